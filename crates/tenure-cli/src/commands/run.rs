@@ -1,0 +1,92 @@
+//! `tenure run`: hold a key while a command runs.
+
+use std::io::ErrorKind;
+use std::process::Command;
+
+use tenure::{Holder, Tenure};
+
+use crate::args::Run;
+use crate::exit::{self, Failure};
+use crate::{keys, output, sys};
+
+pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
+    let key = match keys::named(&args.key)? {
+        Some(key) => key,
+        None => keys::of_command(&args.command)?,
+    };
+    let typed = keys::typed(&key, &args.key);
+    let claim = keys::store()
+        .claim(&key)
+        .program("tenure")
+        .verb("run")
+        .stop_command(format!("tenure stop {typed}"));
+    let on_wait = |holder: &Holder| {
+        if !quiet {
+            output::say(&format!(
+                "waiting for {key}, held by {holder} (Ctrl-C gives up)"
+            ));
+        }
+    };
+    let acquired = match args.wait {
+        None => claim.try_acquire(),
+        Some(None) => claim.acquire(on_wait),
+        Some(Some(limit)) => claim.acquire_within(limit, on_wait),
+    };
+    let tenure = match acquired {
+        Ok(tenure) => tenure,
+        Err(error) if error.is_held() && quiet => return Ok(args.conflict_exit_code.into()),
+        Err(error) if error.is_held() => {
+            let code = args.conflict_exit_code.into();
+            let stop = error
+                .holder()
+                .and_then(Holder::record)
+                .and_then(tenure::Record::stop_command)
+                .map(|command| format!("`{command}` stops it"));
+            let wait = args
+                .wait
+                .is_none()
+                .then(|| "`--wait` waits for it".to_owned());
+            let hint: Vec<String> = stop.into_iter().chain(wait).collect();
+            let failure = Failure::new(code, error.to_string());
+            return Err(if hint.is_empty() {
+                failure
+            } else {
+                failure.hint(hint.join("; "))
+            });
+        }
+        Err(error) => return Err(error.into()),
+    };
+    hold(tenure, args)
+}
+
+fn hold(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
+    let Some((program, arguments)) = args.command.split_first() else {
+        return Err(Failure::new(exit::USAGE, "no command was given"));
+    };
+    let relay = sys::Relay::install();
+    let spawned = tenure.spawn(Command::new(program).args(arguments));
+    let mut running = spawned.map_err(|error| {
+        let code = if error.kind() == ErrorKind::NotFound {
+            exit::NOT_FOUND
+        } else {
+            exit::CANNOT_START
+        };
+        let why = match error.kind() {
+            ErrorKind::NotFound => "it was not found".to_owned(),
+            ErrorKind::PermissionDenied => "it may not be executed".to_owned(),
+            _ => error.to_string(),
+        };
+        Failure::new(code, format!("cannot run {}: {why}", program.display()))
+    })?;
+    let ended = relay.wait(&mut running.child);
+    running.finish();
+    if let Err(error) = tenure.release() {
+        output::say(&error.to_string());
+    }
+    ended.map_err(|error| {
+        Failure::new(
+            exit::FAILED,
+            format!("cannot wait for the command: {error}"),
+        )
+    })
+}

@@ -1,0 +1,206 @@
+//! `tenure status`: who holds what.
+
+use serde_json::{Value, json};
+use tenure::{Holder, Key, Proof, Record, State, Status as KeyStatus};
+
+use crate::args::Status;
+use crate::exit::{self, Failure};
+use crate::keys;
+use crate::output::{self, Colour};
+
+pub(crate) fn status(args: &Status) -> Result<i32, Failure> {
+    let store = keys::store();
+    let mut asked = Vec::new();
+    for name in &args.names {
+        asked.push(Key::name(name)?);
+    }
+    asked.extend(args.port.iter().map(|port| Key::port(*port)));
+    for path in &args.file {
+        asked.push(Key::file(path)?);
+    }
+    let found = if asked.is_empty() {
+        store.list()?
+    } else {
+        asked
+            .iter()
+            .map(|key| store.status(key))
+            .collect::<Result<_, _>>()?
+    };
+    if args.json {
+        let locks: Vec<Value> = found.iter().map(json_of).collect();
+        output::data(&format!("{:#}", json!({ "version": 1, "locks": locks })));
+    } else if found.is_empty() {
+        output::data(&format!("Nothing is held in {}", store.dir().display()));
+    } else {
+        print_table(&found);
+    }
+    let missing = !asked.is_empty() && found.iter().any(|status| status.holder().is_none());
+    Ok(if missing {
+        exit::NOT_RUNNING
+    } else {
+        exit::DONE
+    })
+}
+
+fn print_table(found: &[KeyStatus]) {
+    let mut rows = vec![["KEY", "STATE", "PID", "SINCE", "OWNER"].map(str::to_owned)];
+    rows.extend(found.iter().map(row));
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: [usize; 4] = [width(0), width(1), width(2), width(3)];
+    for (number, row) in rows.iter().enumerate() {
+        let [key, state, pid, since, owner] = row;
+        let padded = format!("{state:<0$}", widths[1]);
+        let state = match (
+            number,
+            found.get(number.wrapping_sub(1)).map(KeyStatus::state),
+        ) {
+            (0, _) | (_, None) => padded,
+            (_, Some(State::Held(_))) => output::emphasize(&padded, Colour::Green),
+            (_, Some(State::Unusable(_))) => output::emphasize(&padded, Colour::Yellow),
+            _ => output::emphasize(&padded, Colour::Dim),
+        };
+        let line = format!(
+            "{key:<0$}  {state}  {pid:<1$}  {since:<2$}  {owner}",
+            widths[0], widths[2], widths[3]
+        );
+        output::data(line.trim_end());
+    }
+}
+
+fn row(status: &KeyStatus) -> [String; 5] {
+    let none = || "-".to_owned();
+    let key = status.key().to_string();
+    match status.state() {
+        State::Held(holder) => [
+            key,
+            held_text(holder),
+            holder.pid().map_or_else(none, |pid| pid.to_string()),
+            holder.record().map_or_else(none, since),
+            owner(holder),
+        ],
+        State::Stale(record) => [
+            key,
+            "stale".to_owned(),
+            none(),
+            since(record),
+            format!(
+                "was pid {}, which is gone; the next owner takes over",
+                record.pid()
+            ),
+        ],
+        State::Free => [key, "free".to_owned(), none(), none(), String::new()],
+        State::Unreadable(why) => [
+            key,
+            "unreadable".to_owned(),
+            none(),
+            none(),
+            format!("nobody; {why}; the next owner takes over"),
+        ],
+        State::OtherUser(user) => [
+            key,
+            "another user's".to_owned(),
+            none(),
+            none(),
+            format!("the file belongs to {user}"),
+        ],
+        State::Unusable(why) => [
+            key,
+            "unusable".to_owned(),
+            none(),
+            none(),
+            format!("{}: {why}", status.path().display()),
+        ],
+        _ => [key, "unknown".to_owned(), none(), none(), String::new()],
+    }
+}
+
+fn held_text(holder: &Holder) -> String {
+    let how = match holder.proof() {
+        Proof::Verified => "verified",
+        Proof::NotVisible => "pid not visible here",
+        Proof::OtherUser => "another user's",
+        _ => "owner unknown",
+    };
+    let more = match (holder.is_suspended(), holder.is_file_gone()) {
+        (true, true) => ", suspended, file gone",
+        (true, false) => ", suspended",
+        (false, true) => ", file gone",
+        (false, false) => "",
+    };
+    format!("held ({how}{more})")
+}
+
+fn since(record: &Record) -> String {
+    record.started_at().map_or_else(
+        || "-".to_owned(),
+        |time| format!("{} ({})", output::time(time), output::ago(time)),
+    )
+}
+
+fn owner(holder: &Holder) -> String {
+    let Some(record) = holder.record() else {
+        return String::new();
+    };
+    let mut parts = Vec::new();
+    if holder.proof() == Proof::NotVisible {
+        parts.push(format!("by its record pid {}", record.pid()));
+    }
+    let what: Vec<&str> = record.program().into_iter().chain(record.verb()).collect();
+    if !what.is_empty() {
+        parts.push(what.join(" "));
+    }
+    if let Some(pid) = record.command_pid() {
+        let program = record.command_program().unwrap_or("a command");
+        parts.push(if holder.is_command_only() {
+            format!("only {program} is left, its wrapper is gone")
+        } else {
+            format!("running {program} (pid {pid})")
+        });
+    }
+    match (record.user(), record.host()) {
+        (Some(user), Some(host)) => parts.push(format!("{user}@{host}")),
+        (Some(user), None) => parts.push(user.to_owned()),
+        (None, Some(host)) => parts.push(host.to_owned()),
+        (None, None) => {}
+    }
+    parts.join(", ")
+}
+
+/// The documented form: docs/status-json.md.
+fn json_of(status: &KeyStatus) -> Value {
+    let mut lock = json!({
+        "key": status.key().to_string(),
+        "path": status.path().to_string_lossy(),
+    });
+    let fields = match status.state() {
+        State::Held(holder) => json!({
+            "state": "held",
+            "proof": match holder.proof() {
+                Proof::Verified => "verified",
+                Proof::NotVisible => "not_visible",
+                Proof::OtherUser => "other_user",
+                _ => "unknown",
+            },
+            "pid": holder.pid(),
+            "suspended": holder.is_suspended(),
+            "command_only": holder.is_command_only(),
+            "file_gone": holder.is_file_gone(),
+            "record": holder.record().map(Record::to_json),
+        }),
+        State::Free => json!({ "state": "free" }),
+        State::Stale(record) => json!({ "state": "stale", "record": record.to_json() }),
+        State::Unreadable(why) => json!({ "state": "unreadable", "reason": why }),
+        State::OtherUser(user) => json!({ "state": "other_user", "user": user }),
+        State::Unusable(why) => json!({ "state": "unusable", "reason": why }),
+        _ => json!({ "state": "unknown" }),
+    };
+    if let (Value::Object(lock), Value::Object(fields)) = (&mut lock, fields) {
+        lock.extend(fields);
+    }
+    lock
+}

@@ -1,0 +1,107 @@
+//! From what was typed to keys.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use tenure::{Error, Key, Store};
+
+use crate::args::OneKey;
+
+/// The store that `TENURE_DIR` names, or the default one.
+pub(crate) fn store() -> Store {
+    match std::env::var_os("TENURE_DIR") {
+        Some(dir) if !dir.is_empty() => Store::in_dir(dir),
+        _ => Store::default(),
+    }
+}
+
+/// The key that was named, if one was.
+pub(crate) fn named(typed: &OneKey) -> Result<Option<Key>, Error> {
+    Ok(match typed {
+        OneKey {
+            port: Some(port), ..
+        } => Some(Key::port(*port)),
+        OneKey {
+            file: Some(path), ..
+        } => Some(Key::file(path)?),
+        OneKey {
+            name: Some(name), ..
+        } => Some(Key::name(name)?),
+        _ => None,
+    })
+}
+
+/// A key for a command line: its program, and a hash of all of it. The arguments themselves may
+/// be secret and are written nowhere.
+pub(crate) fn of_command(command: &[OsString]) -> Result<Key, Error> {
+    let program: String = command
+        .first()
+        .map(|program| Path::new(program).file_name().unwrap_or_default())
+        .unwrap_or_default()
+        .to_string_lossy()
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+        .skip_while(|c| !c.is_ascii_alphanumeric())
+        .take(60)
+        .collect();
+    // 64-bit FNV-1a over the words, each with its end marked.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for word in command {
+        for byte in word.as_encoded_bytes().iter().chain(&[0]) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    let program = if program.is_empty() {
+        "command"
+    } else {
+        &program
+    };
+    Key::name(format!("{program}-{hash:016x}"))
+}
+
+/// How to write the key on a command line of ours.
+pub(crate) fn typed(key: &Key, given: &OneKey) -> String {
+    match given {
+        OneKey {
+            port: Some(port), ..
+        } => format!("--port {port}"),
+        OneKey {
+            file: Some(path), ..
+        } => format!("--file {}", quoted(&path.display().to_string())),
+        _ => key.to_string(),
+    }
+}
+
+/// For a shell, if it needs to be.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_command_line_is_the_same_key_and_hides_its_words() {
+        let line =
+            |words: &[&str]| of_command(&words.iter().map(Into::into).collect::<Vec<_>>()).unwrap();
+        let key = line(&["/usr/bin/psql", "--password=hunter2"]);
+        assert_eq!(key, line(&["/usr/bin/psql", "--password=hunter2"]));
+        assert!(key.to_string().starts_with("psql-"), "{key}");
+        assert!(!key.to_string().contains("hunter2"));
+        assert_ne!(line(&["a", "b c"]), line(&["a", "b", "c"]));
+        assert!(line(&["--"]).to_string().starts_with("command-"));
+        assert!(line(&["é/ü"]).to_string().starts_with("command-"));
+    }
+
+    #[test]
+    fn a_path_is_quoted_for_the_shell_when_it_must_be() {
+        assert_eq!(quoted("/tmp/a.lock"), "/tmp/a.lock");
+        assert_eq!(quoted("/tmp/it's here"), r"'/tmp/it'\''s here'");
+    }
+}

@@ -1,0 +1,64 @@
+//! What the library reports, on stderr: takeovers and other warnings, with `-v` everything.
+
+use std::fmt::Write as _;
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::output;
+
+/// Prints events that are at least as important as its level.
+struct Printer(Level);
+
+/// Installs the printer for the rest of the run.
+pub(crate) fn install(verbose: bool, quiet: bool) {
+    let level = match (quiet, verbose) {
+        (true, _) => Level::ERROR,
+        (false, false) => Level::WARN,
+        (false, true) => Level::DEBUG,
+    };
+    let _ = tracing::subscriber::set_global_default(Printer(level));
+}
+
+impl Subscriber for Printer {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.0
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let level = event.metadata().level().to_string().to_lowercase();
+        output::say(&format!("{level}: {}{}", line.message, line.fields));
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let _ = write!(self.fields, " {}={value}", field.name());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.message = format!("{value:?}");
+        } else {
+            let _ = write!(self.fields, " {}={value:?}", field.name());
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `tenure`: run a command as the only one of its kind, see who holds a lock, stop that process.
+
+mod args;
+mod commands;
+mod exit;
+mod keys;
+mod log;
+mod output;
+mod sys;
+
+use clap::Parser;
+
+use crate::args::{Args, Verb};
+
+fn main() {
+    let code = real_main();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the command's own exit code may not fit into an ExitCode; nothing is left to drop"
+    )]
+    std::process::exit(code);
+}
+
+fn real_main() -> i32 {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            let code = if error.use_stderr() {
+                exit::USAGE
+            } else {
+                exit::DONE
+            };
+            // Help into a closed pipe is not a failure.
+            let _ = error.print();
+            return code;
+        }
+    };
+    log::install(args.verbose, args.quiet);
+    let done = match args.verb {
+        Verb::Run(run) => commands::run::run(&run, args.quiet),
+        Verb::Status(status) => commands::status::status(&status),
+        Verb::Stop(stop) => commands::stop::stop(&stop, args.quiet),
+        Verb::Completions { shell } => commands::completions::completions(shell),
+    };
+    match done {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.print();
+            failure.code
+        }
+    }
+}

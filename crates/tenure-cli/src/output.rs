@@ -1,0 +1,62 @@
+//! The only place that prints. Data goes to stdout, talk to stderr; a reader that went away is no
+//! reason to fail.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::SystemTime;
+
+/// Data for a person or a pipe.
+pub(crate) fn data(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+/// Something a person should know.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "tenure: {text}");
+}
+
+/// What to do about it.
+pub(crate) fn hint(text: &str) {
+    let _ = writeln!(io::stderr(), "  hint: {text}");
+}
+
+/// Makes text stand out on a terminal; elsewhere, or with NO_COLOR, leaves it alone. Colour never
+/// says anything that the words do not.
+pub(crate) fn emphasize(text: &str, colour: Colour) -> String {
+    let wanted = io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && std::env::var_os("TERM").is_none_or(|value| value != "dumb");
+    if wanted {
+        format!("\x1b[{}m{text}\x1b[0m", colour as u8)
+    } else {
+        text.to_owned()
+    }
+}
+
+/// The few colours in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Colour {
+    Green = 32,
+    Yellow = 33,
+    Dim = 2,
+}
+
+/// A point in time, in UTC, to the second.
+pub(crate) fn time(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time)
+        .and_then(|time| jiff::Timestamp::from_second(time.as_second()))
+        .map_or_else(|_| "?".to_owned(), |time| time.to_string())
+}
+
+/// How long ago that was, roughly. A time in the future is "just now".
+pub(crate) fn ago(time: SystemTime) -> String {
+    let seconds = SystemTime::now()
+        .duration_since(time)
+        .map_or(0, |passed| passed.as_secs());
+    match seconds {
+        0 => "just now".to_owned(),
+        1..=119 => format!("{seconds} s"),
+        120..=7_199 => format!("{} min", seconds / 60),
+        7_200..=172_799 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}

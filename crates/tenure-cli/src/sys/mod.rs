@@ -1,0 +1,19 @@
+//! Standing between the caller and the command without being noticed, per system.
+
+#[cfg(unix)]
+#[expect(
+    unsafe_code,
+    reason = "signal handlers have no safe wrapper in the standard library"
+)]
+mod unix;
+#[cfg(unix)]
+pub(crate) use unix::Relay;
+
+#[cfg(windows)]
+#[expect(
+    unsafe_code,
+    reason = "console handlers have no safe wrapper in the standard library"
+)]
+mod windows;
+#[cfg(windows)]
+pub(crate) use windows::Relay;

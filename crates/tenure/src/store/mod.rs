@@ -1,0 +1,121 @@
+//! Where ownership lives.
+
+mod file;
+mod inspect;
+mod place;
+
+use std::path::PathBuf;
+
+use crate::claim::Claim;
+use crate::error::Error;
+use crate::holder::Status;
+use crate::key::Key;
+use crate::stop::Stop;
+
+pub(crate) use file::{Attempt, Held, Previous, take};
+pub(crate) use inspect::Inspection;
+use place::Place;
+pub(crate) use place::Target;
+
+/// A set of keys, each with at most one owner: a directory of lock files on this machine.
+///
+/// ```
+/// use tenure::{Key, Store};
+///
+/// let dir = tempfile::tempdir()?;
+/// let store = Store::in_dir(dir.path());
+/// let key = Key::port(8080);
+/// let tenure = store.claim(&key).verb("serve").try_acquire()?;
+/// assert!(store.status(&key)?.holder().is_some());
+/// tenure.release()?;
+/// assert!(store.status(&key)?.holder().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Store {
+    place: Place,
+}
+
+impl Store {
+    /// The store of one program: the directory `program` in the system's temporary directory.
+    ///
+    /// If that directory belongs to another user, `program-{uid}` is used instead; a key held in
+    /// either counts as held.
+    pub fn for_program(program: &str) -> Result<Self, Error> {
+        Key::name(program)?;
+        Ok(Self {
+            place: Place::Shared {
+                temp: std::env::temp_dir(),
+                program: program.to_owned(),
+            },
+        })
+    }
+
+    /// Lock files in this directory, which is created if need be. It must belong to this user or
+    /// to the administrator.
+    pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            place: Place::Given(dir.into()),
+        }
+    }
+
+    /// Prepares to take a key.
+    pub fn claim(&self, key: &Key) -> Claim {
+        Claim::new(self.clone(), key.clone())
+    }
+
+    /// Looks at a key without disturbing its owner.
+    pub fn status(&self, key: &Key) -> Result<Status, Error> {
+        inspect::status(&self.place, key)
+    }
+
+    /// Looks at every key that has a file here.
+    pub fn list(&self) -> Result<Vec<Status>, Error> {
+        inspect::list(&self.place)
+    }
+
+    /// Prepares to stop the owner of a key.
+    pub fn stop(&self, key: &Key) -> Stop {
+        Stop::new(self.clone(), key.clone())
+    }
+
+    /// The lock file of a key: where it is, or where it would be created.
+    pub fn path_of(&self, key: &Key) -> PathBuf {
+        self.place.path_of(key)
+    }
+
+    /// The directory in which this store keeps its lock files.
+    pub fn dir(&self) -> PathBuf {
+        self.place.dir()
+    }
+
+    pub(crate) fn target(&self, key: &Key) -> Result<Target, Error> {
+        self.place.target(key)
+    }
+
+    pub(crate) fn inspect(&self, key: &Key) -> Result<Inspection, Error> {
+        inspect::inspect(&self.place, key)
+    }
+}
+
+/// The store that named locks of no particular program live in: `tenure` in the system's
+/// temporary directory.
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            place: Place::Shared {
+                temp: std::env::temp_dir(),
+                program: "tenure".to_owned(),
+            },
+        }
+    }
+}
+
+/// Removes the file of a key that nobody holds, as its next owner would. `false`: somebody holds
+/// it.
+pub(crate) fn clean(store: &Store, key: &Key) -> Result<bool, Error> {
+    match take(store.target(key)?)? {
+        Attempt::Busy(..) => Ok(false),
+        Attempt::Taken(held, _) => held.release(false).map(|()| true),
+    }
+}

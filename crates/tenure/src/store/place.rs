@@ -1,0 +1,139 @@
+//! Which directory a key's file is in.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::sys::file::{self, Directory};
+
+/// Where a store keeps its files.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// `{temp}/{program}`, or `{temp}/{program}-{uid}` where that belongs to somebody else.
+    Shared { temp: PathBuf, program: String },
+    /// A directory that somebody chose.
+    Given(PathBuf),
+}
+
+/// The file to lock for one key, and where else the key may be held.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) key: Key,
+    pub(crate) directory: Directory,
+    pub(crate) name: OsString,
+    pub(crate) elsewhere: Option<Directory>,
+    /// The directory is ours alone, so that cleaners may be kept off all of it.
+    pub(crate) own_directory: bool,
+    path: PathBuf,
+}
+
+impl Place {
+    /// The directory in which files are created, as far as can be told without creating it.
+    pub(crate) fn dir(&self) -> PathBuf {
+        match self {
+            Self::Given(dir) => dir.clone(),
+            Self::Shared { temp, program } => {
+                let first = temp.join(program);
+                match Directory::open(&first, false) {
+                    Ok(Some(directory)) if !directory.is_ours() => {
+                        own(temp, program).unwrap_or(first)
+                    }
+                    _ => first,
+                }
+            }
+        }
+    }
+
+    pub(crate) fn path_of(&self, key: &Key) -> PathBuf {
+        match key.own_path() {
+            Some((dir, name)) => dir.join(name),
+            None => self.dir().join(key.file_name()),
+        }
+    }
+
+    /// Opens the directory to create the key's file in.
+    pub(crate) fn target(&self, key: &Key) -> Result<Target, Error> {
+        let (directory, elsewhere, own_directory) = match (key.own_path(), self) {
+            (Some((dir, _)), _) => (Directory::open_parent(&dir)?, None, false),
+            (None, Self::Given(dir)) => {
+                let directory = created(dir)?;
+                if !directory.is_ours_or_roots() {
+                    return Err(not_ours(&directory));
+                }
+                let ours = directory.is_ours();
+                (directory, None, ours)
+            }
+            (None, Self::Shared { temp, program }) => {
+                file::check_parent(temp)?;
+                let first = created(&temp.join(program))?;
+                match own(temp, program) {
+                    None => (first, None, true),
+                    Some(own) if first.is_ours() => (first, Directory::open(&own, false)?, true),
+                    Some(own) => {
+                        let second = created(&own)?;
+                        if !second.is_ours() {
+                            return Err(not_ours(&second));
+                        }
+                        (second, Some(first), true)
+                    }
+                }
+            }
+        };
+        let name = key.file_name();
+        let path = directory.path().join(&name);
+        Ok(Target {
+            key: key.clone(),
+            directory,
+            name,
+            elsewhere,
+            own_directory,
+            path,
+        })
+    }
+
+    /// The directories in which the key's file may be, without creating any.
+    pub(crate) fn existing(&self, key: Option<&Key>) -> Result<Vec<Directory>, Error> {
+        if let Some((dir, _)) = key.and_then(Key::own_path) {
+            return Ok(vec![Directory::open_parent(&dir)?]);
+        }
+        let mut found = Vec::new();
+        match self {
+            Self::Given(dir) => found.extend(Directory::open(dir, false)?),
+            Self::Shared { temp, program } => {
+                found.extend(Directory::open(&temp.join(program), false)?);
+                if let Some(own) = own(temp, program) {
+                    found.extend(Directory::open(&own, false)?);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Target {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn created(path: &Path) -> Result<Directory, Error> {
+    match Directory::open(path, true)? {
+        Some(directory) => Ok(directory),
+        None => Err(Error::hostile(
+            path,
+            "it vanished as soon as it was created",
+        )),
+    }
+}
+
+fn own(temp: &Path, program: &str) -> Option<PathBuf> {
+    file::user_suffix().map(|suffix| temp.join(format!("{program}-{suffix}")))
+}
+
+fn not_ours(directory: &Directory) -> Error {
+    Error::hostile(
+        directory.path(),
+        format!("the directory belongs to {}", directory.owner_name()),
+    )
+}

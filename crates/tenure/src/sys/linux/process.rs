@@ -1,0 +1,108 @@
+//! Processes, as `/proc` shows them.
+
+use std::fs;
+use std::sync::OnceLock;
+
+use crate::process::Identity;
+
+pub(crate) use super::super::unix::names::{current_user, host, is_running};
+
+/// What `/proc/PID/stat` says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stat {
+    pub(super) state: u8,
+    pub(super) start: u64,
+}
+
+impl Stat {
+    /// `None`: there is no such process, or it is dead and only waits to be reaped.
+    pub(super) fn of_living(pid: u32) -> Option<Self> {
+        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let stat = parse_stat(&text)?;
+        (!matches!(stat.state, b'Z' | b'X' | b'x')).then_some(stat)
+    }
+
+    pub(super) fn is_suspended(self) -> bool {
+        matches!(self.state, b'T' | b't')
+    }
+}
+
+pub(crate) fn identity(pid: u32) -> Option<Identity> {
+    Some(Identity {
+        start: Stat::of_living(pid)?.start,
+        boot: boot().map(str::to_owned),
+        pid_ns: own_namespace(),
+    })
+}
+
+/// Whether the process is stopped.
+pub(crate) fn is_suspended(pid: u32) -> bool {
+    Stat::of_living(pid).is_some_and(Stat::is_suspended)
+}
+
+/// Which boot of the machine this is.
+pub(super) fn boot() -> Option<&'static str> {
+    static BOOT: OnceLock<Option<String>> = OnceLock::new();
+    BOOT.get_or_init(|| {
+        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(text.trim().to_owned())
+    })
+    .as_deref()
+}
+
+/// The PID namespace in which this process sees ids.
+pub(super) fn own_namespace() -> Option<u64> {
+    static NAMESPACE: OnceLock<Option<u64>> = OnceLock::new();
+    *NAMESPACE.get_or_init(|| namespace_link("/proc/self/ns/pid"))
+}
+
+/// The PID namespace of another process.
+pub(super) fn namespace_of(pid: u32) -> Option<u64> {
+    namespace_link(&format!("/proc/{pid}/ns/pid"))
+}
+
+/// The id that a process has in its own, innermost PID namespace.
+pub(super) fn innermost_pid(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let ids = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    ids.split_ascii_whitespace().last()?.parse().ok()
+}
+
+fn namespace_link(path: &str) -> Option<u64> {
+    let link = fs::read_link(path).ok()?;
+    let text = link.to_str()?;
+    text.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// The program's name may hold anything, even `)` and spaces: the fields begin after its end.
+fn parse_stat(text: &[u8]) -> Option<Stat> {
+    let end = text.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = text.get(end + 2..)?.split(|byte| *byte == b' ');
+    let state = *fields.next()?.first()?;
+    // `starttime` is field 22 of proc_pid_stat(5); the state just taken is field 3.
+    let start = std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()?;
+    Some(Stat { state, start })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_program_name_does_not_shift_the_fields() {
+        let text = b"42 (a) Z 1 (b) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2\n";
+        let stat = parse_stat(text).unwrap();
+        assert_eq!((stat.state, stat.start), (b'S', 987_654));
+    }
+
+    #[test]
+    fn this_process_has_an_identity() {
+        let me = std::process::id();
+        let identity = identity(me).unwrap();
+        assert!(identity.boot.is_some() && identity.pid_ns.is_some());
+        assert_eq!(innermost_pid(me), Some(me));
+        assert_eq!(namespace_of(me), own_namespace());
+    }
+}

@@ -1,0 +1,66 @@
+//! No second guard on macOS: an owner whose lock file was deleted can tell (`Tenure::lost`), and
+//! who waits must look again and again.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::thread;
+use std::time::Duration;
+
+use super::super::unix::file::{Directory, LockFile};
+
+#[derive(Debug)]
+pub(crate) struct Guard;
+
+#[derive(Debug)]
+pub(crate) enum Take {
+    Taken(Guard),
+    #[expect(dead_code, reason = "only Linux can tell")]
+    Held(Option<u32>),
+}
+
+impl Guard {
+    pub(crate) fn take(
+        _directory: &Directory,
+        _file: &LockFile,
+        _name: &OsStr,
+    ) -> io::Result<Take> {
+        Ok(Take::Taken(Self))
+    }
+
+    pub(crate) fn allow_removal(&mut self) {}
+
+    pub(crate) fn release(&mut self) {}
+
+    pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Nobody can be seen to own a key without its file.
+pub(crate) fn look(_directory: &Directory, _name: &OsStr) -> Seen {
+    Seen::Nobody
+}
+
+/// Whether an owner was seen through its guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Nobody,
+    #[expect(dead_code, reason = "only Linux can tell")]
+    Owner(Option<u32>),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Waiter;
+
+impl Waiter {
+    pub(crate) fn wait(
+        &mut self,
+        _directory: &Directory,
+        _name: &OsStr,
+        limit: Duration,
+        pause: Duration,
+    ) {
+        thread::sleep(pause.min(limit));
+    }
+}

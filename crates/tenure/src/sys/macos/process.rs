@@ -1,0 +1,41 @@
+//! Processes, as `proc_pidinfo` shows them.
+
+use crate::process::Identity;
+
+pub(crate) use super::super::unix::names::{current_user, host, is_running};
+
+const STOPPED: u32 = 4;
+const ZOMBIE: u32 = 5;
+
+pub(crate) fn identity(pid: u32) -> Option<Identity> {
+    let info = info(pid).filter(|info| info.pbi_status != ZOMBIE)?;
+    Some(Identity {
+        start: info.pbi_start_tvsec * 1_000_000 + info.pbi_start_tvusec,
+        boot: None,
+        pid_ns: None,
+    })
+}
+
+/// Whether the process is stopped.
+pub(crate) fn is_suspended(pid: u32) -> bool {
+    info(pid).is_some_and(|info| info.pbi_status == STOPPED)
+}
+
+#[expect(unsafe_code, reason = "proc_pidinfo has no safe wrapper")]
+fn info(pid: u32) -> Option<libc::proc_bsdinfo> {
+    let pid = i32::try_from(pid).ok()?;
+    let size = i32::try_from(size_of::<libc::proc_bsdinfo>()).ok()?;
+    let mut info = std::mem::MaybeUninit::<libc::proc_bsdinfo>::zeroed();
+    // SAFETY: the buffer is as large as `size` says, and the kernel fills all of it or says so.
+    let filled = unsafe {
+        libc::proc_pidinfo(
+            pid,
+            libc::PROC_PIDTBSDINFO,
+            0,
+            info.as_mut_ptr().cast(),
+            size,
+        )
+    };
+    // SAFETY: zeroed plain data is a valid value, filled or not.
+    (filled == size).then(|| unsafe { info.assume_init() })
+}

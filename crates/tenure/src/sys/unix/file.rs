@@ -1,0 +1,462 @@
+//! Lock directories and lock files. Nothing here follows a link, truncates before the lock is
+//! held, or blocks.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::names;
+use crate::error::Error;
+
+/// How often opening is tried again when files come and go under our hands.
+const RETRIES: usize = 1000;
+
+/// Which file this is, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
+}
+
+/// An open directory in which lock files live.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    fd: OwnedFd,
+    path: PathBuf,
+    id: FileId,
+    owner: u32,
+}
+
+/// An open lock file.
+#[derive(Debug)]
+pub(crate) struct LockFile {
+    fd: OwnedFd,
+    id: FileId,
+    size: u64,
+    /// This call created it.
+    pub(crate) created: bool,
+}
+
+/// What lies at a path, seen without touching it.
+#[derive(Debug)]
+pub(crate) enum Look {
+    Missing,
+    File(LockFile),
+    /// A file that only its owner may read.
+    Closed {
+        id: FileId,
+        user: String,
+    },
+    Unusable(String),
+}
+
+impl Directory {
+    /// Opens a lock directory, creating it first if asked to. `None`: there is none.
+    pub(crate) fn open(path: &Path, create: bool) -> Result<Option<Self>, Error> {
+        match open_directory(path, OFlags::NOFOLLOW) {
+            Ok(fd) => return Self::trust(fd, path).map(Some),
+            Err(Errno::NOENT) if create => {}
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(not_a_directory(path, errno)),
+        }
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)
+                .map_err(|error| Error::io("create the directory", parent, error))?;
+        }
+        match rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(Error::io("create the directory", path, errno)),
+        }
+        let fd =
+            open_directory(path, OFlags::NOFOLLOW).map_err(|errno| not_a_directory(path, errno))?;
+        Self::trust(fd, path).map(Some)
+    }
+
+    /// Opens the directory of a lock file that was named by its path. Links on the way are the
+    /// caller's own.
+    pub(crate) fn open_parent(path: &Path) -> Result<Self, Error> {
+        let fd = open_directory(path, OFlags::empty())
+            .map_err(|errno| Error::io("open the directory", path, errno))?;
+        Self::trust(fd, path)
+    }
+
+    fn trust(fd: OwnedFd, path: &Path) -> Result<Self, Error> {
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::io("look at", path, errno))?;
+        if anyone_may_replace_entries(&stat) {
+            return Err(anyone_may_write(path));
+        }
+        Ok(Self {
+            fd,
+            path: path.to_owned(),
+            id: file_id(&stat),
+            owner: stat.st_uid,
+        })
+    }
+
+    /// Whether it belongs to the user this process acts as.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.owner == geteuid().as_raw()
+    }
+
+    /// Whether it belongs to us or to the administrator.
+    pub(crate) fn is_ours_or_roots(&self) -> bool {
+        self.is_ours() || self.owner == 0
+    }
+
+    /// The name of the user it belongs to.
+    pub(crate) fn owner_name(&self) -> String {
+        names::user(self.owner)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Keeps cleaners of temporary directories away for as long as the directory is open: they
+    /// pass over what is locked. Best effort, since a cleaner may be at work just now.
+    pub(crate) fn keep_cleaners_off(&self) {
+        let _ = rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockShared);
+    }
+
+    /// Whether the file system is shared with other machines, where a lock lives only as long as
+    /// the client's lease and a removed file may still be open elsewhere.
+    pub(crate) fn is_network(&self) -> bool {
+        rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| network_file_system(&stat))
+    }
+
+    /// Opens the lock file, or creates it with mode 0600.
+    pub(crate) fn open_or_create(&self, name: &OsStr) -> Result<LockFile, Error> {
+        let common =
+            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let owner_only = Mode::RUSR | Mode::WUSR;
+        for _ in 0..RETRIES {
+            // O_CREAT only with O_EXCL: on somebody's existing file in a sticky directory the
+            // kernel may answer EACCES to O_CREAT alone.
+            let fresh = common | OFlags::CREATE | OFlags::EXCL;
+            let (fd, created) = match rustix::fs::openat(&self.fd, name, fresh, owner_only) {
+                Ok(fd) => (fd, true),
+                Err(Errno::EXIST) => {
+                    match rustix::fs::openat(&self.fd, name, common, Mode::empty()) {
+                        Ok(fd) => (fd, false),
+                        Err(Errno::NOENT) => continue,
+                        Err(errno) => return Err(self.cannot_open(name, errno)),
+                    }
+                }
+                Err(errno) => {
+                    return Err(Error::io(
+                        "create the lock file",
+                        &self.path.join(name),
+                        errno,
+                    ));
+                }
+            };
+            let stat = rustix::fs::fstat(&fd)
+                .map_err(|errno| Error::io("look at", &self.path.join(name), errno))?;
+            if stat.st_nlink == 0 {
+                continue;
+            }
+            if let Some(why) = unusable(&stat) {
+                return Err(Error::hostile(&self.path.join(name), why));
+            }
+            if stat.st_uid != geteuid().as_raw() {
+                return Err(Error::hostile(&self.path.join(name), others(&stat)));
+            }
+            return Ok(LockFile::new(fd, &stat, created));
+        }
+        Err(Error::hostile(
+            &self.path.join(name),
+            "it is being created and removed without end",
+        ))
+    }
+
+    /// Opens the lock file for reading, if there is one.
+    pub(crate) fn look(&self, name: &OsStr) -> Result<Look, Error> {
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(fd) => {
+                let stat = rustix::fs::fstat(&fd)
+                    .map_err(|errno| Error::io("look at", &self.path.join(name), errno))?;
+                Ok(match unusable(&stat) {
+                    _ if stat.st_nlink == 0 => Look::Missing,
+                    Some(why) => Look::Unusable(why.to_owned()),
+                    None => Look::File(LockFile::new(fd, &stat, false)),
+                })
+            }
+            Err(Errno::NOENT) => Ok(Look::Missing),
+            Err(errno) => match self.stat(name) {
+                Ok(stat) => Ok(match unusable(&stat) {
+                    Some(why) => Look::Unusable(why.to_owned()),
+                    None if stat.st_uid != geteuid().as_raw() => Look::Closed {
+                        id: file_id(&stat),
+                        user: names::user(stat.st_uid),
+                    },
+                    None => Look::Unusable(io::Error::from(errno).to_string()),
+                }),
+                Err(Errno::NOENT) => Ok(Look::Missing),
+                Err(_) => Err(Error::io("open", &self.path.join(name), errno)),
+            },
+        }
+    }
+
+    /// The names of the files in it.
+    pub(crate) fn names(&self) -> Result<Vec<OsString>, Error> {
+        let failed = |errno| Error::io("list the directory", &self.path, errno);
+        let mut found = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name().to_bytes().to_vec();
+            found.push(OsString::from_vec(name));
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
+    }
+
+    fn stat(&self, name: &OsStr) -> Result<Stat, Errno> {
+        rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Says why an existing file could not be opened.
+    fn cannot_open(&self, name: &OsStr, errno: Errno) -> Error {
+        let path = self.path.join(name);
+        match self.stat(name) {
+            Ok(stat) => match unusable(&stat) {
+                Some(why) => Error::hostile(&path, why),
+                None if stat.st_uid != geteuid().as_raw() => Error::hostile(&path, others(&stat)),
+                None => Error::io("open the lock file", &path, errno),
+            },
+            Err(_) => Error::io("open the lock file", &path, errno),
+        }
+    }
+}
+
+impl LockFile {
+    fn new(fd: OwnedFd, stat: &Stat, created: bool) -> Self {
+        Self {
+            fd,
+            id: file_id(stat),
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            created,
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn id(&self) -> FileId {
+        self.id
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Takes the kernel's lock, without waiting. `false`: somebody else has it.
+    pub(crate) fn try_lock(&self) -> io::Result<bool> {
+        self.flock(FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Whether a lock could be had just now, by taking a shared one for an instant.
+    pub(crate) fn probe(&self) -> io::Result<bool> {
+        let free = self.flock(FlockOperation::NonBlockingLockShared)?;
+        if free {
+            self.unlock()?;
+        }
+        Ok(free)
+    }
+
+    /// Lets go, for every process that inherited the descriptor too.
+    pub(crate) fn unlock(&self) -> io::Result<()> {
+        Ok(rustix::fs::flock(&self.fd, FlockOperation::Unlock)?)
+    }
+
+    /// Whether the name still leads to this file.
+    pub(crate) fn is_at(&self, directory: &Directory, name: &OsStr) -> io::Result<bool> {
+        match directory.stat(name) {
+            Ok(stat) => Ok(file_id(&stat) == self.id),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The file's beginning, a little more than `limit` bytes of it at most.
+    pub(crate) fn read(&self, limit: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut chunk = [0; 4096];
+        while bytes.len() <= limit {
+            let offset = bytes.len() as u64;
+            let count =
+                rustix::io::retry_on_intr(|| rustix::io::pread(&self.fd, &mut chunk, offset))?;
+            bytes.extend_from_slice(&chunk[..count]);
+            if count < chunk.len() {
+                break;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Replaces the content in place. Only the holder of the lock may call this.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            let offset = written as u64;
+            let count = rustix::io::retry_on_intr(|| {
+                rustix::io::pwrite(&self.fd, &bytes[written..], offset)
+            })?;
+            if count == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            written += count;
+        }
+        let length = bytes.len() as u64;
+        if self.size > length {
+            rustix::fs::ftruncate(&self.fd, length)?;
+        }
+        self.size = length;
+        Ok(())
+    }
+
+    fn flock(&self, operation: FlockOperation) -> io::Result<bool> {
+        match rustix::io::retry_on_intr(|| rustix::fs::flock(&self.fd, operation)) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl From<LockFile> for File {
+    fn from(file: LockFile) -> Self {
+        file.fd.into()
+    }
+}
+
+/// Refuses a directory that anyone may write and that is not sticky: whoever can rename its
+/// entries can replace a lock directory inside it.
+pub(crate) fn check_parent(path: &Path) -> Result<(), Error> {
+    let stat = rustix::fs::stat(path).map_err(|errno| Error::io("look at", path, errno))?;
+    if anyone_may_replace_entries(&stat) {
+        return Err(anyone_may_write(path));
+    }
+    Ok(())
+}
+
+/// A suffix that keeps this user's directory apart from other users'.
+pub(crate) fn user_suffix() -> Option<String> {
+    Some(geteuid().as_raw().to_string())
+}
+
+fn file_id(stat: &Stat) -> FileId {
+    #[cfg_attr(
+        target_os = "linux",
+        expect(
+            clippy::useless_conversion,
+            clippy::unnecessary_cast,
+            reason = "dev_t differs between systems"
+        )
+    )]
+    FileId {
+        dev: stat.st_dev as u64,
+        ino: stat.st_ino.into(),
+    }
+}
+
+fn open_directory(path: &Path, extra: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | extra;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+fn anyone_may_replace_entries(stat: &Stat) -> bool {
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX)
+}
+
+fn unusable(stat: &Stat) -> Option<&'static str> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile if stat.st_nlink > 1 => {
+            Some("it is a hard link: the file has a second name elsewhere")
+        }
+        FileType::RegularFile => None,
+        FileType::Symlink => Some("it is a symbolic link, which is never followed"),
+        FileType::Directory => Some("it is a directory, not a lock file"),
+        FileType::Fifo => Some("it is a FIFO, not a lock file"),
+        FileType::Socket => Some("it is a socket, not a lock file"),
+        _ => Some("it is a device, not a lock file"),
+    }
+}
+
+fn others(stat: &Stat) -> String {
+    format!(
+        "the file belongs to {}, not to {}",
+        names::user(stat.st_uid),
+        names::current_user()
+    )
+}
+
+fn anyone_may_write(path: &Path) -> Error {
+    Error::hostile(
+        path,
+        "anyone may write to this directory and it is not sticky, so anyone could replace the \
+         lock file (chmod o-w it, or chmod +t)",
+    )
+}
+
+fn not_a_directory(path: &Path, errno: Errno) -> Error {
+    match errno {
+        Errno::LOOP | Errno::MLINK => {
+            Error::hostile(path, "it is a symbolic link, which is never followed")
+        }
+        Errno::NOTDIR => {
+            let link = rustix::fs::lstat(path)
+                .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
+            Error::hostile(
+                path,
+                if link {
+                    "it is a symbolic link, which is never followed"
+                } else {
+                    "it is not a directory"
+                },
+            )
+        }
+        errno => Error::io("open the directory", path, errno),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn network_file_system(stat: &rustix::fs::StatFs) -> bool {
+    // NFS, SMB1, SMB2+, Ceph, AFS, 9p, Lustre, GPFS, OCFS2, GFS2, Coda.
+    const MAGIC: [u64; 11] = [
+        0x6969,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x00c3_6400,
+        0x5346_414f,
+        0x0102_1997,
+        0x0bd0_0bd0,
+        0x4750_4653,
+        0x7461_636f,
+        0x0116_1970,
+        0x7375_7245,
+    ];
+    #[expect(clippy::cast_sign_loss, reason = "the magic number is a bit pattern")]
+    MAGIC.contains(&(stat.f_type as u64 & 0xffff_ffff))
+}
+
+#[cfg(target_os = "macos")]
+fn network_file_system(stat: &rustix::fs::StatFs) -> bool {
+    const MNT_LOCAL: u32 = 0x1000;
+    stat.f_flags & MNT_LOCAL == 0
+}

@@ -1,0 +1,6 @@
+//! What Linux and macOS share.
+
+pub(crate) mod file;
+pub(crate) mod inherit;
+pub(crate) mod names;
+pub(crate) mod stop_event;

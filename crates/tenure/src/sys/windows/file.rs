@@ -1,0 +1,396 @@
+//! Lock directories and lock files.
+//!
+//! Locks are mandatory here: what is locked cannot be read by others. So one byte far beyond the
+//! content is locked, and the record stays readable.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::windows::fs::{FileExt, OpenOptionsExt};
+use std::os::windows::io::AsRawHandle;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::{
+    ERROR_ACCESS_DENIED, ERROR_IO_PENDING, ERROR_LOCK_VIOLATION, ERROR_SHARING_VIOLATION,
+    GENERIC_READ, GENERIC_WRITE,
+};
+use windows_sys::Win32::Storage::FileSystem::{
+    BY_HANDLE_FILE_INFORMATION, FILE_ATTRIBUTE_DIRECTORY, FILE_ATTRIBUTE_REPARSE_POINT,
+    FILE_FLAG_OPEN_REPARSE_POINT, FILE_SHARE_DELETE, FILE_SHARE_READ, FILE_SHARE_WRITE,
+    GetDriveTypeW, GetFileInformationByHandle, GetVolumePathNameW, LOCKFILE_EXCLUSIVE_LOCK,
+    LOCKFILE_FAIL_IMMEDIATELY, LockFileEx, UnlockFileEx,
+};
+use windows_sys::Win32::System::IO::OVERLAPPED;
+
+use super::handle::wide;
+use crate::error::Error;
+
+/// A file that is being removed cannot be opened for a moment: how often to try, and how far
+/// apart.
+const RETRIES: usize = 500;
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+/// The locked byte: far beyond any content.
+const LOCKED_BYTE: u64 = 1 << 62;
+const SHARE_ALL: u32 = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
+const DRIVE_REMOTE: u32 = 4;
+
+/// Which file this is, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    volume: u32,
+    index: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+}
+
+#[derive(Debug)]
+pub(crate) struct LockFile {
+    file: File,
+    id: FileId,
+    size: u64,
+    pub(crate) created: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Look {
+    Missing,
+    File(LockFile),
+    #[expect(dead_code, reason = "file permissions of this kind exist on Unix only")]
+    Closed {
+        id: FileId,
+        user: String,
+    },
+    Unusable(String),
+}
+
+impl Directory {
+    pub(crate) fn open(path: &Path, create: bool) -> Result<Option<Self>, Error> {
+        let meta = match fs::symlink_metadata(path) {
+            Ok(meta) => meta,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && create => {
+                fs::create_dir_all(path)
+                    .and_then(|()| fs::symlink_metadata(path))
+                    .map_err(|error| Error::io("create the directory", path, error))?
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io("open the directory", path, error)),
+        };
+        if meta.is_symlink() {
+            return Err(Error::hostile(
+                path,
+                "it is a symbolic link, which is never followed",
+            ));
+        }
+        if !meta.is_dir() {
+            return Err(Error::hostile(path, "it is not a directory"));
+        }
+        Ok(Some(Self {
+            path: path.to_owned(),
+        }))
+    }
+
+    pub(crate) fn open_parent(path: &Path) -> Result<Self, Error> {
+        match fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => Ok(Self {
+                path: path.to_owned(),
+            }),
+            Ok(_) => Err(Error::hostile(path, "it is not a directory")),
+            Err(error) => Err(Error::io("open the directory", path, error)),
+        }
+    }
+
+    /// Temporary directories belong to one user here; access lists guard the rest.
+    pub(crate) fn is_ours(&self) -> bool {
+        true
+    }
+
+    pub(crate) fn is_ours_or_roots(&self) -> bool {
+        true
+    }
+
+    pub(crate) fn owner_name(&self) -> String {
+        "another user".to_owned()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn keep_cleaners_off(&self) {}
+
+    pub(crate) fn is_network(&self) -> bool {
+        let path = wide(fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()));
+        let mut root = [0; 512];
+        // SAFETY: both strings end in zero, and the length is that of the buffer.
+        let known = unsafe { GetVolumePathNameW(path.as_ptr(), root.as_mut_ptr(), 512) };
+        // SAFETY: the buffer holds a string that ends in zero.
+        known != 0 && unsafe { GetDriveTypeW(root.as_ptr()) } == DRIVE_REMOTE
+    }
+
+    pub(crate) fn open_or_create(&self, name: &OsStr) -> Result<LockFile, Error> {
+        let path = self.path.join(name);
+        for _ in 0..RETRIES {
+            let (file, created) = match options().create_new(true).open(&path) {
+                Ok(file) => (file, true),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    match options().open(&path) {
+                        Ok(file) => (file, false),
+                        Err(error) if comes_and_goes(&error) => {
+                            if let Some(why) = unusable_path(&path) {
+                                return Err(Error::hostile(&path, why));
+                            }
+                            thread::sleep(RETRY_PAUSE);
+                            continue;
+                        }
+                        Err(error) => return Err(Error::io("open the lock file", &path, error)),
+                    }
+                }
+                Err(error) if comes_and_goes(&error) => {
+                    if let Some(why) = unusable_path(&path) {
+                        return Err(Error::hostile(&path, why));
+                    }
+                    thread::sleep(RETRY_PAUSE);
+                    continue;
+                }
+                Err(error) => return Err(Error::io("create the lock file", &path, error)),
+            };
+            let info = information(&file).map_err(|error| Error::io("look at", &path, error))?;
+            if let Some(why) = unusable(&info) {
+                return Err(Error::hostile(&path, why));
+            }
+            return Ok(LockFile::new(file, &info, created));
+        }
+        let last = options()
+            .open(&path)
+            .map_or_else(|error| error, |_| io::ErrorKind::TimedOut.into());
+        Err(Error::io("open the lock file", &path, last))
+    }
+
+    pub(crate) fn look(&self, name: &OsStr) -> Result<Look, Error> {
+        let path = self.path.join(name);
+        let opened = OpenOptions::new()
+            .access_mode(GENERIC_READ)
+            .share_mode(SHARE_ALL)
+            .custom_flags(FILE_FLAG_OPEN_REPARSE_POINT)
+            .open(&path);
+        match opened {
+            Ok(file) => {
+                let info =
+                    information(&file).map_err(|error| Error::io("look at", &path, error))?;
+                Ok(match unusable(&info) {
+                    Some(why) => Look::Unusable(why.to_owned()),
+                    None => Look::File(LockFile::new(file, &info, false)),
+                })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Look::Missing),
+            // Access is denied to a directory, and to a file that is just being removed.
+            Err(error) => match unusable_path(&path) {
+                Some(why) => Ok(Look::Unusable(why)),
+                None if comes_and_goes(&error) => Ok(Look::Missing),
+                None => Ok(Look::Unusable(error.to_string())),
+            },
+        }
+    }
+
+    pub(crate) fn names(&self) -> Result<Vec<OsString>, Error> {
+        let failed = |error| Error::io("list the directory", &self.path, error);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(failed)? {
+            found.push(entry.map_err(failed)?.file_name());
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+}
+
+impl LockFile {
+    fn new(file: File, info: &BY_HANDLE_FILE_INFORMATION, created: bool) -> Self {
+        Self {
+            file,
+            id: file_id(info),
+            size: u64::from(info.nFileSizeHigh) << 32 | u64::from(info.nFileSizeLow),
+            created,
+        }
+    }
+
+    pub(crate) fn try_lock(&self) -> io::Result<bool> {
+        self.lock(LOCKFILE_EXCLUSIVE_LOCK)
+    }
+
+    /// Whether a lock could be had just now, by taking a shared one for an instant.
+    pub(crate) fn probe(&self) -> io::Result<bool> {
+        let free = self.lock(0)?;
+        if free {
+            self.unlock()?;
+        }
+        Ok(free)
+    }
+
+    pub(crate) fn unlock(&self) -> io::Result<()> {
+        let mut place = locked_byte();
+        // SAFETY: the handle is open and the structure lives through the call.
+        let done = unsafe { UnlockFileEx(self.file.as_raw_handle(), 0, 1, 0, &raw mut place) };
+        if done == 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn is_at(&self, directory: &Directory, name: &OsStr) -> io::Result<bool> {
+        // No access at all is asked for, so that no share mode can stand in the way.
+        let opened = OpenOptions::new()
+            .access_mode(0)
+            .share_mode(SHARE_ALL)
+            .custom_flags(FILE_FLAG_OPEN_REPARSE_POINT)
+            .open(directory.path.join(name));
+        match opened {
+            Ok(file) => Ok(file_id(&information(&file)?) == self.id),
+            Err(error) if error.kind() == io::ErrorKind::NotFound || comes_and_goes(&error) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn read(&self, limit: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut chunk = [0; 4096];
+        while bytes.len() <= limit {
+            match self.file.seek_read(&mut chunk, bytes.len() as u64)? {
+                0 => break,
+                count => bytes.extend_from_slice(&chunk[..count]),
+            }
+        }
+        Ok(bytes)
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.file.seek_write(&bytes[written..], written as u64)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => written += count,
+            }
+        }
+        let length = bytes.len() as u64;
+        if self.size > length {
+            self.file.set_len(length)?;
+        }
+        self.size = length;
+        Ok(())
+    }
+
+    fn lock(&self, kind: u32) -> io::Result<bool> {
+        let mut place = locked_byte();
+        let flags = kind | LOCKFILE_FAIL_IMMEDIATELY;
+        // SAFETY: the handle is open and the structure lives through the call.
+        let done = unsafe { LockFileEx(self.file.as_raw_handle(), flags, 0, 1, 0, &raw mut place) };
+        if done != 0 {
+            return Ok(true);
+        }
+        let error = io::Error::last_os_error();
+        match code(&error) {
+            Some(ERROR_LOCK_VIOLATION | ERROR_IO_PENDING) => Ok(false),
+            _ => Err(error),
+        }
+    }
+}
+
+/// Temporary directories belong to one user here.
+pub(crate) fn check_parent(_path: &Path) -> Result<(), Error> {
+    Ok(())
+}
+
+pub(crate) fn user_suffix() -> Option<String> {
+    None
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .access_mode(GENERIC_READ | GENERIC_WRITE)
+        .share_mode(SHARE_ALL)
+        .custom_flags(FILE_FLAG_OPEN_REPARSE_POINT);
+    options
+}
+
+fn information(file: &File) -> io::Result<BY_HANDLE_FILE_INFORMATION> {
+    let mut info = BY_HANDLE_FILE_INFORMATION::default();
+    // SAFETY: the handle is open and the structure is ours.
+    let done = unsafe { GetFileInformationByHandle(file.as_raw_handle(), &raw mut info) };
+    if done == 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(info)
+    }
+}
+
+fn file_id(info: &BY_HANDLE_FILE_INFORMATION) -> FileId {
+    FileId {
+        volume: info.dwVolumeSerialNumber,
+        index: u64::from(info.nFileIndexHigh) << 32 | u64::from(info.nFileIndexLow),
+    }
+}
+
+fn unusable(info: &BY_HANDLE_FILE_INFORMATION) -> Option<&'static str> {
+    if info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT != 0 {
+        Some("it is a symbolic link or another reparse point, which is never followed")
+    } else if info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY != 0 {
+        Some("it is a directory, not a lock file")
+    } else if info.nNumberOfLinks > 1 {
+        Some("it is a hard link: the file has a second name elsewhere")
+    } else {
+        None
+    }
+}
+
+fn unusable_path(path: &Path) -> Option<String> {
+    let meta = fs::symlink_metadata(path).ok()?;
+    if meta.is_symlink() {
+        return Some(
+            "it is a symbolic link or another reparse point, which is never followed".to_owned(),
+        );
+    }
+    meta.is_dir()
+        .then(|| "it is a directory, not a lock file".to_owned())
+}
+
+/// What opening answers while somebody removes the file, or has it open without sharing it.
+fn comes_and_goes(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || matches!(
+            code(error),
+            Some(ERROR_ACCESS_DENIED | ERROR_SHARING_VIOLATION)
+        )
+}
+
+fn code(error: &io::Error) -> Option<u32> {
+    error
+        .raw_os_error()
+        .and_then(|code| u32::try_from(code).ok())
+}
+
+fn locked_byte() -> OVERLAPPED {
+    let mut place = OVERLAPPED::default();
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the offset is passed in two halves"
+    )]
+    {
+        place.Anonymous.Anonymous.Offset = LOCKED_BYTE as u32;
+        place.Anonymous.Anonymous.OffsetHigh = (LOCKED_BYTE >> 32) as u32;
+    }
+    place
+}

@@ -1,0 +1,44 @@
+//! A kernel handle that is closed when dropped.
+
+use std::io;
+
+use windows_sys::Win32::Foundation::{CloseHandle, HANDLE};
+
+#[derive(Debug)]
+pub(crate) struct Handle(HANDLE);
+
+// SAFETY: a handle is a number that any thread of the process may use.
+unsafe impl Send for Handle {}
+// SAFETY: as above; the kernel does its own locking.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Takes ownership of what a call returned; null means that it failed.
+    pub(crate) fn new(raw: HANDLE) -> io::Result<Self> {
+        if raw.is_null() {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Self(raw))
+        }
+    }
+
+    pub(crate) fn raw(&self) -> HANDLE {
+        self.0
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours and is closed only here.
+        unsafe { CloseHandle(self.0) };
+    }
+}
+
+/// A zero-terminated wide string.
+pub(crate) fn wide(text: impl AsRef<std::ffi::OsStr>) -> Vec<u16> {
+    use std::os::windows::ffi::OsStrExt;
+    text.as_ref()
+        .encode_wide()
+        .chain(std::iter::once(0))
+        .collect()
+}

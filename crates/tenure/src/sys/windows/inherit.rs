@@ -1,0 +1,112 @@
+//! Handing the lock to a command cannot be done here: locks belong to a process. Instead the
+//! command is put into a job that ends with this process, so that none outlives the lock.
+
+use std::io;
+use std::os::windows::io::AsRawHandle;
+use std::os::windows::process::CommandExt;
+use std::process::{Child, Command};
+use std::ptr;
+
+use windows_sys::Win32::Foundation::INVALID_HANDLE_VALUE;
+use windows_sys::Win32::System::Diagnostics::ToolHelp::{
+    CreateToolhelp32Snapshot, TH32CS_SNAPTHREAD, THREADENTRY32, Thread32First, Thread32Next,
+};
+use windows_sys::Win32::System::JobObjects::{
+    AssignProcessToJobObject, CreateJobObjectW, JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE,
+    JOBOBJECT_EXTENDED_LIMIT_INFORMATION, JobObjectExtendedLimitInformation,
+    SetInformationJobObject,
+};
+use windows_sys::Win32::System::Threading::{
+    CREATE_SUSPENDED, OpenThread, ResumeThread, THREAD_SUSPEND_RESUME,
+};
+
+use super::file::LockFile;
+use super::guard::Guard;
+use super::handle::Handle;
+
+/// The job. Closing it ends the command.
+#[derive(Debug)]
+pub(crate) struct Bond(Handle);
+
+impl Bond {
+    /// Lets what the command left running go on.
+    pub(crate) fn release(self) {
+        let _ = limit(&self.0, 0);
+    }
+}
+
+pub(crate) fn spawn(
+    command: &mut Command,
+    _file: &LockFile,
+    _guard: &Guard,
+) -> io::Result<(Child, Bond)> {
+    // SAFETY: no name, no security attributes; the handle is checked.
+    let job = Handle::new(unsafe { CreateJobObjectW(ptr::null(), ptr::null()) })?;
+    limit(&job, JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE)?;
+    // It must be in the job before it can start anything that is not.
+    let mut child = command.creation_flags(CREATE_SUSPENDED).spawn()?;
+    // SAFETY: both handles are open.
+    let assigned = unsafe { AssignProcessToJobObject(job.raw(), child.as_raw_handle()) };
+    let started = if assigned == 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        resume(child.id())
+    };
+    if let Err(error) = started {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
+    }
+    Ok((child, Bond(job)))
+}
+
+fn limit(job: &Handle, flags: u32) -> io::Result<()> {
+    let mut limits = JOBOBJECT_EXTENDED_LIMIT_INFORMATION::default();
+    limits.BasicLimitInformation.LimitFlags = flags;
+    let size = u32::try_from(size_of_val(&limits)).unwrap_or(0);
+    // SAFETY: the structure is of the kind and size that is announced.
+    let done = unsafe {
+        SetInformationJobObject(
+            job.raw(),
+            JobObjectExtendedLimitInformation,
+            (&raw const limits).cast(),
+            size,
+        )
+    };
+    if done == 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Wakes the only thread of a process that was started asleep.
+fn resume(pid: u32) -> io::Result<()> {
+    // SAFETY: plain numbers; the handle is checked.
+    let raw = unsafe { CreateToolhelp32Snapshot(TH32CS_SNAPTHREAD, 0) };
+    if raw == INVALID_HANDLE_VALUE {
+        return Err(io::Error::last_os_error());
+    }
+    let snapshot = Handle::new(raw)?;
+    let mut entry = THREADENTRY32 {
+        dwSize: u32::try_from(size_of::<THREADENTRY32>()).unwrap_or(0),
+        ..THREADENTRY32::default()
+    };
+    // SAFETY: the snapshot is open and the structure says its size.
+    let mut more = unsafe { Thread32First(snapshot.raw(), &raw mut entry) };
+    while more != 0 {
+        if entry.th32OwnerProcessID == pid {
+            // SAFETY: plain numbers; the handle is checked.
+            let thread =
+                Handle::new(unsafe { OpenThread(THREAD_SUSPEND_RESUME, 0, entry.th32ThreadID) })?;
+            // SAFETY: the handle is open and allows this.
+            if unsafe { ResumeThread(thread.raw()) } == u32::MAX {
+                return Err(io::Error::last_os_error());
+            }
+            return Ok(());
+        }
+        // SAFETY: as above.
+        more = unsafe { Thread32Next(snapshot.raw(), &raw mut entry) };
+    }
+    Err(io::Error::other("the command has no thread to start"))
+}
