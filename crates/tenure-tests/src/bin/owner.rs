@@ -1,0 +1,114 @@
+//! Takes a key, then does what it is told on stdin, one word a line:
+//! `release`, `drop`, `lost`, `forget`, `fork`, `fork-drop`, `set NAME VALUE`, `stop-request`.
+//!
+//! `owner DIR KEY`: KEY is a name, or a path that begins with `/`, `.` or `DIR` itself.
+//! `--keep-file` and `--wait` may come first.
+
+#![expect(clippy::print_stdout, reason = "it talks to the test that started it")]
+
+use std::io::BufRead;
+use std::path::Path;
+use std::time::Duration;
+
+use tenure::{Claim, Error, Key, Store, Tenure};
+
+fn main() {
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let mut take_option = |name: &str| {
+        let found = words.iter().position(|word| word == name);
+        found.map(|place| words.remove(place)).is_some()
+    };
+    let (keep, wait) = (take_option("--keep-file"), take_option("--wait"));
+    let (dir, key) = (&words[0], &words[1]);
+    match take(dir, key, keep, wait) {
+        Ok(tenure) => {
+            println!("held {} {}", std::process::id(), tenure.token());
+            obey(tenure);
+        }
+        Err(error) => match error.holder().map(tenure::Holder::pid) {
+            Some(Some(pid)) => println!("refused {pid} {error}"),
+            Some(None) => println!("refused unknown {error}"),
+            None => println!("failed {error}"),
+        },
+    }
+}
+
+fn take(dir: &str, key: &str, keep: bool, wait: bool) -> Result<Tenure, Error> {
+    let key = if Path::new(key).components().count() > 1 {
+        Key::file(key)?
+    } else {
+        Key::name(key)?
+    };
+    let claim: Claim = Store::in_dir(dir).claim(&key).verb("test").keep_file(keep);
+    if wait {
+        claim.acquire_within(Duration::from_secs(60), |holder| {
+            println!("waits {}", holder.pid().unwrap_or(0));
+        })
+    } else {
+        claim.try_acquire()
+    }
+}
+
+fn obey(tenure: Tenure) {
+    let mut tenure = Some(tenure);
+    for line in std::io::stdin().lock().lines() {
+        let Ok(line) = line else { return };
+        let mut words = line.split(' ');
+        match words.next().unwrap_or_default() {
+            "release" => match tenure.take().map(Tenure::release) {
+                Some(Err(error)) => println!("failed {error}"),
+                _ => println!("released"),
+            },
+            "drop" => {
+                drop(tenure.take());
+                println!("dropped");
+            }
+            "lost" => println!("{}", tenure.as_ref().is_none_or(Tenure::lost)),
+            "set" => {
+                let (name, value) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+                match tenure.as_mut().map(|tenure| tenure.set_field(name, value)) {
+                    Some(Ok(())) => println!("set"),
+                    other => println!("failed {other:?}"),
+                }
+            }
+            "stop-request" => {
+                let Some(Ok(request)) = tenure.as_mut().map(Tenure::stop_request) else {
+                    println!("failed");
+                    continue;
+                };
+                println!("waiting");
+                println!(
+                    "{}",
+                    if request.wait(Duration::from_secs(60)) {
+                        "asked"
+                    } else {
+                        "not asked"
+                    }
+                );
+                return;
+            }
+            "forget" => std::mem::forget(tenure.take()),
+            #[cfg(unix)]
+            word @ ("fork" | "fork-drop") => fork(word == "fork-drop", &mut tenure),
+            other => println!("failed: {other:?} is not understood"),
+        }
+    }
+}
+
+/// Leaves a child behind that has the same descriptors, and says its pid. The child drops its
+/// copy of the tenure if told to; it lives until it is killed.
+#[cfg(unix)]
+#[expect(unsafe_code, reason = "fork without exec is what is tested")]
+fn fork(drop_in_child: bool, tenure: &mut Option<Tenure>) {
+    // SAFETY: this process has one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        if drop_in_child {
+            drop(tenure.take());
+        }
+        loop {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+    }
+    println!("{child}");
+}

@@ -1,0 +1,92 @@
+//! `torture storm CONTENDER SECONDS KILL_EVERY_MS` and `torture boot CONTENDER ROUNDS`, each with
+//! eight processes; and the processes themselves.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "it reports to whoever runs it"
+)]
+
+#[cfg(unix)]
+fn main() {
+    if let Err(why) = unix::run(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        eprintln!("torture: {why}");
+    }
+}
+
+#[cfg(windows)]
+fn main() {
+    eprintln!("torture: runs on Unix only");
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use tenure_tests::boot::{self, Boot};
+    use tenure_tests::storm::{self, Storm};
+
+    pub(super) fn run(words: &[String]) -> Result<(), String> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let number = |text: &str| {
+            text.parse::<u64>()
+                .map_err(|error| format!("{text}: {error}"))
+        };
+        match words[..] {
+            ["storm", contender, seconds, kill_every] => {
+                let storm = Storm {
+                    program,
+                    contender: contender.parse()?,
+                    workers: 8,
+                    length: Duration::from_secs(number(seconds)?),
+                    kill_every: Duration::from_millis(number(kill_every)?),
+                };
+                let damage = storm.run();
+                println!(
+                    "acquired={} doubles={} stuck={} errors={} killed={}",
+                    damage.acquired, damage.doubles, damage.stuck, damage.errors, damage.killed
+                );
+            }
+            ["boot", contender, rounds] => {
+                let rounds = number(rounds)?;
+                let damage = Boot {
+                    program,
+                    contender: contender.parse()?,
+                    starters: 8,
+                    rounds,
+                }
+                .run();
+                println!(
+                    "rounds={rounds} doubles={} none={} errors={} named={} unknown={} wrong={}",
+                    damage.doubles,
+                    damage.none,
+                    damage.errors,
+                    damage.named,
+                    damage.unknown,
+                    damage.wrong
+                );
+            }
+            ["storm-worker", contender, dir, slot, slots] => storm::worker(
+                contender.parse()?,
+                Path::new(dir),
+                number(slot)?,
+                number(slots)?,
+            ),
+            ["boot-starter", contender, dir, witness, slot, slots] => boot::starter(
+                contender.parse()?,
+                Path::new(dir),
+                Path::new(witness),
+                number(slot)?,
+                number(slots)?,
+            ),
+            _ => {
+                return Err(
+                    "storm CONTENDER SECONDS KILL_EVERY_MS | boot CONTENDER ROUNDS".to_owned(),
+                );
+            }
+        }
+        Ok(())
+    }
+}

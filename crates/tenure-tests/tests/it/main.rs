@@ -1,0 +1,87 @@
+//! The promises of `tenure`, each tried with real processes. The numbers (T1, T2, ..) are those of
+//! docs/lock-protocol.md.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test that cannot go on must fail; one that is skipped must say so"
+)]
+
+mod bad_files;
+#[cfg(unix)]
+mod fork;
+mod guard;
+#[cfg(unix)]
+mod hostile;
+mod lost_file;
+#[cfg(target_os = "linux")]
+mod namespaces;
+#[cfg(unix)]
+mod never_two;
+mod recovery;
+mod refusals;
+#[cfg(target_os = "linux")]
+mod squatter;
+mod stop;
+mod tokens;
+mod waiting;
+
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use tenure::{Error, Key, Status, Store, Tenure};
+use tenure_tests::Owner;
+
+/// The program that owns as it is told.
+const OWNER: &str = env!("CARGO_BIN_EXE_owner");
+
+/// A directory of its own for each test, with one key in it.
+struct Scene {
+    dir: TempDir,
+    store: Store,
+    key: Key,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::in_dir(dir.path());
+        Self {
+            dir,
+            store,
+            key: Key::name("k").unwrap(),
+        }
+    }
+
+    fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn file(&self) -> PathBuf {
+        self.store.path_of(&self.key)
+    }
+
+    fn take(&self) -> Result<Tenure, Error> {
+        self.store.claim(&self.key).try_acquire()
+    }
+
+    fn status(&self) -> Status {
+        self.store.status(&self.key).unwrap()
+    }
+
+    /// Another process that holds the key.
+    fn owner(&self) -> Owner {
+        Owner::holding(OWNER, self.dir(), "k")
+    }
+}
+
+/// Whether this test runs with the rights that it needs; says so if not.
+#[cfg(unix)]
+fn root(what: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: {what} needs root");
+    }
+    root
+}

@@ -1,0 +1,70 @@
+//! T1: never two owners. The full length runs are in scripts/prove-tenure.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tenure_tests::boot::Boot;
+use tenure_tests::contenders::Contender;
+use tenure_tests::storm::Storm;
+
+fn torture() -> PathBuf {
+    env!("CARGO_BIN_EXE_torture").into()
+}
+
+fn storm(contender: Contender) -> tenure_tests::storm::Damage {
+    Storm {
+        program: torture(),
+        contender,
+        workers: 8,
+        length: Duration::from_secs(4),
+        kill_every: Duration::from_millis(60),
+    }
+    .run()
+}
+
+#[test]
+fn a_storm_of_kill_nine_never_lets_two_in_and_never_gets_stuck() {
+    let damage = storm(Contender::Tenure);
+    assert!(damage.acquired > 100 && damage.killed > 10, "{damage:?}");
+    assert_eq!(
+        (damage.doubles, damage.stuck, damage.errors),
+        (0, 0, 0),
+        "{damage:?}"
+    );
+}
+
+#[test]
+fn the_same_storm_finds_two_owners_where_the_pid_decides() {
+    let damage = storm(Contender::PidFile);
+    assert!(damage.doubles > 0, "{damage:?}");
+}
+
+#[test]
+fn starters_over_a_stale_lock_find_one_owner_and_all_others_are_told_who() {
+    let damage = Boot {
+        program: torture(),
+        contender: Contender::Tenure,
+        starters: 8,
+        rounds: 40,
+    }
+    .run();
+    assert_eq!(
+        (damage.doubles, damage.none, damage.errors),
+        (0, 0, 0),
+        "{damage:?}"
+    );
+    assert_eq!(damage.wrong, 0, "{damage:?}");
+    assert!(damage.named > damage.unknown, "{damage:?}");
+}
+
+#[test]
+fn the_same_start_finds_two_owners_where_the_pid_decides() {
+    let damage = Boot {
+        program: torture(),
+        contender: Contender::PidFile,
+        starters: 8,
+        rounds: 60,
+    }
+    .run();
+    assert!(damage.doubles > 0, "{damage:?}");
+}
