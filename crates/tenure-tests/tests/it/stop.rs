@@ -104,6 +104,9 @@ fn an_owner_that_is_suspended_is_reported_and_can_be_killed() {
     let owner = scene.owner();
     let pid = rustix::process::Pid::from_raw(i32::try_from(owner.pid()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    tenure_tests::eventually("it is stopped", || {
+        scene.status().holder().unwrap().is_suspended()
+    });
     let stop = scene
         .store
         .stop(&scene.key)
