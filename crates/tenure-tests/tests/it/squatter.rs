@@ -44,9 +44,10 @@ fn another_users_socket_does_not_keep_us_out() {
         .spawn()
         .unwrap();
     eventually("the squatter listens", || {
-        std::fs::read_to_string("/proc/net/unix")
-            .unwrap()
-            .contains(&name)
+        let table = std::fs::read_to_string("/proc/net/unix").unwrap();
+        table
+            .lines()
+            .any(|line| line.ends_with(&name) && line.contains(" 00010000 "))
     });
     let log = crate::guard::Log::default();
     let tenure = tracing::subscriber::with_default(log.clone(), || scene.take().expect("ignored"));

@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::super::testimony::{Attested, Owner, Word};
 use super::super::unix::file::{FileId, LockFile};
+use super::proc;
 use super::process::{self, Stat};
 use crate::process::Identity;
 use crate::record::{MAX_BYTES, Record};
@@ -168,7 +169,8 @@ fn each_descriptor<T>(pid: u32, mut found: impl FnMut(&str) -> Option<T>) -> Opt
 }
 
 fn lock_lines(pid: u32, number: &str) -> impl Iterator<Item = String> + use<> {
-    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+    let text = proc::short(&format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
     let lines: Vec<String> = text
         .lines()
         .filter_map(|line| line.strip_prefix("lock:"))
@@ -208,10 +210,9 @@ fn visible(pid: u32) -> Option<u32> {
 }
 
 fn table_entry(id: FileId) -> Entry {
-    let mut table = Vec::with_capacity(4096);
-    match File::open("/proc/locks").and_then(|mut file| file.read_to_end(&mut table)) {
-        Ok(_) => find_entry(&table, id),
-        Err(_) => Entry::NoTable,
+    match proc::table("/proc/locks") {
+        Some(table) => find_entry(&table, id),
+        None => Entry::NoTable,
     }
 }
 

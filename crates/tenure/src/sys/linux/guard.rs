@@ -9,7 +9,6 @@
 //! no network, the lock file alone decides.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
@@ -22,7 +21,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketTy
 use rustix::process::geteuid;
 
 use super::super::unix::file::{Directory, LockFile};
-use super::attest;
+use super::{attest, proc};
 
 /// What fits into an abstract address beside its leading zero byte.
 const LONGEST_NAME: usize = 107;
@@ -224,7 +223,7 @@ fn is_one_of_us(uid: u32) -> bool {
 fn inode_of(address: &SocketAddrUnix) -> Option<u64> {
     const LISTENS: u64 = 0x10000;
     let name = address.abstract_name()?;
-    let table = fs::read("/proc/net/unix").ok()?;
+    let table = proc::table("/proc/net/unix")?;
     table.split(|byte| *byte == b'\n').find_map(|line| {
         let path = line.strip_suffix(name)?.strip_suffix(b" @")?;
         let mut words = std::str::from_utf8(path).ok()?.split_ascii_whitespace();

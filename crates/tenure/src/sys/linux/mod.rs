@@ -2,5 +2,6 @@
 
 pub(crate) mod attest;
 pub(crate) mod guard;
+mod proc;
 pub(crate) mod process;
 pub(crate) mod signal;

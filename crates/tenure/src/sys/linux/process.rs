@@ -3,6 +3,7 @@
 use std::fs;
 use std::sync::OnceLock;
 
+use super::proc;
 use crate::process::Identity;
 
 pub(crate) use super::super::unix::names::{current_user, host, is_running};
@@ -17,7 +18,7 @@ pub(super) struct Stat {
 impl Stat {
     /// `None`: there is no such process, or it is dead and only waits to be reaped.
     pub(super) fn of_living(pid: u32) -> Option<Self> {
-        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let text = proc::short(&format!("/proc/{pid}/stat"))?;
         let stat = parse_stat(&text)?;
         (!matches!(stat.state, b'Z' | b'X' | b'x')).then_some(stat)
     }
@@ -44,8 +45,8 @@ pub(crate) fn is_suspended(pid: u32) -> bool {
 pub(super) fn boot() -> Option<&'static str> {
     static BOOT: OnceLock<Option<String>> = OnceLock::new();
     BOOT.get_or_init(|| {
-        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        Some(text.trim().to_owned())
+        let text = proc::short("/proc/sys/kernel/random/boot_id")?;
+        Some(str::from_utf8(&text).ok()?.trim().to_owned())
     })
     .as_deref()
 }
@@ -63,8 +64,9 @@ pub(super) fn namespace_of(pid: u32) -> Option<u64> {
 
 /// The id that a process has in its own, innermost PID namespace.
 pub(super) fn innermost_pid(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let ids = status
+    let status = proc::short(&format!("/proc/{pid}/status"))?;
+    let ids = str::from_utf8(&status)
+        .ok()?
         .lines()
         .find_map(|line| line.strip_prefix("NSpid:"))?;
     ids.split_ascii_whitespace().last()?.parse().ok()

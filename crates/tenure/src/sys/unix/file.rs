@@ -142,25 +142,22 @@ impl Directory {
             OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let owner_only = Mode::RUSR | Mode::WUSR;
         for _ in 0..RETRIES {
-            // O_CREAT only with O_EXCL: on somebody's existing file in a sticky directory the
-            // kernel may answer EACCES to O_CREAT alone.
-            let fresh = common | OFlags::CREATE | OFlags::EXCL;
-            let (fd, created) = match rustix::fs::openat(&self.fd, name, fresh, owner_only) {
-                Ok(fd) => (fd, true),
-                Err(Errno::EXIST) => {
-                    match rustix::fs::openat(&self.fd, name, common, Mode::empty()) {
-                        Ok(fd) => (fd, false),
-                        Err(Errno::NOENT) => continue,
-                        Err(errno) => return Err(self.cannot_open(name, errno)),
+            // What exists is opened without O_CREAT: to that, the kernel may answer EACCES for
+            // somebody's file in a sticky directory, and it would lock the directory.
+            let (fd, created) = match rustix::fs::openat(&self.fd, name, common, Mode::empty()) {
+                Ok(fd) => (fd, false),
+                Err(Errno::NOENT) => {
+                    let fresh = common | OFlags::CREATE | OFlags::EXCL;
+                    match rustix::fs::openat(&self.fd, name, fresh, owner_only) {
+                        Ok(fd) => (fd, true),
+                        Err(Errno::EXIST) => continue,
+                        Err(errno) => {
+                            let path = self.path.join(name);
+                            return Err(Error::io("create the lock file", &path, errno));
+                        }
                     }
                 }
-                Err(errno) => {
-                    return Err(Error::io(
-                        "create the lock file",
-                        &self.path.join(name),
-                        errno,
-                    ));
-                }
+                Err(errno) => return Err(self.cannot_open(name, errno)),
             };
             let stat = rustix::fs::fstat(&fd)
                 .map_err(|errno| Error::io("look at", &self.path.join(name), errno))?;

@@ -1,0 +1,70 @@
+//! What `tenure run` costs as a process: against `flock(1)` and against no wrapper at all,
+//! interleaved in one run. `TENURE` names the program as it is released, `TENURE_DYNAMIC` the same
+//! linked dynamically; scripts/bench-tenure sets both.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark stops at the first surprise"
+)]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+const ROUNDS: usize = 300;
+
+fn main() {
+    let (Some(tenure), Some(dynamic)) = (
+        std::env::var_os("TENURE"),
+        std::env::var_os("TENURE_DYNAMIC"),
+    ) else {
+        println!("startup: run scripts/bench-tenure, which says where the programs are");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("flock");
+    let flock = ["-n", file.to_str().unwrap(), "true"];
+    let run = ["run", "bench", "--", "true"];
+    let mut rows: Vec<(&str, Command, Vec<f64>)> = vec![
+        ("true", command("true".as_ref(), &[]), vec![]),
+        ("flock", command("flock".as_ref(), &flock), vec![]),
+        ("tenure", command(tenure.as_ref(), &run), vec![]),
+        ("tenure-dyn", command(dynamic.as_ref(), &run), vec![]),
+    ];
+    for (_, command, _) in &mut rows {
+        command.env("TENURE_DIR", dir.path().join("locks"));
+    }
+    for round in 0..ROUNDS + 20 {
+        for (_, command, micros) in &mut rows {
+            let began = Instant::now();
+            let status = command.status().unwrap();
+            let took = began.elapsed();
+            assert!(status.success());
+            // The first rounds fill the caches.
+            if round >= 20 {
+                micros.push(took.as_secs_f64() * 1e6);
+            }
+        }
+    }
+    println!("spawn to exit, {ROUNDS} each, interleaved");
+    println!("{:<10} {:>10} {:>10}", "", "median us", "p90 us");
+    for (name, _, micros) in &mut rows {
+        micros.sort_by(f64::total_cmp);
+        println!(
+            "{name:<10} {:>10.0} {:>10.0}",
+            micros[ROUNDS / 2],
+            micros[ROUNDS * 9 / 10]
+        );
+    }
+    let median = |row: usize| rows[row].2[ROUNDS / 2];
+    println!("ratio tenure/flock median={:.2}", median(2) / median(1));
+    println!("ratio tenure-dyn/flock median={:.2}", median(3) / median(1));
+    println!("ratio tenure/true median={:.2}", median(2) / median(0));
+}
+
+fn command(program: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
