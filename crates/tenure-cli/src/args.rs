@@ -33,6 +33,7 @@ Examples:
 
 The command inherits the lock: if `tenure` itself is killed, nobody else gets in before the command
 has ended. Signals sent to `tenure` reach the command once. Under systemd, use KillMode=mixed.
+TENURE_TOKEN in its environment is larger than that of every earlier owner of the key.
 Exit codes: the command's own; 128+N if signal N ended it; 75 (or -E) if somebody else holds the
 key; 126 and 127 if the command could not be started or found; 1 and 2 for other failures.";
 

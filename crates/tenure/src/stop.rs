@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Kind};
-use crate::holder::{Holder, Proof, State};
+use crate::holder::{Holder, Proof, State, Status};
 use crate::key::Key;
 use crate::process;
 use crate::record::{MAX_BYTES, Record};
@@ -86,8 +86,8 @@ impl Stop {
         let holder = match &inspection.status.state {
             State::Held(holder) => (**holder).clone(),
             State::Free => return Ok(Stopped::NotRunning),
-            State::Stale(record) => return self.clean(Some(record.clone())),
-            State::Unreadable(_) => return self.clean(None),
+            State::Stale(record) => return clean(&inspection.status, Some(record.clone())),
+            State::Unreadable(_) => return clean(&inspection.status, None),
             State::OtherUser(user) => {
                 return Err(self.refuse(format!("its lock file belongs to {user}")));
             }
@@ -117,14 +117,6 @@ impl Stop {
             });
         }
         Err(self.still_running(&target, &holder))
-    }
-
-    fn clean(&self, record: Option<Box<Record>>) -> Result<Stopped, Error> {
-        Ok(if store::clean(&self.store, &self.key)? {
-            Stopped::Cleaned { record }
-        } else {
-            Stopped::NotRunning
-        })
     }
 
     fn prove(&self, holder: &Holder, inspection: &Inspection) -> Result<Target, Error> {
@@ -196,7 +188,7 @@ impl Stop {
             match status.holder() {
                 None => {
                     if gone && !matches!(status.state, State::Free) {
-                        self.clean(None)?;
+                        clean(&status, None)?;
                     }
                     return Ok(true);
                 }
@@ -245,6 +237,14 @@ impl Stop {
             why: why.into(),
         })
     }
+}
+
+fn clean(status: &Status, record: Option<Box<Record>>) -> Result<Stopped, Error> {
+    Ok(if store::clean(status)? {
+        Stopped::Cleaned { record }
+    } else {
+        Stopped::NotRunning
+    })
 }
 
 /// Why nobody is signalled although the lock is held.

@@ -64,7 +64,12 @@ fn hold(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
         return Err(Failure::new(exit::USAGE, "no command was given"));
     };
     let relay = sys::Relay::install();
-    let spawned = tenure.spawn(Command::new(program).args(arguments));
+    let token = tenure.token().to_string();
+    let spawned = tenure.spawn(
+        Command::new(program)
+            .args(arguments)
+            .env("TENURE_TOKEN", token),
+    );
     let mut running = spawned.map_err(|error| {
         let code = if error.kind() == ErrorKind::NotFound {
             exit::NOT_FOUND

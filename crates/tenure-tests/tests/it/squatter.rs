@@ -80,3 +80,19 @@ fn a_name_that_is_bound_but_does_not_answer_keeps_nobody_out() {
     assert!(scene.take().unwrap_err().is_held());
     drop(tenure);
 }
+
+/// Every `socket` call of the owner fails, as in a sandbox that allows none.
+#[test]
+fn where_sockets_are_forbidden_the_file_alone_decides() {
+    let scene = Scene::new();
+    let mut sandboxed = Command::new("strace");
+    sandboxed
+        .args(["--quiet=all", "--output=/dev/null", "--trace=socket"])
+        .args(["--inject=socket:error=EAFNOSUPPORT", crate::OWNER]);
+    let mut owner = tenure_tests::Owner::start(sandboxed, scene.dir(), "k");
+    let answer = owner.answer();
+    assert!(answer.starts_with("held "), "{answer}");
+    assert!(scene.take().unwrap_err().is_held());
+    assert_eq!(owner.tell("release"), "released");
+    drop(scene.take().unwrap());
+}

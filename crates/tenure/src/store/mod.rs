@@ -4,7 +4,7 @@ mod file;
 mod inspect;
 mod place;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::claim::Claim;
 use crate::error::Error;
@@ -111,10 +111,10 @@ impl Default for Store {
     }
 }
 
-/// Removes the file of a key that nobody holds, as its next owner would. `false`: somebody holds
-/// it.
-pub(crate) fn clean(store: &Store, key: &Key) -> Result<bool, Error> {
-    match take(store.target(key)?)? {
+/// Removes a file that nobody holds, as its next owner would. `false`: somebody holds it now.
+pub(crate) fn clean(status: &Status) -> Result<bool, Error> {
+    let dir = status.path().parent().unwrap_or(Path::new("."));
+    match take(Store::in_dir(dir).target(status.key())?)? {
         Attempt::Busy(..) => Ok(false),
         Attempt::Taken(held, _) => held.release(false).map(|()| true),
     }

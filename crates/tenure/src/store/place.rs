@@ -1,6 +1,7 @@
 //! Which directory a key's file is in.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
@@ -35,11 +36,14 @@ impl Place {
             Self::Given(dir) => dir.clone(),
             Self::Shared { temp, program } => {
                 let first = temp.join(program);
-                match Directory::open(&first, false) {
-                    Ok(Some(directory)) if !directory.is_ours() => {
-                        own(temp, program).unwrap_or(first)
-                    }
-                    _ => first,
+                let ours = match Directory::open(&first, false) {
+                    Ok(found) => found.is_none_or(|directory| directory.is_ours()),
+                    Err(error) => !is_denied(&error),
+                };
+                if ours {
+                    first
+                } else {
+                    own(temp, program).unwrap_or(first)
                 }
             }
         }
@@ -66,16 +70,18 @@ impl Place {
             }
             (None, Self::Shared { temp, program }) => {
                 file::check_parent(temp)?;
-                let first = created(&temp.join(program))?;
-                match own(temp, program) {
-                    None => (first, None, true),
-                    Some(own) if first.is_ours() => (first, Directory::open(&own, false)?, true),
-                    Some(own) => {
-                        let second = created(&own)?;
+                let first = unless_closed(Directory::open(&temp.join(program), true))?;
+                match (first, own(temp, program)) {
+                    (Some(first), None) => (first, None, true),
+                    (Some(first), Some(own)) if first.is_ours() => {
+                        (first, Directory::open(&own, false)?, true)
+                    }
+                    (first, own) => {
+                        let second = created(&own.unwrap_or_else(|| temp.join(program)))?;
                         if !second.is_ours() {
                             return Err(not_ours(&second));
                         }
-                        (second, Some(first), true)
+                        (second, first, true)
                     }
                 }
             }
@@ -101,7 +107,7 @@ impl Place {
         match self {
             Self::Given(dir) => found.extend(Directory::open(dir, false)?),
             Self::Shared { temp, program } => {
-                found.extend(Directory::open(&temp.join(program), false)?);
+                found.extend(unless_closed(Directory::open(&temp.join(program), false))?);
                 if let Some(own) = own(temp, program) {
                     found.extend(Directory::open(&own, false)?);
                 }
@@ -125,6 +131,20 @@ fn created(path: &Path) -> Result<Directory, Error> {
             "it vanished as soon as it was created",
         )),
     }
+}
+
+/// A directory that its owner closed to us: what is in it cannot be looked at.
+fn unless_closed(opened: Result<Option<Directory>, Error>) -> Result<Option<Directory>, Error> {
+    match opened {
+        Err(error) if is_denied(&error) => Ok(None),
+        other => other,
+    }
+}
+
+fn is_denied(error: &Error) -> bool {
+    error
+        .io_error()
+        .is_some_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
 fn own(temp: &Path, program: &str) -> Option<PathBuf> {

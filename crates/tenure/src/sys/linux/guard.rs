@@ -48,9 +48,16 @@ pub(crate) enum Take {
 impl Guard {
     /// Takes the guard of a file whose lock is held.
     pub(crate) fn take(directory: &Directory, _file: &LockFile, name: &OsStr) -> io::Result<Take> {
+        let path = directory.path().join(name);
         let address = address(directory, name)?;
         for _ in 0..UNDECIDED_TRIES {
-            let socket = stream(SocketFlags::CLOEXEC)?;
+            let socket = match stream(SocketFlags::CLOEXEC) {
+                Err(error) if is_forbidden(&error) => {
+                    tracing::warn!(%error, path = %path.display(), "no second guard can be had here");
+                    return Ok(Take::Taken(Self(None)));
+                }
+                socket => socket?,
+            };
             match rustix::net::bind(&socket, &address) {
                 Ok(()) => {
                     rustix::net::listen(&socket, BACKLOG)?;
@@ -64,7 +71,7 @@ impl Guard {
                 Peer::Stranger(uid) => {
                     tracing::warn!(
                         uid,
-                        path = %directory.path().join(name).display(),
+                        path = %path.display(),
                         "another user has bound the name of the second guard; going on without it"
                     );
                     return Ok(Take::Taken(Self(None)));
@@ -76,7 +83,7 @@ impl Guard {
         // descriptor, or one is about to listen. The latter checks its file after listening, and
         // will find that the file is no longer there.
         tracing::debug!(
-            path = %directory.path().join(name).display(),
+            path = %path.display(),
             "the second guard is still in the hands of a descendant; going on without it"
         );
         Ok(Take::Taken(Self(None)))
@@ -231,6 +238,15 @@ fn inode_of(address: &SocketAddrUnix) -> Option<u64> {
         let inode = words.nth(2)?.parse().ok()?;
         (flags & LISTENS != 0).then_some(inode)
     })
+}
+
+/// Sandboxes may allow files but no sockets.
+fn is_forbidden(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(
+        errno,
+        Some(Errno::AFNOSUPPORT | Errno::PERM | Errno::ACCESS | Errno::NOSYS)
+    )
 }
 
 fn stream(flags: SocketFlags) -> io::Result<OwnedFd> {
