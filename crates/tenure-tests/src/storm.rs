@@ -25,6 +25,8 @@ pub struct Storm {
     pub length: Duration,
     /// How far apart kills are, on average. Zero: nobody is killed.
     pub kill_every: Duration,
+    /// Each process in a network namespace of its own, where no second guard can help. Needs root.
+    pub apart: bool,
 }
 
 /// What came of it.
@@ -94,7 +96,14 @@ impl Storm {
     }
 
     fn worker(&self, dir: &Path, slot: u64) -> Child {
-        Command::new(&self.program)
+        let mut command = if self.apart {
+            let mut command = Command::new("unshare");
+            command.args(["--net", "--"]).arg(&self.program);
+            command
+        } else {
+            Command::new(&self.program)
+        };
+        command
             .args(["storm-worker", self.contender.name()])
             .arg(dir)
             .arg(slot.to_string())

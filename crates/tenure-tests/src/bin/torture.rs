@@ -1,5 +1,6 @@
-//! `torture storm CONTENDER SECONDS KILL_EVERY_MS` and `torture boot CONTENDER ROUNDS`, each with
-//! eight processes; and the processes themselves.
+//! `torture storm CONTENDER SECONDS KILL_EVERY_MS`, `torture storm-apart ..` (each process in a
+//! network namespace of its own) and `torture boot CONTENDER ROUNDS`, each with eight processes; and
+//! the processes themselves.
 
 #![expect(
     clippy::print_stdout,
@@ -35,13 +36,19 @@ mod unix {
                 .map_err(|error| format!("{text}: {error}"))
         };
         match words[..] {
-            ["storm", contender, seconds, kill_every] => {
+            [
+                verb @ ("storm" | "storm-apart"),
+                contender,
+                seconds,
+                kill_every,
+            ] => {
                 let storm = Storm {
                     program,
                     contender: contender.parse()?,
                     workers: 8,
                     length: Duration::from_secs(number(seconds)?),
                     kill_every: Duration::from_millis(number(kill_every)?),
+                    apart: verb == "storm-apart",
                 };
                 let damage = storm.run();
                 println!(
@@ -83,7 +90,8 @@ mod unix {
             ),
             _ => {
                 return Err(
-                    "storm CONTENDER SECONDS KILL_EVERY_MS | boot CONTENDER ROUNDS".to_owned(),
+                    "storm[-apart] CONTENDER SECONDS KILL_EVERY_MS | boot CONTENDER ROUNDS"
+                        .to_owned(),
                 );
             }
         }

@@ -46,6 +46,20 @@ fn a_release_counts_even_if_a_forked_child_still_has_the_descriptors() {
     drop(tenure);
 }
 
+/// The file stays, so the child's copy of its descriptor must not keep the lock.
+#[test]
+fn a_release_that_keeps_the_file_counts_for_a_forked_child_too() {
+    let scene = Scene::new();
+    let mut command = std::process::Command::new(crate::OWNER);
+    command.arg("--keep-file");
+    let mut owner = tenure_tests::Owner::start(command, scene.dir(), "k");
+    assert!(owner.answer().starts_with("held "));
+    let _child = Child::new(&owner.tell("fork"));
+    assert_eq!(owner.tell("release"), "released");
+    assert!(scene.file().exists());
+    drop(scene.take().expect("released for the child too"));
+}
+
 #[test]
 fn after_the_owner_dies_a_child_that_inherited_the_lock_keeps_everyone_out() {
     let scene = Scene::new();

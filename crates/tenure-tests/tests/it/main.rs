@@ -19,6 +19,8 @@ mod lost_file;
 mod namespaces;
 #[cfg(unix)]
 mod never_two;
+#[cfg(target_os = "linux")]
+mod pid_reuse;
 mod recovery;
 mod refusals;
 #[cfg(target_os = "linux")]

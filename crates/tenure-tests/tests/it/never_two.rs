@@ -11,20 +11,36 @@ fn torture() -> PathBuf {
     env!("CARGO_BIN_EXE_torture").into()
 }
 
-fn storm(contender: Contender) -> tenure_tests::storm::Damage {
+fn storm(contender: Contender, apart: bool) -> tenure_tests::storm::Damage {
     Storm {
         program: torture(),
         contender,
         workers: 8,
         length: Duration::from_secs(4),
         kill_every: Duration::from_millis(60),
+        apart,
     }
     .run()
 }
 
 #[test]
 fn a_storm_of_kill_nine_never_lets_two_in_and_never_gets_stuck() {
-    let damage = storm(Contender::Tenure);
+    let damage = storm(Contender::Tenure, false);
+    assert!(damage.acquired > 100 && damage.killed > 10, "{damage:?}");
+    assert_eq!(
+        (damage.doubles, damage.stuck, damage.errors),
+        (0, 0, 0),
+        "{damage:?}"
+    );
+}
+
+/// As between containers that share a directory but no network: the file lock alone decides.
+#[test]
+fn without_a_second_guard_a_storm_still_never_lets_two_in() {
+    if !crate::root("a network namespace") {
+        return;
+    }
+    let damage = storm(Contender::Tenure, true);
     assert!(damage.acquired > 100 && damage.killed > 10, "{damage:?}");
     assert_eq!(
         (damage.doubles, damage.stuck, damage.errors),
@@ -35,7 +51,7 @@ fn a_storm_of_kill_nine_never_lets_two_in_and_never_gets_stuck() {
 
 #[test]
 fn the_same_storm_finds_two_owners_where_the_pid_decides() {
-    let damage = storm(Contender::PidFile);
+    let damage = storm(Contender::PidFile, false);
     assert!(damage.doubles > 0, "{damage:?}");
 }
 

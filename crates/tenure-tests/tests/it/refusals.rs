@@ -152,3 +152,72 @@ fn a_suspended_owner_stays_the_owner_and_is_said_to_be_suspended() {
     assert_eq!(error.holder().unwrap().pid(), Some(owner.pid()));
     assert!(error.to_string().contains("suspended"), "{error}");
 }
+
+/// Somebody looks at a stale file and has a shared lock on it for an instant, again and again.
+#[cfg(unix)]
+#[test]
+fn a_reader_that_has_the_lock_for_an_instant_does_not_get_us_refused() {
+    use rustix::fs::{FlockOperation, flock};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let scene = Scene::new();
+    let done = AtomicBool::new(false);
+    std::fs::write(scene.file(), "{\"pid\":1}").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let Ok(file) = std::fs::File::open(scene.file()) else {
+                    continue;
+                };
+                if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+                drop(file);
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        });
+        for _ in 0..100 {
+            std::fs::write(scene.file(), "{\"pid\":1}").unwrap();
+            let taken = scene.take();
+            if taken.is_err() {
+                done.store(true, Ordering::Relaxed);
+            }
+            drop(taken.expect("only a reader is about"));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// The owner is held up between taking the lock and writing its record.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_owner_that_has_not_written_yet_is_named_once_it_has_and_unknown_before() {
+    for (delay, named) in [("50ms", true), ("3s", false)] {
+        let scene = Scene::new();
+        // What an earlier owner left names a process that lives: this one.
+        let stale = format!(
+            "{{\"pid\":{},\"started_at\":\"2026-01-30T12:00:00Z\"}}",
+            std::process::id()
+        );
+        std::fs::write(scene.file(), stale).unwrap();
+        let mut slow = std::process::Command::new("strace");
+        slow.args(["--quiet=all", "--output=/dev/null", "--trace=pwrite64"])
+            .args([
+                &format!("--inject=pwrite64:delay_enter={delay}"),
+                crate::OWNER,
+            ]);
+        let mut owner = tenure_tests::Owner::start(slow, scene.dir(), "k");
+        tenure_tests::eventually("it has the lock", || {
+            matches!(scene.status().state(), State::Held(_))
+        });
+        let error = scene.take().unwrap_err();
+        let pid = error.holder().unwrap().pid();
+        assert_ne!(pid, Some(std::process::id()), "{error}");
+        if named {
+            let answer = owner.answer();
+            let owner_pid = answer.split(' ').nth(1).unwrap().parse().ok();
+            assert_eq!(pid, owner_pid, "{error}");
+        } else {
+            assert_eq!(pid, None, "{error}");
+        }
+    }
+}
