@@ -49,9 +49,14 @@ impl Failure {
 
 impl From<tenure::Error> for Failure {
     fn from(error: tenure::Error) -> Self {
-        Self::new(
-            if error.is_bad_key() { USAGE } else { FAILED },
-            error.to_string(),
-        )
+        let code = if error.is_bad_key() { USAGE } else { FAILED };
+        let failure = Self::new(code, error.to_string());
+        if error.is_hostile() {
+            failure.hint("remove or repair it, or name another directory with TENURE_DIR or --file")
+        } else if error.io_error().is_some() {
+            failure.hint("TENURE_DIR or --file names another place")
+        } else {
+            failure
+        }
     }
 }

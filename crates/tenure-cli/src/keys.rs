@@ -15,6 +15,17 @@ pub(crate) fn store() -> Store {
     }
 }
 
+/// How to call this program so that it looks into the same store.
+pub(crate) fn program() -> String {
+    match std::env::var_os("TENURE_DIR") {
+        Some(dir) if !dir.is_empty() => {
+            let dir = std::path::absolute(&dir).unwrap_or_else(|_| dir.into());
+            format!("TENURE_DIR={} tenure", quoted(&dir.display().to_string()))
+        }
+        _ => "tenure".to_owned(),
+    }
+}
+
 /// The key that was named, if one was.
 pub(crate) fn named(typed: &OneKey) -> Result<Option<Key>, Error> {
     Ok(match typed {
@@ -65,9 +76,8 @@ pub(crate) fn typed(key: &Key, given: &OneKey) -> String {
         OneKey {
             port: Some(port), ..
         } => format!("--port {port}"),
-        OneKey {
-            file: Some(path), ..
-        } => format!("--file {}", quoted(&path.display().to_string())),
+        // The key's own text is the absolute path.
+        OneKey { file: Some(_), .. } => format!("--file {}", quoted(&key.to_string())),
         _ => key.to_string(),
     }
 }

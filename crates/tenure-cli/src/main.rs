@@ -15,7 +15,8 @@ use clap::Parser;
 use crate::args::{Args, Verb};
 
 /// The C entry point, past the set-up of Rust's runtime: that takes a tenth of a millisecond, which
-/// a wrapper should not cost, and makes SIGPIPE ignored, which a wrapper should not change.
+/// a wrapper should not cost; ignores SIGPIPE, which a wrapper should leave as it was; and opens
+/// closed standard descriptors, which the command should find closed.
 #[cfg(all(unix, not(test)))]
 #[expect(unsafe_code, reason = "the linker looks for this very name")]
 #[unsafe(no_mangle)]

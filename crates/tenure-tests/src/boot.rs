@@ -124,7 +124,7 @@ pub fn starter(contender: Contender, dir: &Path, witness: &Path, slot: u64, slot
                 consistent &= named.is_none() || pid.is_none() || pid == named;
                 named = pid.or(named);
             }
-            Outcome::Failed(_) => {
+            Outcome::RefusedWithoutFile | Outcome::Failed(_) => {
                 report = FAILED;
                 break;
             }

@@ -29,6 +29,8 @@ pub enum Outcome {
     Inside(Guard),
     /// Somebody else is, with this pid if known.
     Refused(Option<u32>),
+    /// Somebody else is, and is said to have lost its lock file.
+    RefusedWithoutFile,
     /// Something else went wrong.
     Failed(String),
 }
@@ -51,6 +53,7 @@ impl Contender {
                 match Store::in_dir(dir).claim(&key).try_acquire() {
                     Ok(tenure) => Outcome::Inside(Guard::Tenure(Box::new(tenure))),
                     Err(error) => match error.holder() {
+                        Some(holder) if holder.is_file_gone() => Outcome::RefusedWithoutFile,
                         Some(holder) => Outcome::Refused(holder.pid()),
                         None => Outcome::Failed(error.to_string()),
                     },
@@ -83,6 +86,11 @@ impl FromStr for Contender {
 }
 
 impl Guard {
+    /// Whether our lock file is gone.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Tenure(tenure) if tenure.lost())
+    }
+
     /// Lets go.
     pub fn release(self) {
         match self {

@@ -40,6 +40,10 @@ pub struct Damage {
     pub stuck: u64,
     /// How often an attempt failed.
     pub errors: u64,
+    /// How often an owner found its lock file gone.
+    pub lost: u64,
+    /// How often a refusal said that the owner's lock file was gone.
+    pub said_lost: u64,
     /// How many processes were killed.
     pub killed: u64,
 }
@@ -58,6 +62,8 @@ impl Storm {
             doubles: 0,
             stuck: 0,
             errors: 0,
+            lost: 0,
+            said_lost: 0,
             killed: 0,
         };
         let mut progress = (0, Instant::now());
@@ -92,6 +98,8 @@ impl Storm {
         damage.acquired = witness.total(Counter::Acquired);
         damage.doubles = witness.total(Counter::Doubles);
         damage.errors = witness.total(Counter::Errors);
+        damage.lost = witness.total(Counter::Lost);
+        damage.said_lost = witness.total(Counter::SaidLost);
         damage
     }
 
@@ -124,10 +132,14 @@ pub fn worker(contender: Contender, dir: &Path, slot: u64, slots: u64) -> ! {
                 witness.enter(slot);
                 witness.count(slot, Counter::Acquired);
                 thread::sleep(Duration::from_micros(chance.below(2000)));
+                if guard.is_lost() {
+                    witness.count(slot, Counter::Lost);
+                }
                 witness.leave(slot);
                 guard.release();
             }
             Outcome::Refused(_) => {}
+            Outcome::RefusedWithoutFile => witness.count(slot, Counter::SaidLost),
             Outcome::Failed(_) => witness.count(slot, Counter::Errors),
         }
         thread::sleep(Duration::from_micros(50 + chance.below(450)));

@@ -26,6 +26,10 @@ pub enum Counter {
     Doubles = 16,
     /// How often the attempt failed for another reason than a live owner.
     Errors = 24,
+    /// How often the owner's lock file was gone though nobody from outside touched it.
+    Lost = 48,
+    /// How often a refusal said that the owner's lock file was gone.
+    SaidLost = 56,
     /// What the process reports, for [`boot`](crate::boot).
     Report = 32,
     /// The pid it was told holds the key, for [`boot`](crate::boot).

@@ -10,7 +10,7 @@ use crate::Key;
 use crate::error::Error;
 use crate::process::Identity;
 use crate::record::{self, Record};
-use crate::store::{Held, Store};
+use crate::store::{FilePlace, Held, Store};
 use crate::sys::inherit;
 
 /// Sole ownership of a key. Dropping it lets go.
@@ -97,6 +97,13 @@ impl Tenure {
     /// namespace; on macOS another process may own the key now. On Windows it cannot happen.
     pub fn lost(&self) -> bool {
         self.held.as_ref().is_none_or(Held::is_lost)
+    }
+
+    pub(crate) fn place(&self) -> std::io::Result<FilePlace> {
+        match &self.held {
+            Some(held) => held.place(),
+            None => Err(std::io::ErrorKind::NotFound.into()),
+        }
     }
 
     /// Adds a field to the record, or changes it.

@@ -56,10 +56,10 @@ impl Key {
     pub fn service(service: impl Into<String>, port: u16) -> Result<Self, Error> {
         let service = service.into();
         check_name(&service)?;
-        if service == "name" {
+        if service == "name" || service.starts_with("name_") {
             return Err(Error::new(Kind::BadKey {
                 key: service,
-                why: "`name` is how the files of named keys begin",
+                why: "`name_` is how the files of named keys begin",
             }));
         }
         Ok(Self(Repr::Port { service, port }))
@@ -74,12 +74,12 @@ impl Key {
                 why: "it does not end in a file name",
             }));
         }
-        Ok(Self(Repr::File(path)))
+        Ok(Self(Repr::File(absolute(path))))
     }
 
     /// A directory, owned through the file `.tenure.lock` inside it. The directory must exist.
     pub fn directory(path: impl Into<PathBuf>) -> Self {
-        Self(Repr::Directory(path.into()))
+        Self(Repr::Directory(absolute(path.into())))
     }
 
     /// The port, if this key is one.
@@ -163,6 +163,11 @@ fn check_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// The same key from wherever it is asked for; links are not resolved.
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
 fn ends_with_separator(path: &Path) -> bool {
     path.as_os_str()
         .as_encoded_bytes()
@@ -194,6 +199,7 @@ mod tests {
             Key::name("80").unwrap(),
         ];
         assert!(Key::service("name", 80).is_err());
+        assert!(Key::service("name_x", 80).is_err());
         for (i, a) in keys.iter().enumerate() {
             assert_eq!(
                 Key::from_file_name(a.file_name().to_str().unwrap()).as_ref(),
@@ -208,7 +214,10 @@ mod tests {
     #[test]
     fn a_file_key_is_that_very_path() {
         let (dir, name) = Key::file("a.lock").unwrap().own_path().unwrap();
-        assert_eq!((dir, name), (PathBuf::from("."), OsString::from("a.lock")));
+        assert_eq!(
+            (dir, name),
+            (std::env::current_dir().unwrap(), OsString::from("a.lock"))
+        );
         assert!(Key::file("dir/").is_err());
         assert!(Key::file("/").is_err());
         assert!(Key::file("..").is_err());

@@ -50,6 +50,7 @@ mod store;
 mod sys;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod watch;
 
 pub use claim::Claim;
 pub use error::Error;
@@ -60,3 +61,4 @@ pub use record::Record;
 pub use stop::{Stop, Stopped};
 pub use stop_request::StopRequest;
 pub use store::Store;
+pub use watch::Watch;

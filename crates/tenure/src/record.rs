@@ -15,6 +15,8 @@ use crate::process::Identity;
 pub(crate) const VERSION: u64 = 1;
 /// Readers look no further into a file than this.
 pub(crate) const MAX_BYTES: usize = 8 << 20;
+/// No clock gives out a token like this: it is nonsense, and would leave no room to rise.
+const LARGEST_TOKEN: u64 = 1 << 62;
 const CHECKSUM: &str = ",\"crc32\":\"";
 
 /// What an owner says about itself in the lock file.
@@ -217,7 +219,9 @@ impl Record {
             stop_event: take_text(&mut fields, "stop_event"),
             process: take_identity(&mut fields),
             command: take_command(&mut fields),
-            token: take_number(&mut fields, "token").unwrap_or(0),
+            token: take_number(&mut fields, "token")
+                .filter(|token| *token < LARGEST_TOKEN)
+                .unwrap_or(0),
             version: take_number(&mut fields, "version").unwrap_or(0),
             released_at: take_time(&mut fields, "released_at"),
             extra: fields,

@@ -1,19 +1,23 @@
 //! Stopping an owner, and nobody else.
 
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Kind};
-use crate::holder::{Holder, Proof, State, Status};
+use crate::holder::{Holder, Proof, State};
 use crate::key::Key;
-use crate::process;
-use crate::record::{MAX_BYTES, Record};
+use crate::process::{self, Identity};
+use crate::record::{MAX_BYTES, Record, Unreadable};
 use crate::store::{self, Inspection, Store};
 use crate::sys::signal::Target;
+use crate::sys::testimony::Evidence;
 
 /// How often the lock is looked at while its owner ends.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long a killed process may take to be gone.
 const AFTER_KILL: Duration = Duration::from_secs(5);
+/// How long a wrapper may take to clean up after its command was killed.
+const AFTER_COMMAND: Duration = Duration::from_secs(1);
 
 /// How to stop the owner of a key.
 ///
@@ -37,7 +41,7 @@ pub struct Stop {
     force: bool,
 }
 
-/// What `stop` found and did. The key is free in every case.
+/// What `stop` found and did. The owner that it found has let go of the key in every case.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Stopped {
@@ -54,6 +58,11 @@ pub enum Stopped {
     Cleaned {
         /// What the file said, if it was readable.
         record: Option<Box<Record>>,
+    },
+    /// Nobody owned the key. The file at its place was not written by an owner and was left alone.
+    LeftAlone {
+        /// Why it is no record.
+        why: String,
     },
 }
 
@@ -80,46 +89,71 @@ impl Stop {
         self
     }
 
-    /// Stops the owner and waits until the key is free.
+    /// Stops the owner and waits until it has let go.
     pub fn run(self) -> Result<Stopped, Error> {
-        let inspection = self.store.inspect(&self.key)?;
-        let holder = match &inspection.status.state {
-            State::Held(holder) => (**holder).clone(),
-            State::Free => return Ok(Stopped::NotRunning),
-            State::Stale(record) => return clean(&inspection.status, Some(record.clone())),
-            State::Unreadable(_) => return clean(&inspection.status, None),
-            State::OtherUser(user) => {
-                return Err(self.refuse(format!("its lock file belongs to {user}")));
+        loop {
+            let inspection = self.store.inspect(&self.key)?;
+            match &inspection.status.state {
+                State::Held(holder) => return self.stop(&inspection, holder),
+                State::Free => return Ok(Stopped::NotRunning),
+                State::Stale(record) => {
+                    if store::clean(&inspection.status)? {
+                        return Ok(Stopped::Cleaned {
+                            record: Some(record.clone()),
+                        });
+                    }
+                }
+                State::Unreadable(why) => {
+                    if !is_remnant(&inspection) {
+                        return Ok(Stopped::LeftAlone { why: why.clone() });
+                    }
+                    if store::clean(&inspection.status)? {
+                        return Ok(Stopped::Cleaned { record: None });
+                    }
+                }
+                State::OtherUser(user) => {
+                    return Err(self.refuse(format!("its lock file belongs to {user}")));
+                }
+                State::Unusable(why) => {
+                    let path = inspection.status.path.display();
+                    return Err(self.refuse(format!("{path} is no lock file: {why}")));
+                }
             }
-            State::Unusable(why) => {
-                return Err(self.refuse(format!(
-                    "{} is no lock file: {why}",
-                    inspection.status.path.display()
-                )));
-            }
-        };
-        let target = self.prove(&holder, &inspection)?;
-        self.ask(&target, &holder)?;
-        if self.ended(&target, self.timeout)? {
-            return Ok(Stopped::Ended {
-                pid: target.pid,
-                killed: false,
-            });
+            // Taken in the moment between looking and cleaning: look again.
         }
-        if !self.force {
-            return Err(self.still_running(&target, &holder));
-        }
-        self.kill(&target, &holder, &inspection)?;
-        if self.ended(&target, AFTER_KILL)? {
-            return Ok(Stopped::Ended {
-                pid: target.pid,
-                killed: true,
-            });
-        }
-        Err(self.still_running(&target, &holder))
     }
 
-    fn prove(&self, holder: &Holder, inspection: &Inspection) -> Result<Target, Error> {
+    fn stop(&self, inspection: &Inspection, holder: &Holder) -> Result<Stopped, Error> {
+        let target = self.prove(inspection, holder)?;
+        let pid = target.pid;
+        let event = holder
+            .record
+            .as_ref()
+            .and_then(|record| record.stop_event.as_deref());
+        let mut killed = false;
+        match target.ask(event) {
+            Ok(()) => {}
+            Err(error) if self.force && error.kind() == ErrorKind::Unsupported => {
+                self.kill(&target)?;
+                killed = true;
+            }
+            Err(error) => return Err(self.refuse(error.to_string())),
+        }
+        if self.let_go(&target, holder, self.timeout)? {
+            return Ok(Stopped::Ended { pid, killed });
+        }
+        if !self.force {
+            return Err(self.still_running(&target, holder));
+        }
+        self.kill_all(holder)?;
+        if self.let_go(&target, holder, AFTER_KILL)? {
+            return Ok(Stopped::Ended { pid, killed: true });
+        }
+        Err(self.still_running(&target, holder))
+    }
+
+    /// Takes hold of the owner, once it is proven to be the owner.
+    fn prove(&self, inspection: &Inspection, holder: &Holder) -> Result<Target, Error> {
         let Some(pid) = holder.pid else {
             return Err(self.refuse(match holder.proof {
                 Proof::OtherUser => "it is held by another user's process".to_owned(),
@@ -135,72 +169,79 @@ impl Stop {
                 record.process.as_ref()
             }
         });
-        // A file that took the place of a lost one says nothing about its owner.
-        let file = inspection.file.as_ref().filter(|_| !holder.file_gone);
-        Target::prove(pid, identity, file).map_err(|why| self.refuse(why))
+        self.hold_fast(pid, identity, inspection, holder)
+            .map_err(|why| self.refuse(why))
     }
 
-    fn ask(&self, target: &Target, holder: &Holder) -> Result<(), Error> {
-        let event = holder
-            .record
-            .as_ref()
-            .and_then(|record| record.stop_event.as_deref());
-        match target.ask(event) {
-            Ok(()) => Ok(()),
-            Err(error) if self.force && error.kind() == std::io::ErrorKind::Unsupported => {
-                target.kill().map_err(|error| {
-                    self.refuse(format!("pid {} cannot be ended: {error}", target.pid))
-                })
-            }
-            Err(error) => Err(self.refuse(error.to_string())),
-        }
+    fn hold_fast(
+        &self,
+        pid: u32,
+        identity: Option<&Identity>,
+        inspection: &Inspection,
+        holder: &Holder,
+    ) -> Result<Target, String> {
+        let key = self.key.to_string();
+        // A file that took the place of a lost one says nothing about the owner.
+        let evidence = match &inspection.file {
+            Some(file) if !holder.file_gone => Evidence::File(file),
+            _ => Evidence::LostFile { key: &key },
+        };
+        Target::prove(pid, identity, &evidence)
     }
 
-    /// Kills the owner. A wrapper is killed after the command that it runs, which has the lock
-    /// too, so that it can still clean up.
-    fn kill(&self, owner: &Target, holder: &Holder, inspection: &Inspection) -> Result<(), Error> {
-        let cannot = |error| self.refuse(format!("pid {} cannot be killed: {error}", owner.pid));
+    /// Kills the owner, if it still is the owner. The command that a wrapper runs is killed first:
+    /// it has the lock too, and the wrapper can still clean up.
+    fn kill_all(&self, before: &Holder) -> Result<(), Error> {
+        let inspection = self.store.inspect(&self.key)?;
+        let Some(holder) = inspection
+            .status
+            .holder()
+            .filter(|now| is_same(now, before))
+        else {
+            return Ok(());
+        };
+        let owner = self.prove(&inspection, holder)?;
         let command = holder
             .record
             .as_ref()
             .and_then(|record| record.command.as_ref());
         if let Some(command) = command.filter(|_| !holder.command_only) {
-            let file = inspection.file.as_ref().filter(|_| !holder.file_gone);
-            if let Ok(command) = Target::prove(command.pid, command.process.as_ref(), file) {
-                command.kill().map_err(cannot)?;
-                if !holder.suspended && self.ended(owner, Duration::from_secs(1))? {
+            let identity = command.process.as_ref();
+            if let Ok(command) = self.hold_fast(command.pid, identity, &inspection, holder) {
+                self.kill(&command)?;
+                if !holder.suspended && self.let_go(&owner, holder, AFTER_COMMAND)? {
                     return Ok(());
                 }
             }
         }
-        owner.kill().map_err(cannot)
+        self.kill(&owner)
+    }
+
+    fn kill(&self, target: &Target) -> Result<(), Error> {
+        target
+            .kill()
+            .map_err(|error| self.refuse(format!("pid {} cannot be killed: {error}", target.pid)))
     }
 
     /// Waits until the owner let go, by ending or otherwise.
-    fn ended(&self, target: &Target, limit: Duration) -> Result<bool, Error> {
-        let deadline = Instant::now() + limit;
+    fn let_go(&self, target: &Target, holder: &Holder, limit: Duration) -> Result<bool, Error> {
+        let deadline = Instant::now().checked_add(limit);
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
             let gone = target.wait(left.min(LOOK_AGAIN)).map_err(|error| {
                 self.refuse(format!("cannot wait for pid {}: {error}", target.pid))
             })?;
-            let status = self.store.status(&self.key)?;
-            match status.holder() {
+            let inspection = self.store.inspect(&self.key)?;
+            match inspection.status.holder() {
                 None => {
-                    if gone && !matches!(status.state, State::Free) {
-                        clean(&status, None)?;
+                    if gone && matches!(inspection.status.state, State::Stale(_)) {
+                        store::clean(&inspection.status)?;
                     }
                     return Ok(true);
                 }
-                // Somebody else took over in the meantime: the one we were asked to stop is gone.
-                Some(now)
-                    if gone
-                        && now.pid.is_some()
-                        && now.pid != Some(target.pid)
-                        && !now.command_only =>
-                {
-                    return Ok(true);
-                }
+                Some(now) if is_another(now, holder) => return Ok(true),
                 Some(_) if left.is_zero() => return Ok(false),
                 // Gone, but a child that inherited the lock lives: `wait` returns at once now.
                 Some(_) if gone => std::thread::sleep(LOOK_AGAIN.min(left)),
@@ -210,19 +251,16 @@ impl Stop {
     }
 
     fn still_running(&self, target: &Target, holder: &Holder) -> Error {
-        let why = match self.store.status(&self.key) {
-            Ok(status)
-                if status
-                    .holder()
-                    .is_some_and(|now| now.pid != Some(target.pid)) =>
-            {
-                "ended, but a process that inherited the lock lives on".to_owned()
-            }
-            _ if holder.suspended => format!(
+        let inherited = target.wait(Duration::ZERO).unwrap_or(false);
+        let why = if inherited {
+            "ended, but a process that inherited the lock lives on".to_owned()
+        } else if holder.suspended {
+            format!(
                 "cannot answer: it is suspended (kill -CONT {} wakes it)",
                 target.pid
-            ),
-            _ => format!("had not ended after {} s", self.timeout.as_secs_f32()),
+            )
+        } else {
+            format!("had not ended after {} s", self.timeout.as_secs_f32())
         };
         Error::new(Kind::StillRunning {
             key: self.key.to_string(),
@@ -239,11 +277,30 @@ impl Stop {
     }
 }
 
-fn clean(status: &Status, record: Option<Box<Record>>) -> Result<Stopped, Error> {
-    Ok(if store::clean(status)? {
-        Stopped::Cleaned { record }
-    } else {
-        Stopped::NotRunning
+/// Whether this is proven to be another ownership than the one before.
+fn is_another(now: &Holder, before: &Holder) -> bool {
+    match (&now.record, &before.record) {
+        (Some(now), Some(before)) => now.token != before.token,
+        _ => false,
+    }
+}
+
+/// Whether this is the same ownership, as far as can be told.
+fn is_same(now: &Holder, before: &Holder) -> bool {
+    now.pid.is_some() && !is_another(now, before)
+}
+
+/// Whether the file is what a crashed owner can leave: empty, or a record that was half written.
+fn is_remnant(inspection: &Inspection) -> bool {
+    let read = inspection
+        .file
+        .as_ref()
+        .and_then(|file| file.read(MAX_BYTES).ok());
+    read.is_some_and(|bytes| {
+        matches!(
+            Record::decode(&bytes),
+            Err(Unreadable::Empty | Unreadable::Torn)
+        )
     })
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
         .claim(&key)
         .program("tenure")
         .verb("run")
-        .stop_command(format!("tenure stop {typed}"));
+        .stop_command(format!("{} stop {typed}", keys::program()));
     let on_wait = |holder: &Holder| {
         if !quiet {
             output::say(&format!(
@@ -64,12 +64,12 @@ fn hold(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
         return Err(Failure::new(exit::USAGE, "no command was given"));
     };
     let relay = sys::Relay::install();
-    let token = tenure.token().to_string();
-    let spawned = tenure.spawn(
-        Command::new(program)
-            .args(arguments)
-            .env("TENURE_TOKEN", token),
-    );
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env("TENURE_TOKEN", tenure.token().to_string());
+    relay.prepare(&mut command);
+    let spawned = tenure.spawn(&mut command);
     let mut running = spawned.map_err(|error| {
         let code = if error.kind() == ErrorKind::NotFound {
             exit::NOT_FOUND

@@ -31,6 +31,9 @@ pub(crate) fn stop(args: &Stop, quiet: bool) -> Result<i32, Failure> {
              does not have the lock: the number was given to another process, which was left alone",
             record.pid()
         ),
+        Ok(Stopped::LeftAlone { why }) => {
+            format!("{key}: nobody holds it; its file is no lock record ({why}) and was left alone")
+        }
         Ok(Stopped::Cleaned { .. }) => format!("{key}: nobody holds it; removed a stale file"),
         Ok(_) => format!("{key}: nobody holds it"),
         Err(error) => {

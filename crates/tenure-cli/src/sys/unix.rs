@@ -4,17 +4,36 @@
 //! reach the command. A signal that was ignored stays ignored, for the command too (`nohup`).
 
 use std::io;
-use std::process::Child;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// What is passed on.
-const RELAYED: [libc::c_int; 9] = [
+/// What is passed on: everything that a person or a program sends, and not what the kernel sends
+/// for what a process did itself (faults, children, the terminal's read and write checks).
+#[cfg(target_os = "linux")]
+fn relayed() -> impl Iterator<Item = libc::c_int> {
+    COMMON
+        .into_iter()
+        .chain([libc::SIGPWR])
+        .chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
+
+#[cfg(target_os = "macos")]
+fn relayed() -> impl Iterator<Item = libc::c_int> {
+    COMMON.into_iter().chain([libc::SIGINFO])
+}
+
+const COMMON: [libc::c_int; 13] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
     libc::SIGTERM,
     libc::SIGUSR1,
     libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
     libc::SIGCONT,
     libc::SIGTSTP,
     libc::SIGWINCH,
@@ -22,34 +41,54 @@ const RELAYED: [libc::c_int; 9] = [
 
 /// The command, while it can be signalled: from its start until it has ended, not yet reaped.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
-/// Signals that came before the command was there.
+/// Signals that came before the command was there, one bit each.
 static EARLY: AtomicU64 = AtomicU64::new(0);
 
 /// Installed before the command starts, so that no signal is lost in between.
 #[derive(Debug)]
-pub(crate) struct Relay(());
+pub(crate) struct Relay {
+    /// Signals that were ignored, and that starting a command would reset.
+    ignored: Vec<libc::c_int>,
+}
 
 impl Relay {
     pub(crate) fn install() -> Self {
-        for signal in RELAYED {
-            // SAFETY: zeroed is a valid sigaction, and the handler does only what a handler may.
-            unsafe {
-                let mut old: libc::sigaction = std::mem::zeroed();
-                if libc::sigaction(signal, std::ptr::null(), &raw mut old) != 0
-                    || old.sa_sigaction == libc::SIG_IGN
-                {
-                    continue;
-                }
-                let mut new: libc::sigaction = std::mem::zeroed();
-                new.sa_sigaction = on_signal as *const () as usize;
-                new.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-                libc::sigaction(signal, &raw const new, std::ptr::null_mut());
+        for signal in relayed() {
+            if replace(signal, handler()) == libc::SIG_IGN {
+                replace(signal, libc::SIG_IGN);
             }
         }
-        // If the caller ignored SIGCHLD, the command's exit code would be thrown away.
-        // SAFETY: the default action needs no handler.
-        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-        Self(())
+        // With SIGCHLD ignored, the command's exit code would be thrown away. SIGPIPE is reset by
+        // the standard library when it starts a command.
+        let child_ignored = replace(libc::SIGCHLD, libc::SIG_DFL) == libc::SIG_IGN;
+        let pipe_ignored = current(libc::SIGPIPE) == libc::SIG_IGN;
+        let ignored = [
+            (libc::SIGCHLD, child_ignored),
+            (libc::SIGPIPE, pipe_ignored),
+        ];
+        Self {
+            ignored: ignored
+                .into_iter()
+                .filter(|(_, was)| *was)
+                .map(|(signal, _)| signal)
+                .collect(),
+        }
+    }
+
+    /// Makes the command find the signals as we found them.
+    pub(crate) fn prepare(&self, command: &mut Command) {
+        if self.ignored.is_empty() {
+            return;
+        }
+        let ignored = self.ignored.clone();
+        let restore = move || {
+            for signal in &ignored {
+                replace(*signal, libc::SIG_IGN);
+            }
+            Ok(())
+        };
+        // SAFETY: it calls sigaction and nothing else between fork and exec.
+        unsafe { command.pre_exec(restore) };
     }
 
     /// Waits for the command, passing signals on, and says with what code to exit.
@@ -57,17 +96,16 @@ impl Relay {
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
         COMMAND.store(pid, Ordering::SeqCst);
         let early = EARLY.swap(0, Ordering::SeqCst);
-        for signal in RELAYED {
-            if early & (1 << signal) != 0 {
-                // SAFETY: the command is our child and not yet reaped.
-                unsafe { libc::kill(pid, signal) };
-            }
+        for signal in relayed().filter(|signal| early & bit(*signal) != 0) {
+            // SAFETY: the command is our child and not yet reaped.
+            unsafe { libc::kill(pid, signal) };
         }
         wait_without_reaping(pid)?;
         // From here on its number may be given to another process.
         COMMAND.store(0, Ordering::SeqCst);
         let status = child.wait()?;
-        Ok(std::os::unix::process::ExitStatusExt::signal(&status)
+        Ok(status
+            .signal()
             .map_or_else(|| status.code().unwrap_or(1), |signal| 128 + signal))
     }
 }
@@ -105,36 +143,104 @@ fn wait_without_reaping(pid: i32) -> io::Result<()> {
 }
 
 extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo; kill and errno may be used in a handler.
+    // SAFETY: the kernel passes a valid siginfo; everything called here may be used in a handler.
     unsafe {
         let errno = errno();
         let saved = *errno;
-        if !from_terminal(&*info) {
-            match COMMAND.load(Ordering::SeqCst) {
-                0 => {
-                    EARLY.fetch_or(1 << signal, Ordering::SeqCst);
-                    // Stored between our look and our note: the other side may have missed it.
-                    let command = COMMAND.load(Ordering::SeqCst);
-                    if command != 0
-                        && EARLY.fetch_and(!(1 << signal), Ordering::SeqCst) & (1 << signal) != 0
-                    {
-                        libc::kill(command, signal);
-                    }
-                }
-                command => {
-                    libc::kill(command, signal);
-                }
+        let command = COMMAND.load(Ordering::SeqCst);
+        if command == 0 {
+            // Stopping is for whoever runs now.
+            if signal != libc::SIGTSTP {
+                note_early(signal);
             }
+        } else if !reached_by_terminal(signal, &*info, command) {
+            libc::kill(command, signal);
         }
         if signal == libc::SIGTSTP {
-            // The shell wants to see us stop as well.
-            libc::raise(libc::SIGSTOP);
+            stop_like_everyone();
         }
         *errno = saved;
     }
 }
 
-/// The terminal signals the whole foreground group, the command included.
+/// Keeps a signal for the command, which is not there yet.
+unsafe fn note_early(signal: libc::c_int) {
+    EARLY.fetch_or(bit(signal), Ordering::SeqCst);
+    // It may have come between our look and our note; then nobody else will look at the note.
+    let command = COMMAND.load(Ordering::SeqCst);
+    if command != 0 && EARLY.fetch_and(!bit(signal), Ordering::SeqCst) & bit(signal) != 0 {
+        // SAFETY: the command is our child and not yet reaped.
+        unsafe { libc::kill(command, signal) };
+    }
+}
+
+/// The terminal signals the whole foreground group, the command included, unless the command left
+/// our group. On hang-up it signals the session's leader alone.
+unsafe fn reached_by_terminal(
+    signal: libc::c_int,
+    info: &libc::siginfo_t,
+    command: libc::pid_t,
+) -> bool {
+    // SAFETY: these only ask.
+    let (same_group, leader) = unsafe {
+        (
+            libc::getpgid(command) == libc::getpgrp(),
+            libc::getsid(0) == libc::getpid(),
+        )
+    };
+    from_terminal(info) && same_group && !(leader && signal == libc::SIGHUP)
+}
+
+/// The shell wants to see us stop as well. By the default action, which the kernel leaves out where
+/// nobody could wake us again.
+unsafe fn stop_like_everyone() {
+    replace(libc::SIGTSTP, libc::SIG_DFL);
+    // SAFETY: zeroed is a valid, empty set; the signal is our own.
+    unsafe {
+        let mut only: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&raw mut only, libc::SIGTSTP);
+        libc::raise(libc::SIGTSTP);
+        // It was held back while this handler for it ran: here we stop, and here we go on.
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const only, std::ptr::null_mut());
+    }
+    replace(libc::SIGTSTP, handler());
+}
+
+fn handler() -> libc::sighandler_t {
+    on_signal as *const () as libc::sighandler_t
+}
+
+/// Sets what happens on a signal, and returns what happened before.
+fn replace(signal: libc::c_int, action: libc::sighandler_t) -> libc::sighandler_t {
+    // SAFETY: zeroed is a valid sigaction, and the handler does only what a handler may.
+    unsafe {
+        let mut new: libc::sigaction = std::mem::zeroed();
+        new.sa_sigaction = action;
+        new.sa_flags = libc::SA_RESTART;
+        if action != libc::SIG_IGN && action != libc::SIG_DFL {
+            new.sa_flags |= libc::SA_SIGINFO;
+        }
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, &raw const new, &raw mut old);
+        old.sa_sigaction
+    }
+}
+
+fn current(signal: libc::c_int) -> libc::sighandler_t {
+    // SAFETY: zeroed is a valid sigaction, to be filled by the call.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut old);
+        old.sa_sigaction
+    }
+}
+
+/// Signals are numbered from 1 to 64.
+fn bit(signal: libc::c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Whether the kernel sent it, as it does for the terminal.
 #[cfg(target_os = "linux")]
 fn from_terminal(info: &libc::siginfo_t) -> bool {
     info.si_code == libc::SI_KERNEL

@@ -1,7 +1,7 @@
 //! Ctrl-C reaches every program on the console; the wrapper must outlive the command.
 
 use std::io;
-use std::process::Child;
+use std::process::{Child, Command};
 
 use windows_sys::Win32::System::Console::SetConsoleCtrlHandler;
 
@@ -16,6 +16,9 @@ impl Relay {
         unsafe { SetConsoleCtrlHandler(Some(stay), 1) };
         Self(())
     }
+
+    /// Nothing that is ours is inherited.
+    pub(crate) fn prepare(&self, _command: &mut Command) {}
 
     pub(crate) fn wait(&self, child: &mut Child) -> io::Result<i32> {
         Ok(child.wait()?.code().unwrap_or(1))

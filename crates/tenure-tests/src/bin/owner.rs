@@ -1,5 +1,5 @@
 //! Takes a key, then does what it is told on stdin, one word a line:
-//! `release`, `drop`, `lost`, `forget`, `fork`, `fork-drop`, `set NAME VALUE`, `stop-request`.
+//! `release`, `drop`, `lost`, `fork`, `fork-drop`, `ignore-term`, `set NAME VALUE`, `stop-request`.
 //!
 //! `owner DIR KEY`: KEY is a name, or a path that begins with `/`, `.` or `DIR` itself.
 //! `--keep-file` and `--wait` may come first.
@@ -87,7 +87,8 @@ fn obey(tenure: Tenure) {
                 );
                 return;
             }
-            "forget" => std::mem::forget(tenure.take()),
+            #[cfg(unix)]
+            "ignore-term" => ignore_term(),
             #[cfg(unix)]
             word @ ("fork" | "fork-drop") => fork(word == "fork-drop", &mut tenure),
             other => println!("failed: {other:?} is not understood"),
@@ -111,4 +112,15 @@ fn fork(drop_in_child: bool, tenure: &mut Option<Tenure>) {
         }
     }
     println!("{child}");
+}
+
+#[cfg(unix)]
+#[expect(
+    unsafe_code,
+    reason = "signals have no safe wrapper in the standard library"
+)]
+fn ignore_term() {
+    // SAFETY: ignoring needs no handler.
+    unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+    println!("ignored");
 }

@@ -52,8 +52,13 @@ mod unix {
                 };
                 let damage = storm.run();
                 println!(
-                    "acquired={} doubles={} stuck={} errors={} killed={}",
-                    damage.acquired, damage.doubles, damage.stuck, damage.errors, damage.killed
+                    "acquired={} doubles={} stuck={} errors={} lost={} killed={}",
+                    damage.acquired,
+                    damage.doubles,
+                    damage.stuck,
+                    damage.errors,
+                    damage.lost,
+                    damage.killed
                 );
             }
             ["boot", contender, rounds] => {

@@ -1,30 +1,15 @@
 //! T10: a forked child never releases its parent's lock. T2: a child that inherited it keeps it.
 
-use rustix::process::{Pid, Signal, kill_process};
 use tenure::State;
 use tenure_tests::eventually;
 
-use crate::Scene;
-
-struct Child(Pid);
-
-impl Child {
-    fn new(answer: &str) -> Self {
-        Self(Pid::from_raw(answer.parse().unwrap()).unwrap())
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::KILL);
-    }
-}
+use crate::{Orphan, Scene};
 
 #[test]
 fn a_forked_child_that_drops_its_copy_releases_nothing() {
     let scene = Scene::new();
     let mut owner = scene.owner();
-    let _child = Child::new(&owner.tell("fork-drop"));
+    let _child = Orphan::new(&owner.tell("fork-drop"));
     // The child has dropped its copy once it sleeps.
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert!(scene.file().exists());
@@ -39,7 +24,7 @@ fn a_forked_child_that_drops_its_copy_releases_nothing() {
 fn a_release_counts_even_if_a_forked_child_still_has_the_descriptors() {
     let scene = Scene::new();
     let mut owner = scene.owner();
-    let _child = Child::new(&owner.tell("fork"));
+    let _child = Orphan::new(&owner.tell("fork"));
     assert_eq!(owner.tell("release"), "released");
     let tenure = scene.take().expect("released for the child too");
     assert!(scene.take().unwrap_err().is_held());
@@ -54,7 +39,7 @@ fn a_release_that_keeps_the_file_counts_for_a_forked_child_too() {
     command.arg("--keep-file");
     let mut owner = tenure_tests::Owner::start(command, scene.dir(), "k");
     assert!(owner.answer().starts_with("held "));
-    let _child = Child::new(&owner.tell("fork"));
+    let _child = Orphan::new(&owner.tell("fork"));
     assert_eq!(owner.tell("release"), "released");
     assert!(scene.file().exists());
     drop(scene.take().expect("released for the child too"));
@@ -64,7 +49,7 @@ fn a_release_that_keeps_the_file_counts_for_a_forked_child_too() {
 fn after_the_owner_dies_a_child_that_inherited_the_lock_keeps_everyone_out() {
     let scene = Scene::new();
     let mut owner = scene.owner();
-    let child = Child::new(&owner.tell("fork"));
+    let child = Orphan::new(&owner.tell("fork"));
     owner.kill();
     let error = scene.take().unwrap_err();
     assert!(error.is_held());

@@ -138,3 +138,30 @@ fn a_program_that_is_started_meanwhile_does_not_inherit_the_lock() {
     child.wait().unwrap();
     assert!(!inherited);
 }
+
+#[cfg(unix)]
+#[test]
+fn a_watch_tells_once_when_the_file_is_lost_and_never_otherwise() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+    let scene = Scene::new();
+    let tenure = scene.take().unwrap();
+    let calls = Arc::new(AtomicU32::new(0));
+    let watch = |calls: &Arc<AtomicU32>| {
+        let calls = Arc::clone(calls);
+        let on_loss = move || {
+            calls.fetch_add(1, Ordering::Relaxed);
+        };
+        tenure.watch(Duration::from_millis(5), on_loss).unwrap()
+    };
+    let quiet = watch(&calls);
+    std::thread::sleep(Duration::from_millis(50));
+    drop(quiet);
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    let watching = watch(&calls);
+    std::fs::remove_file(scene.file()).unwrap();
+    tenure_tests::eventually("it is told", || calls.load(Ordering::Relaxed) > 0);
+    std::thread::sleep(Duration::from_millis(50));
+    drop(watching);
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+}

@@ -78,8 +78,8 @@ fn the_owner_is_still_named_when_the_line_of_waiters_is_full() {
     let scene = Scene::new();
     let owner = scene.owner();
     fs::remove_file(scene.file()).unwrap();
-    // Every refusal leaves one more in the line, which has room for about a thousand.
-    for attempt in 0..1500 {
+    // Every refusal leaves one more in the line, which has room for 1024.
+    for attempt in 0..1100 {
         let error = scene.take().unwrap_err();
         assert_eq!(
             error.holder().unwrap().pid(),

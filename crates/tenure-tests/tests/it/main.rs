@@ -78,6 +78,57 @@ impl Scene {
     }
 }
 
+/// A process that nobody waits for; killed when dropped, so that a failed test leaves none behind.
+#[cfg(unix)]
+struct Orphan(rustix::process::Pid);
+
+#[cfg(unix)]
+impl Orphan {
+    /// From what an owner answers to `fork`.
+    fn new(answer: &str) -> Self {
+        Self(rustix::process::Pid::from_raw(answer.parse().unwrap()).unwrap())
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::KILL);
+    }
+}
+
+/// A `sleep` that has nothing to do with any key; killed when dropped.
+#[cfg(unix)]
+struct Stranger(std::process::Child);
+
+#[cfg(unix)]
+impl Stranger {
+    fn new() -> Self {
+        Self(
+            std::process::Command::new("sleep")
+                .arg("60")
+                .spawn()
+                .unwrap(),
+        )
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn lives(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Whether this test runs with the rights that it needs; says so if not.
 #[cfg(unix)]
 fn root(what: &str) -> bool {

@@ -32,6 +32,8 @@ fn a_storm_of_kill_nine_never_lets_two_in_and_never_gets_stuck() {
         (0, 0, 0),
         "{damage:?}"
     );
+    // Nobody but the owners touches the files.
+    assert_eq!((damage.lost, damage.said_lost), (0, 0), "{damage:?}");
 }
 
 /// As between containers that share a directory but no network: the file lock alone decides.
@@ -47,6 +49,8 @@ fn without_a_second_guard_a_storm_still_never_lets_two_in() {
         (0, 0, 0),
         "{damage:?}"
     );
+    // Nobody but the owners touches the files.
+    assert_eq!((damage.lost, damage.said_lost), (0, 0), "{damage:?}");
 }
 
 #[test]

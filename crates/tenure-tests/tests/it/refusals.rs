@@ -95,13 +95,10 @@ fn a_record_that_does_not_name_the_holder_is_reported_as_unknown() {
         .open(scene.file())
         .unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-    let mut stranger = std::process::Command::new("sleep")
-        .arg("60")
-        .spawn()
-        .unwrap();
+    let stranger = crate::Stranger::new();
     let foreign = format!(
         "{{\"pid\":{},\"started_at\":\"2026-01-30T12:00:00Z\"}}",
-        stranger.id()
+        stranger.pid()
     );
     for text in [None, Some(""), Some("garbage"), Some(foreign.as_str())] {
         if let Some(text) = text {
@@ -116,13 +113,11 @@ fn a_record_that_does_not_name_the_holder_is_reported_as_unknown() {
             "{text:?}: {error}"
         );
         assert!(
-            !error.to_string().contains(&stranger.id().to_string()),
+            !error.to_string().contains(&stranger.pid().to_string()),
             "{error}"
         );
         assert!(matches!(scene.status().state(), State::Held(_)));
     }
-    stranger.kill().unwrap();
-    stranger.wait().unwrap();
 }
 
 /// A record of the shortest kind, by a program that holds the lock itself.

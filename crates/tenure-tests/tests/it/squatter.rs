@@ -1,12 +1,12 @@
 //! The second guard's name, bound by somebody else.
 
+use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
-use tenure_tests::eventually;
 
-use crate::{Scene, root};
+use crate::{Scene, Stranger, root};
 
 /// The name that an owner of the scene's key binds, without the leading zero byte.
 fn guard_name(scene: &Scene) -> String {
@@ -21,48 +21,59 @@ fn guard_name(scene: &Scene) -> String {
     line.rsplit_once('@').unwrap().1.to_owned()
 }
 
+/// Another user's process that binds the name and listens, with a line of its own friends if `full`.
+fn squat(name: &str, full: bool) -> Stranger {
+    let script = format!(
+        "import socket,time\n\
+         s=socket.socket(socket.AF_UNIX); s.bind('\\0{name}'); s.listen(0)\n\
+         friends=[]\n\
+         while {full}:\n \
+          f=socket.socket(socket.AF_UNIX); f.setblocking(False); friends.append(f)\n \
+          if f.connect_ex('\\0{name}')!=0: break\n\
+         print('ready',flush=True); time.sleep(60)",
+        full = if full { "True" } else { "False" }
+    );
+    let mut squatter = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .args(["/usr/bin/python3", "-c", &script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(squatter.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "ready\n");
+    Stranger(squatter)
+}
+
 #[test]
 fn another_users_socket_does_not_keep_us_out() {
     if !root("acting as another user") {
         return;
     }
-    let scene = Scene::new();
-    let name = guard_name(&scene);
-    let script = format!(
-        "import socket,time; s=socket.socket(socket.AF_UNIX); s.bind('\\0{name}'); s.listen(1); time.sleep(60)"
-    );
-    let mut squatter = Command::new("setpriv")
-        .args([
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            "/usr/bin/python3",
-            "-c",
-            &script,
-        ])
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
-    eventually("the squatter listens", || {
-        let table = std::fs::read_to_string("/proc/net/unix").unwrap();
-        table
-            .lines()
-            .any(|line| line.ends_with(&name) && line.contains(" 00010000 "))
-    });
-    let log = crate::guard::Log::default();
-    let tenure = tracing::subscriber::with_default(log.clone(), || scene.take().expect("ignored"));
-    assert!(
-        log.text().contains("WARN another user has bound"),
-        "{}",
-        log.text()
-    );
-    assert!(
-        scene.take().unwrap_err().is_held(),
-        "the file lock still decides"
-    );
-    drop(tenure);
-    squatter.kill().unwrap();
-    squatter.wait().unwrap();
+    for full in [false, true] {
+        let scene = Scene::new();
+        let name = guard_name(&scene);
+        let mut squatter = squat(&name, full);
+        let log = crate::guard::Log::default();
+        let tenure =
+            tracing::subscriber::with_default(log.clone(), || scene.take().expect("ignored"));
+        assert!(
+            log.text().contains("WARN another user has bound"),
+            "{}",
+            log.text()
+        );
+        assert!(
+            scene.take().unwrap_err().is_held(),
+            "the file lock still decides"
+        );
+        drop(tenure);
+        let stopped = scene.store.stop(&scene.key).force(true).run().unwrap();
+        assert!(matches!(stopped, tenure::Stopped::NotRunning));
+        assert!(squatter.lives(), "it was not touched");
+    }
 }
 
 #[test]

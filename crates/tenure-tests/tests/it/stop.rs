@@ -47,9 +47,44 @@ fn nobody_to_stop_is_no_error_and_a_stale_file_is_cleaned() {
     scene.owner().kill();
     assert!(matches!(stop(), Stopped::Cleaned { record: Some(_) }));
     assert!(!scene.file().exists());
-    std::fs::write(scene.file(), "garbage").unwrap();
-    assert!(matches!(stop(), Stopped::Cleaned { record: None }));
+    for remnant in ["", "{\"pid\":12,\"started_at\":\"2026-01"] {
+        std::fs::write(scene.file(), remnant).unwrap();
+        assert!(
+            matches!(stop(), Stopped::Cleaned { record: None }),
+            "{remnant}"
+        );
+    }
     assert!(matches!(stop(), Stopped::NotRunning));
+}
+
+#[test]
+fn a_file_that_no_owner_wrote_is_left_alone() {
+    let scene = Scene::new();
+    for text in ["my thesis", "[1,2,3]", "{\"name\":\"settings\"}"] {
+        std::fs::write(scene.file(), text).unwrap();
+        let stopped = scene.store.stop(&scene.key).force(true).run().unwrap();
+        assert!(matches!(stopped, Stopped::LeftAlone { .. }), "{text}");
+        assert_eq!(std::fs::read_to_string(scene.file()).unwrap(), text);
+    }
+}
+
+/// The owner lets go when asked, but lives on, and somebody else takes over at once.
+#[cfg(unix)]
+#[test]
+fn an_owner_that_let_go_is_not_killed_and_neither_is_its_successor() {
+    let scene = Scene::new();
+    let mut owner = scene.owner();
+    assert_eq!(owner.tell("ignore-term"), "ignored");
+    let stop = scene.store.stop(&scene.key).force(true);
+    let stop = stop.timeout(Duration::from_secs(5));
+    let stopping = std::thread::spawn(move || stop.run());
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(owner.tell("release"), "released");
+    let mut successor = scene.owner();
+    let stopped = stopping.join().unwrap().unwrap();
+    assert!(matches!(stopped, Stopped::Ended { pid, killed: false } if pid == owner.pid()));
+    assert_eq!(owner.tell("lost"), "true", "it lives, without the key");
+    assert_eq!(successor.tell("lost"), "false", "it lives and has the key");
 }
 
 #[test]

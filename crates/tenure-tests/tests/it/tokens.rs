@@ -60,3 +60,22 @@ fn a_kept_file_is_marked_as_released_and_reads_as_free() {
     assert!(matches!(scene.status().state(), tenure::State::Free));
     assert!(scene.take().unwrap().token() > token);
 }
+
+#[test]
+fn a_nonsense_token_leaves_room_to_rise() {
+    let scene = Scene::new();
+    fs::write(
+        scene.file(),
+        format!("{{\"pid\":77,\"token\":{}}}", u64::MAX),
+    )
+    .unwrap();
+    let first = scene
+        .store
+        .claim(&scene.key)
+        .keep_file(true)
+        .try_acquire()
+        .unwrap()
+        .token();
+    let second = scene.take().unwrap().token();
+    assert!(second > first && first < u64::MAX / 2);
+}

@@ -12,13 +12,17 @@ use super::place::Target;
 use crate::error::{Error, Kind};
 use crate::holder::Holder;
 use crate::record::{MAX_BYTES, Record, Unreadable};
-use crate::sys::file::{Directory, LockFile};
+use crate::sys::file::{Directory, FileId, LockFile};
 use crate::sys::guard::{Guard, Take};
 
 /// How long a held lock without a provable owner is looked at again: its owner may be between
 /// taking the lock and writing the record, and a reader may have it for an instant.
 const UNDECIDED: Duration = Duration::from_millis(100);
 const UNDECIDED_PAUSE: Duration = Duration::from_micros(500);
+/// How often an owner must be seen without its file before that is said.
+const LOOKS_WITHOUT_FILE: u32 = 4;
+/// How often the file may be replaced under our hands.
+const RETRIES: u32 = 10_000;
 
 /// A lock that this process holds.
 #[derive(Debug)]
@@ -45,12 +49,21 @@ pub(crate) enum Attempt {
 /// Tries to take the lock. Waits only while it cannot be said who has it.
 pub(crate) fn take(target: Target) -> Result<Attempt, Error> {
     let mut give_up_at = None;
-    loop {
+    let mut without_file = 0;
+    for _ in 0..RETRIES {
         let undecided = match step(&target)? {
             Step::Locked(file, guard) => return taken(target, file, guard),
             Step::Busy(holder) => return Ok(Attempt::Busy(holder, target)),
             Step::Again => continue,
             Step::Undecided(holder) => holder,
+            // It may be just letting go; if it is still there when we look again, it lost its file.
+            Step::WithoutFile(holder) => {
+                without_file += 1;
+                if without_file == LOOKS_WITHOUT_FILE {
+                    return Ok(Attempt::Busy(holder, target));
+                }
+                Some(holder)
+            }
         };
         let now = Instant::now();
         if now >= *give_up_at.get_or_insert(now + UNDECIDED) {
@@ -59,6 +72,10 @@ pub(crate) fn take(target: Target) -> Result<Attempt, Error> {
         }
         thread::sleep(UNDECIDED_PAUSE);
     }
+    Err(Error::hostile(
+        target.path(),
+        "it is being replaced without end",
+    ))
 }
 
 enum Step {
@@ -68,11 +85,13 @@ enum Step {
     Again,
     /// Somebody has it; who, may show in a moment.
     Undecided(Option<Box<Holder>>),
+    /// Somebody has the guard but not the file.
+    WithoutFile(Box<Holder>),
 }
 
 fn step(target: &Target) -> Result<Step, Error> {
-    let (directory, name, path) = (&target.directory, target.name.as_os_str(), target.path());
-    let file = directory.open_or_create(name)?;
+    let path = target.path();
+    let file = target.directory.open_or_create(&target.name)?;
     if !file
         .try_lock()
         .map_err(|error| Error::io("lock", path, error))?
@@ -82,40 +101,64 @@ fn step(target: &Target) -> Result<Step, Error> {
             Identified::NotYet(holder) => Step::Undecided(holder),
         });
     }
-    let back_out = |file: &LockFile| {
-        if file.created {
-            let _ = directory.remove(name);
-        }
+    let mut guard = None;
+    let refused = match guarded(target, &file, &mut guard) {
+        Ok(None) => return Ok(Step::Locked(file, guard.unwrap_or_default())),
+        Ok(Some(refused)) => Ok(refused),
+        Err(error) => Err(error),
     };
-    let guard = match Guard::take(directory, &file, name) {
-        Ok(Take::Taken(guard)) => guard,
+    back_out(target, &file, guard);
+    refused
+}
+
+/// With the lock taken: everything that may still stand in the way.
+fn guarded(
+    target: &Target,
+    file: &LockFile,
+    guard: &mut Option<Guard>,
+) -> Result<Option<Step>, Error> {
+    let path = target.path();
+    let (directory, name) = (&target.directory, target.name.as_os_str());
+    let is_there = || {
+        file.is_at(directory, name)
+            .map_err(|error| Error::io("look at", path, error))
+    };
+    // The previous owner may have removed it between our opening and our locking it.
+    if !is_there()? {
+        return Ok(Some(Step::Again));
+    }
+    match Guard::take(directory, file, name) {
+        Ok(Take::Taken(taken)) => *guard = Some(taken),
         Ok(Take::Held(pid)) => {
-            back_out(&file);
             let holder = inspect::owner_without_file(path, &target.key, pid);
-            return Ok(match pid {
-                Some(_) => Step::Busy(holder),
+            return Ok(Some(match holder.pid {
+                Some(_) => Step::WithoutFile(holder),
                 None => Step::Undecided(Some(holder)),
-            });
+            }));
         }
-        Err(error) => {
-            back_out(&file);
-            return Err(Error::io("guard", path, error));
-        }
-    };
-    // After the guard, not before: see `Guard::take`.
-    if !file
-        .is_at(directory, name)
-        .map_err(|error| Error::io("look at", path, error))?
-    {
-        return Ok(Step::Again);
+        Err(error) => return Err(Error::io("guard", path, error)),
     }
-    if let Some(elsewhere) = &target.elsewhere
-        && let Some(holder) = inspect::held_in(elsewhere, &target.key, name)?
-    {
-        back_out(&file);
-        return Ok(Step::Busy(holder));
+    // And again, after the guard: see `Guard::take`.
+    if !is_there()? {
+        return Ok(Some(Step::Again));
     }
-    Ok(Step::Locked(file, guard))
+    match target.holder_elsewhere()? {
+        Some(holder) => Ok(Some(Step::Busy(holder))),
+        None => Ok(None),
+    }
+}
+
+/// Undoes an attempt, also for a forked child that has copies of the descriptors. Removes a file
+/// that this attempt created, if it is still there: the lock on it keeps others from owning it.
+fn back_out(target: &Target, file: &LockFile, guard: Option<Guard>) {
+    let (directory, name) = (&target.directory, target.name.as_os_str());
+    let mut guard = guard.unwrap_or_default();
+    if file.created && matches!(file.is_at(directory, name), Ok(true)) {
+        guard.allow_removal();
+        let _ = directory.remove(name);
+    }
+    guard.release();
+    let _ = file.unlock();
 }
 
 fn taken(target: Target, file: LockFile, guard: Guard) -> Result<Attempt, Error> {
@@ -142,7 +185,30 @@ fn taken(target: Target, file: LockFile, guard: Guard) -> Result<Attempt, Error>
     Ok(Attempt::Taken(held, previous))
 }
 
+/// Where a lock file is, and which one it is.
+#[derive(Debug)]
+pub(crate) struct FilePlace {
+    directory: Directory,
+    name: OsString,
+    id: FileId,
+}
+
+impl FilePlace {
+    /// Whether the path no longer leads to that file.
+    pub(crate) fn is_lost(&self) -> bool {
+        !matches!(self.directory.leads_to(&self.name, self.id), Ok(true))
+    }
+}
+
 impl Held {
+    pub(crate) fn place(&self) -> std::io::Result<FilePlace> {
+        Ok(FilePlace {
+            directory: self.directory.try_clone()?,
+            name: self.name.clone(),
+            id: self.file.id(),
+        })
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

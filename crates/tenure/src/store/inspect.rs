@@ -43,7 +43,8 @@ fn identify_taker(file: &LockFile, path: &Path, taker: Option<u32>) -> Identifie
         .read(MAX_BYTES)
         .ok()
         .and_then(|bytes| Record::decode(&bytes).ok());
-    let Some(record) = record else {
+    // A record that was left on release names an owner that is none any more.
+    let Some(record) = record.filter(|record| record.released_at.is_none()) else {
         return Identified::NotYet(None);
     };
     let mut holder = Holder::unknown(path.to_owned());
@@ -65,15 +66,18 @@ fn identify_taker(file: &LockFile, path: &Path, taker: Option<u32>) -> Identifie
     }
 }
 
-/// The owner of a key whose file was deleted or replaced.
+/// The owner of a key whose file was deleted or replaced, named only if it can still be shown to
+/// have a record of this key locked.
 pub(crate) fn owner_without_file(path: &Path, key: &Key, pid: Option<u32>) -> Box<Holder> {
     let mut holder = Holder::unknown(path.to_owned());
     holder.file_gone = true;
-    if let Some(pid) = pid {
+    if let Some(pid) = pid
+        && let Some(record) = attest::record_of_lost_file(pid, &key.to_string())
+    {
         holder.proof = Proof::Verified;
         holder.pid = Some(pid);
         holder.suspended = process::is_suspended(pid);
-        holder.record = attest::record_of_lost_file(pid, &key.to_string());
+        holder.record = Some(record);
     }
     Box::new(holder)
 }

@@ -12,7 +12,7 @@ use crate::holder::Status;
 use crate::key::Key;
 use crate::stop::Stop;
 
-pub(crate) use file::{Attempt, Held, Previous, take};
+pub(crate) use file::{Attempt, FilePlace, Held, Previous, take};
 pub(crate) use inspect::Inspection;
 use place::Place;
 pub(crate) use place::Target;
@@ -116,6 +116,9 @@ pub(crate) fn clean(status: &Status) -> Result<bool, Error> {
     let dir = status.path().parent().unwrap_or(Path::new("."));
     match take(Store::in_dir(dir).target(status.key())?)? {
         Attempt::Busy(..) => Ok(false),
-        Attempt::Taken(held, _) => held.release(false).map(|()| true),
+        Attempt::Taken(held, _) => {
+            let keep = held.is_on_network();
+            held.release(keep).map(|()| true)
+        }
     }
 }

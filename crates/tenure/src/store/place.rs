@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use super::inspect;
 use crate::error::Error;
+use crate::holder::Holder;
 use crate::key::Key;
 use crate::sys::file::{self, Directory};
 
@@ -23,7 +25,7 @@ pub(crate) struct Target {
     pub(crate) key: Key,
     pub(crate) directory: Directory,
     pub(crate) name: OsString,
-    pub(crate) elsewhere: Option<Directory>,
+    elsewhere: Option<PathBuf>,
     /// The directory is ours alone, so that cleaners may be kept off all of it.
     pub(crate) own_directory: bool,
     path: PathBuf,
@@ -73,15 +75,13 @@ impl Place {
                 let first = unless_closed(Directory::open(&temp.join(program), true))?;
                 match (first, own(temp, program)) {
                     (Some(first), None) => (first, None, true),
-                    (Some(first), Some(own)) if first.is_ours() => {
-                        (first, Directory::open(&own, false)?, true)
-                    }
-                    (first, own) => {
+                    (Some(first), Some(own)) if first.is_ours() => (first, Some(own), true),
+                    (_, own) => {
                         let second = created(&own.unwrap_or_else(|| temp.join(program)))?;
                         if !second.is_ours() {
                             return Err(not_ours(&second));
                         }
-                        (second, first, true)
+                        (second, Some(temp.join(program)), true)
                     }
                 }
             }
@@ -120,6 +120,18 @@ impl Place {
 impl Target {
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Who holds the key in the other directory. That is opened only now, with our own lock held:
+    /// of two processes that chose differently, the later one sees the earlier one's lock.
+    pub(crate) fn holder_elsewhere(&self) -> Result<Option<Box<Holder>>, Error> {
+        let Some(path) = &self.elsewhere else {
+            return Ok(None);
+        };
+        match unless_closed(Directory::open(path, false))? {
+            Some(directory) => inspect::held_in(&directory, &self.key, &self.name),
+            None => Ok(None),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a system can say about a lock; the same words for all of them.
 
+use super::file::LockFile;
+
 /// Whether a lock is held, and by the kernel's word, by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
@@ -25,4 +27,16 @@ pub(crate) enum Attested {
     Owner(Owner),
     NotVisible,
     Unproven,
+}
+
+/// By what a process is to be recognized as an owner.
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "only Linux shows the locks of a process")
+)]
+pub(crate) enum Evidence<'a> {
+    /// It has the lock on this file.
+    File(&'a LockFile),
+    /// It has a lock on a file that is no longer at its path, and whose record names this key.
+    LostFile { key: &'a str },
 }

@@ -16,44 +16,34 @@ use super::process::{self, Stat};
 use crate::process::Identity;
 use crate::record::{MAX_BYTES, Record};
 
-/// The PID namespace of the machine itself; a constant of the kernel.
-const INITIAL_NAMESPACE: u64 = 0xefff_fffc;
-
-/// Looks whether the lock is held, without taking it if the kernel lets us.
+/// Looks whether the lock is held. Taken for an instant only if the table does not show it: the
+/// table hides owners outside of our PID namespace, and some file systems from themselves.
 pub(crate) fn peek(file: &LockFile) -> io::Result<Word> {
-    let seen = table_entry(file.id());
-    match seen {
-        Entry::Exact(pid) => {
-            return Ok(Word::Held {
-                taker: visible(pid),
-            });
-        }
-        // The table of the machine's own namespace hides nothing.
-        Entry::None if process::own_namespace() == Some(INITIAL_NAMESPACE) => {
-            return Ok(Word::Free);
-        }
-        Entry::SameNumber(_) | Entry::None | Entry::NoTable => {}
+    if let Some(pid) = table_entry(file.id()) {
+        return Ok(Word::Held {
+            taker: visible(pid),
+        });
     }
     Ok(if file.probe()? {
         Word::Free
     } else {
-        Word::Held { taker: seen.pid() }
+        Word::Held { taker: None }
     })
 }
 
 /// The same for a file that we may not open.
 pub(crate) fn peek_closed(id: FileId) -> Word {
     match table_entry(id) {
-        Entry::Exact(pid) => Word::Held {
+        Some(pid) => Word::Held {
             taker: visible(pid),
         },
-        _ => Word::Free,
+        None => Word::Free,
     }
 }
 
 /// Who took a lock that is known to be held.
 pub(crate) fn taker(file: &LockFile) -> Option<u32> {
-    table_entry(file.id()).pid()
+    table_entry(file.id()).and_then(visible)
 }
 
 /// Whether the record names the process that has the lock.
@@ -136,11 +126,14 @@ pub(super) fn shows_socket(pid: u32, inode: u64) -> bool {
     found.is_some()
 }
 
-/// The first process that has this socket among its descriptors. Looks at every process of ours.
-pub(super) fn who_shows_socket(inode: u64) -> Option<u32> {
+/// The first process of this user that has the socket among its descriptors.
+pub(super) fn who_of_us_shows_socket(inode: u64) -> Option<u32> {
+    let us = rustix::process::geteuid().as_raw();
     fs::read_dir("/proc")
         .ok()?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(Result::ok)
+        .filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == us))
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .find(|pid| shows_socket(*pid, inode))
 }
 
@@ -185,68 +178,26 @@ fn is_exclusive_flock(line: &str) -> bool {
     words.next() == Some("FLOCK") && words.nth(1) == Some("WRITE")
 }
 
-/// A line of `/proc/locks` about a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
-    Exact(u32),
-    /// The inode number is the file's; the device is not. File systems with subvolumes or layers
-    /// show another device number here than in `stat`.
-    SameNumber(u32),
-    None,
-    NoTable,
-}
-
-impl Entry {
-    fn pid(self) -> Option<u32> {
-        match self {
-            Self::Exact(pid) | Self::SameNumber(pid) => visible(pid),
-            Self::None | Self::NoTable => None,
-        }
-    }
-}
-
 fn visible(pid: u32) -> Option<u32> {
     (pid != 0).then_some(pid)
 }
 
-fn table_entry(id: FileId) -> Entry {
-    match proc::table("/proc/locks") {
-        Some(table) => find_entry(&table, id),
-        None => Entry::NoTable,
-    }
+/// The process that `/proc/locks` gives for the exclusive lock on a file, 0 if it is not visible
+/// here. `None` does not mean that the lock is free: file systems with subvolumes or layers show
+/// other numbers here than in `stat`.
+fn table_entry(id: FileId) -> Option<u32> {
+    proc::table("/proc/locks").and_then(|table| find_entry(&table, id))
 }
 
-fn find_entry(table: &[u8], id: FileId) -> Entry {
-    let device = format!(
-        "{:02x}:{:02x}",
-        rustix::fs::major(id.dev),
-        rustix::fs::minor(id.dev)
-    );
-    let mut found = Entry::None;
-    for line in table.split(|byte| *byte == b'\n') {
-        let Ok(line) = std::str::from_utf8(line) else {
-            continue;
-        };
-        let mut words = line.split_ascii_whitespace().skip(1);
-        if words.next() != Some("FLOCK") || words.nth(1) != Some("WRITE") {
-            continue;
-        }
-        let (Some(pid), Some(file)) = (words.next(), words.next()) else {
-            continue;
-        };
-        let Some((line_device, inode)) = file.rsplit_once(':') else {
-            continue;
-        };
-        if inode.parse() != Ok(id.ino) {
-            continue;
-        }
-        let pid = pid.parse().unwrap_or(0);
-        if line_device == device {
-            return Entry::Exact(pid);
-        }
-        found = Entry::SameNumber(pid);
-    }
-    found
+fn find_entry(table: &[u8], id: FileId) -> Option<u32> {
+    let (major, minor) = (rustix::fs::major(id.dev), rustix::fs::minor(id.dev));
+    let wanted = format!("{major:02x}:{minor:02x}:{}", id.ino);
+    table.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut words = str::from_utf8(line).ok()?.split_ascii_whitespace().skip(1);
+        let exclusive = words.next() == Some("FLOCK") && words.nth(1) == Some("WRITE");
+        let pid = words.next()?;
+        (exclusive && words.next()? == wanted).then(|| pid.parse().unwrap_or(0))
+    })
 }
 
 #[cfg(test)]
@@ -265,11 +216,15 @@ mod tests {
             dev: rustix::fs::makedev(0xfe, 0),
             ino,
         };
-        assert_eq!(find_entry(TABLE, id(12)), Entry::Exact(900));
+        assert_eq!(find_entry(TABLE, id(12)), Some(900));
         for other in [13, 14, 15, 99] {
-            assert_eq!(find_entry(TABLE, id(other)), Entry::None, "{other}");
+            assert_eq!(find_entry(TABLE, id(other)), None, "{other}");
         }
-        assert_eq!(find_entry(TABLE, id(16)), Entry::SameNumber(0));
-        assert_eq!(find_entry(TABLE, id(16)).pid(), None);
+        let layered = FileId {
+            dev: rustix::fs::makedev(0, 0x2b),
+            ino: 16,
+        };
+        assert_eq!(find_entry(TABLE, layered), Some(0));
+        assert_eq!(find_entry(TABLE, id(16)), None);
     }
 }

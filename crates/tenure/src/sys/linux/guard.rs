@@ -20,7 +20,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
-use super::super::unix::file::{Directory, LockFile};
+use super::super::unix::file::{Directory, LockFile, above_standard};
 use super::{attest, proc};
 
 /// What fits into an abstract address beside its leading zero byte.
@@ -28,13 +28,13 @@ const LONGEST_NAME: usize = 107;
 /// How many may wait in line; the kernel makes more of them wait before the door.
 const BACKLOG: i32 = 1024;
 /// The owner may be between `bind` and `listen`, or letting go.
-const UNDECIDED_TRIES: u32 = 10;
-const UNDECIDED_PAUSE: Duration = Duration::from_micros(200);
+const UNDECIDED_TRIES: u32 = 20;
+const UNDECIDED_PAUSE: Duration = Duration::from_micros(500);
 /// A waiter looks for itself at least this often, whatever it hears.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
 /// Held by the owner; empty when the guard could not be had.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Guard(Option<OwnedFd>);
 
 /// The outcome of taking the guard.
@@ -68,9 +68,8 @@ impl Guard {
             }
             match peer(&address)? {
                 Peer::Owner(pid) => return Ok(Take::Held(pid)),
-                Peer::Stranger(uid) => {
+                Peer::Stranger => {
                     tracing::warn!(
-                        uid,
                         path = %path.display(),
                         "another user has bound the name of the second guard; going on without it"
                     );
@@ -82,9 +81,10 @@ impl Guard {
         // Bound but not listening: an owner let go of it while a descendant still has the
         // descriptor, or one is about to listen. The latter checks its file after listening, and
         // will find that the file is no longer there.
-        tracing::debug!(
+        tracing::warn!(
             path = %path.display(),
-            "the second guard is still in the hands of a descendant; going on without it"
+            "the name of the second guard is still bound, by a descendant of the last owner or by \
+             another user; going on without it"
         );
         Ok(Take::Taken(Self(None)))
     }
@@ -118,7 +118,7 @@ pub(crate) enum Seen {
 pub(crate) fn look(directory: &Directory, name: &OsStr) -> Seen {
     match address(directory, name).and_then(|address| peer(&address)) {
         Ok(Peer::Owner(pid)) => Seen::Owner(pid),
-        Ok(Peer::Stranger(_) | Peer::Silent) | Err(_) => Seen::Nobody,
+        Ok(Peer::Stranger | Peer::Silent) | Err(_) => Seen::Nobody,
     }
 }
 
@@ -190,7 +190,8 @@ impl Waiter {
 /// Who has a guard's name bound.
 enum Peer {
     Owner(Option<u32>),
-    Stranger(u32),
+    /// Not a process of this user or of the administrator.
+    Stranger,
     /// Nobody, or nobody who listens.
     Silent,
 }
@@ -201,9 +202,8 @@ fn peer(address: &SocketAddrUnix) -> io::Result<Peer> {
         Ok(()) => {}
         // The line is full, so somebody listens. Who, the kernel tells only those in the line.
         Err(Errno::AGAIN) => {
-            return Ok(Peer::Owner(
-                inode_of(address).and_then(attest::who_shows_socket),
-            ));
+            let who = inode_of(address).and_then(attest::who_of_us_shows_socket);
+            return Ok(who.map_or(Peer::Stranger, |pid| Peer::Owner(Some(pid))));
         }
         Err(Errno::CONNREFUSED) => return Ok(Peer::Silent),
         Err(errno) => return Err(errno.into()),
@@ -211,7 +211,7 @@ fn peer(address: &SocketAddrUnix) -> io::Result<Peer> {
     let credentials = sockopt::socket_peercred(&socket)?;
     let uid = credentials.uid.as_raw();
     if !is_one_of_us(uid) {
-        return Ok(Peer::Stranger(uid));
+        return Ok(Peer::Stranger);
     }
     // The kernel names the process that called `listen`; that one may have died and left the
     // socket to a child, and its number may belong to a stranger now.
@@ -250,12 +250,8 @@ fn is_forbidden(error: &io::Error) -> bool {
 }
 
 fn stream(flags: SocketFlags) -> io::Result<OwnedFd> {
-    Ok(rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        flags,
-        None,
-    )?)
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok(above_standard(socket)?)
 }
 
 fn address(directory: &Directory, name: &OsStr) -> io::Result<SocketAddrUnix> {

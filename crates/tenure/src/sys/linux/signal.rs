@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::super::unix::file::LockFile;
+use super::super::testimony::Evidence;
 pub(crate) use super::super::unix::stop_event::StopEvent;
 use super::attest;
 use super::process::{self, Stat};
@@ -27,7 +27,7 @@ impl Target {
     pub(crate) fn prove(
         pid: u32,
         identity: Option<&Identity>,
-        file: Option<&LockFile>,
+        evidence: &Evidence<'_>,
     ) -> Result<Self, String> {
         let raw = i32::try_from(pid)
             .ok()
@@ -64,9 +64,14 @@ impl Target {
                 ));
             }
         }
-        if let Some(file) = file
-            && !attest::shows_lock(pid, file.id())
-        {
+        let shown = match evidence {
+            Evidence::File(file) => attest::shows_lock(pid, file.id()),
+            Evidence::LostFile { key } => {
+                let lost = attest::record_of_lost_file(pid, key);
+                identity.is_some() && lost.is_some_and(|record| record.process.as_ref() == identity)
+            }
+        };
+        if !shown {
             return Err(format!("pid {pid} does not have the lock"));
         }
         Ok(Self { pidfd, pid })

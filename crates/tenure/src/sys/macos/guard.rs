@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::super::unix::file::{Directory, LockFile};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Guard;
 
 #[derive(Debug)]

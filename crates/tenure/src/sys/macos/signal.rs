@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-use super::super::unix::file::LockFile;
+use super::super::testimony::Evidence;
 pub(crate) use super::super::unix::stop_event::StopEvent;
 use crate::process::Identity;
 
@@ -25,7 +25,7 @@ impl Target {
     pub(crate) fn prove(
         pid: u32,
         identity: Option<&Identity>,
-        _file: Option<&LockFile>,
+        _evidence: &Evidence<'_>,
     ) -> Result<Self, String> {
         let raw = i32::try_from(pid)
             .ok()

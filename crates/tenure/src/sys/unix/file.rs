@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +30,10 @@ pub(crate) struct FileId {
 pub(crate) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
+    #[cfg_attr(
+        target_os = "macos",
+        expect(dead_code, reason = "only Linux names its guard by it")
+    )]
     id: FileId,
     owner: u32,
 }
@@ -159,8 +163,9 @@ impl Directory {
                 }
                 Err(errno) => return Err(self.cannot_open(name, errno)),
             };
-            let stat = rustix::fs::fstat(&fd)
-                .map_err(|errno| Error::io("look at", &self.path.join(name), errno))?;
+            let failed = |errno| Error::io("look at", &self.path.join(name), errno);
+            let fd = above_standard(fd).map_err(failed)?;
+            let stat = rustix::fs::fstat(&fd).map_err(failed)?;
             if stat.st_nlink == 0 {
                 continue;
             }
@@ -202,7 +207,8 @@ impl Directory {
                     },
                     None => Look::Unusable(io::Error::from(errno).to_string()),
                 }),
-                Err(Errno::NOENT) => Ok(Look::Missing),
+                // A directory that lists its files but does not let us at them.
+                Err(Errno::NOENT | Errno::ACCESS) => Ok(Look::Missing),
                 Err(_) => Err(Error::io("open", &self.path.join(name), errno)),
             },
         }
@@ -218,6 +224,24 @@ impl Directory {
         }
         found.sort();
         Ok(found)
+    }
+
+    /// Whether the name leads to this file.
+    pub(crate) fn leads_to(&self, name: &OsStr, id: FileId) -> io::Result<bool> {
+        match self.stat(name) {
+            Ok(stat) => Ok(file_id(&stat) == id),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            fd: self.fd.try_clone()?,
+            path: self.path.clone(),
+            id: self.id,
+            owner: self.owner,
+        })
     }
 
     pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
@@ -252,7 +276,6 @@ impl LockFile {
         }
     }
 
-    #[cfg(target_os = "linux")]
     pub(crate) fn id(&self) -> FileId {
         self.id
     }
@@ -282,11 +305,7 @@ impl LockFile {
 
     /// Whether the name still leads to this file.
     pub(crate) fn is_at(&self, directory: &Directory, name: &OsStr) -> io::Result<bool> {
-        match directory.stat(name) {
-            Ok(stat) => Ok(file_id(&stat) == self.id),
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
+        directory.leads_to(name, self.id)
     }
 
     /// The file's beginning, a little more than `limit` bytes of it at most.
@@ -373,7 +392,17 @@ fn file_id(stat: &Stat) -> FileId {
 
 fn open_directory(path: &Path, extra: OFlags) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | extra;
-    rustix::fs::open(path, flags, Mode::empty())
+    above_standard(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// With stdin, stdout or stderr closed, a new descriptor takes their number, and what is meant for
+/// them would land in the lock file.
+pub(crate) fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    if fd.as_raw_fd() > 2 {
+        Ok(fd)
+    } else {
+        rustix::io::fcntl_dupfd_cloexec(&fd, 3)
+    }
 }
 
 fn anyone_may_replace_entries(stat: &Stat) -> bool {

@@ -207,6 +207,26 @@ impl Directory {
         Ok(found)
     }
 
+    pub(crate) fn leads_to(&self, name: &OsStr, id: FileId) -> io::Result<bool> {
+        // No access at all is asked for, so that no share mode can stand in the way.
+        let opened = OpenOptions::new()
+            .access_mode(0)
+            .share_mode(SHARE_ALL)
+            .custom_flags(FILE_FLAG_OPEN_REPARSE_POINT)
+            .open(self.path.join(name));
+        match opened {
+            Ok(file) => Ok(file_id(&information(&file)?) == id),
+            Err(error) if comes_and_goes(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            path: self.path.clone(),
+        })
+    }
+
     pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
         fs::remove_file(self.path.join(name))
     }
@@ -246,20 +266,12 @@ impl LockFile {
         }
     }
 
+    pub(crate) fn id(&self) -> FileId {
+        self.id
+    }
+
     pub(crate) fn is_at(&self, directory: &Directory, name: &OsStr) -> io::Result<bool> {
-        // No access at all is asked for, so that no share mode can stand in the way.
-        let opened = OpenOptions::new()
-            .access_mode(0)
-            .share_mode(SHARE_ALL)
-            .custom_flags(FILE_FLAG_OPEN_REPARSE_POINT)
-            .open(directory.path.join(name));
-        match opened {
-            Ok(file) => Ok(file_id(&information(&file)?) == self.id),
-            Err(error) if error.kind() == io::ErrorKind::NotFound || comes_and_goes(&error) => {
-                Ok(false)
-            }
-            Err(error) => Err(error),
-        }
+        directory.leads_to(name, self.id)
     }
 
     pub(crate) fn read(&self, limit: usize) -> io::Result<Vec<u8>> {

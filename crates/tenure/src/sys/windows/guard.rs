@@ -18,7 +18,7 @@ use super::file::{Directory, LockFile};
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Guard(Option<File>);
 
 #[derive(Debug)]

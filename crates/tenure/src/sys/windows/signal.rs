@@ -10,10 +10,10 @@ use windows_sys::Win32::System::Threading::{
     PROCESS_SYNCHRONIZE, PROCESS_TERMINATE, SetEvent, TerminateProcess, WaitForSingleObject,
 };
 
-use super::file::LockFile;
 use super::handle::{Handle, wide};
 use super::process;
 use crate::process::Identity;
+use crate::sys::testimony::Evidence;
 
 /// A process that was proven to be the owner, held fast by its handle.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Target {
     pub(crate) fn prove(
         pid: u32,
         identity: Option<&Identity>,
-        _file: Option<&LockFile>,
+        _evidence: &Evidence<'_>,
     ) -> Result<Self, String> {
         let Some(identity) = identity else {
             return Err(format!(
