@@ -15,12 +15,13 @@ use clap::Parser;
 use crate::args::{Args, Verb};
 
 /// The C entry point, past the set-up of Rust's runtime: that takes a tenth of a millisecond, which
-/// a wrapper should not cost; ignores SIGPIPE, which a wrapper should leave as it was; and opens
-/// closed standard descriptors, which the command should find closed.
+/// a wrapper should not cost; forgets whether SIGPIPE was ignored, which the command should find as
+/// it was; and opens closed standard descriptors, which the command should find closed.
 #[cfg(all(unix, not(test)))]
 #[expect(unsafe_code, reason = "the linker looks for this very name")]
 #[unsafe(no_mangle)]
 extern "C" fn main() -> std::ffi::c_int {
+    sys::ignore_broken_pipes();
     real_main()
 }
 

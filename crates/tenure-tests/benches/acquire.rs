@@ -28,7 +28,7 @@ fn main() {
 #[cfg(target_os = "linux")]
 mod linux {
     use std::fs::File;
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::path::Path;
     use std::time::{Duration, Instant};
 
@@ -162,19 +162,16 @@ mod linux {
         let inode = rustix::fs::fstat(&dir).unwrap().st_ino;
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let existing = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::fs::openat(&dir, "bare.lock", existing, Mode::empty()).unwrap_err();
         let file = rustix::fs::openat(&dir, "bare.lock", flags, Mode::RUSR | Mode::WUSR).unwrap();
         rustix::fs::fstat(&file).unwrap();
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
-        let guard: OwnedFd = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
-        let name = SocketAddrUnix::new_abstract_name(format!("bare/{inode:x}").as_bytes()).unwrap();
-        rustix::net::bind(&guard, &name).unwrap();
-        rustix::net::listen(&guard, 16).unwrap();
+        rustix::fs::statat(&dir, "bare.lock", AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        rustix::fs::readlink(format!("/proc/self/fd/{}", dir.as_raw_fd()), Vec::new()).unwrap();
+        rustix::fs::readlink("/proc/self/ns/mnt", Vec::new()).unwrap();
+        rustix::fs::stat("/").unwrap();
+        let guards = ["inode", "path"].map(|name| guard(&format!("bare/{name}/{inode:x}")));
         rustix::fs::statat(&dir, "bare.lock", AtFlags::SYMLINK_NOFOLLOW).unwrap();
         rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared).unwrap();
         rustix::fs::fstatfs(&dir).unwrap();
@@ -182,9 +179,20 @@ mod linux {
 
         rustix::fs::statat(&dir, "bare.lock", AtFlags::SYMLINK_NOFOLLOW).unwrap();
         rustix::fs::unlinkat(&dir, "bare.lock", AtFlags::empty()).unwrap();
-        rustix::net::shutdown(&guard, Shutdown::Both).unwrap();
-        drop(guard);
+        for guard in guards {
+            rustix::net::shutdown(&guard, Shutdown::Both).unwrap();
+        }
         rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
+    }
+
+    fn guard(name: &str) -> OwnedFd {
+        let flags = SocketFlags::CLOEXEC;
+        let guard = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let guard = guard.unwrap();
+        let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        rustix::net::bind(&guard, &name).unwrap();
+        rustix::net::listen(&guard, 16).unwrap();
+        guard
     }
 
     fn fd_lock(dir: &Path) {

@@ -7,7 +7,7 @@
 )]
 mod unix;
 #[cfg(unix)]
-pub(crate) use unix::Relay;
+pub(crate) use unix::{Relay, ignore_broken_pipes};
 
 #[cfg(windows)]
 #[expect(

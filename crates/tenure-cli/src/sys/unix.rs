@@ -6,7 +6,7 @@
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// What is passed on: everything that a person or a program sends, and not what the kernel sends
 /// for what a process did itself (faults, children, the terminal's read and write checks).
@@ -44,6 +44,15 @@ static COMMAND: AtomicI32 = AtomicI32::new(0);
 /// Signals that came before the command was there, one bit each.
 static EARLY: AtomicU64 = AtomicU64::new(0);
 
+/// SIGPIPE was ignored when we were started.
+static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Keeps a reader of our messages that went away from ending us with the wrong code.
+pub(crate) fn ignore_broken_pipes() {
+    let before = replace(libc::SIGPIPE, libc::SIG_IGN);
+    PIPE_IGNORED.store(before == libc::SIG_IGN, Ordering::Relaxed);
+}
+
 /// Installed before the command starts, so that no signal is lost in between.
 #[derive(Debug)]
 pub(crate) struct Relay {
@@ -61,7 +70,7 @@ impl Relay {
         // With SIGCHLD ignored, the command's exit code would be thrown away. SIGPIPE is reset by
         // the standard library when it starts a command.
         let child_ignored = replace(libc::SIGCHLD, libc::SIG_DFL) == libc::SIG_IGN;
-        let pipe_ignored = current(libc::SIGPIPE) == libc::SIG_IGN;
+        let pipe_ignored = PIPE_IGNORED.load(Ordering::Relaxed);
         let ignored = [
             (libc::SIGCHLD, child_ignored),
             (libc::SIGPIPE, pipe_ignored),
@@ -222,15 +231,6 @@ fn replace(signal: libc::c_int, action: libc::sighandler_t) -> libc::sighandler_
         }
         let mut old: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, &raw const new, &raw mut old);
-        old.sa_sigaction
-    }
-}
-
-fn current(signal: libc::c_int) -> libc::sighandler_t {
-    // SAFETY: zeroed is a valid sigaction, to be filled by the call.
-    unsafe {
-        let mut old: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &raw mut old);
         old.sa_sigaction
     }
 }

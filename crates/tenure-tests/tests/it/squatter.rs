@@ -8,28 +8,44 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use crate::{Scene, Stranger, root};
 
-/// The name that an owner of the scene's key binds, without the leading zero byte.
-fn guard_name(scene: &Scene) -> String {
-    let _tenure = scene.take().unwrap();
+/// The names that an owner of the scene's key binds, without the leading zero byte.
+fn guard_names(scene: &Scene) -> Vec<String> {
+    let owner = scene.owner();
+    let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{}/fd", owner.pid()))
+        .unwrap()
+        .filter_map(|entry| {
+            let link = std::fs::read_link(entry.unwrap().path()).ok()?;
+            let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+            Some(inode.to_owned())
+        })
+        .collect();
     let table = std::fs::read_to_string("/proc/net/unix").unwrap();
-    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(scene.dir()).unwrap());
-    let part = format!(":{inode:x}/name_k.lock");
-    let line = table
+    let names: Vec<String> = table
         .lines()
-        .find(|line| line.ends_with(&part))
-        .expect("the guard is listed");
-    line.rsplit_once('@').unwrap().1.to_owned()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let name = words.get(7)?.strip_prefix('@')?;
+            sockets
+                .iter()
+                .any(|inode| inode == words[6])
+                .then(|| name.to_owned())
+        })
+        .collect();
+    assert_eq!(names.len(), 2, "{table}");
+    names
 }
 
-/// Another user's process that binds the name and listens, with a line of its own friends if `full`.
-fn squat(name: &str, full: bool) -> Stranger {
+/// Another user's process that binds the names and listens, each with a line full of friends if
+/// `full`.
+fn squat(names: &[String], full: bool) -> Stranger {
     let script = format!(
         "import socket,time\n\
-         s=socket.socket(socket.AF_UNIX); s.bind('\\0{name}'); s.listen(0)\n\
-         friends=[]\n\
-         while {full}:\n \
-          f=socket.socket(socket.AF_UNIX); f.setblocking(False); friends.append(f)\n \
-          if f.connect_ex('\\0{name}')!=0: break\n\
+         kept=[]\n\
+         for name in {names:?}:\n \
+          s=socket.socket(socket.AF_UNIX); s.bind('\\0'+name); s.listen(0); kept.append(s)\n \
+          while {full}:\n  \
+           f=socket.socket(socket.AF_UNIX); f.setblocking(False); kept.append(f)\n  \
+           if f.connect_ex('\\0'+name)!=0: break\n\
          print('ready',flush=True); time.sleep(60)",
         full = if full { "True" } else { "False" }
     );
@@ -55,13 +71,13 @@ fn another_users_socket_does_not_keep_us_out() {
     }
     for full in [false, true] {
         let scene = Scene::new();
-        let name = guard_name(&scene);
-        let mut squatter = squat(&name, full);
+        let mut squatter = squat(&guard_names(&scene), full);
         let log = crate::guard::Log::default();
         let tenure =
             tracing::subscriber::with_default(log.clone(), || scene.take().expect("ignored"));
         assert!(
-            log.text().contains("WARN another user has bound"),
+            log.text()
+                .contains("WARN no second guard can be had: another user"),
             "{}",
             log.text()
         );
@@ -77,19 +93,37 @@ fn another_users_socket_does_not_keep_us_out() {
 }
 
 #[test]
-fn a_name_that_is_bound_but_does_not_answer_keeps_nobody_out() {
+fn names_that_are_bound_but_do_not_answer_keep_nobody_out() {
     let scene = Scene::new();
-    let name = guard_name(&scene);
-    let silent: OwnedFd =
-        rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
-    rustix::net::bind(
-        &silent,
-        &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap(),
-    )
-    .unwrap();
+    let silent: Vec<OwnedFd> = guard_names(&scene)
+        .iter()
+        .map(|name| {
+            let socket =
+                rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+            let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+            rustix::net::bind(&socket, &address).unwrap();
+            socket
+        })
+        .collect();
     let tenure = scene.take().unwrap();
     assert!(scene.take().unwrap_err().is_held());
     drop(tenure);
+    drop(silent);
+}
+
+/// One name is enough to keep a second owner out when the file is deleted.
+#[test]
+fn with_one_name_taken_the_other_still_guards() {
+    let scene = Scene::new();
+    for name in guard_names(&scene) {
+        let silent = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        rustix::net::bind(&silent, &address).unwrap();
+        let owner = scene.owner();
+        std::fs::remove_file(scene.file()).unwrap();
+        let error = scene.take().expect_err("the other name guards");
+        assert_eq!(error.holder().unwrap().pid(), Some(owner.pid()), "{name}");
+    }
 }
 
 /// Every `socket` call of the owner fails, as in a sandbox that allows none.

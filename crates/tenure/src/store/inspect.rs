@@ -77,6 +77,7 @@ pub(crate) fn owner_without_file(path: &Path, key: &Key, pid: Option<u32>) -> Bo
         holder.proof = Proof::Verified;
         holder.pid = Some(pid);
         holder.suspended = process::is_suspended(pid);
+        holder.command_only = record.command_pid() == Some(pid);
         holder.record = Some(record);
     }
     Box::new(holder)

@@ -16,6 +16,9 @@ use super::process::{self, Stat};
 use crate::process::Identity;
 use crate::record::{MAX_BYTES, Record};
 
+/// How often the table is read before a lock counts as not being in it.
+const CLOSED_LOOKS: u32 = 8;
+
 /// Looks whether the lock is held. Taken for an instant only if the table does not show it: the
 /// table hides owners outside of our PID namespace, and some file systems from themselves.
 pub(crate) fn peek(file: &LockFile) -> io::Result<Word> {
@@ -31,9 +34,10 @@ pub(crate) fn peek(file: &LockFile) -> io::Result<Word> {
     })
 }
 
-/// The same for a file that we may not open.
+/// The same for a file that we may not open. The kernel hands out a long table in pieces, and may
+/// skip a line if locks come and go in between, so what is not found is looked for again.
 pub(crate) fn peek_closed(id: FileId) -> Word {
-    match table_entry(id) {
+    match (0..CLOSED_LOOKS).find_map(|_| table_entry(id)) {
         Some(pid) => Word::Held {
             taker: visible(pid),
         },
@@ -98,8 +102,9 @@ pub(crate) fn record_of_lost_file(pid: u32, key: &str) -> Option<Record> {
             .read_to_end(&mut bytes)
             .ok()?;
         let record = Record::decode(&bytes).ok()?;
-        let written_by_it = record.pid == pid || process::innermost_pid(pid) == Some(record.pid);
-        (written_by_it && record.key.as_deref() == Some(key)).then_some(record)
+        let here = [Some(pid), process::innermost_pid(pid)];
+        let named = here.contains(&Some(record.pid)) || here.contains(&record.command_pid());
+        (named && record.key.as_deref() == Some(key)).then_some(record)
     })
 }
 

@@ -2,6 +2,8 @@
 
 pub(crate) mod attest;
 pub(crate) mod guard;
+mod guard_name;
 mod proc;
 pub(crate) mod process;
 pub(crate) mod signal;
+mod waiter;

@@ -68,7 +68,11 @@ impl Target {
             Evidence::File(file) => attest::shows_lock(pid, file.id()),
             Evidence::LostFile { key } => {
                 let lost = attest::record_of_lost_file(pid, key);
-                identity.is_some() && lost.is_some_and(|record| record.process.as_ref() == identity)
+                let named = lost.and_then(|record| match record.command {
+                    Some(command) if command.pid == pid => command.process,
+                    _ => record.process,
+                });
+                identity.is_some() && named.as_ref() == identity
             }
         };
         if !shown {

@@ -32,7 +32,7 @@ impl Guard {
 
     pub(crate) fn release(&mut self) {}
 
-    pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn inheritable(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }

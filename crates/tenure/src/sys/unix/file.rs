@@ -128,6 +128,11 @@ impl Directory {
         self.id
     }
 
+    #[cfg(target_os = "linux")]
+    pub(crate) fn as_raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
     /// Keeps cleaners of temporary directories away for as long as the directory is open: they
     /// pass over what is locked. Best effort, since a cleaner may be at work just now.
     pub(crate) fn keep_cleaners_off(&self) {

@@ -1,7 +1,6 @@
-//! Handing the lock to a command: it gets copies of the descriptors, and with them the lock.
+//! Handing the lock to a command: it gets a copy of the descriptor, and with it the lock.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::process::{Child, Command};
 
 use rustix::io::FdFlags;
@@ -17,21 +16,22 @@ impl Bond {
     pub(crate) fn release(self) {}
 }
 
-/// Starts a command that inherits the lock and the second guard.
+/// Starts a command that inherits the lock, and what the guard has to give.
 pub(crate) fn spawn(
     command: &mut Command,
     file: &LockFile,
     guard: &Guard,
 ) -> io::Result<(Child, Bond)> {
-    // Cleared for the moment of the spawn only. Another thread that starts a program in this very
-    // moment hands the descriptors to that one too, as with any other way to pass a descriptor on.
-    let shared: Vec<BorrowedFd<'_>> = std::iter::once(file.as_fd()).chain(guard.as_fd()).collect();
-    for fd in &shared {
-        rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
-    }
+    // Inheritable for the moment of the spawn only. Another thread that starts a program in this
+    // very moment hands the descriptors to that one too, as with any other way to pass one on.
+    let inheritable = |flags| {
+        rustix::io::fcntl_setfd(file.as_fd(), flags)?;
+        guard
+            .inheritable()
+            .map_or(Ok(()), |fd| rustix::io::fcntl_setfd(fd, flags))
+    };
+    inheritable(FdFlags::empty())?;
     let child = command.spawn();
-    for fd in &shared {
-        rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC)?;
-    }
+    inheritable(FdFlags::CLOEXEC)?;
     Ok((child?, Bond))
 }
