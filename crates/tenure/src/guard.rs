@@ -91,7 +91,8 @@ impl Tenure {
         self.held.as_ref().map_or(Path::new(""), Held::path)
     }
 
-    /// Whether the lock file was deleted, renamed or replaced behind our back. One system call.
+    /// Whether the lock file was deleted, renamed or replaced behind our back. One system call;
+    /// [`watch`](Self::watch) asks again and again.
     ///
     /// On Linux the second guard still keeps other owners out, within the same network
     /// namespace; on macOS another process may own the key now. On Windows it cannot happen.
