@@ -1,6 +1,6 @@
 //! `tenure`: run a command as the only one of its kind, see who holds a lock, stop that process.
 
-#![cfg_attr(all(unix, not(test)), no_main)]
+#![cfg_attr(all(args_without_runtime, not(test)), no_main)]
 
 mod args;
 mod commands;
@@ -17,7 +17,7 @@ use crate::args::{Args, Verb};
 /// The C entry point, past the set-up of Rust's runtime: that takes a tenth of a millisecond, which
 /// a wrapper should not cost; forgets whether SIGPIPE was ignored, which the command should find as
 /// it was; and opens closed standard descriptors, which the command should find closed.
-#[cfg(all(unix, not(test)))]
+#[cfg(all(args_without_runtime, not(test)))]
 #[expect(unsafe_code, reason = "the linker looks for this very name")]
 #[unsafe(no_mangle)]
 extern "C" fn main() -> std::ffi::c_int {
@@ -25,8 +25,10 @@ extern "C" fn main() -> std::ffi::c_int {
     real_main()
 }
 
-#[cfg(any(windows, test))]
+#[cfg(any(not(args_without_runtime), test))]
 fn main() {
+    #[cfg(unix)]
+    sys::ignore_broken_pipes();
     let code = real_main();
     #[expect(
         clippy::disallowed_methods,

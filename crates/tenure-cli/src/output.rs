@@ -4,9 +4,16 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::SystemTime;
 
+use crate::exit::{self, Failure};
+
 /// Data for a person or a pipe.
-pub(crate) fn data(text: &str) {
-    let _ = writeln!(io::stdout(), "{text}");
+pub(crate) fn data(text: &str) -> Result<(), Failure> {
+    match io::stdout().write_all(format!("{text}\n").as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(exit::FAILED, format!("cannot print: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Something a person should know.

@@ -28,11 +28,11 @@ pub(crate) fn status(args: &Status) -> Result<i32, Failure> {
     };
     if args.json {
         let locks: Vec<Value> = found.iter().map(json_of).collect();
-        output::data(&format!("{:#}", json!({ "version": 1, "locks": locks })));
+        output::data(&format!("{:#}", json!({ "version": 1, "locks": locks })))?;
     } else if found.is_empty() {
-        output::data(&format!("Nothing is held in {}", store.dir().display()));
+        output::data(&format!("Nothing is held in {}", store.dir().display()))?;
     } else {
-        print_table(&found);
+        print_table(&found)?;
     }
     let missing = !asked.is_empty() && found.iter().any(|status| status.holder().is_none());
     Ok(if missing {
@@ -42,7 +42,7 @@ pub(crate) fn status(args: &Status) -> Result<i32, Failure> {
     })
 }
 
-fn print_table(found: &[KeyStatus]) {
+fn print_table(found: &[KeyStatus]) -> Result<(), Failure> {
     let mut rows = vec![["KEY", "STATE", "PID", "SINCE", "OWNER"].map(str::to_owned)];
     rows.extend(found.iter().map(row));
     let width = |column: usize| {
@@ -68,8 +68,9 @@ fn print_table(found: &[KeyStatus]) {
             "{key:<0$}  {state}  {pid:<1$}  {since:<2$}  {owner}",
             widths[0], widths[2], widths[3]
         );
-        output::data(line.trim_end());
+        output::data(line.trim_end())?;
     }
+    Ok(())
 }
 
 fn row(status: &KeyStatus) -> [String; 5] {

@@ -52,7 +52,7 @@ pub(crate) fn stop(args: &Stop, quiet: bool) -> Result<i32, Failure> {
         }
     };
     if !quiet {
-        output::data(&text);
+        output::data(&text)?;
     }
     Ok(exit::DONE)
 }

@@ -4,13 +4,18 @@
 //! `owner DIR KEY`: KEY is a name, or a path that begins with `/`, `.` or `DIR` itself.
 //! `--keep-file` and `--wait` may come first.
 
-#![expect(clippy::print_stdout, reason = "it talks to the test that started it")]
-
-use std::io::BufRead;
+use std::io::{BufRead, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use tenure::{Claim, Error, Key, Store, Tenure};
+
+/// Talks to the test that started it, which may be gone.
+macro_rules! say {
+    ($($text:tt)*) => {
+        drop(writeln!(std::io::stdout(), $($text)*))
+    };
+}
 
 fn main() {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
@@ -22,13 +27,13 @@ fn main() {
     let (dir, key) = (&words[0], &words[1]);
     match take(dir, key, keep, wait) {
         Ok(tenure) => {
-            println!("held {} {}", std::process::id(), tenure.token());
+            say!("held {} {}", std::process::id(), tenure.token());
             obey(tenure);
         }
         Err(error) => match error.holder().map(tenure::Holder::pid) {
-            Some(Some(pid)) => println!("refused {pid} {error}"),
-            Some(None) => println!("refused unknown {error}"),
-            None => println!("failed {error}"),
+            Some(Some(pid)) => say!("refused {pid} {error}"),
+            Some(None) => say!("refused unknown {error}"),
+            None => say!("failed {error}"),
         },
     }
 }
@@ -42,7 +47,7 @@ fn take(dir: &str, key: &str, keep: bool, wait: bool) -> Result<Tenure, Error> {
     let claim: Claim = Store::in_dir(dir).claim(&key).verb("test").keep_file(keep);
     if wait {
         claim.acquire_within(Duration::from_secs(60), |holder| {
-            println!("waits {}", holder.pid().unwrap_or(0));
+            say!("waits {}", holder.pid().unwrap_or(0));
         })
     } else {
         claim.try_acquire()
@@ -56,28 +61,28 @@ fn obey(tenure: Tenure) {
         let mut words = line.split(' ');
         match words.next().unwrap_or_default() {
             "release" => match tenure.take().map(Tenure::release) {
-                Some(Err(error)) => println!("failed {error}"),
-                _ => println!("released"),
+                Some(Err(error)) => say!("failed {error}"),
+                _ => say!("released"),
             },
             "drop" => {
                 drop(tenure.take());
-                println!("dropped");
+                say!("dropped");
             }
-            "lost" => println!("{}", tenure.as_ref().is_none_or(Tenure::lost)),
+            "lost" => say!("{}", tenure.as_ref().is_none_or(Tenure::lost)),
             "set" => {
                 let (name, value) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
                 match tenure.as_mut().map(|tenure| tenure.set_field(name, value)) {
-                    Some(Ok(())) => println!("set"),
-                    other => println!("failed {other:?}"),
+                    Some(Ok(())) => say!("set"),
+                    other => say!("failed {other:?}"),
                 }
             }
             "stop-request" => {
                 let Some(Ok(request)) = tenure.as_mut().map(Tenure::stop_request) else {
-                    println!("failed");
+                    say!("failed");
                     continue;
                 };
-                println!("waiting");
-                println!(
+                say!("waiting");
+                say!(
                     "{}",
                     if request.wait(Duration::from_secs(60)) {
                         "asked"
@@ -91,7 +96,7 @@ fn obey(tenure: Tenure) {
             "ignore-term" => ignore_term(),
             #[cfg(unix)]
             word @ ("fork" | "fork-drop") => fork(word == "fork-drop", &mut tenure),
-            other => println!("failed: {other:?} is not understood"),
+            other => say!("failed: {other:?} is not understood"),
         }
     }
 }
@@ -111,7 +116,7 @@ fn fork(drop_in_child: bool, tenure: &mut Option<Tenure>) {
             std::thread::sleep(Duration::from_secs(60));
         }
     }
-    println!("{child}");
+    say!("{child}");
 }
 
 #[cfg(unix)]
@@ -122,5 +127,5 @@ fn fork(drop_in_child: bool, tenure: &mut Option<Tenure>) {
 fn ignore_term() {
     // SAFETY: ignoring needs no handler.
     unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
-    println!("ignored");
+    say!("ignored");
 }

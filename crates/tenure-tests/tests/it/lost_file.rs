@@ -2,6 +2,7 @@
 
 use std::fs;
 
+#[cfg(not(target_os = "macos"))]
 use tenure::State;
 
 use crate::Scene;

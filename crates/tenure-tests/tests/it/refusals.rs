@@ -1,6 +1,8 @@
 //! T3: the kernel decides. T4: readable while held. T5: refusals inform, and never wrongly.
 
-use tenure::{Proof, State};
+use tenure::Proof;
+#[cfg(unix)]
+use tenure::State;
 
 use crate::Scene;
 

@@ -1,5 +1,6 @@
 //! T8: `stop` hits only the owner.
 
+#[cfg(unix)]
 use std::time::Duration;
 
 use tenure::{Key, Stopped};

@@ -101,7 +101,10 @@ impl Place {
     /// The directories in which the key's file may be, without creating any.
     pub(crate) fn existing(&self, key: Option<&Key>) -> Result<Vec<Directory>, Error> {
         if let Some((dir, _)) = key.and_then(Key::own_path) {
-            return Ok(vec![Directory::open_parent(&dir)?]);
+            return match Directory::open_parent(&dir) {
+                Err(error) if is_kind(&error, ErrorKind::NotFound) => Ok(Vec::new()),
+                opened => Ok(vec![opened?]),
+            };
         }
         let mut found = Vec::new();
         match self {
@@ -154,9 +157,11 @@ fn unless_closed(opened: Result<Option<Directory>, Error>) -> Result<Option<Dire
 }
 
 fn is_denied(error: &Error) -> bool {
-    error
-        .io_error()
-        .is_some_and(|error| error.kind() == ErrorKind::PermissionDenied)
+    is_kind(error, ErrorKind::PermissionDenied)
+}
+
+fn is_kind(error: &Error, kind: ErrorKind) -> bool {
+    error.io_error().is_some_and(|error| error.kind() == kind)
 }
 
 fn own(temp: &Path, program: &str) -> Option<PathBuf> {

@@ -30,10 +30,6 @@ pub(crate) struct FileId {
 pub(crate) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
-    #[cfg_attr(
-        target_os = "macos",
-        expect(dead_code, reason = "only Linux names its guard by it")
-    )]
     id: FileId,
     owner: u32,
 }

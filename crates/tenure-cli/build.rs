@@ -1,0 +1,12 @@
+//! Says where a program gets its arguments even without the set-up of Rust's runtime: with glibc and
+//! on macOS, where the C library keeps them.
+
+fn main() {
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|now| now == value);
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-check-cfg=cfg(args_without_runtime)");
+    let glibc = is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu");
+    if glibc || is("CARGO_CFG_TARGET_OS", "macos") {
+        println!("cargo::rustc-cfg=args_without_runtime");
+    }
+}
