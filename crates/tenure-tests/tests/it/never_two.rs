@@ -88,3 +88,22 @@ fn the_same_start_finds_two_owners_where_the_pid_decides() {
     .run();
     assert!(damage.doubles > 0, "{damage:?}");
 }
+
+/// The file that it created is locked, removed and replaced by others before it can lock it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_starter_that_stalls_before_locking_does_no_harm_to_the_owner() {
+    let scene = crate::Scene::new();
+    let mut slow = std::process::Command::new("strace");
+    slow.args(["--quiet=all", "--output=/dev/null", "--trace=flock"])
+        .args(["--inject=flock:delay_enter=1s", crate::OWNER]);
+    let mut slow = tenure_tests::Owner::start(slow, scene.dir(), "k");
+    tenure_tests::eventually("it has created the file", || scene.file().exists());
+    drop(scene.take().expect("nobody has the lock"));
+    let tenure = scene.take().unwrap();
+    let answer = slow.answer();
+    let told = format!("refused {} ", std::process::id());
+    assert!(answer.starts_with(&told), "{answer}");
+    assert!(!answer.contains("deleted"), "{answer}");
+    assert!(!tenure.lost(), "its file was removed");
+}
