@@ -93,8 +93,17 @@ mod linux {
         let (acquire, refusal) = (rows[0].percentile(50), rows[1].percentile(50));
         println!("ratio refusal/acquire median={:.2}", refusal / acquire);
 
-        println!("\nfrom release to the next owner's acquire, 7 waiting threads, 1000 hand-overs");
-        hand_over(&store);
+        println!("\nfrom release to the next acquire, 8 threads that wait for each other");
+        hand_over("tenure", || {
+            let tenure = store.claim(&key).acquire(|_| {}).unwrap();
+            move || tenure.release().unwrap()
+        });
+        // Blocks in the kernel; no record, no file to remove.
+        hand_over("flock", || {
+            let file = File::create(path.join("relay")).unwrap();
+            rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+            move || drop(file)
+        });
     }
 
     struct Row<'a> {
@@ -205,26 +214,26 @@ mod linux {
         drop(fd_lock::RwLock::new(file).try_write().unwrap());
     }
 
-    fn hand_over(store: &Store) {
-        let key = Key::name("relay").unwrap();
+    fn hand_over<R: FnOnce()>(name: &str, acquire: impl Fn() -> R + Sync) {
         let released = std::sync::Mutex::new(Instant::now());
         let taken = std::sync::Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     loop {
-                        let tenure = store.claim(&key).acquire(|_| {}).unwrap();
+                        let release = acquire();
                         let waited = released.lock().unwrap().elapsed();
-                        {
+                        let done = {
                             let mut taken = taken.lock().unwrap();
                             taken.push(waited);
-                            if taken.len() > 1000 {
-                                return;
-                            }
-                        }
+                            taken.len() > 1000
+                        };
                         std::thread::sleep(Duration::from_millis(1));
                         *released.lock().unwrap() = Instant::now();
-                        tenure.release().unwrap();
+                        release();
+                        if done {
+                            return;
+                        }
                     }
                 });
             }
@@ -233,7 +242,7 @@ mod linux {
         taken.sort();
         let at = |percent: usize| taken[(taken.len() - 1) * percent / 100].as_secs_f64() * 1e6;
         println!(
-            "median_us={:.0} p90_us={:.0} p99_us={:.0}",
+            "{name:<10} median_us={:.0} p90_us={:.0} p99_us={:.0}",
             at(50),
             at(90),
             at(99)
