@@ -18,9 +18,10 @@ use crate::sys::guard::{Guard, Take};
 /// How long a held lock without a provable owner is looked at again: its owner may be between
 /// taking the lock and writing the record, and a reader may have it for an instant.
 const UNDECIDED: Duration = Duration::from_millis(100);
-const UNDECIDED_PAUSE: Duration = Duration::from_micros(500);
-/// How often an owner must be seen without its file before that is said.
-const LOOKS_WITHOUT_FILE: u32 = 4;
+/// How long an owner that has the guard but not the file is taken to be letting go.
+const LETTING_GO: Duration = Duration::from_millis(4);
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// How often the file may be replaced under our hands.
 const RETRIES: u32 = 10_000;
 
@@ -48,29 +49,22 @@ pub(crate) enum Attempt {
 
 /// Tries to take the lock. Waits only while it cannot be said who has it.
 pub(crate) fn take(target: Target) -> Result<Attempt, Error> {
-    let mut give_up_at = None;
-    let mut without_file = 0;
+    let mut undecided_since: Option<Instant> = None;
+    let mut pause = FIRST_PAUSE;
     for _ in 0..RETRIES {
-        let undecided = match step(&target)? {
+        let (holder, patience) = match step(&target)? {
             Step::Locked(file, guard) => return taken(target, file, guard),
             Step::Busy(holder) => return Ok(Attempt::Busy(holder, target)),
             Step::Again => continue,
-            Step::Undecided(holder) => holder,
-            // It may be just letting go; if it is still there when we look again, it lost its file.
-            Step::WithoutFile(holder) => {
-                without_file += 1;
-                if without_file == LOOKS_WITHOUT_FILE {
-                    return Ok(Attempt::Busy(holder, target));
-                }
-                Some(holder)
-            }
+            Step::Undecided(holder) => (holder, UNDECIDED),
+            Step::WithoutFile(holder) => (Some(holder), LETTING_GO),
         };
-        let now = Instant::now();
-        if now >= *give_up_at.get_or_insert(now + UNDECIDED) {
+        if undecided_since.get_or_insert_with(Instant::now).elapsed() >= patience {
             let unknown = || Box::new(Holder::unknown(target.path().to_owned()));
-            return Ok(Attempt::Busy(undecided.unwrap_or_else(unknown), target));
+            return Ok(Attempt::Busy(holder.unwrap_or_else(unknown), target));
         }
-        thread::sleep(UNDECIDED_PAUSE);
+        thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
     Err(Error::hostile(
         target.path(),
@@ -85,7 +79,7 @@ enum Step {
     Again,
     /// Somebody has it; who, may show in a moment.
     Undecided(Option<Box<Holder>>),
-    /// Somebody has the guard but not the file.
+    /// Somebody has the guard but not the file: it lost it, or is just letting go.
     WithoutFile(Box<Holder>),
 }
 

@@ -75,9 +75,9 @@ impl Guard {
     /// Nothing here keeps the file from being removed.
     pub(crate) fn allow_removal(&mut self) {}
 
-    /// Lets go, also of copies that a child has.
+    /// Lets go, also of copies that a child has. Last of the name on which others wait.
     pub(crate) fn release(&mut self) {
-        for socket in [self.by_inode.take(), self.by_path.take()]
+        for socket in [self.by_path.take(), self.by_inode.take()]
             .into_iter()
             .flatten()
         {
