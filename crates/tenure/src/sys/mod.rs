@@ -11,6 +11,10 @@ pub(crate) mod testimony;
 
 #[cfg(not(target_os = "linux"))]
 mod by_identity;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use by_identity as attest;
+#[cfg(not(target_os = "linux"))]
+mod polling;
 
 #[cfg(unix)]
 mod unix;
@@ -25,13 +29,13 @@ pub(crate) use linux::{attest, guard, process, signal};
 #[cfg(target_os = "macos")]
 mod macos;
 #[cfg(target_os = "macos")]
-pub(crate) use macos::{attest, guard, process, signal};
+pub(crate) use macos::{guard, process, signal};
 
 #[cfg(windows)]
 #[expect(unsafe_code, reason = "the Windows API is foreign code")]
 mod windows;
 #[cfg(windows)]
-pub(crate) use windows::{attest, file, guard, inherit, process, signal};
+pub(crate) use windows::{file, guard, inherit, process, signal};
 
 #[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
 compile_error!("tenure supports Linux, macOS and Windows");

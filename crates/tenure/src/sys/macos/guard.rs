@@ -4,9 +4,8 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::thread;
-use std::time::Duration;
 
+pub(crate) use super::super::polling::Waiter;
 use super::super::unix::file::{Directory, LockFile};
 
 #[derive(Debug, Default)]
@@ -48,19 +47,4 @@ pub(crate) enum Seen {
     Nobody,
     #[expect(dead_code, reason = "only Linux can tell")]
     Owner(Option<u32>),
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Waiter;
-
-impl Waiter {
-    pub(crate) fn wait(
-        &mut self,
-        _directory: &Directory,
-        _name: &OsStr,
-        limit: Duration,
-        pause: Duration,
-    ) {
-        thread::sleep(pause.min(limit));
-    }
 }

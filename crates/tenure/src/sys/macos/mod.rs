@@ -1,6 +1,5 @@
 //! macOS: no way to ask who has a `flock`, no abstract sockets, no pidfds.
 
-pub(crate) mod attest;
 pub(crate) mod guard;
 pub(crate) mod process;
 pub(crate) mod signal;

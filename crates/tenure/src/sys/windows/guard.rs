@@ -12,6 +12,7 @@ use windows_sys::Win32::Storage::FileSystem::{
     FILE_FLAG_OPEN_REPARSE_POINT, FILE_SHARE_READ, FILE_SHARE_WRITE,
 };
 
+pub(crate) use super::super::polling::Waiter;
 use super::file::{Directory, LockFile};
 
 /// Somebody may have the file open for deletion: how often to try again.
@@ -68,19 +69,4 @@ pub(crate) enum Seen {
 /// A held file cannot be deleted here, so no owner is ever without one.
 pub(crate) fn look(_directory: &Directory, _name: &OsStr) -> Seen {
     Seen::Nobody
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Waiter;
-
-impl Waiter {
-    pub(crate) fn wait(
-        &mut self,
-        _directory: &Directory,
-        _name: &OsStr,
-        limit: Duration,
-        pause: Duration,
-    ) {
-        thread::sleep(pause.min(limit));
-    }
 }

@@ -1,6 +1,5 @@
 //! Windows: mandatory byte-range locks, share modes, process handles, events, jobs.
 
-pub(crate) mod attest;
 pub(crate) mod file;
 pub(crate) mod guard;
 mod handle;
