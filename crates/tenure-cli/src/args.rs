@@ -23,7 +23,7 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 nobody holds it (statu
 const RUN_EXAMPLES: &str = "\
 Examples:
   # In a crontab: skip this run while the last one is still going.
-  */5 * * * *  tenure run --quiet -E 0 sync -- rsync -a /data backup:/data
+  */5 * * * *  /usr/local/bin/tenure run --quiet -E 0 sync -- rsync -a /data backup:/data
 
   # Wait for at most 30 seconds, then give up with exit code 75.
   tenure run --wait=30 deploy -- ./deploy.sh
@@ -41,13 +41,14 @@ const STATUS_EXAMPLES: &str = "\
 Examples:
   tenure status                       every lock of this user
   tenure status backup --port 8080    these two
-  tenure status --json backup | jq -r .locks[0].pid
+  tenure status --json backup | jq -r '.locks[0].pid'
 
 States: held (verified): the process that the record names has the lock, by the kernel's word.
 held (pid not visible here): its owner is in another PID namespace or on another machine.
 held (another user's), held (owner unknown), suspended: as they say.
 stale: a crashed owner left the file; harmless, the next owner takes it over.
 unreadable: nobody holds it and the file makes no sense; harmless too.
+A lock whose file was deleted while it is held shows only when it is asked for by name.
 Exit codes: 0, or 3 if a key that was asked for is not held.";
 
 const STOP_EXAMPLES: &str = "\
@@ -88,6 +89,9 @@ pub(crate) enum Verb {
     #[command(after_help = STOP_EXAMPLES)]
     Stop(Stop),
     /// Print a completion script for a shell
+    ///
+    /// For bash, put `source <(tenure completions bash)` into ~/.bashrc; for zsh and fish, save the
+    /// script where they look for completions.
     Completions {
         /// bash, elvish, fish, powershell or zsh
         shell: clap_complete::Shell,
@@ -123,10 +127,10 @@ pub(crate) struct Status {
     pub(crate) names: Vec<String>,
 
     /// The key of a port
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Vec<u16>,
 
-    /// This very lock file
+    /// Exactly this lock file
     #[arg(long, value_name = "PATH")]
     pub(crate) file: Vec<PathBuf>,
 
@@ -152,15 +156,15 @@ pub(crate) struct Stop {
 #[derive(Debug, clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct OneKey {
-    /// A name: letters, digits, '.', '_', '-'
+    /// A name: at most 100 of a-z A-Z 0-9 . _ -
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
 
     /// A port number, as a key of its own; no socket is opened
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
 
-    /// This very lock file
+    /// Exactly this lock file. Its content is replaced, and it is removed afterwards
     #[arg(long, value_name = "PATH")]
     pub(crate) file: Option<PathBuf>,
 }

@@ -53,8 +53,6 @@ impl From<tenure::Error> for Failure {
         let failure = Self::new(code, error.to_string());
         if error.is_hostile() {
             failure.hint("remove or repair it, or name another directory with TENURE_DIR or --file")
-        } else if error.io_error().is_some() {
-            failure.hint("TENURE_DIR or --file names another place")
         } else {
             failure
         }

@@ -15,17 +15,6 @@ pub(crate) fn store() -> Store {
     }
 }
 
-/// How to call this program so that it looks into the same store.
-pub(crate) fn program() -> String {
-    match std::env::var_os("TENURE_DIR") {
-        Some(dir) if !dir.is_empty() => {
-            let dir = std::path::absolute(&dir).unwrap_or_else(|_| dir.into());
-            format!("TENURE_DIR={} tenure", quoted(&dir.display().to_string()))
-        }
-        _ => "tenure".to_owned(),
-    }
-}
-
 /// The key that was named, if one was.
 pub(crate) fn named(typed: &OneKey) -> Result<Option<Key>, Error> {
     Ok(match typed {
@@ -70,15 +59,22 @@ pub(crate) fn of_command(command: &[OsString]) -> Result<Key, Error> {
     Key::name(format!("{program}-{hash:016x}"))
 }
 
-/// How to write the key on a command line of ours.
-pub(crate) fn typed(key: &Key, given: &OneKey) -> String {
-    match given {
-        OneKey {
-            port: Some(port), ..
-        } => format!("--port {port}"),
-        // The key's own text is the absolute path.
-        OneKey { file: Some(_), .. } => format!("--file {}", quoted(&key.to_string())),
-        _ => key.to_string(),
+/// What to type to act on this key, from wherever that is typed.
+pub(crate) fn command_line(verb: &str, key: &Key, given: &OneKey) -> String {
+    // The text of a file's key is its absolute path.
+    if given.file.is_some() {
+        return format!("tenure {verb} --file {}", quoted(&key.to_string()));
+    }
+    let store = match std::env::var_os("TENURE_DIR") {
+        Some(dir) if !dir.is_empty() => {
+            let dir = std::path::absolute(&dir).unwrap_or_else(|_| dir.into());
+            format!("TENURE_DIR={} ", quoted(&dir.display().to_string()))
+        }
+        _ => String::new(),
+    };
+    match given.port {
+        Some(port) => format!("{store}tenure {verb} --port {port}"),
+        None => format!("{store}tenure {verb} {key}"),
     }
 }
 

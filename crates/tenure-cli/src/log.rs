@@ -11,13 +11,9 @@ use crate::output;
 /// Prints events that are at least as important as its level.
 struct Printer(Level);
 
-/// Installs the printer for the rest of the run.
-pub(crate) fn install(verbose: bool, quiet: bool) {
-    let level = match (quiet, verbose) {
-        (true, _) => Level::ERROR,
-        (false, false) => Level::WARN,
-        (false, true) => Level::DEBUG,
-    };
+/// Installs the printer for the rest of the run. Warnings are told whatever else is not.
+pub(crate) fn install(verbose: bool) {
+    let level = if verbose { Level::DEBUG } else { Level::WARN };
     let _ = tracing::subscriber::set_global_default(Printer(level));
 }
 
@@ -29,8 +25,12 @@ impl Subscriber for Printer {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line::default();
         event.record(&mut line);
-        let level = event.metadata().level().to_string().to_lowercase();
-        output::say(&format!("{level}: {}{}", line.message, line.fields));
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error: ",
+            Level::WARN => "warning: ",
+            _ => "",
+        };
+        output::say(&format!("{level}{}{}", line.message, line.fields));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

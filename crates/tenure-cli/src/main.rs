@@ -48,10 +48,19 @@ fn real_main() -> i32 {
             };
             // Help into a closed pipe is not a failure.
             let _ = error.print();
+            let words: Vec<_> = std::env::args_os().collect();
+            if code == exit::USAGE
+                && words.get(1).is_some_and(|word| word == "run")
+                && !words.contains(&"--".into())
+            {
+                output::hint(
+                    "the command comes after `--`: tenure run backup -- rsync -a /data /backup",
+                );
+            }
             return code;
         }
     };
-    log::install(args.verbose, args.quiet);
+    log::install(args.verbose);
     let done = match args.verb {
         Verb::Run(run) => commands::run::run(&run, args.quiet),
         Verb::Status(status) => commands::status::status(&status),

@@ -166,9 +166,10 @@ impl fmt::Display for Error {
     }
 }
 
+/// The same text as `Display`: this is what people see when `main` returns an error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.kind.fmt(f)
+        fmt::Display::fmt(self, f)
     }
 }
 

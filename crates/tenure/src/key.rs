@@ -36,7 +36,7 @@ enum Repr {
 impl Key {
     /// A name, shared by everything that uses the same store.
     ///
-    /// Letters, digits, `.`, `_` and `-`, beginning with a letter or a digit, at most 100.
+    /// At most 100 of `a-z A-Z 0-9 . _ -`, beginning with a letter or a digit.
     /// Names that differ only in case are the same key on file systems that ignore case.
     pub fn name(name: impl Into<String>) -> Result<Self, Error> {
         let name = name.into();
@@ -143,7 +143,7 @@ impl fmt::Display for Key {
 fn check_name(name: &str) -> Result<(), Error> {
     let bad = |why| {
         Err(Error::new(Kind::BadKey {
-            key: name.to_owned(),
+            key: name.chars().take(MAX_NAME).collect(),
             why,
         }))
     };
@@ -155,16 +155,16 @@ fn check_name(name: &str) -> Result<(), Error> {
         return bad("it is longer than 100 characters");
     }
     if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-        return bad("it must begin with a letter or a digit");
+        return bad("it must begin with one of a-z, A-Z, 0-9");
     }
     if !name.chars().all(allowed) {
-        return bad("only letters, digits, '.', '_' and '-' are allowed");
+        return bad("only a-z, A-Z, 0-9, '.', '_' and '-' are allowed");
     }
     Ok(())
 }
 
 /// The same key from wherever it is asked for; links are not resolved.
-fn absolute(path: PathBuf) -> PathBuf {
+pub(crate) fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 

@@ -62,3 +62,8 @@ pub use stop::{Stop, Stopped};
 pub use stop_request::StopRequest;
 pub use store::Store;
 pub use watch::Watch;
+
+/// The README's example is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

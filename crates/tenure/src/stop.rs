@@ -156,11 +156,14 @@ impl Stop {
     fn prove(&self, inspection: &Inspection, holder: &Holder) -> Result<Target, Error> {
         let Some(pid) = holder.pid else {
             return Err(self.refuse(match holder.proof {
-                Proof::OtherUser => "it is held by another user's process".to_owned(),
+                Proof::OtherUser => format!("it is held by {holder}; ask them, or use sudo"),
                 Proof::NotVisible => format!("it is held by {holder}; stop it where it runs"),
                 _ => unproven(inspection),
             }));
         };
+        if pid == std::process::id() {
+            return Err(self.refuse("this very process holds it; release it instead"));
+        }
         let record = holder.record.as_ref();
         let identity = record.and_then(|record| {
             if holder.command_only {

@@ -14,12 +14,28 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
         Some(key) => key,
         None => keys::of_command(&args.command)?,
     };
-    let typed = keys::typed(&key, &args.key);
+    if args.wait == Some(None)
+        && args
+            .key
+            .name
+            .as_ref()
+            .is_some_and(|name| name.parse::<f64>().is_ok())
+    {
+        let name = key.to_string();
+        return Err(Failure::new(
+            exit::USAGE,
+            format!("is {name} a name, or the time to wait?"),
+        )
+        .hint(format!(
+            "write `--wait={name}` with an equals sign for the time"
+        )));
+    }
+    let stop = keys::command_line("stop", &key, &args.key);
     let claim = keys::store()
         .claim(&key)
         .program("tenure")
         .verb("run")
-        .stop_command(format!("{} stop {typed}", keys::program()));
+        .stop_command(stop.clone());
     let on_wait = |holder: &Holder| {
         if !quiet {
             output::say(&format!(
@@ -37,11 +53,11 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
         Err(error) if error.is_held() && quiet => return Ok(args.conflict_exit_code.into()),
         Err(error) if error.is_held() => {
             let code = args.conflict_exit_code.into();
-            let stop = error
-                .holder()
-                .and_then(Holder::record)
+            let record = error.holder().and_then(Holder::record);
+            let stop = record
                 .and_then(tenure::Record::stop_command)
-                .map(|command| format!("`{command}` stops it"));
+                .unwrap_or(&stop);
+            let stop = Some(format!("`{stop}` stops it"));
             let wait = args
                 .wait
                 .is_none()
@@ -77,7 +93,9 @@ fn hold(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
             exit::CANNOT_START
         };
         let why = match error.kind() {
-            ErrorKind::NotFound => "it was not found".to_owned(),
+            ErrorKind::NotFound => {
+                "it, or the interpreter in its first line, was not found".to_owned()
+            }
             ErrorKind::PermissionDenied => "it may not be executed".to_owned(),
             _ => error.to_string(),
         };

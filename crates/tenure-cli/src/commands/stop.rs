@@ -14,7 +14,18 @@ pub(crate) fn stop(args: &Stop, quiet: bool) -> Result<i32, Failure> {
         )
         .hint("`tenure status` lists what is held"));
     };
-    let stopped = keys::store()
+    let store = keys::store();
+    let status = store.status(&key)?;
+    if let Some(holder) = status
+        .holder()
+        .filter(|holder| holder.is_suspended() && !quiet)
+        && let Some(pid) = holder.pid()
+    {
+        output::say(&format!(
+            "pid {pid} is suspended; it cannot answer before `kill -CONT {pid}`"
+        ));
+    }
+    let stopped = store
         .stop(&key)
         .timeout(args.timeout)
         .force(args.force)
@@ -37,15 +48,15 @@ pub(crate) fn stop(args: &Stop, quiet: bool) -> Result<i32, Failure> {
         Ok(Stopped::Cleaned { .. }) => format!("{key}: nobody holds it; removed a stale file"),
         Ok(_) => format!("{key}: nobody holds it"),
         Err(error) => {
-            let again = format!(
-                "`tenure stop --force {}` kills it",
-                keys::typed(&key, &args.key)
-            );
-            let by_force =
-                !args.force && (error.is_timeout() || error.to_string().contains("by force"));
+            let by_force = error.is_timeout() || error.to_string().contains("by force");
+            let refused = error.is_stop_refused();
             let failure = Failure::from(error);
-            return Err(if by_force {
-                failure.hint(again)
+            return Err(if by_force && !args.force {
+                let again = keys::command_line("stop --force", &key, &args.key);
+                failure.hint(format!("`{again}` kills it"))
+            } else if refused {
+                let path = status.path().display();
+                failure.hint(format!("`fuser -v {path}` shows who has its file open"))
             } else {
                 failure
             });

@@ -101,6 +101,22 @@ fn status_of_a_deleted_file_says_held_and_gone() {
     assert_status_says_gone(delete);
 }
 
+fn delete_directory(here: &Place) {
+    fs::remove_dir_all(here.locks()).unwrap();
+}
+
+// Command: not even then does it say that the key is free.
+#[test]
+fn status_of_a_deleted_directory_says_held_and_gone() {
+    assert_status_says_gone(delete_directory);
+}
+
+// T8
+#[test]
+fn stop_works_when_the_directory_was_deleted() {
+    assert_stop_works(delete_directory);
+}
+
 // Command
 #[test]
 fn status_of_a_renamed_file_says_held_and_gone() {

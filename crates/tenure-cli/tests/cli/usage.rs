@@ -129,3 +129,12 @@ fn an_unknown_shell_is_wrong_usage() {
     assert_eq!((outcome.code, outcome.text()), (Some(2), String::new()));
     assert!(outcome.stderr.contains("tcl"), "{outcome:?}");
 }
+
+// Command: the most likely slips are told how to mend them.
+#[test]
+fn a_forgotten_separator_and_a_forgotten_equals_sign_are_explained() {
+    assert_names(&refused("run backup echo hi"), "comes after `--`");
+    assert_names(&refused("run backup"), "comes after `--`");
+    assert_names(&refused("run --wait 60 -- true"), "--wait=60");
+    assert_names(&refused("run --port 0 -- true"), "0");
+}

@@ -1,30 +1,39 @@
 //! T10: guards behave. T12: and leave nothing open.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 
 use tenure::{Key, Tenure};
 use tracing::field::{Field, Visit};
 
 use crate::Scene;
 
-/// Keeps what is logged.
-#[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<String>>);
+/// What this thread logs while it captures.
+struct Log;
 
-impl Log {
-    pub(crate) fn text(&self) -> String {
-        self.0.lock().unwrap().clone()
-    }
+thread_local! {
+    static CAPTURED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-impl Visit for Log {
+/// Everything that is logged meanwhile by this thread.
+pub(crate) fn logged<T>(act: impl FnOnce() -> T) -> (T, String) {
+    // One subscriber for the whole process: those for a scope miss events when others come and go.
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
+    CAPTURED.set(Some(String::new()));
+    let result = act();
+    (result, CAPTURED.take().unwrap())
+}
+
+struct Line<'a>(&'a mut String);
+
+impl Visit for Line<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        let mut text = self.0.lock().unwrap();
         if field.name() == "message" {
-            write!(text, "{value:?}").unwrap();
+            write!(self.0, "{value:?}").unwrap();
         } else {
-            write!(text, " {}={value:?}", field.name()).unwrap();
+            write!(self.0, " {}={value:?}", field.name()).unwrap();
         }
     }
 }
@@ -34,8 +43,12 @@ impl tracing::Subscriber for Log {
         true
     }
     fn event(&self, event: &tracing::Event<'_>) {
-        write!(self.0.lock().unwrap(), "\n{} ", event.metadata().level()).unwrap();
-        event.record(&mut self.clone());
+        CAPTURED.with_borrow_mut(|captured| {
+            if let Some(text) = captured {
+                write!(text, "\n{} ", event.metadata().level()).unwrap();
+                event.record(&mut Line(text));
+            }
+        });
     }
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
         tracing::span::Id::from_u64(1)
@@ -142,6 +155,7 @@ fn a_program_that_is_started_meanwhile_does_not_inherit_the_lock() {
 #[cfg(unix)]
 #[test]
 fn a_watch_tells_once_when_the_file_is_lost_and_never_otherwise() {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
     let scene = Scene::new();

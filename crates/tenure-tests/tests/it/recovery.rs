@@ -56,14 +56,11 @@ fn the_takeover_is_logged_with_the_old_record() {
     let mut owner = scene.owner();
     let pid = owner.pid();
     owner.kill();
-    let log = crate::guard::Log::default();
-    let tenure = tracing::subscriber::with_default(log.clone(), || scene.take().unwrap());
-    let text = log.text();
-    assert!(
-        text.contains("WARN taking over") && text.contains(&format!("pid={pid}")),
-        "{text}"
-    );
+    let (tenure, text) = crate::guard::logged(|| scene.take().unwrap());
+    assert!(text.contains("WARN taking over"), "{text}");
+    assert!(text.contains(&format!("pid={pid}")), "{text}");
     assert!(text.contains("DEBUG acquired"), "{text}");
-    tracing::subscriber::with_default(log.clone(), || tenure.release().unwrap());
-    assert!(log.text().contains("DEBUG released"), "{}", log.text());
+    let (released, text) = crate::guard::logged(|| tenure.release());
+    released.unwrap();
+    assert!(text.contains("DEBUG released"), "{text}");
 }

@@ -72,15 +72,9 @@ fn another_users_socket_does_not_keep_us_out() {
     for full in [false, true] {
         let scene = Scene::new();
         let mut squatter = squat(&guard_names(&scene), full);
-        let log = crate::guard::Log::default();
-        let tenure =
-            tracing::subscriber::with_default(log.clone(), || scene.take().expect("ignored"));
-        assert!(
-            log.text()
-                .contains("WARN no second guard can be had: another user"),
-            "{}",
-            log.text()
-        );
+        let (tenure, text) = crate::guard::logged(|| scene.take().expect("ignored"));
+        let warning = "WARN no second guard can be had: another user";
+        assert!(text.contains(warning), "{text}");
         assert!(
             scene.take().unwrap_err().is_held(),
             "the file lock still decides"

@@ -266,6 +266,7 @@ impl Held {
         // Somebody else's file by now, or none: not ours to remove.
         if self.file.is_at(&self.directory, &self.name)? {
             self.guard.allow_removal();
+            self.file.blank_before_removal()?;
             self.directory.remove(&self.name)?;
         }
         Ok(())

@@ -115,14 +115,23 @@ pub(crate) fn inspect(place: &Place, key: &Key) -> Result<Inspection, Error> {
             best = Some(found);
         }
     }
-    Ok(best.unwrap_or_else(|| Inspection {
+    if let Some(best) = best {
+        return Ok(best);
+    }
+    let path = place.path_of(key);
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let state = match guard::look_without_directory(dir, &key.file_name()) {
+        Seen::Owner(pid) => State::Held(owner_without_file(&path, key, pid)),
+        Seen::Nobody => State::Free,
+    };
+    Ok(Inspection {
         status: Status {
             key: key.clone(),
-            path: place.path_of(key),
-            state: State::Free,
+            path,
+            state,
         },
         file: None,
-    }))
+    })
 }
 
 pub(crate) fn list(place: &Place) -> Result<Vec<Status>, Error> {

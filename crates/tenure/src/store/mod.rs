@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::claim::Claim;
 use crate::error::Error;
 use crate::holder::Status;
-use crate::key::Key;
+use crate::key::{Key, absolute};
 use crate::stop::Stop;
 
 pub(crate) use file::{Attempt, FilePlace, Held, Previous, take};
@@ -55,7 +55,7 @@ impl Store {
     /// to the administrator.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self {
-            place: Place::Given(dir.into()),
+            place: Place::Given(absolute(dir.into())),
         }
     }
 
@@ -99,7 +99,8 @@ impl Store {
 }
 
 /// The store that named locks of no particular program live in: `tenure` in the system's
-/// temporary directory.
+/// temporary directory. The command `tenure` uses it too, unless `TENURE_DIR` names another
+/// directory; the library does not look at that variable.
 impl Default for Store {
     fn default() -> Self {
         Self {

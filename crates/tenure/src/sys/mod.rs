@@ -10,7 +10,7 @@
 pub(crate) mod testimony;
 
 #[cfg(not(target_os = "linux"))]
-mod by_identity;
+pub(crate) mod by_identity;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use by_identity as attest;
 #[cfg(not(target_os = "linux"))]

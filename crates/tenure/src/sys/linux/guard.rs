@@ -10,6 +10,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -136,13 +137,20 @@ pub(crate) enum Seen {
 pub(crate) fn look(directory: &Directory, name: &OsStr) -> Seen {
     let by_inode = guard_name::by_inode(directory, name).ok();
     let by_path = guard_name::by_path(directory, name).ok().flatten();
-    let owner = by_inode
-        .iter()
-        .chain(&by_path)
-        .find_map(|address| match peer(address) {
-            Ok(Peer::Owner(pid)) => Some(pid),
-            Ok(Peer::Stranger | Peer::Silent) | Err(_) => None,
-        });
+    seen(by_inode.iter().chain(&by_path))
+}
+
+/// The same when not even the directory is there.
+pub(crate) fn look_without_directory(dir: &Path, name: &OsStr) -> Seen {
+    let by_path = guard_name::by_path_of_missing(dir, name).ok().flatten();
+    seen(by_path.iter())
+}
+
+fn seen<'a>(mut addresses: impl Iterator<Item = &'a SocketAddrUnix>) -> Seen {
+    let owner = addresses.find_map(|address| match peer(address) {
+        Ok(Peer::Owner(pid)) => Some(pid),
+        Ok(Peer::Stranger | Peer::Silent) | Err(_) => None,
+    });
     owner.map_or(Seen::Nobody, Seen::Owner)
 }
 

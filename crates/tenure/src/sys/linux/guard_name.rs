@@ -5,8 +5,9 @@
 //! this root directory and this mount namespace see it: the same when the directory itself was
 //! removed and made anew, and never that of another container's directory with the same path.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::io;
+use std::path::Path;
 
 use rustix::net::SocketAddrUnix;
 use rustix::process::geteuid;
@@ -26,16 +27,30 @@ pub(super) fn by_inode(directory: &Directory, name: &OsStr) -> io::Result<Socket
 
 /// The name that outlasts the directory. `None`: there is no `/proc` to ask.
 pub(super) fn by_path(directory: &Directory, name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
-    let link = |path: &str| rustix::fs::readlink(path, Vec::new()).ok();
-    let path = link(&format!("/proc/self/fd/{}", directory.as_raw_fd()));
-    let (Some(path), Some(mounts)) = (path, link("/proc/self/ns/mnt")) else {
+    match link(&format!("/proc/self/fd/{}", directory.as_raw_fd())) {
+        Some(path) => by_resolved_path(path.as_bytes(), name),
+        None => Ok(None),
+    }
+}
+
+/// The same for a directory that is no longer there.
+pub(super) fn by_path_of_missing(dir: &Path, name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
+    let (Some(parent), Some(last)) = (dir.parent(), dir.file_name()) else {
+        return Ok(None);
+    };
+    let path = parent.canonicalize()?.join(last);
+    by_resolved_path(path.as_os_str().as_encoded_bytes(), name)
+}
+
+fn by_resolved_path(path: &[u8], name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
+    let Some(mounts) = link("/proc/self/ns/mnt") else {
         return Ok(None);
     };
     let root = rustix::fs::stat("/")?;
     let root = format!("{:x}:{:x}", root.st_dev, root.st_ino);
     // None of the parts can hold a zero byte.
     let parts = [
-        path.as_bytes(),
+        path,
         mounts.as_bytes(),
         root.as_bytes(),
         name.as_encoded_bytes(),
@@ -43,6 +58,10 @@ pub(super) fn by_path(directory: &Directory, name: &OsStr) -> io::Result<Option<
     let hash = hash(&parts.join(&0));
     let full = format!("tenure/{}/path/{hash:032x}", geteuid().as_raw());
     Ok(Some(SocketAddrUnix::new_abstract_name(full.as_bytes())?))
+}
+
+fn link(path: &str) -> Option<CString> {
+    rustix::fs::readlink(path, Vec::new()).ok()
 }
 
 /// A name that is too long, or would break the lines of `/proc/net/unix`, is hashed.

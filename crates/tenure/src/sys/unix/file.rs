@@ -346,6 +346,11 @@ impl LockFile {
         Ok(())
     }
 
+    /// A removed file has no name here, so nobody can come across its record.
+    pub(crate) fn blank_before_removal(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn flock(&self, operation: FlockOperation) -> io::Result<bool> {
         match rustix::io::retry_on_intr(|| rustix::fs::flock(&self.fd, operation)) {
             Ok(()) => Ok(true),

@@ -302,6 +302,12 @@ impl LockFile {
         Ok(())
     }
 
+    /// A removed file may keep its name until the last handle is closed. Whoever comes across it
+    /// must not take its record for that of an owner: the process that wrote it lives.
+    pub(crate) fn blank_before_removal(&self) -> io::Result<()> {
+        self.file.set_len(0)
+    }
+
     fn lock(&self, kind: u32) -> io::Result<bool> {
         let mut place = locked_byte();
         let flags = kind | LOCKFILE_FAIL_IMMEDIATELY;
