@@ -102,7 +102,7 @@ fn status_of_a_deleted_file_says_held_and_gone() {
 }
 
 fn delete_directory(here: &Place) {
-    fs::remove_dir_all(here.locks()).unwrap();
+    fs::remove_dir_all(here.locks()).expect("it is removed");
 }
 
 // Command: not even then does it say that the key is free.
