@@ -17,3 +17,10 @@ pub(crate) use unix::{Relay, ignore_broken_pipes};
 mod windows;
 #[cfg(windows)]
 pub(crate) use windows::Relay;
+
+#[cfg(unix)]
+#[path = "shell_unix.rs"]
+pub(crate) mod shell;
+#[cfg(windows)]
+#[path = "shell_windows.rs"]
+pub(crate) mod shell;

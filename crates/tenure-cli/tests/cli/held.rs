@@ -51,7 +51,9 @@ fn the_hint_for_a_port_and_for_a_file_is_a_command_that_works() {
     );
     let refused = here.tenure("run --file").arg(&file).arg("--");
     let refused = refused.args(exit_with(0)).finish();
-    let quoted = format!("tenure stop --file '{}'`", file.display());
+    // As the system's own shell wants it.
+    let quote = if cfg!(windows) { '"' } else { '\'' };
+    let quoted = format!("tenure stop --file {quote}{}{quote}`", file.display());
     assert!(refused.stderr.contains(&quoted), "{refused:?}");
 }
 

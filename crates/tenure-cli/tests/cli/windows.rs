@@ -15,7 +15,7 @@ fn stop_is_refused_and_names_force() {
     let refused = here.tenure("stop x").finish();
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("by force"), "{refused:?}");
-    let hint = "hint: `tenure stop --force x`";
+    let hint = "tenure stop --force x`";
     assert!(refused.stderr.contains(hint), "{refused:?}");
     assert!(owner.process.is_running());
 }
