@@ -8,36 +8,46 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-/// What is passed on: everything that a person or a program sends, and not what the kernel sends
-/// for what a process did itself (faults, children, the terminal's read and write checks).
-#[cfg(target_os = "linux")]
-fn relayed() -> impl Iterator<Item = libc::c_int> {
-    COMMON
-        .into_iter()
-        .chain([libc::SIGPWR])
-        .chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
-}
-
-#[cfg(target_os = "macos")]
-fn relayed() -> impl Iterator<Item = libc::c_int> {
-    COMMON.into_iter().chain([libc::SIGINFO])
-}
-
-const COMMON: [libc::c_int; 13] = [
+/// What is passed on, together with `rare`: everything that a person or a program sends, and not
+/// what the kernel sends for what a process did itself (faults, children, the terminal's checks).
+const COMMON: [libc::c_int; 9] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
     libc::SIGTERM,
     libc::SIGUSR1,
     libc::SIGUSR2,
-    libc::SIGALRM,
-    libc::SIGVTALRM,
-    libc::SIGPROF,
-    libc::SIGIO,
     libc::SIGCONT,
     libc::SIGTSTP,
     libc::SIGWINCH,
 ];
+
+/// Caught only once the command runs: every handler that is there before makes its start slower.
+#[cfg(target_os = "linux")]
+fn rare() -> impl Iterator<Item = libc::c_int> {
+    let others = [
+        libc::SIGALRM,
+        libc::SIGVTALRM,
+        libc::SIGPROF,
+        libc::SIGIO,
+        libc::SIGPWR,
+    ];
+    others
+        .into_iter()
+        .chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
+
+#[cfg(target_os = "macos")]
+fn rare() -> impl Iterator<Item = libc::c_int> {
+    [
+        libc::SIGALRM,
+        libc::SIGVTALRM,
+        libc::SIGPROF,
+        libc::SIGIO,
+        libc::SIGINFO,
+    ]
+    .into_iter()
+}
 
 /// The command, while it can be signalled: from its start until it has ended, not yet reaped.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
@@ -62,11 +72,7 @@ pub(crate) struct Relay {
 
 impl Relay {
     pub(crate) fn install() -> Self {
-        for signal in relayed() {
-            if replace(signal, handler()) == libc::SIG_IGN {
-                replace(signal, libc::SIG_IGN);
-            }
-        }
+        COMMON.into_iter().for_each(catch);
         // With SIGCHLD ignored, the command's exit code would be thrown away. SIGPIPE is reset by
         // the standard library when it starts a command.
         let child_ignored = replace(libc::SIGCHLD, libc::SIG_DFL) == libc::SIG_IGN;
@@ -105,10 +111,14 @@ impl Relay {
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
         COMMAND.store(pid, Ordering::SeqCst);
         let early = EARLY.swap(0, Ordering::SeqCst);
-        for signal in relayed().filter(|signal| early & bit(*signal) != 0) {
+        for signal in COMMON
+            .into_iter()
+            .filter(|signal| early & bit(*signal) != 0)
+        {
             // SAFETY: the command is our child and not yet reaped.
             unsafe { libc::kill(pid, signal) };
         }
+        rare().for_each(catch);
         wait_without_reaping(pid)?;
         // From here on its number may be given to another process.
         COMMAND.store(0, Ordering::SeqCst);
@@ -213,6 +223,13 @@ unsafe fn stop_like_everyone() {
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const only, std::ptr::null_mut());
     }
     replace(libc::SIGTSTP, handler());
+}
+
+/// Passes a signal on, unless it is ignored.
+fn catch(signal: libc::c_int) {
+    if replace(signal, handler()) == libc::SIG_IGN {
+        replace(signal, libc::SIG_IGN);
+    }
 }
 
 fn handler() -> libc::sighandler_t {

@@ -33,7 +33,7 @@ const UNDECIDED_PAUSE: Duration = Duration::from_micros(500);
 #[derive(Debug, Default)]
 pub(crate) struct Guard {
     by_inode: Option<OwnedFd>,
-    by_path: Option<OwnedFd>,
+    by_place: Option<OwnedFd>,
 }
 
 /// The outcome of taking the guard.
@@ -53,9 +53,9 @@ impl Guard {
             Bound::Nobodys => {}
             Bound::Owners(pid) => return Ok(Take::Held(pid)),
         }
-        if let Some(address) = guard_name::by_path(directory, name)? {
+        if let Some(address) = guard_name::by_place(directory, name)? {
             match bind(&address)? {
-                Bound::Ours(socket) => guard.by_path = Some(socket),
+                Bound::Ours(socket) => guard.by_place = Some(socket),
                 Bound::Nobodys => {}
                 Bound::Owners(pid) => {
                     guard.release();
@@ -63,7 +63,7 @@ impl Guard {
                 }
             }
         }
-        if guard.by_inode.is_none() && guard.by_path.is_none() {
+        if guard.by_inode.is_none() && guard.by_place.is_none() {
             tracing::warn!(
                 path = %directory.path().join(name).display(),
                 "no second guard can be had: another user has bound its names, or sockets are \
@@ -78,7 +78,7 @@ impl Guard {
 
     /// Lets go, also of copies that a child has. Last of the name on which others wait.
     pub(crate) fn release(&mut self) {
-        for socket in [self.by_path.take(), self.by_inode.take()]
+        for socket in [self.by_place.take(), self.by_inode.take()]
             .into_iter()
             .flatten()
         {
@@ -89,7 +89,7 @@ impl Guard {
     /// What a command under the tenure gets a copy of. Only one: if the command leaves a daemon
     /// behind, that one stays bound for good, and the next owner must do with the other.
     pub(crate) fn inheritable(&self) -> Option<BorrowedFd<'_>> {
-        self.by_path.as_ref().map(AsFd::as_fd)
+        self.by_place.as_ref().map(AsFd::as_fd)
     }
 }
 
@@ -136,14 +136,14 @@ pub(crate) enum Seen {
 /// Whether a live owner has the guard, though no file says so.
 pub(crate) fn look(directory: &Directory, name: &OsStr) -> Seen {
     let by_inode = guard_name::by_inode(directory, name).ok();
-    let by_path = guard_name::by_path(directory, name).ok().flatten();
-    seen(by_inode.iter().chain(&by_path))
+    let by_place = guard_name::by_place(directory, name).ok().flatten();
+    seen(by_inode.iter().chain(&by_place))
 }
 
 /// The same when not even the directory is there.
 pub(crate) fn look_without_directory(dir: &Path, name: &OsStr) -> Seen {
-    let by_path = guard_name::by_path_of_missing(dir, name).ok().flatten();
-    seen(by_path.iter())
+    let by_place = guard_name::by_place_of_missing(dir, name).ok().flatten();
+    seen(by_place.iter())
 }
 
 fn seen<'a>(mut addresses: impl Iterator<Item = &'a SocketAddrUnix>) -> Seen {

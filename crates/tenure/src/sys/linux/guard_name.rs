@@ -1,14 +1,15 @@
 //! The names of the second guard.
 //!
 //! Two, so that one is left whatever is replaced from outside. By the directory's inode: the same
-//! for everyone who shares the directory, by whatever path, and for nobody else. By its path, as
-//! this root directory and this mount namespace see it: the same when the directory itself was
-//! removed and made anew, and never that of another container's directory with the same path.
+//! for everyone who shares the directory, by whatever path, and for nobody else. By its place, which
+//! is its parent's inode and its own name there: the same when the directory itself was removed and
+//! made anew, and never that of another container's directory with the same path.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
+use rustix::fs::Stat;
 use rustix::net::SocketAddrUnix;
 use rustix::process::geteuid;
 
@@ -20,48 +21,36 @@ const LONGEST_NAME: usize = 107;
 /// The name that lasts as long as the directory.
 pub(super) fn by_inode(directory: &Directory, name: &OsStr) -> io::Result<SocketAddrUnix> {
     let id = directory.id();
-    let prefix = format!("tenure/{}/{:x}:{:x}/", geteuid().as_raw(), id.dev, id.ino);
-    let full = readable_or_hashed(&prefix, name.as_encoded_bytes());
-    Ok(SocketAddrUnix::new_abstract_name(&full)?)
+    address(id.dev, id.ino, name.as_encoded_bytes())
 }
 
-/// The name that outlasts the directory. `None`: there is no `/proc` to ask.
-pub(super) fn by_path(directory: &Directory, name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
-    match link(&format!("/proc/self/fd/{}", directory.as_raw_fd())) {
-        Some(path) => by_resolved_path(path.as_bytes(), name),
+/// The name that outlasts the directory. `None`: the directory is not named by a name.
+pub(super) fn by_place(directory: &Directory, name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
+    by_parent(&directory.parent()?, directory.path(), name)
+}
+
+/// The same for a directory that is no longer there.
+pub(super) fn by_place_of_missing(dir: &Path, name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
+    match dir.parent() {
+        Some(parent) => by_parent(&rustix::fs::stat(parent)?, dir, name),
         None => Ok(None),
     }
 }
 
-/// The same for a directory that is no longer there.
-pub(super) fn by_path_of_missing(dir: &Path, name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
-    let (Some(parent), Some(last)) = (dir.parent(), dir.file_name()) else {
+fn by_parent(parent: &Stat, dir: &Path, name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
+    let Some(dir) = dir.file_name() else {
         return Ok(None);
     };
-    let path = parent.canonicalize()?.join(last);
-    by_resolved_path(path.as_os_str().as_encoded_bytes(), name)
+    // No file has a name like this, so it is never one by inode.
+    let place = [dir.as_encoded_bytes(), name.as_encoded_bytes()].join(&b'/');
+    address(parent.st_dev, parent.st_ino, &place).map(Some)
 }
 
-fn by_resolved_path(path: &[u8], name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
-    let Some(mounts) = link("/proc/self/ns/mnt") else {
-        return Ok(None);
-    };
-    let root = rustix::fs::stat("/")?;
-    let root = format!("{:x}:{:x}", root.st_dev, root.st_ino);
-    // None of the parts can hold a zero byte.
-    let parts = [
-        path,
-        mounts.as_bytes(),
-        root.as_bytes(),
-        name.as_encoded_bytes(),
-    ];
-    let hash = hash(&parts.join(&0));
-    let full = format!("tenure/{}/path/{hash:032x}", geteuid().as_raw());
-    Ok(Some(SocketAddrUnix::new_abstract_name(full.as_bytes())?))
-}
-
-fn link(path: &str) -> Option<CString> {
-    rustix::fs::readlink(path, Vec::new()).ok()
+fn address(dev: u64, ino: u64, name: &[u8]) -> io::Result<SocketAddrUnix> {
+    let prefix = format!("tenure/{}/{dev:x}:{ino:x}/", geteuid().as_raw());
+    Ok(SocketAddrUnix::new_abstract_name(&readable_or_hashed(
+        &prefix, name,
+    ))?)
 }
 
 /// A name that is too long, or would break the lines of `/proc/net/unix`, is hashed.

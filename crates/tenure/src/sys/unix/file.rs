@@ -124,9 +124,10 @@ impl Directory {
         self.id
     }
 
+    /// The directory that this one is in.
     #[cfg(target_os = "linux")]
-    pub(crate) fn as_raw_fd(&self) -> i32 {
-        self.fd.as_raw_fd()
+    pub(crate) fn parent(&self) -> io::Result<Stat> {
+        Ok(rustix::fs::statat(&self.fd, "..", AtFlags::empty())?)
     }
 
     /// Keeps cleaners of temporary directories away for as long as the directory is open: they
