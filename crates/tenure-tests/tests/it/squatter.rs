@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::{Scene, Stranger, root};
 
@@ -92,8 +92,7 @@ fn names_that_are_bound_but_do_not_answer_keep_nobody_out() {
     let silent: Vec<OwnedFd> = guard_names(&scene)
         .iter()
         .map(|name| {
-            let socket =
-                rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+            let socket = unix_socket();
             let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
             rustix::net::bind(&socket, &address).unwrap();
             socket
@@ -105,12 +104,19 @@ fn names_that_are_bound_but_do_not_answer_keep_nobody_out() {
     drop(silent);
 }
 
+/// Not for the children of other tests, which would keep its name bound.
+fn unix_socket() -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .expect("a socket")
+}
+
 /// One name is enough to keep a second owner out when the file is deleted.
 #[test]
 fn with_one_name_taken_the_other_still_guards() {
     let scene = Scene::new();
     for name in guard_names(&scene) {
-        let silent = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        let silent = unix_socket();
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
         rustix::net::bind(&silent, &address).unwrap();
         let owner = scene.owner();
