@@ -1,0 +1,126 @@
+//! What the server says about itself.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Response, StatusCode, header, request};
+use http_body_util::Full;
+use serde_json::{Value, json};
+
+use crate::app::Shared;
+use crate::balance::{Backend, State};
+use crate::request::{Refusal, json_response};
+
+/// Answers what is not under `/v1/`.
+pub(crate) fn answer(
+    shared: &Shared,
+    head: &request::Parts,
+    peer: SocketAddr,
+    local: SocketAddr,
+) -> Result<Response<Full<Bytes>>, Refusal> {
+    let path = head.uri.path();
+    let known = matches!(path, "/" | "/healthz" | "/readyz" | "/status");
+    if known && head.method != Method::GET && head.method != Method::HEAD {
+        return Err(Refusal::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            format!("{path} answers GET only."),
+        )
+        .allow("GET, HEAD"));
+    }
+    match path {
+        "/" => Ok(greeting()),
+        "/healthz" => Ok(json_response(StatusCode::OK, healthz(shared).to_string())),
+        "/readyz" => Ok(readyz(shared)),
+        "/status" if is_this_machine(peer, local) => {
+            Ok(json_response(StatusCode::OK, status(shared).to_string()))
+        }
+        "/status" => Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            "/status is for this machine alone; ask /healthz or /readyz.",
+        )),
+        _ => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            format!("Nothing is served at {path}; the API is under /v1/, for example /v1/models."),
+        )),
+    }
+}
+
+fn greeting() -> Response<Full<Bytes>> {
+    let text = concat!(
+        "llmlb ",
+        env!("CARGO_PKG_VERSION"),
+        " is running. OpenAI-compatible clients use this address with /v1 as their base URL.\n"
+    );
+    let mut response = Response::new(Full::from(text));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}
+
+/// The process lives.
+fn healthz(shared: &Shared) -> Value {
+    json!({ "status": word(shared) })
+}
+
+/// Requests would be served.
+fn readyz(shared: &Shared) -> Response<Full<Bytes>> {
+    let up = shared.pool.table().up();
+    let ready = up > 0 && !shared.is_draining();
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    json_response(
+        status,
+        json!({ "ready": ready, "status": word(shared), "backends_up": up }).to_string(),
+    )
+}
+
+/// What `llmlb status` shows: docs/status-json.md.
+fn status(shared: &Shared) -> Value {
+    let table = shared.pool.table();
+    json!({
+        "status": word(shared),
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "uptime_ms": u64::try_from(shared.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        "in_flight": shared.requests.now(),
+        "requests": shared.requests.ever(),
+        "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
+    })
+}
+
+fn backend(backend: &Backend) -> Value {
+    let (models, error) = match backend.state() {
+        State::Up(models) => (models.len(), None),
+        State::Down(why) => (0, Some(why)),
+    };
+    json!({
+        "name": backend.name,
+        "url": backend.url.to_string(),
+        "up": error.is_none(),
+        "models": models,
+        "in_flight": backend.outstanding(),
+        "requests": backend.requests(),
+        "error": error,
+    })
+}
+
+fn word(shared: &Shared) -> &'static str {
+    if shared.is_draining() {
+        "draining"
+    } else {
+        "ok"
+    }
+}
+
+/// Whether the other end is on this machine: over the loopback, or to an address of its own.
+fn is_this_machine(peer: SocketAddr, local: SocketAddr) -> bool {
+    let peer = peer.ip().to_canonical();
+    peer.is_loopback() || peer == local.ip().to_canonical()
+}

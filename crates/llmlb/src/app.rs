@@ -1,0 +1,164 @@
+//! The server, from its start to its end: backends, health, workers, drain.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::balance::{Backend, Pool};
+use crate::config::{self, Config};
+use crate::demo;
+use crate::forward;
+use crate::health::Watcher;
+use crate::request::Counter;
+use crate::sys::signals::Signals;
+use crate::worker::{Orders, Workers};
+
+/// How often a server that drains says how far it is.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+
+/// What every request can see.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) requests: Counter,
+    pub(crate) started: Instant,
+    pub(crate) max_body: usize,
+    draining: CancellationToken,
+}
+
+impl Shared {
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+}
+
+/// A running server.
+pub(crate) struct App {
+    pub(crate) shared: Arc<Shared>,
+    workers: Workers,
+    orders: Orders,
+    /// Probes, and the demo's backends.
+    tasks: TaskTracker,
+    /// Ends the probes.
+    stop_probes: CancellationToken,
+    /// Ends the demo's backends, which serve until the last request is done.
+    stop_demo: CancellationToken,
+    drain_timeout: Duration,
+}
+
+/// How the server ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Every request was served to its end.
+    Drained,
+    /// The time was up while so many requests were being served.
+    TimedOut(usize),
+    /// It was told twice, while so many requests were being served.
+    ToldTwice(usize),
+}
+
+impl App {
+    /// Starts everything. Requests are served when this returns.
+    pub(crate) async fn start(
+        config: &Config,
+        demo: bool,
+        listener: TcpListener,
+    ) -> io::Result<Self> {
+        let tasks = TaskTracker::new();
+        let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
+        let mut backends = config.backends.clone();
+        if demo {
+            for backend in demo::start(&tasks, stop_demo.clone()).await? {
+                backends.extend(demo_backend(&backend));
+            }
+        }
+        let discover = backends.is_empty();
+        let pool = Arc::new(Pool::new(backends.into_iter().map(Backend::new)));
+        let watcher = Watcher {
+            pool: Arc::clone(&pool),
+            client: forward::client(config.upstream.connect_timeout, tasks.clone()),
+            interval: config.upstream.probe_interval,
+            tasks: tasks.clone(),
+            stop: stop_probes.clone(),
+        };
+        watcher.start().await;
+        if discover {
+            watcher.discover(listener.local_addr()?.port()).await;
+        }
+        let orders = Orders {
+            drain: CancellationToken::new(),
+            cut: CancellationToken::new(),
+            connect_timeout: config.upstream.connect_timeout,
+        };
+        let shared = Arc::new(Shared {
+            pool,
+            requests: Counter::default(),
+            started: Instant::now(),
+            max_body: config.server.max_body,
+            draining: orders.drain.clone(),
+        });
+        let workers = Workers::start(config.server.workers, &listener, &shared, &orders)?;
+        Ok(Self {
+            shared,
+            workers,
+            orders,
+            tasks,
+            stop_probes,
+            stop_demo,
+            drain_timeout: config.server.drain_timeout,
+        })
+    }
+
+    /// Returns when the workers have ended by themselves, which is a failure.
+    pub(crate) async fn broken(&mut self) {
+        self.workers.ended().await;
+    }
+
+    /// Accepts no more, and waits until the last request is done, the time is up, or somebody
+    /// asks again.
+    ///
+    /// `report` hears again and again how many requests are in flight.
+    pub(crate) async fn drain(
+        mut self,
+        signals: &mut Signals,
+        mut report: impl FnMut(usize),
+    ) -> Ended {
+        self.stop_probes.cancel();
+        self.orders.drain.cancel();
+        let requests = self.shared.requests.clone();
+        let reporting = async {
+            loop {
+                sleep(REPORT_EVERY).await;
+                report(requests.now());
+            }
+        };
+        let ended = tokio::select! {
+            () = self.workers.ended() => Ended::Drained,
+            () = sleep(self.drain_timeout) => Ended::TimedOut(requests.now()),
+            _ = signals.next() => Ended::ToldTwice(requests.now()),
+            () = reporting => Ended::Drained, // never
+        };
+        self.orders.cut.cancel();
+        if matches!(ended, Ended::TimedOut(_)) {
+            // Clients see their connections closed, rather than nothing.
+            self.workers.ended().await;
+        }
+        self.stop_demo.cancel();
+        self.tasks.close();
+        ended
+    }
+}
+
+fn demo_backend(backend: &demo::DemoBackend) -> Option<config::Backend> {
+    Some(config::Backend {
+        name: backend.name.to_owned(),
+        url: config::BackendUrl::parse(&format!("http://{}", backend.address)).ok()?,
+        models: None,
+        api_key: None,
+    })
+}

@@ -1,0 +1,173 @@
+//! `llmlb check`
+
+use crate::config::{self, Config, Flags, Problems};
+
+use super::args::Check;
+use super::exit::{self, Failure};
+use super::output;
+
+pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
+    let flags = Flags {
+        config: args.config.clone(),
+        ..Flags::default()
+    };
+    let config = config::load(&flags).map_err(|problems| refused(&problems))?;
+    if !quiet {
+        output::data(&report(&config))?;
+    }
+    Ok(exit::DONE)
+}
+
+/// How many problems there are, then one line for each.
+pub(super) fn refused(problems: &Problems) -> Failure {
+    let count = match problems.len() {
+        1 => "1 problem".to_owned(),
+        many => format!("{many} problems"),
+    };
+    Failure::new(
+        exit::FAILED,
+        format!("{count} in the configuration:\n{problems}"),
+    )
+}
+
+fn report(config: &Config) -> String {
+    let verdict = match &config.file {
+        Some(file) => format!("{} is good", file.display()),
+        None => "There is no llmlb.toml here and none is named: defaults apply".to_owned(),
+    };
+    let settings = config.effective().into_iter().map(|setting| {
+        vec![
+            setting.name.to_owned(),
+            setting.value,
+            setting.origin.to_string(),
+        ]
+    });
+    let settings = aligned(&settings.collect::<Vec<_>>());
+    format!("{verdict}\n\n{settings}\n\n{}", backends(config))
+}
+
+fn backends(config: &Config) -> String {
+    if config.backends.is_empty() {
+        return "backends: none set".to_owned();
+    }
+    let rows = config.backends.iter().zip(&config.origins.backends);
+    let rows = rows.map(|(backend, origin)| {
+        let models = match &backend.models {
+            Some(models) => format!("models: {}", models.join(", ")),
+            None => "models: asked".to_owned(),
+        };
+        let key = if backend.api_key.is_some() {
+            "key: set"
+        } else {
+            "key: none"
+        };
+        vec![
+            format!("  {}", backend.name),
+            backend.url.to_string(),
+            models,
+            key.to_owned(),
+            origin.to_string(),
+        ]
+    });
+    format!("backends:\n{}", aligned(&rows.collect::<Vec<_>>()))
+}
+
+/// Columns, two spaces apart.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row: &Vec<String>| row.get(column));
+        cells
+            .map(|cell: &String| cell.chars().count())
+            .max()
+            .unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths);
+        let cells = cells.map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::super::args::Args;
+    use super::*;
+    use crate::config::settings;
+
+    fn load(name: &str, text: &str) -> Result<Config, Problems> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        config::load_without_environment(&Flags {
+            config: Some(file),
+            ..Flags::default()
+        })
+    }
+
+    #[test]
+    fn a_good_file_is_reported_with_every_setting_and_backend() {
+        let text = "[server]\nport = 7\n[[backend]]\nurl = \"http://gpu:8000/v1\"\n";
+        let report = report(&load("my.toml", text).unwrap());
+        assert!(
+            report.lines().next().unwrap().ends_with("my.toml is good"),
+            "{report}"
+        );
+        for setting in settings::ALL {
+            assert!(report.contains(setting.name), "{report}");
+        }
+        let port = report
+            .lines()
+            .find(|line| line.starts_with("server.port "))
+            .unwrap();
+        assert!(
+            port.contains(" 7 ") && port.ends_with("my.toml:2"),
+            "{port}"
+        );
+        let backend = report.lines().last().unwrap();
+        let start = "  gpu:8000  http://gpu:8000  models: asked  key: none  ";
+        assert!(
+            backend.starts_with(start) && backend.ends_with("my.toml:3"),
+            "{backend}"
+        );
+    }
+
+    #[test]
+    fn problems_are_counted_before_they_are_listed() {
+        let text = "[server]\nport = 70000\nworkers = 0\n";
+        let failure = refused(&load("my.toml", text).unwrap_err());
+        assert_eq!(failure.code, exit::FAILED);
+        let told = format!("{failure:?}");
+        assert!(
+            told.contains("2 problems in the configuration:\\n"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn every_flag_that_is_documented_can_be_typed() {
+        let command = Args::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        for flag in settings::ALL
+            .iter()
+            .filter_map(|setting| setting.flag.as_ref())
+        {
+            let long = |arg: &&clap::Arg| arg.get_long() == flag.long.strip_prefix("--");
+            let arg = serve.get_arguments().find(long).expect(flag.long);
+            let short = arg.get_short().map(|short| format!("-{short}"));
+            assert_eq!(short.as_deref(), flag.short, "{}", flag.long);
+        }
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [["a", "bbb", ""], ["ccc", "d", "e"]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(aligned(&rows), "a    bbb\nccc  d    e");
+        assert_eq!(aligned(&[]), "");
+    }
+}

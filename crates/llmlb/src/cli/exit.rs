@@ -1,0 +1,42 @@
+//! What each exit code means.
+
+use super::output;
+
+/// Done.
+pub(super) const DONE: u8 = 0;
+/// Refused or failed.
+pub(super) const FAILED: u8 = 1;
+/// Wrong usage.
+pub(super) const USAGE: u8 = 2;
+/// Asked about a port on which no server runs.
+pub(super) const NOT_RUNNING: u8 = 3;
+
+/// Why the program ends without having done what was asked.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) code: u8,
+    message: String,
+    hints: Vec<String>,
+}
+
+impl Failure {
+    pub(super) fn new(code: u8, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            hints: Vec::new(),
+        }
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    pub(super) fn print(&self) {
+        output::say(&self.message);
+        for hint in &self.hints {
+            output::hint(hint);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What can be typed: one verb per file.
+
+mod args;
+mod ask;
+mod check;
+mod completions;
+mod exit;
+mod log;
+mod neighbour;
+mod output;
+mod serve;
+mod status;
+mod stop;
+mod time;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Verb};
+
+/// Does what the command line asks for. The exit codes are documented in `docs/operations.md`.
+pub fn run() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help into a closed pipe is not a failure.
+            let _ = error.print();
+            return if error.use_stderr() {
+                exit::USAGE.into()
+            } else {
+                exit::DONE.into()
+            };
+        }
+    };
+    log::install(args.verbose, args.quiet);
+    let done = match args.verb {
+        Verb::Serve(serve) => serve::serve(&serve),
+        Verb::Stop(stop) => stop::stop(&stop, args.quiet),
+        Verb::Status(status) => status::status(&status),
+        Verb::Check(check) => check::check(&check, args.quiet),
+        Verb::Completions { shell } => completions::completions(shell),
+    };
+    match done {
+        Ok(code) => code.into(),
+        Err(failure) => {
+            failure.print();
+            failure.code.into()
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! `llmlb serve`: own the port, serve, drain, let go.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use super::args::Serve;
+use super::exit::{self, Failure};
+use super::{check, output};
+use crate::app::{App, Ended};
+use crate::config::{self, Config, Flags, env};
+use crate::listen;
+use crate::lock::{Fields, LockError, ServerLock};
+use crate::notify::Notify;
+use crate::sys::{self, signals::Signals};
+
+/// How often another free port is tried when the one that the system gave belongs to a server
+/// that is just starting.
+const FREE_PORT_TRIES: usize = 8;
+/// What `stop` allows on top of the drain; a service manager should too.
+const BEYOND_DRAIN: std::time::Duration = std::time::Duration::from_secs(5);
+
+pub(super) fn serve(args: &Serve) -> Result<u8, Failure> {
+    let flags = Flags {
+        config: args.config.clone(),
+        port: args.port,
+        host: args.host.clone(),
+        backends: args.backends.clone(),
+        demo: args.demo,
+        allow_public: args.allow_public,
+    };
+    let config = config::load(&flags).map_err(|problems| check::refused(&problems))?;
+    sys::limits::raise_open_files();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(exit::FAILED, format!("cannot start: {error}")))?;
+    let ended = runtime.block_on(run(&config, args.demo));
+    // What is still going on belongs to requests that were cut.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn run(config: &Config, demo: bool) -> Result<u8, Failure> {
+    // First of all, so that no signal finds a lock file and nobody to remove it.
+    let mut signals = Signals::install()
+        .map_err(|error| Failure::new(exit::FAILED, format!("cannot handle signals: {error}")))?;
+    let (mut lock, listener) = own(config)?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| Failure::new(exit::FAILED, format!("the socket is gone: {error}")))?;
+    let request = lock
+        .tenure_mut()
+        .stop_request()
+        .map_err(|error| Failure::new(exit::FAILED, error.to_string()))?;
+    signals.watch(request);
+    let notify = Notify::new(env::notify_socket());
+    if let Some(file) = &config.file {
+        tracing::info!("read {}", file.display());
+    }
+
+    let started = tokio::select! {
+        started = App::start(config, demo, listener) => started,
+        signal = signals.next() => {
+            tracing::info!("{signal}: ended before it was ready");
+            return let_go(lock, exit::DONE);
+        }
+    };
+    let mut app =
+        started.map_err(|error| Failure::new(exit::FAILED, format!("cannot start: {error}")))?;
+    announce(&app, address, demo);
+    notify.ready(&format!("serving on {address}"));
+
+    let signal = tokio::select! {
+        signal = signals.next() => signal,
+        () = app.broken() => {
+            drop(lock);
+            return Err(Failure::new(exit::FAILED, "every worker has ended; see the errors above"));
+        }
+    };
+    let in_flight = app.shared.requests.now();
+    let limit = config.server.drain_timeout;
+    tracing::info!(
+        "{signal}: accepting no more; {} for up to {} s. A second signal ends at once",
+        waiting_for(in_flight),
+        limit.as_secs_f32()
+    );
+    tell_draining(&mut lock, in_flight);
+    notify.stopping(
+        limit + BEYOND_DRAIN,
+        &format!("draining, {in_flight} in flight"),
+    );
+    let report = |in_flight| tell_draining(&mut lock, in_flight);
+    let ended = app.drain(&mut signals, report).await;
+    let code = match ended {
+        Ended::Drained => {
+            tracing::info!("ended; every request was served");
+            exit::DONE
+        }
+        Ended::TimedOut(0) | Ended::ToldTwice(0) => exit::DONE,
+        Ended::TimedOut(cut) => {
+            tracing::warn!("the drain timeout is over; {cut} in flight were cut");
+            exit::FAILED
+        }
+        Ended::ToldTwice(cut) => {
+            tracing::warn!("told twice; {cut} in flight were cut");
+            exit::FAILED
+        }
+    };
+    let_go(lock, code)
+}
+
+/// Owns the port: first its tenure, then the socket.
+fn own(config: &Config) -> Result<(ServerLock, TcpListener), Failure> {
+    let address = SocketAddr::new(config.server.host, config.server.port);
+    let claim = |address: SocketAddr| {
+        let fields = Fields {
+            address,
+            drain_timeout: config.server.drain_timeout,
+        };
+        ServerLock::claim(address.port(), fields)
+    };
+    if address.port() != 0 {
+        let lock = claim(address).map_err(already)?;
+        let listener = listen::listen(address).map_err(|error| taken(address, &error))?;
+        return Ok((lock, listener));
+    }
+    // Any free port: only the system knows which one that is.
+    let mut refused = None;
+    for _ in 0..FREE_PORT_TRIES {
+        let listener = listen::listen(address).map_err(|error| taken(address, &error))?;
+        let bound = listener
+            .local_addr()
+            .map_err(|error| taken(address, &error))?;
+        match claim(bound) {
+            Ok(lock) => return Ok((lock, listener)),
+            Err(error) => refused = Some(error),
+        }
+    }
+    Err(refused.map_or_else(
+        || Failure::new(exit::FAILED, "no free port was found"),
+        already,
+    ))
+}
+
+fn announce(app: &App, address: SocketAddr, demo: bool) {
+    let table = app.shared.pool.table();
+    let (total, up) = (table.backends.len(), table.up());
+    let backends = match total {
+        0 => "no backends yet".to_owned(),
+        _ => format!("{up} of {total} backends up"),
+    };
+    tracing::info!(
+        "listening on http://{address} (PID {}), {backends}",
+        std::process::id()
+    );
+    if demo {
+        output::hint(&format!(
+            "try  curl -N http://{address}/v1/chat/completions -H 'content-type: application/json' \
+             -d '{{\"model\":\"demo\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'"
+        ));
+    }
+    output::hint(&format!(
+        "stop with Ctrl-C or `llmlb stop -p {}`",
+        address.port()
+    ));
+}
+
+fn waiting_for(in_flight: usize) -> String {
+    match in_flight {
+        0 => "waiting for connections to close".to_owned(),
+        1 => "waiting for 1 request in flight".to_owned(),
+        _ => format!("waiting for {in_flight} requests in flight"),
+    }
+}
+
+/// Lets go of the port and ends with this code.
+fn let_go(lock: ServerLock, code: u8) -> Result<u8, Failure> {
+    match lock.release() {
+        Ok(()) => Ok(code),
+        Err(error) => Err(Failure::new(exit::FAILED, error.to_string())),
+    }
+}
+
+fn tell_draining(lock: &mut ServerLock, in_flight: usize) {
+    if let Err(error) = lock.tell_draining(in_flight) {
+        tracing::debug!(%error, "the record does not say that the server is draining");
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is the end of the error")]
+fn already(error: LockError) -> Failure {
+    let failure = Failure::new(exit::FAILED, error.to_string());
+    match error.hint() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// Why the socket could not be bound, by whom it is used, and what can be done.
+fn taken(address: SocketAddr, error: &io::Error) -> Failure {
+    let port = address.port();
+    match error.kind() {
+        io::ErrorKind::AddrInUse => in_use(port),
+        io::ErrorKind::PermissionDenied => Failure::new(
+            exit::FAILED,
+            format!("This user may not serve on port {port}"),
+        )
+        .hint("ports below 1024 are for the administrator; take another with -p PORT"),
+        io::ErrorKind::AddrNotAvailable => Failure::new(
+            exit::FAILED,
+            format!("This machine has no address {}", address.ip()),
+        )
+        .hint("-H HOST takes one of its own, 127.0.0.1, or 0.0.0.0 for all of them"),
+        _ => Failure::new(exit::FAILED, format!("Cannot serve on {address}: {error}")),
+    }
+}
+
+fn in_use(port: u16) -> Failure {
+    let elsewhere = "`llmlb serve -p PORT` takes another one, 0 any free one";
+    match sys::port_owner(port) {
+        Some(owner) if !owner.listening => Failure::new(
+            exit::FAILED,
+            format!("Port {port} is in use by an outgoing connection of {owner}"),
+        )
+        .hint("try again, or reserve the port: docs/operations.md says how")
+        .hint(elsewhere),
+        Some(owner) => Failure::new(
+            exit::FAILED,
+            format!("Port {port} is in use by another program: {owner}"),
+        )
+        .hint(elsewhere),
+        None => Failure::new(
+            exit::FAILED,
+            format!("Port {port} is in use by another program"),
+        )
+        .hint(elsewhere),
+    }
+}

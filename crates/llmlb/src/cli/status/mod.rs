@@ -1,0 +1,47 @@
+//! `llmlb status`: which servers run, and how they are.
+//!
+//! `look` finds out, `server` is what was found, `text` and `json` tell it.
+
+mod json;
+mod look;
+mod server;
+mod text;
+
+use std::time::SystemTime;
+
+use tenure::Store;
+
+use super::args::Status;
+use super::exit::{self, Failure};
+use super::output;
+use crate::lock;
+use server::Server;
+
+pub(super) fn status(args: &Status) -> Result<u8, Failure> {
+    let (text, code) = status_in(&lock::store(), args)?;
+    output::data(&text)?;
+    Ok(code)
+}
+
+fn status_in(store: &Store, args: &Status) -> Result<(String, u8), Failure> {
+    let found = match args.port {
+        Some(port) => look::at(store, port).map(|server| vec![server]),
+        None => look::around(store),
+    }
+    .map_err(|error| Failure::new(exit::FAILED, error.to_string()))?;
+    let now = SystemTime::now();
+    let text = match (args.json, args.port) {
+        (true, _) => json::of(&found, now)?,
+        (false, Some(_)) => found.iter().map(|server| text::one(server, now)).collect(),
+        (false, None) => text::all(&found, now),
+    };
+    let code = if args.port.is_some() && !found.iter().any(Server::is_running) {
+        exit::NOT_RUNNING
+    } else {
+        exit::DONE
+    };
+    Ok((text, code))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,344 @@
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tenure::{Key, Proof};
+
+use super::server::{Health, Running, State};
+use super::*;
+use crate::cli::ask::tests::{Manner, fake, reply};
+use crate::lock::{Fields, LockInfo, ServerLock};
+use crate::sys::PortOwner;
+
+/// The time of which the pinned texts speak.
+pub(super) fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_769_774_400 + 600)
+}
+
+pub(super) fn info() -> LockInfo {
+    serde_json::from_value(json!({
+        "pid": 1234, "started_at": "2026-01-30T12:00:00.25Z", "port": 32768, "host": "box",
+        "user": "ann", "program": "llmlb", "verb": "serve", "llmlb_version": "0.1.0",
+        "address": "127.0.0.1:32768", "drain_timeout_ms": 30_000
+    }))
+    .unwrap()
+}
+
+pub(super) fn answer(status: &str) -> Health {
+    let answer = serde_json::from_value(json!({
+        "status": status, "version": "0.1.1", "pid": 1234, "uptime_ms": 599_999, "in_flight": 3,
+        "requests": 1000, "backends": [
+            { "name": "gpu1", "url": "http://10.0.0.5:8000", "up": true, "models": 3,
+              "in_flight": 1, "requests": 500, "error": null },
+            { "name": "big-gpu", "url": "http://10.0.0.6:8000", "up": false, "models": 0,
+              "in_flight": 0, "requests": 2, "error": "connection\nrefused" }]
+    }));
+    Health::Answered(answer.unwrap())
+}
+
+pub(super) fn healthy() -> Running {
+    Running {
+        proof: Proof::Verified,
+        pid: Some(1234),
+        info: Some(info()),
+        user: Some("ann".to_owned()),
+        suspended: false,
+        file_gone: false,
+        health: answer("ok"),
+    }
+}
+
+pub(super) fn server(port: u16, state: State) -> Server {
+    Server {
+        port,
+        lock_path: PathBuf::from(format!("/l/serve_{port}.lock")),
+        state,
+        port_in_use_by: None,
+    }
+}
+
+pub(super) fn running(port: u16, running: Running) -> Server {
+    server(port, State::Running(Box::new(running)))
+}
+
+pub(super) fn nginx() -> PortOwner {
+    PortOwner {
+        pid: Some(7),
+        program: Some("nginx".to_owned()),
+        listening: true,
+    }
+}
+
+fn as_json(found: &[Server]) -> Value {
+    serde_json::from_str(&json::of(found, now()).unwrap()).unwrap()
+}
+
+#[test]
+fn the_json_of_a_running_server_is_this() {
+    assert_eq!(
+        as_json(&[running(32768, healthy())]),
+        json!({ "version": 1, "servers": [{
+            "port": 32768, "state": "running", "reason": null, "proof": "verified", "pid": 1234,
+            "started_at": "2026-01-30T12:00:00.25Z", "uptime_s": 599, "llmlb_version": "0.1.1",
+            "address": "127.0.0.1:32768", "user": "ann", "host": "box",
+            "health": "ok", "health_detail": null,
+            "backends": { "up": 1, "total": 2, "list": [
+                { "name": "gpu1", "url": "http://10.0.0.5:8000", "up": true, "models": 3,
+                  "in_flight": 1, "requests": 500, "error": null },
+                { "name": "big-gpu", "url": "http://10.0.0.6:8000", "up": false, "models": 0,
+                  "in_flight": 0, "requests": 2, "error": "connection\nrefused" }] },
+            "in_flight": 3, "requests": 1000, "suspended": false, "lock_file_gone": false,
+            "lock_path": "/l/serve_32768.lock", "port_in_use_by": null
+        }] })
+    );
+    assert_eq!(as_json(&[]), json!({ "version": 1, "servers": [] }));
+}
+
+#[test]
+fn the_json_says_why_there_is_no_health() {
+    let silent = |health| {
+        let mut server = running(
+            8000,
+            Running {
+                health,
+                ..healthy()
+            },
+        );
+        server.port_in_use_by = Some(nginx());
+        as_json(&[server])["servers"][0].take()
+    };
+    let none = silent(Health::NoAnswer("timed out".to_owned()));
+    assert_eq!(none["health"], "no_answer");
+    assert_eq!(none["health_detail"], "timed out");
+    assert_eq!(none["uptime_s"], 599);
+    assert_eq!(none["llmlb_version"], "0.1.0");
+    for field in ["backends", "in_flight", "requests"] {
+        assert_eq!(none[field], Value::Null, "{field}");
+    }
+    let wrong = silent(Health::WrongProcess { pid: 7 });
+    assert_eq!(wrong["health"], "wrong_process");
+    assert_eq!(wrong["health_detail"], "answered by another process, pid 7");
+    assert_eq!(
+        wrong["port_in_use_by"],
+        json!({ "pid": 7, "program": "nginx", "listening": true })
+    );
+    assert_eq!(silent(answer("draining"))["health"], "draining");
+}
+
+#[test]
+fn the_json_of_everything_else_has_the_same_fields() {
+    let full = as_json(&[running(1, healthy())])["servers"][0].take();
+    let names =
+        |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
+    let cases = [
+        (State::NotRunning, "not_running", Value::Null, Value::Null),
+        (
+            State::Stale(Some(Box::new(info()))),
+            "stale",
+            Value::Null,
+            Value::Null,
+        ),
+        (
+            State::Unreadable("it is empty".into()),
+            "unreadable",
+            json!("it is empty"),
+            Value::Null,
+        ),
+        (
+            State::Unusable("it is a directory".into()),
+            "unusable",
+            json!("it is a directory"),
+            Value::Null,
+        ),
+        (
+            State::OtherUser("bob".into()),
+            "other_user",
+            Value::Null,
+            json!("bob"),
+        ),
+    ];
+    for (state, word, reason, user) in cases {
+        let entry = as_json(&[server(8000, state)])["servers"][0].take();
+        assert_eq!(names(&entry), names(&full), "{word}");
+        assert_eq!(entry["state"], word);
+        assert_eq!((&entry["reason"], &entry["user"]), (&reason, &user));
+        assert_eq!(entry["pid"], Value::Null);
+    }
+}
+
+#[test]
+fn an_owner_that_cannot_be_read_is_not_credited_with_the_answer() {
+    let unread = Running {
+        proof: Proof::OtherUser,
+        pid: None,
+        info: None,
+        ..healthy()
+    };
+    let entry = as_json(&[running(8000, unread)])["servers"][0].take();
+    assert_eq!(entry["proof"], "other_user");
+    assert_eq!(entry["health"], "ok");
+    assert_eq!(
+        entry["health_detail"],
+        "the process that answered is not proven to have the lock"
+    );
+}
+
+/// A lock that this process holds for whatever answers at an address.
+fn held(store: &Store, address: SocketAddr) -> ServerLock {
+    let fields = Fields {
+        address,
+        drain_timeout: Duration::from_secs(30),
+    };
+    ServerLock::claim_in(store, address.port(), Some(fields)).unwrap()
+}
+
+fn fresh() -> (TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::in_dir(dir.path());
+    (dir, store)
+}
+
+fn ask(store: &Store, port: Option<u16>) -> (Value, u8) {
+    let (text, code) = status_in(store, &Status { port, json: true }).unwrap();
+    (serde_json::from_str(&text).unwrap(), code)
+}
+
+#[test]
+fn a_server_is_asked_where_it_says_it_serves() {
+    let (_dir, store) = fresh();
+    let me = std::process::id();
+    for (manner, health, detail) in [
+        (Manner::Close(reply("ok", me)), "ok", Value::Null),
+        (Manner::Keep(reply("draining", me)), "draining", Value::Null),
+        (
+            Manner::Close(reply("ok", 1)),
+            "wrong_process",
+            json!("answered by another process, pid 1"),
+        ),
+        (
+            Manner::Close(b"garbage".to_vec()),
+            "no_answer",
+            json!("its answer is not HTTP"),
+        ),
+        (Manner::Keep(Vec::new()), "no_answer", json!("timed out")),
+    ] {
+        let address = fake(manner);
+        let lock = held(&store, address);
+        let (document, code) = ask(&store, Some(address.port()));
+        let entry = &document["servers"][0];
+        assert_eq!(code, exit::DONE);
+        assert_eq!(entry["state"], "running");
+        assert_eq!(entry["proof"], "verified");
+        assert_eq!(entry["pid"], me);
+        assert_eq!(entry["address"], address.to_string());
+        assert_eq!(entry["lock_path"], lock.path().to_str().unwrap());
+        assert_eq!(
+            (&entry["health"], &entry["health_detail"]),
+            (&json!(health), &detail)
+        );
+        let answered = health == "ok" || health == "draining";
+        assert_eq!(entry["backends"]["up"] == 1, answered, "{health}");
+        // The one that answers is this very process: nobody else is in the way.
+        assert_eq!(entry["port_in_use_by"], Value::Null);
+    }
+}
+
+#[test]
+fn every_server_is_listed_once_and_nothing_else() {
+    let (dir, store) = fresh();
+    let me = std::process::id();
+    let addresses = [(); 2].map(|()| fake(Manner::Close(reply("ok", me))));
+    let locks = addresses.map(|address| held(&store, address));
+    let other = store.claim(&Key::port(80)).try_acquire().unwrap();
+    let named = store
+        .claim(&Key::name("serve_81").unwrap())
+        .try_acquire()
+        .unwrap();
+    fs::write(dir.path().join("serve_99999.lock"), "x").unwrap();
+    fs::write(dir.path().join("serve_.lock"), "x").unwrap();
+
+    let (document, code) = ask(&store, None);
+    let mut expected = addresses.map(|address| address.port());
+    expected.sort_unstable();
+    let ports: Vec<&Value> = document["servers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|server| &server["port"])
+        .collect();
+    assert_eq!(ports, expected);
+    assert_eq!(code, exit::DONE);
+    let args = Status {
+        port: None,
+        json: false,
+    };
+    let (text, _) = status_in(&store, &args).unwrap();
+    assert!(text.starts_with("PORT"), "{text}");
+    assert_eq!(text.lines().count(), 3, "{text}");
+    drop((locks, other, named));
+}
+
+#[test]
+fn none_is_no_failure_unless_a_port_was_asked_for() {
+    let (dir, store) = fresh();
+    // A port that no program of this machine listens on.
+    let port = 1;
+    let text = |port, json| status_in(&store, &Status { port, json }).unwrap();
+    assert_eq!(
+        text(None, false),
+        ("No servers running".to_owned(), exit::DONE)
+    );
+    assert_eq!(
+        text(Some(port), false),
+        ("No server running on port 1".to_owned(), exit::NOT_RUNNING)
+    );
+    let (document, code) = ask(&store, Some(port));
+    assert_eq!(code, exit::NOT_RUNNING);
+    assert_eq!(document["servers"][0]["state"], "not_running");
+
+    let path = dir.path().join("serve_1.lock");
+    fs::write(
+        &path,
+        r#"{"pid":2147483000,"started_at":"2026-01-30T12:00:00Z","port":1}"#,
+    )
+    .unwrap();
+    let stale = format!(
+        "{} is the stale lock file of PID 2147483000 (started 2026-01-30T12:00:00Z), which is \
+         gone; it is harmless, the next server takes it",
+        path.display()
+    );
+    assert_eq!(
+        text(None, false),
+        (format!("No servers running\nPort 1: {stale}"), exit::DONE)
+    );
+    assert_eq!(
+        text(Some(port), false),
+        (
+            format!("No server running on port 1\n{stale}"),
+            exit::NOT_RUNNING
+        )
+    );
+    assert_eq!(ask(&store, None).0["servers"][0]["state"], "stale");
+    assert!(path.exists(), "looking removes nothing");
+}
+
+#[test]
+fn another_program_on_the_port_is_told() {
+    let (_dir, store) = fresh();
+    let port = fake(Manner::Close(Vec::new())).port();
+    let args = Status {
+        port: Some(port),
+        json: false,
+    };
+    let (text, code) = status_in(&store, &args).unwrap();
+    assert_eq!(code, exit::NOT_RUNNING);
+    assert!(
+        text.starts_with(&format!(
+            "No server running on port {port}\nAnother program answers on port {port}"
+        )),
+        "{text}"
+    );
+}

@@ -1,0 +1,265 @@
+//! For people: one server as a list, several as a table.
+
+use std::time::{Duration, SystemTime};
+
+use tenure::Proof;
+
+use super::server::{Health, Running, Server, State};
+use crate::cli::ask::{Answer, Backend};
+use crate::cli::{neighbour, time};
+
+const HEAD: [&str; 9] = [
+    "PORT",
+    "STATE",
+    "PID",
+    "STARTED",
+    "UPTIME",
+    "VERSION",
+    "HEALTH",
+    "BACKENDS",
+    "IN FLIGHT",
+];
+
+/// Every server that was found.
+pub(super) fn all(found: &[Server], now: SystemTime) -> String {
+    let running: Vec<(&Server, &Running)> = found
+        .iter()
+        .filter_map(|server| match &server.state {
+            State::Running(running) => Some((server, running.as_ref())),
+            _ => None,
+        })
+        .collect();
+    let mut lines = match running.as_slice() {
+        [] => vec!["No servers running".to_owned()],
+        [(server, _)] => vec![one(server, now)],
+        several => {
+            let mut rows = vec![HEAD.map(str::to_owned)];
+            rows.extend(several.iter().map(|(server, it)| row(server.port, it, now)));
+            table(&rows)
+        }
+    };
+    // What crashed servers left is told, but is no server.
+    lines.extend(
+        found
+            .iter()
+            .filter(|server| !server.is_running())
+            .flat_map(|server| {
+                let port = server.port;
+                leftover(server)
+                    .into_iter()
+                    .map(move |line| format!("Port {port}: {line}"))
+            }),
+    );
+    lines.join("\n")
+}
+
+/// The server of one port.
+pub(super) fn one(server: &Server, now: SystemTime) -> String {
+    let port = server.port;
+    let mut lines = if let State::Running(running) = &server.state {
+        list(server, running, now)
+    } else {
+        let mut lines = vec![format!("No server running on port {port}")];
+        lines.extend(leftover(server));
+        lines
+    };
+    let other = server.port_in_use_by.as_ref();
+    lines.extend(other.map(|owner| neighbour::line(port, owner)));
+    lines.join("\n")
+}
+
+/// What lies in the place of a lock file.
+fn leftover(server: &Server) -> Option<String> {
+    let path = server.lock_path.display();
+    Some(match &server.state {
+        State::Running(_) | State::NotRunning => return None,
+        State::Stale(info) => {
+            let who = info.as_ref().map_or_else(String::new, |info| {
+                let started = time::point(info.started_at);
+                format!(" of PID {} (started {started}), which is gone", info.pid)
+            });
+            format!("{path} is the stale lock file{who}; it is harmless, the next server takes it")
+        }
+        State::Unreadable(why) => {
+            format!("{path} is no lock record ({why}); it is harmless, the next server takes it")
+        }
+        State::OtherUser(user) => {
+            format!("{path} belongs to {user}; nobody is seen to hold it")
+        }
+        State::Unusable(why) => {
+            format!("{path} is no lock file ({why}); no server can start until it is removed")
+        }
+    })
+}
+
+fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
+    let mut lines = vec![format!("Server on port {}", server.port)];
+    let mut add = |name: &str, value: &str| lines.push(format!("  {name:<10} {value}"));
+    add("state", &state(running));
+    add("PID", &pid(running));
+    if let Some(info) = &running.info {
+        add("started", &started(info.started_at, now));
+    }
+    if let Some(uptime) = running.uptime(now) {
+        add("uptime", &time::span(uptime));
+    }
+    if let Some(version) = running.version() {
+        add("version", &plain(version));
+    }
+    if let Some(address) = running.info.as_ref().and_then(|info| info.address) {
+        add("address", &address.to_string());
+    }
+    if let Some(owner) = owner(running) {
+        add("owner", &owner);
+    }
+    add("health", &health(running));
+    if let Some(count) = running.in_flight() {
+        add("in flight", &count.to_string());
+    }
+    if let Some(answer) = running.answer() {
+        if let Some(count) = answer.requests {
+            add("requests", &count.to_string());
+        }
+        let (up, total) = running.backends().unwrap_or_default();
+        add("backends", &format!("{up} of {total} up"));
+        lines.extend(backends(answer));
+    }
+    if running.file_gone || running.pid.is_none() {
+        lines.push(format!("  {:<10} {}", "lock", server.lock_path.display()));
+    }
+    lines
+}
+
+/// A line for each backend; those that are down say why.
+fn backends(answer: &Answer) -> Vec<String> {
+    let rows: Vec<[String; 4]> = answer.backends.iter().map(backend).collect();
+    table(&rows)
+        .into_iter()
+        .map(|line| format!("    {line}"))
+        .collect()
+}
+
+fn backend(backend: &Backend) -> [String; 4] {
+    let counted = [
+        (backend.models, "models"),
+        (backend.in_flight, "in flight"),
+        (backend.requests, "requests"),
+    ];
+    let counts: Vec<String> = counted
+        .iter()
+        .filter_map(|(count, what)| Some(format!("{} {what}", (*count)?)))
+        .collect();
+    let more = match &backend.error {
+        Some(why) if !backend.up => plain(why),
+        _ => counts.join(", "),
+    };
+    [
+        plain(&backend.name),
+        if backend.up { "up" } else { "down" }.to_owned(),
+        plain(backend.url.as_deref().unwrap_or("-")),
+        more,
+    ]
+}
+
+fn row(port: u16, running: &Running, now: SystemTime) -> [String; 9] {
+    let none = || "-".to_owned();
+    let info = running.info.as_ref();
+    let in_flight = running.in_flight();
+    [
+        port.to_string(),
+        state(running),
+        running.pid.map_or_else(none, |pid| pid.to_string()),
+        // How long ago that was is the next column.
+        info.map_or_else(none, |info| time::point(info.started_at)),
+        running.uptime(now).map_or_else(none, time::span),
+        running.version().map_or_else(none, plain),
+        health(running),
+        running
+            .backends()
+            .map_or_else(none, |(up, total)| format!("{up}/{total}")),
+        in_flight.map_or_else(none, |count| count.to_string()),
+    ]
+}
+
+/// Pads every column but the last to its widest cell.
+fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> Vec<String> {
+    let mut widths = [0; COLUMNS];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let line = |row: &[String; COLUMNS]| {
+        let cells = row.iter().zip(widths);
+        let padded: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        padded.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+fn state(running: &Running) -> String {
+    let mut notes = Vec::new();
+    match running.proof {
+        Proof::Verified => {}
+        Proof::NotVisible => notes.push("PID not visible here"),
+        Proof::OtherUser => notes.push("another user's"),
+        _ => notes.push("owner unknown"),
+    }
+    if running.suspended {
+        notes.push("suspended");
+    }
+    if running.file_gone {
+        notes.push("lock file gone");
+    }
+    if notes.is_empty() {
+        "running".to_owned()
+    } else {
+        format!("running ({})", notes.join(", "))
+    }
+}
+
+fn pid(running: &Running) -> String {
+    match (running.pid, &running.info) {
+        (Some(pid), _) => pid.to_string(),
+        (None, Some(info)) => format!("unknown; {} by its own account", info.pid),
+        (None, None) => "unknown".to_owned(),
+    }
+}
+
+fn owner(running: &Running) -> Option<String> {
+    let host = running.info.as_ref().and_then(|info| info.host.as_deref());
+    match (running.user.as_deref(), host) {
+        (Some(user), Some(host)) => Some(plain(&format!("{user}@{host}"))),
+        (Some(one), None) | (None, Some(one)) => Some(plain(one)),
+        (None, None) => None,
+    }
+}
+
+fn health(running: &Running) -> String {
+    match &running.health {
+        Health::Answered(_) if running.info.is_none() => {
+            format!("{} (not proven to be its answer)", running.health.word())
+        }
+        Health::Answered(_) | Health::Draining { .. } => running.health.word().to_owned(),
+        Health::WrongProcess { pid } => format!("answered by another process (PID: {pid})"),
+        Health::NoAnswer(why) => format!("no answer ({why})"),
+    }
+}
+
+fn started(at: SystemTime, now: SystemTime) -> String {
+    let ago = match now.duration_since(at).unwrap_or_default() {
+        passed if passed < Duration::from_secs(1) => "just now".to_owned(),
+        passed => format!("{} ago", time::span(passed)),
+    };
+    format!("{} ({ago})", time::point(at))
+}
+
+/// What a server says must not steer the terminal.
+fn plain(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,294 @@
+//! `llmlb stop`: end the server of a port, and nobody else.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use tenure::{Holder, Stopped, Store};
+
+use super::args::Stop;
+use super::exit::{self, Failure};
+use super::{neighbour, output};
+use crate::lock::{self, LockInfo};
+
+/// How long a server drains that does not say how long.
+const DRAIN: Duration = Duration::from_secs(30);
+/// What it may take on top of that to end.
+const GRACE: Duration = Duration::from_secs(5);
+/// A wait longer than this is explained.
+const SILENCE: Duration = Duration::from_secs(1);
+
+pub(super) fn stop(args: &Stop, quiet: bool) -> Result<u8, Failure> {
+    let say = |text: &str| {
+        if !quiet {
+            output::say(text);
+        }
+    };
+    for line in stop_in(&lock::store(), args, say)? {
+        output::data(&line)?;
+    }
+    Ok(exit::DONE)
+}
+
+/// Stops the server and gives what there is to tell about it.
+fn stop_in(store: &Store, args: &Stop, say: impl Fn(&str)) -> Result<Vec<String>, Failure> {
+    let port = args.port;
+    let key = lock::key(port);
+    let status = store
+        .status(&key)
+        .map_err(|error| Failure::new(exit::FAILED, error.to_string()))?;
+    let server = status.holder().map(Server::of);
+    let timeout = args.timeout.unwrap_or_else(|| {
+        let info = server.as_ref().and_then(|server| server.info.as_ref());
+        default_timeout(info)
+    });
+    if let Some(pid) = server.as_ref().and_then(|server| server.suspended) {
+        say(&format!(
+            "pid {pid} is suspended; it cannot answer before `kill -CONT {pid}`"
+        ));
+    }
+    let stop = store.stop(&key).timeout(timeout).force(args.force);
+    let stopped = tell_if_long(
+        || stop.run(),
+        || {
+            say(&waiting(timeout, in_flight(store, port)));
+        },
+    )
+    .ok_or_else(|| Failure::new(exit::FAILED, "stopping failed"))?;
+    match stopped {
+        Ok(stopped) => {
+            let mut lines = outcome(port, status.path(), &stopped);
+            if !matches!(stopped, Stopped::Ended { .. }) {
+                let other = neighbour::on_port(port);
+                lines.extend(other.map(|owner| neighbour::line(port, &owner)));
+            }
+            Ok(lines)
+        }
+        Err(error) => {
+            let by_force = error.is_timeout() || error.to_string().contains("by force");
+            let failure = Failure::new(exit::FAILED, refusal(port, &error.to_string()));
+            Err(if by_force && !args.force {
+                failure.hint(format!("`llmlb stop -p {port} --force` kills it"))
+            } else {
+                failure.hint(format!("`llmlb status -p {port}` shows what is known"))
+            })
+        }
+    }
+}
+
+/// The server as it was before it was asked to stop.
+struct Server {
+    info: Option<LockInfo>,
+    /// Its pid, if it is suspended.
+    suspended: Option<u32>,
+}
+
+impl Server {
+    fn of(holder: &Holder) -> Self {
+        Self {
+            info: holder.record().and_then(|record| {
+                let port = record.port().unwrap_or_default();
+                LockInfo::of(record, port).ok()
+            }),
+            suspended: holder.pid().filter(|_| holder.is_suspended()),
+        }
+    }
+}
+
+/// How many requests the server still lets end, by its record.
+fn in_flight(store: &Store, port: u16) -> Option<u64> {
+    let status = store.status(&lock::key(port)).ok()?;
+    let record = status.holder()?.record()?;
+    LockInfo::of(record, port).ok()?.draining
+}
+
+fn default_timeout(info: Option<&LockInfo>) -> Duration {
+    info.and_then(|info| info.drain_timeout)
+        .unwrap_or(DRAIN)
+        .saturating_add(GRACE)
+}
+
+/// Does something that may take long, and after a while calls `tell`, once. `None`: it panicked.
+fn tell_if_long<T: Send>(work: impl FnOnce() -> T + Send, tell: impl FnOnce()) -> Option<T> {
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(move || sender.send(work()));
+        receiver
+            .recv_timeout(SILENCE)
+            .or_else(|_| {
+                tell();
+                receiver.recv()
+            })
+            .ok()
+    })
+}
+
+fn waiting(timeout: Duration, in_flight: Option<u64>) -> String {
+    let limit = timeout.as_secs_f32();
+    match in_flight {
+        Some(1) => format!("draining: 1 request is in flight; waiting for at most {limit} s"),
+        Some(count @ 2..) => {
+            format!("draining: {count} requests are in flight; waiting for at most {limit} s")
+        }
+        _ => format!("draining: waiting for at most {limit} s"),
+    }
+}
+
+fn outcome(port: u16, path: &Path, stopped: &Stopped) -> Vec<String> {
+    let nothing = format!("No server running on port {port}");
+    let path = path.display();
+    match stopped {
+        Stopped::Ended { pid, killed: false } => {
+            vec![format!("Stopped the server on port {port} (PID: {pid})")]
+        }
+        Stopped::Ended { pid, killed: true } => vec![format!(
+            "Killed the server on port {port} (PID: {pid}): it had not stopped when asked"
+        )],
+        Stopped::Cleaned { record } => {
+            let pid = record.as_ref().map(|record| record.pid());
+            let reused = pid.is_some_and(lock::is_process_running);
+            vec![nothing, cleaned(pid, reused)]
+        }
+        Stopped::LeftAlone { why } => vec![
+            nothing,
+            format!("{path} is no lock record ({why}) and was left alone"),
+        ],
+        _ => vec![nothing],
+    }
+}
+
+fn cleaned(pid: Option<u32>, reused: bool) -> String {
+    match pid {
+        Some(pid) if reused => format!(
+            "Removed the stale lock file of PID {pid}; that number is another process's now, which \
+             was left alone"
+        ),
+        Some(pid) => format!("Removed the stale lock file of PID {pid}, which is gone"),
+        None => "Removed an unfinished lock file".to_owned(),
+    }
+}
+
+/// Tenure's reason, in llmlb's words.
+fn refusal(port: u16, error: &str) -> String {
+    let key = lock::key(port).to_string();
+    let after = |words: &str| error.strip_prefix(&format!("{key} {words}: "));
+    match after("is still held").or_else(|| after("was not stopped")) {
+        Some(why) => format!("The server on port {port} was not stopped: {why}"),
+        None => error.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(stopped: &Stopped) -> Vec<String> {
+        outcome(8000, Path::new("/l/serve_8000.lock"), stopped)
+    }
+
+    #[test]
+    fn every_outcome_has_its_words() {
+        assert_eq!(
+            texts(&Stopped::Ended {
+                pid: 7,
+                killed: false
+            }),
+            ["Stopped the server on port 8000 (PID: 7)"]
+        );
+        assert_eq!(
+            texts(&Stopped::Ended {
+                pid: 7,
+                killed: true
+            }),
+            ["Killed the server on port 8000 (PID: 7): it had not stopped when asked"]
+        );
+        assert_eq!(
+            texts(&Stopped::NotRunning),
+            ["No server running on port 8000"]
+        );
+        assert_eq!(
+            texts(&Stopped::Cleaned { record: None }),
+            [
+                "No server running on port 8000",
+                "Removed an unfinished lock file"
+            ]
+        );
+        let why = "it is not a JSON object".to_owned();
+        assert_eq!(
+            texts(&Stopped::LeftAlone { why }),
+            [
+                "No server running on port 8000",
+                "/l/serve_8000.lock is no lock record (it is not a JSON object) and was left alone"
+            ]
+        );
+        assert_eq!(
+            cleaned(Some(7), false),
+            "Removed the stale lock file of PID 7, which is gone"
+        );
+        assert_eq!(
+            cleaned(Some(7), true),
+            "Removed the stale lock file of PID 7; that number is another process's now, which \
+             was left alone"
+        );
+    }
+
+    #[test]
+    fn a_wait_is_explained_with_what_is_known() {
+        let limit = Duration::from_secs(35);
+        assert_eq!(
+            waiting(limit, Some(3)),
+            "draining: 3 requests are in flight; waiting for at most 35 s"
+        );
+        assert_eq!(
+            waiting(limit, Some(1)),
+            "draining: 1 request is in flight; waiting for at most 35 s"
+        );
+        assert_eq!(waiting(limit, None), "draining: waiting for at most 35 s");
+        assert_eq!(waiting(limit, Some(0)), waiting(limit, None));
+    }
+
+    #[test]
+    fn the_default_timeout_is_the_servers_drain_timeout_and_five_seconds() {
+        let info = |text| -> LockInfo { serde_json::from_str(text).unwrap() };
+        let minimal = info(r#"{"pid":1,"started_at":"2026-01-30T12:00:00Z","port":8000}"#);
+        let full = info(
+            r#"{"pid":1,"started_at":"2026-01-30T12:00:00Z","port":1,"drain_timeout_ms":1500}"#,
+        );
+        assert_eq!(default_timeout(None), Duration::from_secs(35));
+        assert_eq!(default_timeout(Some(&minimal)), Duration::from_secs(35));
+        assert_eq!(default_timeout(Some(&full)), Duration::from_millis(6_500));
+    }
+
+    #[test]
+    fn tenures_reasons_are_told_in_llmlbs_words() {
+        assert_eq!(
+            refusal(
+                8000,
+                "serve port 8000 is still held: pid 7 was asked to stop and had not ended after 1 s"
+            ),
+            "The server on port 8000 was not stopped: pid 7 was asked to stop and had not ended \
+             after 1 s"
+        );
+        assert_eq!(
+            refusal(8000, "serve port 8000 was not stopped: it is held, but .."),
+            "The server on port 8000 was not stopped: it is held, but .."
+        );
+        assert_eq!(refusal(8000, "cannot read /x"), "cannot read /x");
+    }
+
+    #[test]
+    fn this_very_process_is_never_signalled() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::in_dir(dir.path());
+        let _lock = lock::ServerLock::claim_in(&store, 8000, None).unwrap();
+        let args = Stop {
+            port: 8000,
+            timeout: None,
+            force: true,
+        };
+        let failure = stop_in(&store, &args, |_| {}).unwrap_err();
+        assert_eq!(failure.code, exit::FAILED);
+        assert!(store.status(&lock::key(8000)).unwrap().holder().is_some());
+    }
+}

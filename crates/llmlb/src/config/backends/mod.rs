@@ -1,0 +1,272 @@
+//! The backends: those of the flags, else of the environment, else of the file. All three are
+//! checked; one list replaces another as a whole.
+
+mod fields;
+
+use std::collections::{HashMap, HashSet};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::document::Document;
+use super::env::Environment;
+use super::origin::Origin;
+use super::problems::Gathered;
+use super::settings::{self, Setting};
+use super::{Backend, BackendUrl, Flags};
+
+const LONGEST_NAME: usize = 64;
+
+/// What was found.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) backends: Vec<Backend>,
+    pub(super) origins: Vec<Origin>,
+    /// The variables that the file takes keys from, whether they are used or not.
+    pub(super) key_variables: Vec<String>,
+}
+
+/// A backend as it was written.
+struct Draft {
+    url: Option<(BackendUrl, Origin)>,
+    name: Option<(String, Origin)>,
+    models: Option<Vec<String>>,
+    key_variable: Option<(String, Origin)>,
+    origin: Origin,
+}
+
+pub(super) fn read(
+    flags: &Flags,
+    env: &Environment,
+    document: Option<&Document<'_>>,
+    problems: &mut Gathered,
+) -> Found {
+    let from_file = document.map_or_else(Vec::new, |document| in_file(document, problems));
+    let from_env = in_variable(env, problems);
+    let from_flags = flags.backends.iter().map(String::as_str).collect();
+    let from_flags = in_text(from_flags, &Origin::Flag(settings::BACKEND_FLAG), problems);
+
+    let key_variables = from_file
+        .iter()
+        .filter_map(|draft| draft.key_variable.as_ref());
+    let key_variables = key_variables.map(|(name, _)| name.clone()).collect();
+    for layer in [&from_file, &from_env, &from_flags] {
+        check_unique(layer, problems);
+    }
+    let used = match () {
+        () if flags.demo => Vec::new(),
+        () if !flags.backends.is_empty() => from_flags,
+        () if env.text(settings::BACKENDS).is_some() => from_env,
+        () => from_file,
+    };
+    let (backends, origins) = finish(used, env, problems);
+    Found {
+        backends,
+        origins,
+        key_variables,
+    }
+}
+
+fn in_variable(env: &Environment, problems: &mut Gathered) -> Vec<Draft> {
+    let origin = Origin::Variable(settings::BACKENDS.into());
+    match env.text(settings::BACKENDS) {
+        Some(Ok(text)) => {
+            let urls = text
+                .split([',', ' ', '\t', '\n'])
+                .filter(|url| !url.is_empty());
+            let urls: Vec<&str> = urls.collect();
+            if urls.is_empty() {
+                let what = format!(
+                    "there is no URL; allowed: {}",
+                    settings::BACKEND_URL.allowed
+                );
+                problems.add(&origin, "", &what);
+            }
+            in_text(urls, &origin, problems)
+        }
+        Some(Err(why)) => {
+            problems.add(&origin, "", why);
+            Vec::new()
+        }
+        None => Vec::new(),
+    }
+}
+
+/// A URL that is wrong is named by its number: there may be a password in it.
+fn in_text(urls: Vec<&str>, origin: &Origin, problems: &mut Gathered) -> Vec<Draft> {
+    let many = urls.len() > 1;
+    let mut drafts = Vec::new();
+    for (index, text) in urls.into_iter().enumerate() {
+        match BackendUrl::parse(text) {
+            Ok(url) => drafts.push(Draft {
+                url: Some((url, origin.clone())),
+                name: None,
+                models: None,
+                key_variable: None,
+                origin: origin.clone(),
+            }),
+            Err(why) if many => problems.add(origin, "", &format!("URL {}: {why}", index + 1)),
+            Err(why) => problems.add(origin, "", &why),
+        }
+    }
+    drafts
+}
+
+fn in_file(document: &Document<'_>, problems: &mut Gathered) -> Vec<Draft> {
+    let Some(value) = document.backends() else {
+        return Vec::new();
+    };
+    let not_a_list = |value: &Spanned<DeValue<'_>>, problems: &mut Gathered| {
+        let what = "this is not a list of backends; allowed: [[backend]]";
+        problems.add(&document.origin(value.span().start), "backend", what);
+    };
+    let Some(items) = value.get_ref().as_array() else {
+        not_a_list(value, problems);
+        return Vec::new();
+    };
+    let mut drafts = Vec::new();
+    for item in items {
+        match item.get_ref().as_table() {
+            Some(table) => {
+                let origin = document.origin(item.span().start);
+                drafts.push(one_in_file(document, table, origin, problems));
+            }
+            None => not_a_list(item, problems),
+        }
+    }
+    drafts
+}
+
+fn one_in_file(
+    document: &Document<'_>,
+    table: &DeTable<'_>,
+    origin: Origin,
+    problems: &mut Gathered,
+) -> Draft {
+    document.check_keys("backend", table, problems);
+    if !table.contains_key(settings::BACKEND_URL.key()) && !document.is_broken() {
+        let what = format!("missing; allowed: {}", settings::BACKEND_URL.allowed);
+        problems.add(&origin, settings::BACKEND_URL.name, &what);
+    }
+    let field = |setting: &Setting| {
+        let value = table.get(setting.key())?;
+        Some((value.get_ref(), document.origin(value.span().start)))
+    };
+    let url = field(&settings::BACKEND_URL);
+    let name = field(&settings::BACKEND_NAME);
+    let models = field(&settings::BACKEND_MODELS);
+    let key = field(&settings::BACKEND_KEY);
+    Draft {
+        url: read_field(&settings::BACKEND_URL, url, fields::url, problems),
+        name: read_field(&settings::BACKEND_NAME, name, fields::name, problems),
+        models: read_field(&settings::BACKEND_MODELS, models, fields::models, problems)
+            .map(|(models, _)| models),
+        key_variable: read_field(&settings::BACKEND_KEY, key, fields::key_variable, problems),
+        origin,
+    }
+}
+
+fn read_field<T>(
+    setting: &Setting,
+    field: Option<(&DeValue<'_>, Origin)>,
+    parse: fn(&DeValue<'_>) -> Result<T, String>,
+    problems: &mut Gathered,
+) -> Option<(T, Origin)> {
+    let (value, origin) = field?;
+    match parse(value) {
+        Ok(value) => Some((value, origin)),
+        Err(why) => {
+            problems.add(&origin, setting.name, &why);
+            None
+        }
+    }
+}
+
+fn check_unique(drafts: &[Draft], problems: &mut Gathered) {
+    let mut urls = HashMap::new();
+    let mut names = HashMap::new();
+    for draft in drafts {
+        if let Some((url, origin)) = &draft.url {
+            let first = *urls.entry(url.to_string()).or_insert(origin);
+            if !std::ptr::eq(first, origin) {
+                let what = format!("{url} is there twice{}", first_seen(first));
+                problems.add(origin, settings::BACKEND_URL.name, &what);
+            }
+        }
+        if let Some((name, origin)) = &draft.name {
+            let first = *names.entry(name).or_insert(origin);
+            if !std::ptr::eq(first, origin) {
+                let what = format!("\"{name}\" is there twice{}", first_seen(first));
+                problems.add(origin, settings::BACKEND_NAME.name, &what);
+            }
+        }
+    }
+}
+
+fn first_seen(origin: &Origin) -> String {
+    match origin {
+        Origin::File { line, .. } => format!(" (first on line {line}); allowed: once"),
+        _ => "; allowed: once".into(),
+    }
+}
+
+fn finish(
+    drafts: Vec<Draft>,
+    env: &Environment,
+    problems: &mut Gathered,
+) -> (Vec<Backend>, Vec<Origin>) {
+    let given = drafts.iter().filter_map(|draft| draft.name.as_ref());
+    let mut names = Names::new(given.map(|(name, _)| name.clone()));
+    let mut finished = Vec::new();
+    for draft in drafts {
+        let api_key = draft.key_variable.and_then(|(variable, origin)| {
+            let key = fields::key(&variable, env);
+            key.map_err(|why| problems.add(&origin, settings::BACKEND_KEY.name, &why))
+                .ok()
+        });
+        // Without a URL there is a problem already.
+        let Some((url, _)) = draft.url else { continue };
+        let name = match draft.name {
+            Some((name, _)) => name,
+            None => names.default_for(&url),
+        };
+        let backend = Backend {
+            name,
+            url,
+            models: draft.models,
+            api_key,
+        };
+        finished.push((backend, draft.origin));
+    }
+    finished.into_iter().unzip()
+}
+
+/// The names that are taken.
+struct Names {
+    taken: HashSet<String>,
+    /// The last number given to a default name.
+    numbers: HashMap<String, u32>,
+}
+
+impl Names {
+    fn new(given: impl Iterator<Item = String>) -> Self {
+        Self {
+            taken: given.collect(),
+            numbers: HashMap::new(),
+        }
+    }
+
+    /// Host and port; with a number if that is taken, as by another prefix of the same host.
+    fn default_for(&mut self, url: &BackendUrl) -> String {
+        let name = url.authority().as_str().replace(['[', ']'], "");
+        // A very long host: leave room for the number.
+        let name: String = name.chars().take(LONGEST_NAME - 6).collect();
+        let number = self.numbers.entry(name.clone()).or_insert(1);
+        let mut unique = name.clone();
+        while !self.taken.insert(unique.clone()) {
+            *number += 1;
+            unique = format!("{name}-{number}");
+        }
+        unique
+    }
+}

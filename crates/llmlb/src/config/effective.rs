@@ -1,0 +1,35 @@
+//! The settings that hold, as a person would write them, and where each came from.
+
+use super::settings::{self, Setting};
+use super::{Config, Origin, values};
+
+pub(crate) struct Effective<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    pub(crate) origin: &'a Origin,
+}
+
+impl Config {
+    pub(crate) fn effective(&self) -> Vec<Effective<'_>> {
+        let (server, upstream) = (&self.server, &self.upstream);
+        let line = |setting: &Setting, value: String| Effective {
+            name: setting.name,
+            value,
+            origin: self.origins.of(setting),
+        };
+        let duration = values::duration_in_words;
+        vec![
+            line(&settings::HOST, server.host.to_string()),
+            line(&settings::PORT, server.port.to_string()),
+            line(&settings::ALLOW_PUBLIC, server.allow_public.to_string()),
+            line(&settings::WORKERS, server.workers.to_string()),
+            line(&settings::DRAIN_TIMEOUT, duration(server.drain_timeout)),
+            line(&settings::MAX_BODY, values::size_in_words(server.max_body)),
+            line(
+                &settings::CONNECT_TIMEOUT,
+                duration(upstream.connect_timeout),
+            ),
+            line(&settings::PROBE_INTERVAL, duration(upstream.probe_interval)),
+        ]
+    }
+}

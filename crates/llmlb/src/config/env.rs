@@ -1,0 +1,66 @@
+//! The only place that reads the environment.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::origin::Origin;
+use super::problems::Gathered;
+use super::settings;
+use super::suggest::did_you_mean;
+
+const PREFIX: &str = "LLMLB_";
+
+/// Where the port locks lie, if not in the usual place.
+pub(crate) fn lock_dir() -> Option<PathBuf> {
+    set(settings::LOCK_DIR).map(PathBuf::from)
+}
+
+/// The socket on which systemd wants to hear that the server is ready.
+pub(crate) fn notify_socket() -> Option<OsString> {
+    set("NOTIFY_SOCKET")
+}
+
+fn set(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The variables of a process, as one saw them. An empty one is as good as none.
+pub(super) struct Environment(BTreeMap<String, OsString>);
+
+impl Environment {
+    pub(super) fn of_this_process() -> Self {
+        Self::new(
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))),
+        )
+    }
+
+    pub(super) fn new(variables: impl IntoIterator<Item = (String, OsString)>) -> Self {
+        let variables = variables.into_iter();
+        Self(variables.filter(|(_, value)| !value.is_empty()).collect())
+    }
+
+    pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
+        self.0.get(name).map(PathBuf::from)
+    }
+
+    /// Fails if the value is not text; the value itself is not told, it may be a secret.
+    pub(super) fn text(&self, name: &str) -> Option<Result<&str, &'static str>> {
+        let value = self.0.get(name)?;
+        Some(value.to_str().ok_or("is not UTF-8 text"))
+    }
+
+    /// A variable that is ours by its name but means nothing is a slip that would go unnoticed.
+    /// `keys` are the names that backends take their keys from; those may be called anything.
+    pub(super) fn check_names(&self, keys: &[String], problems: &mut Gathered) {
+        for name in self.0.keys().filter(|name| name.starts_with(PREFIX)) {
+            if keys.contains(name) || settings::variables().any(|known| known == name) {
+                continue;
+            }
+            let near = did_you_mean(name, settings::variables());
+            let known: Vec<&str> = settings::variables().collect();
+            let what = format!("unknown variable{near}; allowed: {}", known.join(", "));
+            problems.add(&Origin::Variable(name.clone().into()), "", &what);
+        }
+    }
+}

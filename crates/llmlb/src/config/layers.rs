@@ -1,0 +1,85 @@
+//! One setting from all the places it may be set: file, then environment, then flag. Every place is
+//! checked, also one that another overrides: it would surprise later.
+
+use super::document::Document;
+use super::env::Environment;
+use super::origin::{Origin, Origins};
+use super::problems::Gathered;
+use super::settings::{Default, Setting};
+use super::values::Raw;
+
+pub(super) struct Layers<'a> {
+    document: Option<&'a Document<'a>>,
+    env: &'a Environment,
+    problems: &'a mut Gathered,
+    origins: Origins,
+}
+
+impl<'a> Layers<'a> {
+    pub(super) fn new(
+        document: Option<&'a Document<'a>>,
+        env: &'a Environment,
+        problems: &'a mut Gathered,
+    ) -> Self {
+        Self {
+            document,
+            env,
+            problems,
+            origins: Origins::default(),
+        }
+    }
+
+    pub(super) fn into_origins(self) -> Origins {
+        self.origins
+    }
+
+    /// A problem with a value that was read, at the place it came from.
+    pub(super) fn refuse(&mut self, setting: &Setting, what: &str) {
+        let origin = self.origins.of(setting);
+        self.problems.add(origin, setting.name, what);
+    }
+
+    /// The setting's value, or nothing if something is wrong with it: then the problem is noted.
+    pub(super) fn setting<T>(
+        &mut self,
+        setting: &Setting,
+        typed: Option<&str>,
+        parse: impl Fn(Raw<'_>) -> Result<T, String>,
+    ) -> Option<T> {
+        let found = match setting.default {
+            Default::Value(text) => text.to_owned(),
+            Default::Found(_, find) => find(),
+            Default::Words(_) => return None,
+        };
+        let mut given = vec![(Raw::Text(&found), Origin::Default)];
+        given.extend(self.document.and_then(|document| document.value(setting)));
+        if let Some(name) = setting.variable {
+            let origin = Origin::Variable(name.into());
+            match self.env.text(name) {
+                Some(Ok(text)) => given.push((Raw::Text(text), origin)),
+                Some(Err(why)) => self.problems.add(&origin, setting.name, why),
+                None => {}
+            }
+        }
+        if let (Some(text), Some(flag)) = (typed, &setting.flag) {
+            given.push((Raw::Text(text), Origin::Flag(flag.long)));
+        }
+
+        let mut sound = true;
+        let mut last = None;
+        for (raw, origin) in given {
+            match parse(raw) {
+                Ok(value) => {
+                    self.origins.settings.insert(setting.name, origin);
+                    last = Some(value);
+                }
+                Err(why) => {
+                    let what = format!("{why}; allowed: {}", setting.allowed);
+                    self.problems.add(&origin, setting.name, &what);
+                    sound = false;
+                }
+            }
+        }
+        last.filter(|_| sound)
+    }
+}

@@ -1,0 +1,183 @@
+//! Everything that can be set: read once, checked whole.
+//!
+//! A file, then the environment, then flags; each replaces what the one before it says. Nothing is
+//! guessed: whatever is wrong anywhere is reported, all of it at once, each with its place (L12).
+//! [`settings`] is the one table of what can be set; the page `docs/configuration.md` comes from it.
+
+mod backends;
+mod document;
+mod effective;
+pub(crate) mod env;
+mod file;
+mod layers;
+mod origin;
+mod problems;
+mod secret;
+pub(crate) mod settings;
+mod suggest;
+mod url;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(crate) use origin::{Origin, Origins};
+pub(crate) use problems::Problems;
+pub(crate) use secret::Secret;
+pub(crate) use url::BackendUrl;
+
+use document::Document;
+use env::Environment;
+use layers::Layers;
+use problems::Gathered;
+
+/// What the server runs with.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) server: Server,
+    pub(crate) upstream: Upstream,
+    /// Empty if none was set: then the caller looks for some.
+    pub(crate) backends: Vec<Backend>,
+    /// The file that was read, as it was named.
+    pub(crate) file: Option<PathBuf>,
+    /// Where each value came from.
+    pub(crate) origins: Origins,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    pub(crate) host: IpAddr,
+    /// 0 asks for any free port.
+    pub(crate) port: u16,
+    pub(crate) allow_public: bool,
+    pub(crate) workers: usize,
+    pub(crate) drain_timeout: Duration,
+    /// In bytes.
+    pub(crate) max_body: usize,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Upstream {
+    pub(crate) connect_timeout: Duration,
+    pub(crate) probe_interval: Duration,
+}
+
+/// An LLM server to send requests to.
+#[derive(Debug, Clone)]
+pub(crate) struct Backend {
+    /// Unique.
+    pub(crate) name: String,
+    /// Unique.
+    pub(crate) url: BackendUrl,
+    /// Used instead of asking the backend.
+    pub(crate) models: Option<Vec<String>>,
+    pub(crate) api_key: Option<Secret>,
+}
+
+/// What was typed. A flag that was not typed is empty.
+#[derive(Debug, Default)]
+pub(crate) struct Flags {
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) port: Option<u16>,
+    pub(crate) host: Option<String>,
+    pub(crate) backends: Vec<String>,
+    /// The caller brings the backends: none of the configured ones is used.
+    pub(crate) demo: bool,
+    pub(crate) allow_public: bool,
+}
+
+/// Reads the file, the environment and the flags, and reports all that is wrong with any of them.
+pub(crate) fn load(flags: &Flags) -> Result<Config, Problems> {
+    read(flags, &Environment::of_this_process(), Path::new(""))
+}
+
+/// [`load`] for tests elsewhere in this crate: whatever the environment says.
+#[cfg(test)]
+pub(crate) fn load_without_environment(flags: &Flags) -> Result<Config, Problems> {
+    read(flags, &Environment::new([]), Path::new(""))
+}
+
+/// [`load`] with everything it depends on, so that tests need not change their process.
+fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Problems> {
+    let mut problems = Gathered::default();
+    let source = file::find(flags, env, directory, &mut problems);
+    let document = source.as_ref().map(Document::parse);
+    if let Some(document) = &document {
+        document.check_names(&mut problems);
+    }
+
+    let mut layers = Layers::new(document.as_ref(), env, &mut problems);
+    let server = server(&mut layers, flags);
+    let upstream = upstream(&mut layers);
+    let mut origins = layers.into_origins();
+    let found = backends::read(flags, env, document.as_ref(), &mut problems);
+    env.check_names(&found.key_variables, &mut problems);
+    origins.backends = found.origins;
+
+    if let Some(document) = document {
+        problems = document.settle(problems);
+    }
+    match (problems.into_result(), server, upstream) {
+        (Ok(()), Some(server), Some(upstream)) => Ok(Config {
+            server,
+            upstream,
+            backends: found.backends,
+            file: source.map(|source| source.name),
+            origins,
+        }),
+        (Err(problems), ..) => Err(problems),
+        // A value is missing only if a problem says why.
+        (Ok(()), ..) => Err(Problems::one("the configuration could not be read".into())),
+    }
+}
+
+// Every setting is read before the first missing one ends the function: all problems at once.
+
+fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
+    let port = flags.port.map(|port| port.to_string());
+    let allow_public = flags.allow_public.then_some("true");
+
+    let host = layers.setting(&settings::HOST, flags.host.as_deref(), values::host);
+    let port = layers.setting(&settings::PORT, port.as_deref(), values::port);
+    let allow_public = layers.setting(&settings::ALLOW_PUBLIC, allow_public, values::truth);
+    let workers = layers.setting(&settings::WORKERS, None, values::workers);
+    let drain_timeout = layers.setting(&settings::DRAIN_TIMEOUT, None, values::drain_timeout);
+    let max_body = layers.setting(&settings::MAX_BODY, None, values::max_body);
+    if let (Some(host), Some(false)) = (host, allow_public) {
+        check_reach(host, layers);
+    }
+    Some(Server {
+        host: host?,
+        port: port?,
+        allow_public: allow_public?,
+        workers: workers?,
+        drain_timeout: drain_timeout?,
+        max_body: max_body?,
+    })
+}
+
+fn upstream(layers: &mut Layers<'_>) -> Option<Upstream> {
+    let connect = layers.setting(&settings::CONNECT_TIMEOUT, None, values::connect_timeout);
+    let probe = layers.setting(&settings::PROBE_INTERVAL, None, values::probe_interval);
+    Some(Upstream {
+        connect_timeout: connect?,
+        probe_interval: probe?,
+    })
+}
+
+/// Closed by default (L11).
+fn check_reach(host: IpAddr, layers: &mut Layers<'_>) {
+    if host.to_canonical().is_loopback() {
+        return;
+    }
+    let what = format!(
+        "{host} is not a loopback address: anyone who reaches it could use the backends; \
+         keep 127.0.0.1, or set server.allow_public = true, LLMLB_ALLOW_PUBLIC=true or \
+         --allow-public if that is meant"
+    );
+    layers.refuse(&settings::HOST, &what);
+}

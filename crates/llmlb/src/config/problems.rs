@@ -1,0 +1,116 @@
+//! What is wrong with a configuration: everything, in the order in which a person would fix it.
+
+use std::error::Error;
+use std::fmt;
+
+use super::origin::Origin;
+
+/// How much of a value is shown.
+const SHOWN: usize = 60;
+
+/// All that is wrong; never empty. One line each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problems(Vec<String>);
+
+impl Problems {
+    pub(super) fn one(line: String) -> Self {
+        Self(vec![line])
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl Error for Problems {}
+
+/// Problems as they are found.
+#[derive(Debug, Default)]
+pub(super) struct Gathered(Vec<Problem>);
+
+#[derive(Debug)]
+struct Problem {
+    /// The file first, top to bottom, then the environment, then the flags.
+    order: (u8, usize),
+    line: Option<usize>,
+    text: String,
+}
+
+impl Gathered {
+    /// `subject` is the setting, or empty where the place says it all.
+    pub(super) fn add(&mut self, origin: &Origin, subject: &str, what: &str) {
+        let (order, line) = match origin {
+            Origin::File { at, line, .. } => ((0, *at), Some(*line)),
+            Origin::Default => ((1, 0), None),
+            Origin::Variable(_) => ((2, 0), None),
+            Origin::Flag(_) => ((3, 0), None),
+        };
+        // A variable or a flag is the setting's name already.
+        let text = match origin {
+            Origin::File { .. } | Origin::Default if !subject.is_empty() => {
+                format!("{origin}: {}: {what}", one_line(subject))
+            }
+            _ => format!("{origin}: {what}"),
+        };
+        self.0.push(Problem { order, line, text });
+    }
+
+    /// About a file as a whole.
+    pub(super) fn add_file(&mut self, name: &str, what: &str) {
+        self.0.push(Problem {
+            order: (0, 0),
+            line: None,
+            text: format!("{}: {what}", one_line(name)),
+        });
+    }
+
+    /// A line of the file that is not TOML.
+    pub(super) fn add_syntax(&mut self, origin: &Origin, column: usize, what: &str) {
+        self.add(origin, "", what);
+        if let Some(problem) = self.0.last_mut() {
+            problem.text = format!("{origin}:{column}: {what}");
+        }
+    }
+
+    pub(super) fn without_lines(mut self, unwanted: impl Fn(usize) -> bool) -> Self {
+        self.0
+            .retain(|problem| !problem.line.is_some_and(&unwanted));
+        self
+    }
+
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
+    pub(super) fn into_result(mut self) -> Result<(), Problems> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        self.0.sort_by_key(|problem| problem.order);
+        let lines = self.0.into_iter().map(|problem| problem.text);
+        Err(Problems(lines.collect()))
+    }
+}
+
+/// Somebody's text within a message: on one line, and not too much of it.
+pub(super) fn quoted(text: &str) -> String {
+    let mut shown: String = text.chars().take(SHOWN).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    format!("\"{}\"", one_line(&shown))
+}
+
+/// A name or a path within a message. Control characters would let it pass for more than one.
+pub(super) fn one_line(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}

@@ -1,0 +1,214 @@
+//! The table of everything that can be set. The parser takes names, defaults and the words for what
+//! is allowed from here, and `docs/configuration.md` is held against it by a test.
+
+use std::num::NonZero;
+use std::thread;
+
+/// One thing that can be set.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "for the page, which a test compares")
+)]
+pub(crate) struct Setting {
+    /// Section and key in the file.
+    pub(crate) name: &'static str,
+    pub(crate) variable: Option<&'static str>,
+    pub(crate) flag: Option<Flag>,
+    pub(super) default: Default,
+    /// In words, for messages and for the page.
+    pub(super) allowed: &'static str,
+    pub(super) about: &'static str,
+}
+
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "for the page, which a test compares")
+)]
+pub(crate) struct Flag {
+    pub(crate) long: &'static str,
+    pub(crate) short: Option<&'static str>,
+}
+
+/// What holds if nothing is set.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "for the page, which a test compares")
+)]
+pub(super) enum Default {
+    /// Read like any other value, so that what is documented is what is done.
+    Value(&'static str),
+    /// Found out at start.
+    Found(&'static str, fn() -> String),
+    /// Nothing to read: the words say what happens.
+    Words(&'static str),
+}
+
+pub(super) const CONFIG: &str = "LLMLB_CONFIG";
+pub(super) const BACKENDS: &str = "LLMLB_BACKENDS";
+pub(super) const LOCK_DIR: &str = "LLMLB_LOCK_DIR";
+const DATA_DIR: &str = "LLMLB_DATA_DIR";
+
+pub(super) const CONFIG_FLAG: &str = "--config";
+pub(super) const BACKEND_FLAG: &str = "--backend";
+
+pub(super) const MOST_WORKERS: usize = 1024;
+
+pub(crate) const HOST: Setting = Setting {
+    name: "server.host",
+    variable: Some("LLMLB_HOST"),
+    flag: flag("--host", Some("-H")),
+    default: Default::Value("127.0.0.1"),
+    allowed: "an IP address, or localhost",
+    about: "The address to serve on.",
+};
+pub(crate) const PORT: Setting = Setting {
+    name: "server.port",
+    variable: Some("LLMLB_PORT"),
+    flag: flag("--port", Some("-p")),
+    default: Default::Value("32768"),
+    allowed: "0 to 65535",
+    about: "The port to serve on; 0 takes any free one.",
+};
+pub(crate) const ALLOW_PUBLIC: Setting = Setting {
+    name: "server.allow_public",
+    variable: Some("LLMLB_ALLOW_PUBLIC"),
+    flag: flag("--allow-public", None),
+    default: Default::Value("false"),
+    allowed: "true or false",
+    about: "Serve on an address that other machines reach, although anyone may then use it.",
+};
+pub(crate) const WORKERS: Setting = Setting {
+    name: "server.workers",
+    variable: Some("LLMLB_WORKERS"),
+    flag: None,
+    default: Default::Found("the number of CPUs", cpus),
+    allowed: "1 to 1024",
+    about: "How many threads serve requests.",
+};
+pub(crate) const DRAIN_TIMEOUT: Setting = Setting {
+    name: "server.drain_timeout",
+    variable: Some("LLMLB_DRAIN_TIMEOUT"),
+    flag: None,
+    default: Default::Value("30s"),
+    allowed: r#"text like "500ms", "30s", "5m" or "1h", from "0s" to "24h""#,
+    about: "How long requests may go on once the server was told to stop.",
+};
+pub(crate) const MAX_BODY: Setting = Setting {
+    name: "server.max_body",
+    variable: Some("LLMLB_MAX_BODY"),
+    flag: None,
+    default: Default::Value("32MiB"),
+    allowed: r#"a number of bytes, or text like "64KiB", "32MiB" or "1GiB" (also KB, MB, GB), from 1 to "2GiB""#,
+    about: "The largest request body that is held in memory to find the model in it.",
+};
+pub(crate) const CONNECT_TIMEOUT: Setting = Setting {
+    name: "upstream.connect_timeout",
+    variable: Some("LLMLB_CONNECT_TIMEOUT"),
+    flag: None,
+    default: Default::Value("5s"),
+    allowed: r#"text like "500ms", "30s", "5m" or "1h", from "1ms" to "24h""#,
+    about: "How long a backend may take to accept a connection.",
+};
+pub(crate) const PROBE_INTERVAL: Setting = Setting {
+    name: "upstream.probe_interval",
+    variable: Some("LLMLB_PROBE_INTERVAL"),
+    flag: None,
+    default: Default::Value("5s"),
+    allowed: r#"text like "500ms", "30s", "5m" or "1h", from "100ms" to "24h""#,
+    about: "How often each backend is asked whether it is well and what it serves.",
+};
+
+/// In the order of the page.
+pub(crate) const ALL: [Setting; 8] = [
+    HOST,
+    PORT,
+    ALLOW_PUBLIC,
+    WORKERS,
+    DRAIN_TIMEOUT,
+    MAX_BODY,
+    CONNECT_TIMEOUT,
+    PROBE_INTERVAL,
+];
+
+pub(super) const BACKEND_NAME: Setting = Setting {
+    name: "backend.name",
+    variable: None,
+    flag: None,
+    default: Default::Words("host:port of the URL"),
+    allowed: "1 to 64 of a-z A-Z 0-9 . _ : -",
+    about: "What the backend is called in reports; unique.",
+};
+pub(super) const BACKEND_URL: Setting = Setting {
+    name: "backend.url",
+    variable: Some(BACKENDS),
+    flag: flag(BACKEND_FLAG, None),
+    default: Default::Words("required"),
+    allowed: "http://HOST[:PORT][/PREFIX]",
+    about: "Where the backend is; unique. A trailing /v1 may be there or not.",
+};
+pub(super) const BACKEND_MODELS: Setting = Setting {
+    name: "backend.models",
+    variable: None,
+    flag: None,
+    default: Default::Words("the backend is asked"),
+    allowed: "a list of names, at least one",
+    about: "The models it serves, used instead of asking it.",
+};
+pub(super) const BACKEND_KEY: Setting = Setting {
+    name: "backend.api_key_env",
+    variable: None,
+    flag: None,
+    default: Default::Words("no key"),
+    allowed: "the name of an environment variable",
+    about: "The variable that holds the backend's key; the key itself is never in the file.",
+};
+
+pub(super) const BACKEND: [Setting; 4] = [BACKEND_NAME, BACKEND_URL, BACKEND_MODELS, BACKEND_KEY];
+
+/// Variables that are no setting of the file.
+pub(super) const OTHER_VARIABLES: [(&str, &str); 3] = [
+    (CONFIG, "The configuration file; the flag is `--config`."),
+    (
+        LOCK_DIR,
+        "Where the port locks lie, if not in the temporary directory.",
+    ),
+    (DATA_DIR, "Reserved for usage data; accepted, not used yet."),
+];
+
+pub(super) const SECTIONS: [&str; 3] = ["server", "upstream", "backend"];
+
+impl Setting {
+    pub(super) fn section(&self) -> &'static str {
+        self.name.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    pub(super) fn key(&self) -> &'static str {
+        self.name.split_once('.').map_or(self.name, |(_, key)| key)
+    }
+}
+
+/// The keys that a section may have.
+pub(super) fn keys_of(section: &str) -> Vec<&'static str> {
+    let all = ALL.iter().chain(&BACKEND);
+    all.filter(|setting| setting.section() == section)
+        .map(Setting::key)
+        .collect()
+}
+
+/// Every variable that means something.
+pub(super) fn variables() -> impl Iterator<Item = &'static str> {
+    let settings = ALL
+        .iter()
+        .chain(&BACKEND)
+        .filter_map(|setting| setting.variable);
+    settings.chain(OTHER_VARIABLES.iter().map(|(name, _)| *name))
+}
+
+const fn flag(long: &'static str, short: Option<&'static str>) -> Option<Flag> {
+    Some(Flag { long, short })
+}
+
+fn cpus() -> String {
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    cpus.min(MOST_WORKERS).to_string()
+}

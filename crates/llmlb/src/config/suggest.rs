@@ -1,0 +1,84 @@
+//! Which word was probably meant.
+
+/// ` (did you mean port?)`, or nothing if no known word is near.
+pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+    closest(word, known).map_or_else(String::new, |near| format!(" (did you mean {near}?)"))
+}
+
+fn closest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(edits, candidate)| {
+            *edits <= (candidate.len() / 3).max(1) || contains(word, candidate)
+        })
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, candidate)| candidate)
+}
+
+/// `timeout` for `drain_timeout`, `api_key` for `api_key_env`.
+fn contains(word: &str, candidate: &str) -> bool {
+    word.len() >= 4
+        && candidate.len() >= 4
+        && (candidate.contains(word) || word.contains(candidate))
+}
+
+/// How many letters must be added, removed, changed or swapped with their neighbour.
+fn distance(a: &str, b: &str) -> usize {
+    let a: Vec<char> = a.to_lowercase().chars().take(64).collect();
+    let b: Vec<char> = b.to_lowercase().chars().take(64).collect();
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let changed = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = changed.min(above[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(before[j - 2] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut above, row);
+    }
+    above.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: [&str; 4] = ["host", "port", "drain_timeout", "api_key_env"];
+
+    #[test]
+    fn a_slip_of_the_finger_finds_its_word() {
+        for (typed, meant) in [
+            ("prot", "port"),
+            ("Port", "port"),
+            ("ports", "port"),
+            ("hst", "host"),
+            ("drain-timeout", "drain_timeout"),
+            ("timeout", "drain_timeout"),
+            ("api_key", "api_key_env"),
+        ] {
+            assert_eq!(closest(typed, KNOWN.into_iter()), Some(meant), "{typed}");
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_far_from_all_finds_none() {
+        for typed in ["", "x", "colour", "ünïcödé"] {
+            assert_eq!(closest(typed, KNOWN.into_iter()), None, "{typed}");
+        }
+    }
+
+    #[test]
+    fn distances_are_counted_as_a_person_would() {
+        for (a, b, edits) in [
+            ("", "abc", 3),
+            ("prot", "port", 1),
+            ("kitten", "sitting", 3),
+        ] {
+            assert_eq!(distance(a, b), edits, "{a} {b}");
+        }
+    }
+}

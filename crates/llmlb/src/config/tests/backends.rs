@@ -1,0 +1,169 @@
+//! Which backends, and their URLs.
+
+use super::super::BackendUrl;
+use super::*;
+
+fn names(config: &Config) -> Vec<&str> {
+    config
+        .backends
+        .iter()
+        .map(|backend| backend.name.as_str())
+        .collect()
+}
+
+#[test]
+fn a_backend_has_what_the_file_says() {
+    let config = Run::with_file(
+        "[[backend]]\nname = \"gpu-1\"\nurl = \"http://10.0.0.5:8000/openai/v1\"\n\
+         models = [\"llama\", \"qwen\"]\napi_key_env = \"GPU_KEY\"\n\
+         [[backend]]\nurl = \"http://10.0.0.6\"\n",
+    )
+    .env("GPU_KEY", "sk-1")
+    .good();
+    let [first, second] = config.backends.as_slice() else {
+        panic!("{config:?}")
+    };
+    assert_eq!(first.name, "gpu-1");
+    assert_eq!(first.url.authority().as_str(), "10.0.0.5:8000");
+    assert_eq!(first.url.prefix(), "/openai");
+    assert_eq!(
+        first.models.as_deref(),
+        Some(["llama".into(), "qwen".into()].as_slice())
+    );
+    assert_eq!(
+        first.api_key.as_ref().map(super::super::Secret::expose),
+        Some("sk-1")
+    );
+    assert_eq!(second.name, "10.0.0.6:80");
+    assert_eq!(second.models, None);
+    assert!(second.api_key.is_none());
+    assert_eq!(config.origins.backends[1].to_string(), "llmlb.toml:6");
+}
+
+#[test]
+fn backends_of_a_higher_layer_replace_all_of_a_lower_one() {
+    let run = Run::with_file("[[backend]]\nurl = \"http://file\"\n");
+    assert_eq!(names(&run.good()), ["file:80"]);
+    let run = run.env("LLMLB_BACKENDS", "http://env1, http://env2 http://env3,");
+    assert_eq!(names(&run.good()), ["env1:80", "env2:80", "env3:80"]);
+    let run = run.flags(flags_with_backends(&["http://flag:1"]));
+    assert_eq!(names(&run.good()), ["flag:1"]);
+}
+
+#[test]
+fn a_demo_uses_none_of_them_but_the_file_is_checked_all_the_same() {
+    let demo = || Flags {
+        demo: true,
+        ..Flags::default()
+    };
+    let run =
+        Run::with_file("[[backend]]\nurl = \"http://file\"\n").env("LLMLB_BACKENDS", "http://a");
+    assert!(run.flags(demo()).good().backends.is_empty());
+    let run = Run::with_file("[[backend]]\nurl = \"\"\n").flags(demo());
+    assert!(run.problems().starts_with("llmlb.toml:2: backend.url: "));
+}
+
+#[test]
+fn the_key_of_a_backend_that_is_not_used_need_not_be_there() {
+    let file = "[[backend]]\nurl = \"http://a\"\napi_key_env = \"GPU_KEY\"\n";
+    Run::with_file(file)
+        .flags(flags_with_backends(&["http://b"]))
+        .good();
+    let told = Run::with_file(file).env("GPU_KEY", "").problems();
+    assert_eq!(
+        told,
+        "llmlb.toml:3: backend.api_key_env: the variable GPU_KEY is not set, or empty"
+    );
+}
+
+#[test]
+fn a_bad_url_among_many_is_named_by_its_number() {
+    let run = Run::new().env("LLMLB_BACKENDS", "http://a b http://a");
+    assert_eq!(
+        run.problems(),
+        "LLMLB_BACKENDS: URL 2: the URL does not start with http://; \
+         allowed: http://HOST[:PORT][/PREFIX]\n\
+         LLMLB_BACKENDS: http://a:80 is there twice; allowed: once"
+    );
+    let run = Run::new().env("LLMLB_BACKENDS", " , ");
+    assert!(
+        run.problems()
+            .starts_with("LLMLB_BACKENDS: there is no URL; ")
+    );
+}
+
+#[test]
+fn names_that_nobody_gave_are_unique_all_the_same() {
+    let urls = ["http://h/a", "http://h/b", "http://h/c", "http://[::1]:8/"];
+    let config = Run::new().flags(flags_with_backends(&urls)).good();
+    assert_eq!(names(&config), ["h:80", "h:80-2", "h:80-3", "::1:8"]);
+
+    let config = Run::with_file(
+        "[[backend]]\nurl = \"http://h\"\n[[backend]]\nurl = \"http://g\"\nname = \"h:80\"\n",
+    );
+    assert_eq!(names(&config.good()), ["h:80-2", "h:80"]);
+}
+
+#[test]
+fn urls_are_read_as_people_write_them() {
+    for (text, url, prefix) in [
+        ("http://localhost", "http://localhost:80", ""),
+        ("http://localhost/", "http://localhost:80", ""),
+        ("http://localhost:11434/v1", "http://localhost:11434", ""),
+        ("http://localhost:11434/v1/", "http://localhost:11434", ""),
+        ("http://h:1/openai/v1//", "http://h:1/openai", "/openai"),
+        ("http://h:1/openai/", "http://h:1/openai", "/openai"),
+        ("http://h:1/a/b/v1", "http://h:1/a/b", "/a/b"),
+        ("http://h:1/v1beta", "http://h:1/v1beta", "/v1beta"),
+        (
+            "HTTP://Gpu_1.Example:65535",
+            "http://gpu_1.example:65535",
+            "",
+        ),
+        ("http://[::1]:8000/v1", "http://[::1]:8000", ""),
+        ("http://[2001:db8::1]", "http://[2001:db8::1]:80", ""),
+        ("http://10.0.0.1:80", "http://10.0.0.1:80", ""),
+    ] {
+        let parsed = BackendUrl::parse(text).unwrap();
+        assert_eq!(parsed.to_string(), url, "{text}");
+        assert_eq!(parsed.prefix(), prefix, "{text}");
+        assert!(parsed.authority().port_u16().is_some(), "{text}");
+    }
+}
+
+#[test]
+fn urls_that_mean_nothing_are_refused() {
+    for (text, why) in [
+        ("", "does not start with http://"),
+        ("localhost:80", "does not start with http://"),
+        ("ftp://h", "does not start with http://"),
+        (
+            "HTTPS://h",
+            "TLS to backends is not supported yet; use http://",
+        ),
+        ("http://", "host is not valid"),
+        ("http:///v1", "host is not valid"),
+        ("http://:80", "host is not valid"),
+        ("http://a b", "host is not valid"),
+        ("http://hö", "host is not valid"),
+        ("http://h%20", "host is not valid"),
+        ("http://1.2.3.4.5", "not an IPv4 address"),
+        ("http://256.0.0.1", "not an IPv4 address"),
+        ("http://::1", "needs brackets"),
+        ("http://[::g]:80", "not an IPv6 address"),
+        ("http://h:", "port is not a number from 1 to 65535"),
+        ("http://h:0", "port is not a number"),
+        ("http://h:65536", "port is not a number"),
+        ("http://h:+80", "port is not a number"),
+        ("http://u:p@h", "user or password"),
+        ("http://h/?k=v", "query"),
+        ("http://h/#f", "fragment"),
+        ("http://h/a b", "path is not valid"),
+        ("http://h/a\r\nX: y", "path is not valid"),
+        ("http://h/ä", "path is not valid"),
+        ("http://h//x", "path is not valid"),
+    ] {
+        let error = BackendUrl::parse(text).unwrap_err();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+}

@@ -1,0 +1,162 @@
+//! File, then environment, then flags.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use super::super::{Origin, settings};
+use super::*;
+
+#[test]
+fn without_anything_the_defaults_hold() {
+    let config = Run::new().good();
+    assert_eq!(config.file, None);
+    assert_eq!(config.server.host, IpAddr::V4(Ipv4Addr::LOCALHOST));
+    assert_eq!(config.server.port, 32768);
+    assert!(!config.server.allow_public);
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(config.server.workers, cpus.min(1024));
+    assert_eq!(config.server.drain_timeout, Duration::from_secs(30));
+    assert_eq!(config.server.max_body, 32 << 20);
+    assert_eq!(config.upstream.connect_timeout, Duration::from_secs(5));
+    assert_eq!(config.upstream.probe_interval, Duration::from_secs(5));
+    assert!(config.backends.is_empty());
+    let effective = config.effective();
+    assert!(effective.iter().all(|line| *line.origin == Origin::Default));
+}
+
+#[test]
+fn the_environment_wins_over_the_file_and_flags_win_over_both() {
+    let file = "[server]\nport = 1\nworkers = 1\ndrain_timeout = \"1s\"\n";
+    let run = Run::with_file(file);
+    assert_eq!(run.good().server.port, 1);
+    let run = run.env("LLMLB_PORT", "2").env("LLMLB_WORKERS", "2");
+    assert_eq!(run.good().server.port, 2);
+    let run = run.flags(Flags {
+        port: Some(3),
+        ..Flags::default()
+    });
+    let config = run.good();
+    assert_eq!(config.server.port, 3);
+    assert_eq!(config.server.workers, 2);
+    assert_eq!(config.server.drain_timeout, Duration::from_secs(1));
+
+    let from = |setting| config.origins.of(setting).to_string();
+    assert_eq!(from(&settings::PORT), "--port");
+    assert_eq!(from(&settings::WORKERS), "LLMLB_WORKERS");
+    assert_eq!(from(&settings::DRAIN_TIMEOUT), "llmlb.toml:4");
+    assert_eq!(from(&settings::HOST), "default");
+}
+
+#[test]
+fn a_mistake_is_told_also_where_another_layer_overrides_it() {
+    let run = Run::with_file("[server]\nport = 70000\n").env("LLMLB_PORT", "80");
+    assert!(
+        run.problems()
+            .starts_with("llmlb.toml:2: server.port: 70000")
+    );
+}
+
+#[test]
+fn an_empty_variable_is_as_good_as_none() {
+    let run = Run::with_file("[server]\nport = 7\n").env("LLMLB_PORT", "");
+    assert_eq!(run.good().server.port, 7);
+}
+
+#[test]
+fn every_variable_sets_its_setting() {
+    let config = Run::new()
+        .env("LLMLB_HOST", "0.0.0.0")
+        .env("LLMLB_PORT", "0")
+        .env("LLMLB_ALLOW_PUBLIC", "true")
+        .env("LLMLB_WORKERS", "1024")
+        .env("LLMLB_DRAIN_TIMEOUT", "0s")
+        .env("LLMLB_MAX_BODY", "1000")
+        .env("LLMLB_CONNECT_TIMEOUT", "250ms")
+        .env("LLMLB_PROBE_INTERVAL", "2m")
+        .good();
+    let shown: Vec<String> = config
+        .effective()
+        .into_iter()
+        .map(|line| line.value)
+        .collect();
+    assert_eq!(
+        shown,
+        ["0.0.0.0", "0", "true", "1024", "0s", "1000", "250ms", "2m"]
+    );
+}
+
+#[test]
+fn the_flags_of_serve_set_theirs() {
+    let config = Run::new()
+        .flags(Flags {
+            host: Some("::".into()),
+            port: Some(0),
+            allow_public: true,
+            ..flags_with_backends(&["http://a", "http://b"])
+        })
+        .good();
+    assert_eq!(config.server.host.to_string(), "::");
+    assert_eq!(config.server.port, 0);
+    assert!(config.server.allow_public);
+    assert_eq!(config.backends.len(), 2);
+    assert_eq!(config.origins.backends[1], Origin::Flag("--backend"));
+}
+
+#[test]
+fn durations_and_sizes_are_read_in_all_their_units() {
+    for (text, milliseconds) in [
+        ("500ms", 500),
+        ("30s", 30_000),
+        ("5m", 300_000),
+        ("24h", 86_400_000),
+    ] {
+        let config = Run::new().env("LLMLB_CONNECT_TIMEOUT", text).good();
+        assert_eq!(
+            config.upstream.connect_timeout.as_millis(),
+            milliseconds,
+            "{text}"
+        );
+    }
+    for (text, bytes) in [
+        ("1", 1),
+        ("\"1\"", 1),
+        ("0x10", 16),
+        ("\"64KiB\"", 65_536),
+        ("\"64KB\"", 64_000),
+        ("\"32MiB\"", 33_554_432),
+        ("\"32MB\"", 32_000_000),
+        ("\"1GiB\"", 1_073_741_824),
+        ("\"1GB\"", 1_000_000_000),
+        ("\"2GiB\"", 2_147_483_648),
+    ] {
+        let config = Run::with_file(&format!("server.max_body = {text}\n")).good();
+        assert_eq!(config.server.max_body, bytes, "{text}");
+    }
+    for text in [
+        "",
+        "s",
+        "5",
+        "1.5s",
+        "5 s",
+        "5S",
+        "-5s",
+        "5sec",
+        "99999999999999999999h",
+    ] {
+        let file = format!("[upstream]\nconnect_timeout = \"{text}\"\n");
+        assert!(Run::with_file(&file).read().is_err(), "{text}");
+    }
+    for text in [
+        "",
+        "KiB",
+        "1.5MiB",
+        "1 MiB",
+        "1mib",
+        "-1",
+        "3GiB",
+        "99999999999999999999GiB",
+    ] {
+        let file = format!("[server]\nmax_body = \"{text}\"\n");
+        assert!(Run::with_file(&file).read().is_err(), "{text}");
+    }
+}

@@ -1,0 +1,326 @@
+//! L12: every mistake is told with its place, what is wrong and what is allowed.
+
+use super::*;
+
+/// The file, and all that is said about it.
+const MISTAKES: [(&str, &str); 35] = [
+    // Values.
+    (
+        "[server]\nport = 99999\n",
+        "llmlb.toml:2: server.port: 99999 is out of range; allowed: 0 to 65535",
+    ),
+    (
+        "[server]\n\nport = -1\n",
+        "llmlb.toml:3: server.port: -1 is out of range; allowed: 0 to 65535",
+    ),
+    (
+        "[server]\nport = \"80\"\n",
+        "llmlb.toml:2: server.port: \"80\" is text, not a whole number; allowed: 0 to 65535",
+    ),
+    (
+        "[server]\nport = 8.5\n",
+        "llmlb.toml:2: server.port: 8.5 is not a whole number; allowed: 0 to 65535",
+    ),
+    (
+        "[server]\nport = [80]\n",
+        "llmlb.toml:2: server.port: a list is not a whole number; allowed: 0 to 65535",
+    ),
+    (
+        "[server]\nport = 99999999999999999999999999999999999999999999\n",
+        "llmlb.toml:2: server.port: 9999999999999999999999999999999999999999 is out of range; \
+         allowed: 0 to 65535",
+    ),
+    (
+        "[server]\nhost = \"example.org\"\n",
+        "llmlb.toml:2: server.host: \"example.org\" is not an IP address; \
+         allowed: an IP address, or localhost",
+    ),
+    (
+        "[server]\nallow_public = \"yes\"\n",
+        "llmlb.toml:2: server.allow_public: \"yes\" is text, not true or false; \
+         allowed: true or false",
+    ),
+    (
+        "[server]\nworkers = 0\n",
+        "llmlb.toml:2: server.workers: 0 is out of range; allowed: 1 to 1024",
+    ),
+    (
+        "[server]\ndrain_timeout = 30\n",
+        "llmlb.toml:2: server.drain_timeout: 30 has no unit; \
+         allowed: text like \"500ms\", \"30s\", \"5m\" or \"1h\", from \"0s\" to \"24h\"",
+    ),
+    (
+        "[server]\ndrain_timeout = \"half an hour\"\n",
+        "llmlb.toml:2: server.drain_timeout: \"half an hour\" is not a duration; \
+         allowed: text like \"500ms\", \"30s\", \"5m\" or \"1h\", from \"0s\" to \"24h\"",
+    ),
+    (
+        "[server]\ndrain_timeout = \"25h\"\n",
+        "llmlb.toml:2: server.drain_timeout: \"25h\" is out of range; \
+         allowed: text like \"500ms\", \"30s\", \"5m\" or \"1h\", from \"0s\" to \"24h\"",
+    ),
+    (
+        "[upstream]\nprobe_interval = \"99ms\"\n",
+        "llmlb.toml:2: upstream.probe_interval: \"99ms\" is out of range; \
+         allowed: text like \"500ms\", \"30s\", \"5m\" or \"1h\", from \"100ms\" to \"24h\"",
+    ),
+    (
+        "[server]\nmax_body = \"32 megs\"\n",
+        "llmlb.toml:2: server.max_body: \"32 megs\" is not a size; allowed: a number of bytes, or \
+         text like \"64KiB\", \"32MiB\" or \"1GiB\" (also KB, MB, GB), from 1 to \"2GiB\"",
+    ),
+    (
+        "[server]\nmax_body = 0\n",
+        "llmlb.toml:2: server.max_body: 0 is out of range; allowed: a number of bytes, or \
+         text like \"64KiB\", \"32MiB\" or \"1GiB\" (also KB, MB, GB), from 1 to \"2GiB\"",
+    ),
+    // Names.
+    (
+        "[server]\nprot = 80\n",
+        "llmlb.toml:2: server.prot: unknown key (did you mean port?); \
+         allowed: host, port, allow_public, workers, drain_timeout, max_body",
+    ),
+    (
+        "[sever]\nport = 80\n",
+        "llmlb.toml:1: sever: unknown section (did you mean server?); \
+         allowed: [server], [upstream], [[backend]]",
+    ),
+    (
+        "port = 80\n",
+        "llmlb.toml:1: port: unknown key (did you mean server.port?); \
+         allowed: [server], [upstream], [[backend]]",
+    ),
+    (
+        "server = 80\n",
+        "llmlb.toml:1: server: 80 is not a section; allowed: [server]",
+    ),
+    (
+        "[[server]]\nport = 80\n",
+        "llmlb.toml:1: server: a list is not a section; allowed: [server]",
+    ),
+    (
+        "[backend]\nurl = \"http://a\"\n",
+        "llmlb.toml:1: backend: this is not a list of backends; allowed: [[backend]]",
+    ),
+    // TOML.
+    (
+        "[server]\nport = 1\nport = 2\n",
+        "llmlb.toml:3:1: duplicate key",
+    ),
+    (
+        "[server\nport = 1\n",
+        "llmlb.toml:1:8: unclosed table, expected `]`",
+    ),
+    (
+        "[server\nport = 1\n[upstream]\nconnect = 1\n",
+        "llmlb.toml:1:8: unclosed table, expected `]`\n\
+         llmlb.toml:4: upstream.connect: unknown key (did you mean connect_timeout?); \
+         allowed: connect_timeout, probe_interval",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nmodels = [\"m\",\n\n[server]\nport = 70000\n",
+        "llmlb.toml:3:10: unclosed array, expected `]`",
+    ),
+    (
+        "[upstream]\n[server]\n[upstream]\nconnect = 1\n",
+        "llmlb.toml:3:2: duplicate key\n\
+         llmlb.toml:4: upstream.connect: unknown key (did you mean connect_timeout?); \
+         allowed: connect_timeout, probe_interval",
+    ),
+    // Backends.
+    (
+        "[[backend]]\nname = \"a\"\n",
+        "llmlb.toml:1: backend.url: missing; allowed: http://HOST[:PORT][/PREFIX]",
+    ),
+    (
+        "[[backend]]\nurl = \"https://a\"\n",
+        "llmlb.toml:2: backend.url: TLS to backends is not supported yet; use http://",
+    ),
+    (
+        "[[backend]]\nurl = \"localhost:11434\"\n",
+        "llmlb.toml:2: backend.url: the URL does not start with http://; \
+         allowed: http://HOST[:PORT][/PREFIX]",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nname = \"gpu 1\"\n",
+        "llmlb.toml:3: backend.name: \"gpu 1\" cannot be a name; \
+         allowed: 1 to 64 of a-z A-Z 0-9 . _ : -",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nmodels = []\n",
+        "llmlb.toml:3: backend.models: the list is empty; allowed: a list of names, at least one",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nmodels = [\"m\", 7]\n",
+        "llmlb.toml:3: backend.models: 7 is not a name; allowed: a list of names, at least one",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\n[[backend]]\nurl = \"http://A:80/v1/\"\n",
+        "llmlb.toml:4: backend.url: http://a:80 is there twice (first on line 2); allowed: once",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nname = \"x\"\n\
+         [[backend]]\nurl = \"http://b\"\nname = \"x\"\n",
+        "llmlb.toml:6: backend.name: \"x\" is there twice (first on line 3); allowed: once",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\napi_key_env = \"GPU_KEY\"\n",
+        "llmlb.toml:3: backend.api_key_env: the variable GPU_KEY is not set, or empty",
+    ),
+];
+
+#[test]
+fn each_mistake_is_told_with_its_line_what_is_wrong_and_what_is_allowed() {
+    for (text, told) in MISTAKES {
+        assert_eq!(Run::with_file(text).problems(), told, "in:\n{text}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_the_file_first_and_in_its_order() {
+    let run = Run::with_file(
+        "[[backend]]\nurl = \"ftp://a\"\nkey = 1\n\n\
+         [upstream]\nconnect_timeout = 5\n\n\
+         [server]\nworkers = 5000\nprot = 1\nport = 70000\nhost = no quotes\n",
+    )
+    .env("LLMLB_PORT", "many")
+    .env("LLMLB_MAX_BODY", "-5")
+    .env("LLMLB_BACKEND", "http://a")
+    .flags(Flags {
+        host: Some("here".into()),
+        backends: vec!["b".into()],
+        ..Flags::default()
+    });
+    let told: Vec<String> = run.problems().lines().map(str::to_owned).collect();
+    let starts = [
+        "llmlb.toml:2: backend.url: the URL does not start with http://; ",
+        "llmlb.toml:3: backend.key: unknown key",
+        "llmlb.toml:6: upstream.connect_timeout: 5 has no unit; ",
+        "llmlb.toml:9: server.workers: 5000 is out of range; ",
+        "llmlb.toml:10: server.prot: unknown key (did you mean port?)",
+        "llmlb.toml:11: server.port: 70000 is out of range; ",
+        "llmlb.toml:12:8: ",
+        "LLMLB_PORT: \"many\" is not a whole number; allowed: 0 to 65535",
+        "LLMLB_MAX_BODY: \"-5\" is not a size; ",
+        "LLMLB_BACKEND: unknown variable (did you mean LLMLB_BACKENDS?)",
+        "--host: \"here\" is not an IP address; allowed: an IP address, or localhost",
+        "--backend: the URL does not start with http://; ",
+    ];
+    assert_eq!(told.len(), starts.len(), "{told:#?}");
+    for (line, start) in told.iter().zip(starts) {
+        assert!(
+            line.starts_with(start),
+            "{line}\ndoes not start with\n{start}"
+        );
+    }
+}
+
+#[test]
+fn several_lines_that_are_not_toml_are_told_each_once() {
+    let run = Run::with_file("[server]\nport = \nhost = 12..3\nworkers = 4\nworkers = 5\n");
+    let told = run.problems();
+    let places = ["llmlb.toml:2:8: ", "llmlb.toml:3:11: ", "llmlb.toml:5:1: "];
+    assert_eq!(told.lines().count(), places.len(), "{told}");
+    for (line, place) in told.lines().zip(places) {
+        assert!(line.starts_with(place), "{line}\nis not at\n{place}");
+    }
+}
+
+#[test]
+fn an_unknown_variable_of_ours_is_told_and_those_of_others_are_not() {
+    let run = Run::new().env("LLMLB_PROT", "80").env("PATH", "/bin");
+    let told = run.problems();
+    assert!(
+        told.starts_with("LLMLB_PROT: unknown variable (did you mean LLMLB_PORT?); allowed: "),
+        "{told}"
+    );
+    Run::new()
+        .env("LLMLB_LOCK_DIR", "/locks")
+        .env("LLMLB_DATA_DIR", "/data")
+        .env("LLMLB_UNKNOWN_BUT_EMPTY", "")
+        .good();
+}
+
+#[test]
+fn a_variable_that_a_backend_takes_its_key_from_may_look_like_ours() {
+    let file = "[[backend]]\nurl = \"http://a\"\napi_key_env = \"LLMLB_KEY_OF_A\"\n";
+    Run::with_file(file).env("LLMLB_KEY_OF_A", "k").good();
+}
+
+#[test]
+fn a_public_address_is_refused_unless_it_is_meant() {
+    let why = "is not a loopback address: anyone who reaches it could use the backends; \
+               keep 127.0.0.1, or set server.allow_public = true, LLMLB_ALLOW_PUBLIC=true or \
+               --allow-public if that is meant";
+    for host in [
+        "0.0.0.0",
+        "192.168.1.5",
+        "::",
+        "2001:db8::1",
+        "::ffff:10.0.0.1",
+    ] {
+        let file = format!("[server]\nhost = \"{host}\"\n");
+        let told = Run::with_file(&file).problems();
+        assert_eq!(told, format!("llmlb.toml:2: server.host: {host} {why}"));
+
+        let run = Run::with_file(&format!("{file}allow_public = true\n"));
+        assert_eq!(run.good().server.host.to_string(), host);
+        Run::with_file(&file)
+            .env("LLMLB_ALLOW_PUBLIC", "true")
+            .good();
+        let allow_public = true;
+        Run::with_file(&file)
+            .flags(Flags {
+                allow_public,
+                ..Flags::default()
+            })
+            .good();
+    }
+    // Whatever else is wrong.
+    let run = Run::with_file("[server]\nhost = \"0.0.0.0\"\nport = 70000\n");
+    assert_eq!(run.problems().lines().count(), 2);
+    // But not about a value that would not have been used.
+    let run = Run::with_file("[server]\nhost = \"0.0.0.0\"\n").env("LLMLB_HOST", "x");
+    assert!(run.problems().starts_with("LLMLB_HOST: \"x\" is not"));
+    let run = Run::new().env("LLMLB_HOST", "0.0.0.0");
+    assert_eq!(run.problems(), format!("LLMLB_HOST: 0.0.0.0 {why}"));
+}
+
+#[test]
+fn loopback_addresses_need_no_permission() {
+    for host in [
+        "127.0.0.1",
+        "127.9.9.9",
+        "::1",
+        "::ffff:127.0.0.1",
+        "localhost",
+    ] {
+        Run::with_file(&format!("[server]\nhost = \"{host}\"\n")).good();
+    }
+}
+
+#[test]
+fn a_file_of_nothing_but_mistakes_is_read_in_good_time_and_never_crashes() {
+    let all: String = MISTAKES.iter().map(|(text, _)| *text).collect();
+    for text in [
+        "= [\n".repeat(100_000),
+        "x = \n".repeat(100_000),
+        "[[backend]]\nurl='http://a/x'\n".repeat(20_000),
+        "[".repeat(300_000),
+        "a.".repeat(300_000),
+        all,
+    ] {
+        assert!(Run::with_file(&text).read().is_err());
+    }
+}
+
+#[test]
+fn any_beginning_of_a_file_is_read_without_a_crash() {
+    let text = include_str!("../../../../../docs/configuration.md");
+    let all: String = MISTAKES.iter().map(|(text, _)| *text).collect();
+    for text in [text, &all] {
+        for (end, _) in text.char_indices().step_by(7) {
+            let _ = Run::with_file(&text[..end]).read();
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `docs/configuration.md` says what the code does.
+
+use super::super::settings::{self, Default, Setting};
+use super::*;
+
+const PAGE: &str = include_str!("../../../../../docs/configuration.md");
+const BEGIN: &str = "<!-- generated from config/settings.rs -->\n";
+const END: &str = "<!-- end -->\n";
+
+#[test]
+fn the_page_lists_what_the_code_reads() {
+    let page = PAGE.replace("\r\n", "\n");
+    let written = page
+        .split_once(BEGIN)
+        .and_then(|(_, rest)| rest.split_once(END));
+    let (written, _) = written.expect("docs/configuration.md lost its markers");
+    let generated = generated();
+    assert!(
+        written == generated,
+        "docs/configuration.md is out of date; put this between its two markers:\n\n{generated}"
+    );
+}
+
+#[test]
+fn the_code_reads_what_the_table_lists() {
+    let config = Run::new().good();
+    let mut read: Vec<&str> = config.origins.settings.keys().copied().collect();
+    let mut listed: Vec<&str> = settings::ALL.iter().map(|setting| setting.name).collect();
+    let shown: Vec<&str> = config.effective().iter().map(|line| line.name).collect();
+    assert_eq!(shown, listed);
+    read.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(read, listed);
+}
+
+#[test]
+fn every_section_has_settings_and_every_setting_a_section() {
+    for section in settings::SECTIONS {
+        assert!(!settings::keys_of(section).is_empty(), "{section}");
+    }
+    for setting in settings::ALL.iter().chain(&settings::BACKEND) {
+        assert!(
+            settings::SECTIONS.contains(&setting.section()),
+            "{}",
+            setting.name
+        );
+    }
+}
+
+#[test]
+fn the_example_of_the_page_is_good() {
+    let page = PAGE.replace("\r\n", "\n");
+    let (_, rest) = page.split_once("```toml\n").unwrap();
+    let (example, _) = rest.split_once("```").unwrap();
+    let config = Run::with_file(example).env("GPU_2_KEY", "k").good();
+    assert_eq!(config.backends.len(), 2);
+    for setting in settings::ALL.iter().chain(&settings::BACKEND) {
+        let key = setting.key();
+        assert!(example.contains(key), "the example does not show {key}");
+    }
+}
+
+fn generated() -> String {
+    let mut page = String::from("\n| setting | variable | flag | default | allowed | meaning |\n");
+    page.push_str("|---|---|---|---|---|---|\n");
+    for setting in settings::ALL.iter().chain(&settings::BACKEND) {
+        page.push_str(&row(setting));
+    }
+    page.push_str("\n| other variable | meaning |\n|---|---|\n");
+    for (name, about) in settings::OTHER_VARIABLES {
+        page.extend(["| `", name, "` | ", about, " |\n"]);
+    }
+    page.push('\n');
+    page
+}
+
+fn row(setting: &Setting) -> String {
+    let code = |text: &str| format!("`{text}`");
+    let none = || "–".to_owned();
+    let flag = match &setting.flag {
+        Some(flag) => match flag.short {
+            Some(short) => format!("`{short}`, `{}`", flag.long),
+            None => code(flag.long),
+        },
+        None => none(),
+    };
+    let default = match setting.default {
+        Default::Value(text) => code(text),
+        Default::Found(words, _) | Default::Words(words) => words.to_owned(),
+    };
+    format!(
+        "| `{}` | {} | {flag} | {default} | {} | {} |\n",
+        setting.name,
+        setting.variable.map_or_else(none, code),
+        setting.allowed,
+        setting.about,
+    )
+}

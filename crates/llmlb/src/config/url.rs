@@ -1,0 +1,120 @@
+//! Where a backend is.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use http::uri::{Authority, PathAndQuery};
+
+use super::settings::BACKEND_URL;
+
+/// `http://host:port/prefix`, without the `/v1` that clients add themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BackendUrl {
+    authority: Authority,
+    prefix: String,
+}
+
+impl BackendUrl {
+    /// The error never repeats any of the text: there may be a password in it, in any place.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let refused = |why: &str| format!("{why}; allowed: {}", BACKEND_URL.allowed);
+
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+        if scheme.eq_ignore_ascii_case("https") {
+            return Err("TLS to backends is not supported yet; use http://".into());
+        }
+        if !scheme.eq_ignore_ascii_case("http") {
+            return Err(refused("the URL does not start with http://"));
+        }
+        for (mark, why) in [
+            ('@', "a user or password in the URL is not supported"),
+            ('?', "the URL has a query (?)"),
+            ('#', "the URL has a fragment (#)"),
+        ] {
+            if rest.contains(mark) {
+                return Err(refused(why));
+            }
+        }
+        let (place, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let authority = authority(place).map_err(refused)?;
+        let prefix = prefix(path).map_err(refused)?;
+        Ok(Self { authority, prefix })
+    }
+
+    /// Host and port; the port is always there.
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// What comes before `/v1`: nothing, or a path without a slash at its end.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+}
+
+impl fmt::Display for BackendUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.authority, self.prefix)
+    }
+}
+
+fn authority(text: &str) -> Result<Authority, &'static str> {
+    let (host, port) = match text.rsplit_once(':') {
+        // The colons of `[::1]` are its own.
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (text, None),
+    };
+    check_host(host)?;
+    let port = port.map_or(Ok(80), port_number)?;
+    format!("{}:{port}", host.to_ascii_lowercase())
+        .parse()
+        .map_err(|_| "the URL's host is not valid")
+}
+
+fn check_host(host: &str) -> Result<(), &'static str> {
+    if let Some(address) = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+    {
+        return match address.parse::<Ipv6Addr>() {
+            Ok(_) => Ok(()),
+            Err(_) => Err("the URL's host is not an IPv6 address"),
+        };
+    }
+    if host.contains(':') {
+        return Err("an IPv6 address in a URL needs brackets, like http://[::1]:8000");
+    }
+    let in_a_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    if host.is_empty() || !host.bytes().all(in_a_name) {
+        return Err("the URL's host is not valid");
+    }
+    let numbers_only = host
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if numbers_only && host.parse::<Ipv4Addr>().is_err() {
+        return Err("the URL's host is not an IPv4 address");
+    }
+    Ok(())
+}
+
+fn port_number(text: &str) -> Result<u16, &'static str> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse() {
+        Ok(port) if digits && port > 0 => Ok(port),
+        _ => Err("the URL's port is not a number from 1 to 65535"),
+    }
+}
+
+fn prefix(path: &str) -> Result<String, &'static str> {
+    let path = path.trim_end_matches('/');
+    // People paste the base URL that OpenAI's clients want.
+    let path = path
+        .strip_suffix("/v1")
+        .unwrap_or(path)
+        .trim_end_matches('/');
+    let valid = path.is_empty() || path.parse::<PathAndQuery>().is_ok();
+    if !valid || path.contains("//") || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("the URL's path is not valid");
+    }
+    Ok(path.to_owned())
+}

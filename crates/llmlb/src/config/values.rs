@@ -1,0 +1,192 @@
+//! From what somebody wrote to what it means. An error says what is wrong; whoever asked adds what
+//! is allowed, from the table of settings.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::problems::quoted;
+use super::settings::MOST_WORKERS;
+
+/// A value as it was written.
+#[derive(Clone, Copy)]
+pub(super) enum Raw<'a> {
+    Toml(&'a DeValue<'a>),
+    /// A variable, a flag or a default: there everything is text.
+    Text(&'a str),
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const DURATION_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+
+const LARGEST_BODY: u64 = 2 << 30;
+const SIZE_UNITS: [(&str, u64); 7] = [
+    ("", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+];
+
+pub(super) fn host(raw: Raw<'_>) -> Result<IpAddr, String> {
+    let text = text(raw, "an IP address")?;
+    if text.eq_ignore_ascii_case("localhost") {
+        return Ok(Ipv4Addr::LOCALHOST.into());
+    }
+    text.parse()
+        .map_err(|_| format!("{} is not an IP address", quoted(text)))
+}
+
+pub(super) fn port(raw: Raw<'_>) -> Result<u16, String> {
+    let (number, shown) = whole_number(raw)?;
+    u16::try_from(number).map_err(|_| out_of_range(&shown))
+}
+
+pub(super) fn truth(raw: Raw<'_>) -> Result<bool, String> {
+    match raw {
+        Raw::Toml(DeValue::Boolean(truth)) => Ok(*truth),
+        Raw::Text("true") => Ok(true),
+        Raw::Text("false") => Ok(false),
+        other => Err(not(other, "true or false")),
+    }
+}
+
+pub(super) fn workers(raw: Raw<'_>) -> Result<usize, String> {
+    let (number, shown) = whole_number(raw)?;
+    let number = usize::try_from(number).map_err(|_| out_of_range(&shown))?;
+    within(number, &(1..=MOST_WORKERS), &shown)
+}
+
+pub(super) fn drain_timeout(raw: Raw<'_>) -> Result<Duration, String> {
+    duration(raw, &(Duration::ZERO..=DAY))
+}
+
+pub(super) fn connect_timeout(raw: Raw<'_>) -> Result<Duration, String> {
+    duration(raw, &(MILLISECOND..=DAY))
+}
+
+pub(super) fn probe_interval(raw: Raw<'_>) -> Result<Duration, String> {
+    duration(raw, &(100 * MILLISECOND..=DAY))
+}
+
+pub(super) fn max_body(raw: Raw<'_>) -> Result<usize, String> {
+    let (bytes, shown) = if let Raw::Toml(DeValue::Integer(_)) = raw {
+        let (number, shown) = whole_number(raw)?;
+        (u64::try_from(number).unwrap_or(u64::MAX), shown)
+    } else {
+        let text = text(raw, "a size")?;
+        let shown = quoted(text);
+        let bytes = counted(text, &SIZE_UNITS).ok_or_else(|| format!("{shown} is not a size"))?;
+        (bytes, shown)
+    };
+    let bytes = within(bytes, &(1..=LARGEST_BODY), &shown)?;
+    usize::try_from(bytes).map_err(|_| out_of_range(&shown))
+}
+
+/// As one would write it.
+pub(super) fn duration_in_words(duration: Duration) -> String {
+    if duration.is_zero() {
+        return "0s".to_owned();
+    }
+    in_units(duration.as_millis(), &DURATION_UNITS)
+}
+
+/// As one would write it.
+pub(super) fn size_in_words(bytes: usize) -> String {
+    in_units(bytes as u128, &SIZE_UNITS[..4])
+}
+
+fn duration(raw: Raw<'_>, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
+    if let Raw::Toml(DeValue::Integer(number)) = raw {
+        return Err(format!("{number} has no unit"));
+    }
+    let text = text(raw, "a duration")?;
+    let shown = quoted(text);
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("{shown} has no unit"));
+    }
+    let milliseconds =
+        counted(text, &DURATION_UNITS).ok_or_else(|| format!("{shown} is not a duration"))?;
+    within(Duration::from_millis(milliseconds), range, &shown)
+}
+
+/// Digits and a unit; too much to count is the most there is, which nothing allows.
+fn counted(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let (_, worth) = units.iter().find(|(name, _)| *name == unit)?;
+    if number.is_empty() {
+        return None;
+    }
+    let number: u64 = number.parse().unwrap_or(u64::MAX);
+    Some(number.saturating_mul(*worth))
+}
+
+/// In the largest unit that leaves no rest.
+fn in_units(amount: u128, units: &[(&str, u64)]) -> String {
+    let fits = |worth: u64| amount >= u128::from(worth) && amount.is_multiple_of(worth.into());
+    let unit = units.iter().rev().find(|(_, worth)| fits(*worth));
+    let (name, worth) = unit.unwrap_or(&units[0]);
+    format!("{}{name}", amount / u128::from(*worth))
+}
+
+/// The number, and how to show it.
+fn whole_number(raw: Raw<'_>) -> Result<(i128, String), String> {
+    let (number, shown) = match raw {
+        Raw::Toml(DeValue::Integer(number)) => (
+            i128::from_str_radix(number.as_str(), number.radix()),
+            number.to_string(),
+        ),
+        Raw::Text(text) if is_whole_number(text) => (text.parse(), text.to_owned()),
+        other => return Err(not(other, "a whole number")),
+    };
+    // What is written as a number but cannot be one has too many digits.
+    let shown: String = shown.chars().take(40).collect();
+    number
+        .map(|number| (number, shown.clone()))
+        .map_err(|_| out_of_range(&shown))
+}
+
+fn is_whole_number(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn text<'a>(raw: Raw<'a>, wanted: &str) -> Result<&'a str, String> {
+    match raw {
+        Raw::Text(text) => Ok(text),
+        Raw::Toml(value) => value.as_str().ok_or_else(|| not(raw, wanted)),
+    }
+}
+
+fn within<T: PartialOrd>(value: T, range: &RangeInclusive<T>, shown: &str) -> Result<T, String> {
+    if range.contains(&value) {
+        Ok(value)
+    } else {
+        Err(out_of_range(shown))
+    }
+}
+
+fn out_of_range(shown: &str) -> String {
+    format!("{shown} is out of range")
+}
+
+/// The value is of the wrong type.
+pub(super) fn not(raw: Raw<'_>, wanted: &str) -> String {
+    match raw {
+        Raw::Text(text) => format!("{} is not {wanted}", quoted(text)),
+        // Without "is text", a number in quotes would be called no number.
+        Raw::Toml(DeValue::String(text)) => format!("{} is text, not {wanted}", quoted(text)),
+        Raw::Toml(DeValue::Integer(number)) => format!("{number} is not {wanted}"),
+        Raw::Toml(DeValue::Float(number)) => format!("{number} is not {wanted}"),
+        Raw::Toml(DeValue::Boolean(truth)) => format!("{truth} is not {wanted}"),
+        Raw::Toml(DeValue::Datetime(_)) => format!("a date is not {wanted}"),
+        Raw::Toml(DeValue::Array(_)) => format!("a list is not {wanted}"),
+        Raw::Toml(DeValue::Table(_)) => format!("a section is not {wanted}"),
+    }
+}

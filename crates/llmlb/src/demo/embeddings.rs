@@ -1,0 +1,200 @@
+//! `POST /v1/embeddings`
+//!
+//! A text's vector is the sum of what each of its words adds, so that texts with words in common
+//! are near each other: a search over demo vectors finds something.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::fields::Fields;
+use super::models::Task;
+use super::refusal::Refusal;
+use super::reply::{self, Reply};
+use super::{Profile, base64, hash, pieces};
+
+const DIMENSIONS: usize = 64;
+const MOST_DIMENSIONS: u64 = 1024;
+
+/// As many texts as OpenAI takes at once.
+const MOST_INPUTS: usize = 2048;
+
+/// In how many dimensions a word is seen.
+const MARKS_PER_WORD: u64 = 8;
+
+/// One text to embed, as the hashes of its tokens.
+#[derive(Debug)]
+struct Input(Vec<u64>);
+
+#[derive(Clone, Copy, Debug)]
+enum Encoding {
+    Float,
+    Base64,
+}
+
+pub(super) async fn embed(profile: &Profile, fields: &Fields) -> Result<Reply, Refusal> {
+    let model = fields.model(profile, Task::Embed)?;
+    let inputs = inputs(fields.required("input")?)?;
+    let dimensions = fields.number("dimensions", MOST_DIMENSIONS)?;
+    let dimensions = dimensions.unwrap_or(DIMENSIONS);
+    let encoding = Encoding::of(fields)?;
+    tokio::time::sleep(profile.pace.first()).await;
+    let data: Vec<_> = inputs
+        .iter()
+        .enumerate()
+        .map(|(index, input)| {
+            let embedding = encoding.encode(&input.vector(dimensions));
+            json!({"object": "embedding", "index": index, "embedding": embedding})
+        })
+        .collect();
+    let tokens: usize = inputs.iter().map(|input| input.0.len()).sum();
+    let whole = json!({
+        "object": "list",
+        "data": data,
+        "model": model.id(),
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    });
+    Ok(reply::json(StatusCode::OK, &whole))
+}
+
+/// A text, the tokens of a text, or an array of either.
+fn inputs(value: &Value) -> Result<Vec<Input>, Refusal> {
+    let one = || Input::of(value).map(|input| vec![input]);
+    let several = || value.as_array()?.iter().map(Input::of).collect();
+    one()
+        .or_else(several)
+        .filter(|inputs| (1..=MOST_INPUTS).contains(&inputs.len()))
+        .ok_or_else(|| {
+            Refusal::bad_field(
+                "input",
+                format!("'input' must be a text, its tokens, or 1 to {MOST_INPUTS} of these; none of them empty."),
+            )
+        })
+}
+
+impl Input {
+    fn of(value: &Value) -> Option<Self> {
+        let tokens: Vec<_> = match value {
+            Value::String(text) => pieces::pieces(text)
+                .map(|piece| hash::of(piece.trim().to_lowercase().as_bytes()))
+                .collect(),
+            Value::Array(tokens) => tokens.iter().map(Value::as_u64).collect::<Option<_>>()?,
+            _ => return None,
+        };
+        (!tokens.is_empty()).then_some(Self(tokens))
+    }
+
+    /// A vector of length 1.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "clients get no more than an f32"
+    )]
+    fn vector(&self, dimensions: usize) -> Vec<f32> {
+        // A little of everything, so that no vector is zero and none has gaps.
+        let whole = self
+            .0
+            .iter()
+            .fold(0, |hash, &token| hash::mixed(hash ^ token));
+        let mut vector: Vec<_> = (0_u64..)
+            .take(dimensions)
+            .map(|at| fraction(hash::mixed(whole.wrapping_add(at))) / 4.0 + 0.001)
+            .collect();
+        for token in &self.0 {
+            for mark in 0..MARKS_PER_WORD {
+                let mark = hash::mixed(hash::mixed(*token) ^ mark);
+                let at = usize::try_from((mark >> 1) % dimensions as u64).unwrap_or(0);
+                vector[at] += if mark & 1 == 0 { 1.0 } else { -1.0 };
+            }
+        }
+        let length = vector.iter().map(|value| value * value).sum::<f64>().sqrt();
+        vector.iter().map(|value| (value / length) as f32).collect()
+    }
+}
+
+/// From -1 to 1.
+fn fraction(hash: u64) -> f64 {
+    let small = u32::try_from(hash >> 32).unwrap_or(0);
+    f64::from(small) / f64::from(u32::MAX) * 2.0 - 1.0
+}
+
+impl Encoding {
+    fn of(fields: &Fields) -> Result<Self, Refusal> {
+        match fields.get("encoding_format").map(Value::as_str) {
+            None | Some(Some("float")) => Ok(Self::Float),
+            Some(Some("base64")) => Ok(Self::Base64),
+            Some(_) => Err(Refusal::bad_field(
+                "encoding_format",
+                "'encoding_format' must be 'float' or 'base64'.",
+            )),
+        }
+    }
+
+    fn encode(self, vector: &[f32]) -> Value {
+        match self {
+            Self::Float => json!(vector),
+            Self::Base64 => {
+                let bytes: Vec<_> = vector
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect();
+                json!(base64::encode(&bytes))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vector(text: &str, dimensions: usize) -> Vec<f32> {
+        Input::of(&json!(text)).unwrap().vector(dimensions)
+    }
+
+    fn nearness(one: &str, other: &str) -> f32 {
+        let (one, other) = (vector(one, 64), vector(other, 64));
+        one.iter().zip(&other).map(|(a, b)| a * b).sum()
+    }
+
+    #[test]
+    fn vectors_have_length_one() {
+        let long = "word ".repeat(5_000);
+        for text in ["a", "Hello, wide world!", " ", &long] {
+            for dimensions in [1, 2, 64, 1024] {
+                let vector = vector(text, dimensions);
+                let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+                assert_eq!(vector.len(), dimensions);
+                assert!((length - 1.0).abs() < 1e-5, "{length} for {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn texts_with_words_in_common_are_near() {
+        let near = nearness("the cat sat on the mat", "The cat slept on a mat");
+        let far = nearness("the cat sat on the mat", "quarterly revenue grew again");
+        assert!(near > far + 0.2, "{near} and {far}");
+    }
+
+    #[test]
+    fn inputs_are_texts_or_tokens() {
+        for (input, count) in [
+            (json!("one two"), 1),
+            (json!(["one", "two"]), 2),
+            (json!([1, 2, 3]), 1),
+            (json!([[1, 2, 3], [4]]), 2),
+        ] {
+            assert_eq!(inputs(&input).unwrap().len(), count, "{input}");
+        }
+        for input in [
+            json!(""),
+            json!([]),
+            json!(["one", ""]),
+            json!([[]]),
+            json!(1),
+            json!([1.5]),
+        ] {
+            assert!(inputs(&input).is_err(), "{input}");
+        }
+        assert!(inputs(&json!(vec!["one"; MOST_INPUTS + 1])).is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! How fast a backend talks.
+
+use std::time::Duration;
+
+use super::hash;
+
+/// The time to the first token, and from each to the next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    first: Duration,
+    between: Duration,
+}
+
+impl Pace {
+    pub(crate) const fn new(first: Duration, between: Duration) -> Self {
+        Self { first, between }
+    }
+
+    /// The time to the first token.
+    pub(super) const fn first(self) -> Duration {
+        self.first
+    }
+
+    /// When each token is due after the start. Steps vary by a sixth at most, as those of a real
+    /// server do, but the same way whenever the seed is the same.
+    pub(super) fn schedule(self, seed: u64) -> impl Iterator<Item = Duration> {
+        let steps = (0_u32..).map(move |index| {
+            let step = if index == 0 { self.first } else { self.between };
+            let varied = hash::mixed(seed ^ u64::from(index)) % 33;
+            let percent = 84 + u32::try_from(varied).unwrap_or(16);
+            step.saturating_mul(percent) / 100
+        });
+        steps.scan(Duration::ZERO, |due, step| {
+            *due = due.saturating_add(step);
+            Some(*due)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const PACE: Pace = Pace::new(Duration::from_millis(400), Duration::from_millis(100));
+
+    #[test]
+    fn the_pace_is_kept_on_the_whole() {
+        let due: Vec<_> = PACE.schedule(7).take(101).collect();
+        assert!(due.is_sorted());
+        assert!((336..=464).contains(&due[0].as_millis()), "{:?}", due[0]);
+        let talking = due[100].saturating_sub(due[0]);
+        assert!(
+            (9_500..=10_500).contains(&talking.as_millis()),
+            "{talking:?}"
+        );
+    }
+
+    #[test]
+    fn steps_vary_but_not_from_time_to_time() {
+        let due: Vec<_> = PACE.schedule(7).take(20).collect();
+        assert_eq!(due, PACE.schedule(7).take(20).collect::<Vec<_>>());
+        assert_ne!(due, PACE.schedule(8).take(20).collect::<Vec<_>>());
+        let steps = due.windows(2).map(|two| two[1].saturating_sub(two[0]));
+        assert!(steps.collect::<HashSet<_>>().len() > 5, "{due:?}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Finding LLM servers on this machine by their usual ports.
+
+use std::sync::Arc;
+
+use http::header;
+use serde_json::Value;
+
+use super::probe::{self, Answer};
+use crate::balance::{Backend, Pool, State};
+use crate::config;
+use crate::forward::Client;
+
+/// Where LLM servers listen unless told otherwise.
+pub(crate) const USUAL: [(u16, &str); 4] = [
+    (11434, "ollama"),
+    (1234, "lm-studio"),
+    (8000, "vllm"),
+    (8080, "llama.cpp"),
+];
+
+/// Looks once. Adds every server that was not known yet, and returns them.
+pub(super) async fn look(pool: &Pool, client: &Client, own_port: u16) -> Vec<Arc<Backend>> {
+    let mut found = Vec::new();
+    for (port, usual) in USUAL {
+        let url = format!("http://127.0.0.1:{port}");
+        let Ok(url) = config::BackendUrl::parse(&url) else {
+            continue;
+        };
+        let known = pool.table();
+        let is_known = known
+            .backends
+            .iter()
+            .any(|backend| backend.url.authority() == url.authority());
+        if port == own_port || is_known {
+            continue;
+        }
+        let mut candidate = config::Backend {
+            name: usual.to_owned(),
+            url,
+            models: None,
+            api_key: None,
+        };
+        let Ok(answer) = probe::ask(&Backend::new(candidate.clone()), client).await else {
+            continue;
+        };
+        let Some(kind) = kind(&answer, usual) else {
+            continue;
+        };
+        candidate.name = free_name(kind, port, &known.backends);
+        let backend = Arc::new(Backend::new(candidate));
+        pool.add(Arc::clone(&backend));
+        pool.note(&backend, State::Up(Arc::new(answer.models)));
+        found.push(backend);
+    }
+    found
+}
+
+/// What kind of server this is; `None` if it is one of us, which would send requests in circles.
+fn kind<'a>(answer: &Answer, usual: &'a str) -> Option<&'a str> {
+    let server = answer.headers.get(header::SERVER);
+    let server = server.and_then(|value| value.to_str().ok()).unwrap_or("");
+    if server.starts_with("llmlb") {
+        return None;
+    }
+    if server.starts_with("llama.cpp") {
+        return Some("llama.cpp");
+    }
+    let owners = answer
+        .models
+        .iter()
+        .filter_map(|model| model["owned_by"].as_str());
+    for owner in owners {
+        match owner {
+            "vllm" => return Some("vllm"),
+            "llamacpp" => return Some("llama.cpp"),
+            "library" => return Some("ollama"),
+            "organization_owner" => return Some("lm-studio"),
+            _ => {}
+        }
+    }
+    Some(usual)
+}
+
+fn free_name(kind: &str, port: u16, taken: &[Arc<Backend>]) -> String {
+    if taken.iter().any(|backend| backend.name == kind) {
+        format!("{kind}-{port}")
+    } else {
+        kind.to_owned()
+    }
+}
+
+/// The names of a few models, for people.
+pub(super) fn in_short(models: &[Value]) -> String {
+    let names: Vec<_> = models
+        .iter()
+        .filter_map(|model| model["id"].as_str())
+        .collect();
+    match names.as_slice() {
+        [] => "no models yet".to_owned(),
+        [one] => format!("1 model: {one}"),
+        [a, b, c, _, ..] => format!("{} models: {a}, {b}, {c}, ...", names.len()),
+        few => format!("{} models: {}", few.len(), few.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use serde_json::json;
+
+    use super::*;
+
+    fn answer(server: &str, owner: &str) -> Answer {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::SERVER, server.parse().unwrap());
+        let models = vec![json!({ "id": "m", "owned_by": owner })];
+        Answer { models, headers }
+    }
+
+    #[test]
+    fn a_server_is_known_by_what_it_says_and_else_by_its_port() {
+        assert_eq!(kind(&answer("uvicorn", "vllm"), "llama.cpp"), Some("vllm"));
+        assert_eq!(kind(&answer("llama.cpp", "x"), "vllm"), Some("llama.cpp"));
+        assert_eq!(kind(&answer("", "library"), "vllm"), Some("ollama"));
+        assert_eq!(kind(&answer("", "me"), "lm-studio"), Some("lm-studio"));
+    }
+
+    #[test]
+    fn another_llmlb_is_never_found() {
+        assert_eq!(kind(&answer("llmlb/0.1.0", "vllm"), "vllm"), None);
+    }
+
+    #[test]
+    fn models_are_told_in_short() {
+        let models = |count: usize| -> Vec<_> {
+            (0..count)
+                .map(|n| json!({ "id": format!("m{n}") }))
+                .collect()
+        };
+        assert_eq!(in_short(&models(0)), "no models yet");
+        assert_eq!(in_short(&models(1)), "1 model: m0");
+        assert_eq!(in_short(&models(3)), "3 models: m0, m1, m2");
+        assert_eq!(in_short(&models(9)), "9 models: m0, m1, m2, ...");
+    }
+}

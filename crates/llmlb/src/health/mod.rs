@@ -1,0 +1,161 @@
+//! Knowing which backends are there: asking them again and again, and looking for new ones.
+
+mod discover;
+mod probe;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::balance::{Backend, Pool, State};
+use crate::forward::Client;
+use probe::Silence;
+
+/// How soon a backend that is down is asked again: it gets requests soon after it is back.
+const WHILE_DOWN: Duration = Duration::from_secs(1);
+/// How many bad answers in a row make a backend that can be reached count as down. One slow
+/// answer of a busy one does not.
+const BAD_ANSWERS: u32 = 3;
+/// How long the start waits for backends that do not answer.
+const AT_START: Duration = Duration::from_millis(1500);
+/// How often new servers are looked for.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Keeps the pool up to date.
+#[derive(Clone)]
+pub(crate) struct Watcher {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) client: Client,
+    pub(crate) interval: Duration,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) stop: CancellationToken,
+}
+
+impl Watcher {
+    /// Asks every backend once, then goes on asking in the background.
+    pub(crate) async fn start(&self) {
+        let backends = self.pool.table().backends.clone();
+        let first = TaskTracker::new();
+        for backend in &backends {
+            let (watcher, backend) = (self.clone(), Arc::clone(backend));
+            first.spawn(async move { watcher.ask(&backend, &mut 0).await });
+        }
+        first.close();
+        // What has not answered by then is asked by its own loop.
+        let _ = timeout(AT_START, first.wait()).await;
+        for backend in backends {
+            if !backend.is_up() {
+                let (name, url) = (&backend.name, &backend.url);
+                tracing::warn!("backend {name} at {url} is down: {}", why_down(&backend));
+            }
+            self.keep_asking(backend);
+        }
+    }
+
+    /// Looks for LLM servers on this machine, now and from time to time.
+    pub(crate) async fn discover(&self, own_port: u16) {
+        let _ = timeout(AT_START, self.look(own_port)).await;
+        if self.pool.table().backends.is_empty() {
+            let ports = discover::USUAL.map(|(port, name)| format!("{port} ({name})"));
+            tracing::warn!(
+                "found no LLM server on this machine (ports {}); looking again every {} s. \
+                 Start one, name one with --backend URL, or try --demo",
+                ports.join(", "),
+                LOOK_AGAIN.as_secs()
+            );
+        }
+        let watcher = self.clone();
+        self.tasks.spawn(async move {
+            while watcher.pause(LOOK_AGAIN).await {
+                watcher.look(own_port).await;
+            }
+        });
+    }
+
+    async fn look(&self, own_port: u16) {
+        for backend in discover::look(&self.pool, &self.client, own_port).await {
+            if let State::Up(models) = backend.state() {
+                let models = discover::in_short(&models);
+                tracing::info!("found {} at {}, {models}", backend.name, backend.url);
+            }
+            self.keep_asking(backend);
+        }
+    }
+
+    fn keep_asking(&self, backend: Arc<Backend>) {
+        let watcher = self.clone();
+        self.tasks.spawn(async move {
+            let mut bad_answers = 0;
+            loop {
+                let pause = if backend.is_up() {
+                    watcher.interval
+                } else {
+                    watcher.interval.min(WHILE_DOWN)
+                };
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    // A moment, or a backend that dies would be asked by every request that fails.
+                    () = backend.doubt.notified() => sleep(WHILE_DOWN / 4).await,
+                    () = watcher.stop.cancelled() => return,
+                }
+                watcher.ask(&backend, &mut bad_answers).await;
+            }
+        });
+    }
+
+    /// Asks one backend and takes note of the answer.
+    async fn ask(&self, backend: &Backend, bad_answers: &mut u32) {
+        let state = match probe::ask(backend, &self.client).await {
+            Ok(answer) => {
+                *bad_answers = 0;
+                State::Up(Arc::new(answer.models))
+            }
+            Err(silence) => {
+                *bad_answers += 1;
+                let reachable = matches!(silence, Silence::Wrong(_));
+                if backend.is_up() && reachable && *bad_answers < BAD_ANSWERS {
+                    tracing::debug!(backend = backend.name, "bad answer: {}", silence.why());
+                    return;
+                }
+                State::Down(silence.why().to_owned())
+            }
+        };
+        self.note(backend, state);
+    }
+
+    fn note(&self, backend: &Backend, state: State) {
+        let (name, url) = (&backend.name, &backend.url);
+        match (self.pool.note(backend, state.clone()), state) {
+            (State::Down(_), State::Up(models)) => {
+                let models = discover::in_short(&models);
+                tracing::info!("backend {name} at {url} is up, {models}");
+            }
+            (State::Up(_), State::Down(why)) => {
+                tracing::warn!("backend {name} at {url} is down: {why}");
+            }
+            (State::Up(before), State::Up(now)) if before != now => {
+                let models = discover::in_short(&now);
+                tracing::info!("backend {name} at {url} now serves {models}");
+            }
+            _ => {}
+        }
+    }
+
+    /// `false`: it is time to end.
+    async fn pause(&self, pause: Duration) -> bool {
+        tokio::select! {
+            () = sleep(pause) => true,
+            () = self.stop.cancelled() => false,
+        }
+    }
+}
+
+fn why_down(backend: &Backend) -> String {
+    match backend.state() {
+        State::Up(_) => String::new(),
+        State::Down(why) => why,
+    }
+}

@@ -1,0 +1,19 @@
+//! An LLM load balancer that never runs twice.
+//!
+//! The command `llmlb` is this library's [`cli`]. For programs of your own there is [`lock`]: it
+//! tells whether a server runs on a port, and keeps a second one from starting.
+
+mod admin;
+mod app;
+mod balance;
+pub mod cli;
+mod config;
+mod demo;
+mod forward;
+mod health;
+mod listen;
+pub mod lock;
+mod notify;
+mod request;
+mod sys;
+mod worker;

@@ -1,0 +1,203 @@
+use std::error::Error as _;
+use std::fs;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::*;
+
+fn fresh() -> (TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::in_dir(dir.path());
+    (dir, store)
+}
+
+fn leave(store: &Store, port: u16, content: impl AsRef<[u8]>) {
+    fs::write(store.path_of(&key(port)), content).unwrap();
+}
+
+const FIELDS: Fields = Fields {
+    address: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 32768),
+    drain_timeout: Duration::from_secs(30),
+};
+
+#[test]
+fn the_second_server_is_refused_and_told_who_and_since_when() {
+    let (_dir, store) = fresh();
+    let lock = ServerLock::claim_in(&store, 32768, Some(FIELDS)).unwrap();
+    let refused = ServerLock::claim_in(&store, 32768, None).unwrap_err();
+    let LockError::AlreadyRunning { pid, .. } = &refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(*pid, Some(std::process::id()));
+    let written = fs::read_to_string(lock.path()).unwrap();
+    let written: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(
+        refused.to_string(),
+        format!(
+            "Server already running on port 32768 (PID: {}, started: {})",
+            std::process::id(),
+            written["started_at"].as_str().unwrap()
+        )
+    );
+    assert_eq!(
+        refused.hint().as_deref(),
+        Some("`llmlb stop -p 32768` stops it")
+    );
+    assert!(refused.source().is_some());
+    // Another port is another server's.
+    drop(ServerLock::claim_in(&store, 32769, None).unwrap());
+    lock.release().unwrap();
+    drop(ServerLock::claim_in(&store, 32768, None).unwrap());
+}
+
+#[test]
+fn an_owner_that_cannot_be_proven_is_unknown() {
+    let (_dir, store) = fresh();
+    let lock = ServerLock::claim_in(&store, 8000, None).unwrap();
+    // Somebody else's text: the process that it names does not have the lock.
+    leave(
+        &store,
+        8000,
+        r#"{"pid":1,"started_at":"2026-01-30T12:00:00Z","port":8000}"#,
+    );
+    let refused = ServerLock::claim_in(&store, 8000, None).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "Server already running on port 8000 (PID: unknown, started: unknown)"
+    );
+    assert!(refused.hint().unwrap().contains("an unknown process"));
+    let read = read_in(&store, 8000).unwrap_err();
+    assert!(matches!(read, LockError::Corrupted { .. }), "{read:?}");
+    drop(lock);
+}
+
+#[test]
+fn the_file_is_readable_while_held_and_says_what_info_says() {
+    let (_dir, store) = fresh();
+    assert_eq!(read_in(&store, 32768).unwrap(), None);
+    let mut lock = ServerLock::claim_in(&store, 32768, Some(FIELDS)).unwrap();
+    assert_eq!(read_in(&store, 32768).unwrap().as_ref(), Some(lock.info()));
+    let info = lock.info();
+    assert_eq!((info.pid, info.port), (std::process::id(), 32768));
+    assert_eq!(info.program.as_deref(), Some("llmlb"));
+    assert_eq!(info.verb.as_deref(), Some("serve"));
+    assert_eq!(info.version.as_deref(), Some(env!("CARGO_PKG_VERSION")));
+    assert_eq!(info.address, Some(FIELDS.address));
+    assert_eq!(info.drain_timeout, Some(FIELDS.drain_timeout));
+
+    let text = fs::read_to_string(lock.path()).unwrap();
+    let written: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(written["address"], "127.0.0.1:32768");
+    assert_eq!(written["drain_timeout_ms"], 30_000);
+    assert_eq!(written["llmlb_version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(written["stop"], "llmlb stop -p 32768");
+    // The file itself is one that LockInfo parses: fields it does not know are ignored.
+    assert_eq!(&serde_json::from_str::<LockInfo>(&text).unwrap(), info);
+
+    lock.tenure_mut().set_field("note", "more").unwrap();
+    assert_eq!(read_in(&store, 32768).unwrap().as_ref(), Some(lock.info()));
+    lock.release().unwrap();
+    assert_eq!(read_in(&store, 32768).unwrap(), None);
+    assert!(!store.path_of(&key(32768)).exists());
+}
+
+#[test]
+fn what_is_read_as_json_is_written_as_the_same_json() {
+    for text in [
+        r#"{"pid":12345,"started_at":"2026-01-30T12:00:00Z","port":8000}"#,
+        r#"{"pid":12345,"started_at":"2026-01-30T12:00:00.25Z","port":8000,"host":"h","user":"u","program":"llmlb","verb":"serve","llmlb_version":"0.1.0","address":"[::1]:8000","drain_timeout_ms":1500}"#,
+    ] {
+        let info: LockInfo = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&info).unwrap(), text);
+    }
+    for bad in [
+        "{}",
+        r#"{"pid":-1,"started_at":"2026-01-30T12:00:00Z","port":8000}"#,
+        r#"{"pid":1,"started_at":"yesterday","port":8000}"#,
+        r#"{"pid":1,"started_at":"2026-01-30T12:00:00Z","port":80000}"#,
+    ] {
+        assert!(serde_json::from_str::<LockInfo>(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_record_that_only_says_the_least_is_read_and_taken_over() {
+    let (_dir, store) = fresh();
+    let text = r#"{"pid":2147483000,"started_at":"2026-01-30T12:00:00Z","port":8000}"#;
+    leave(&store, 8000, text);
+    let info = read_in(&store, 8000).unwrap().unwrap();
+    assert_eq!(serde_json::to_string(&info).unwrap(), text);
+    let lock = ServerLock::claim_in(&store, 8000, None).unwrap();
+    assert_eq!(lock.info().pid, std::process::id());
+}
+
+#[test]
+fn fields_that_make_no_sense_are_as_good_as_missing() {
+    let (_dir, store) = fresh();
+    leave(
+        &store,
+        8000,
+        r#"{"pid":7,"started_at":"2026-01-30T12:00:00Z","address":"here","drain_timeout_ms":"long","llmlb_version":2}"#,
+    );
+    let info = read_in(&store, 8000).unwrap().unwrap();
+    assert_eq!(
+        serde_json::to_string(&info).unwrap(),
+        r#"{"pid":7,"started_at":"2026-01-30T12:00:00Z","port":8000}"#
+    );
+}
+
+#[test]
+fn a_file_that_is_no_record_is_corrupted_and_in_nobodys_way() {
+    let (_dir, store) = fresh();
+    drop(ServerLock::claim_in(&store, 1, None).unwrap());
+    let lock = ServerLock::claim_in(&store, 8001, None).unwrap();
+    let whole = fs::read(lock.path()).unwrap();
+    let cases: [(&[u8], &str); 5] = [
+        (b"", "it is empty"),
+        (b"garbage", "it is not a JSON object"),
+        (b"{}", "it has no number `pid`"),
+        (
+            &whole[..whole.len() / 2],
+            "it was only partly written (its checksum does not match)",
+        ),
+        (
+            b"{\"pid\":7,\"port\":8000}",
+            "it does not say when its server started",
+        ),
+    ];
+    for (content, reason) in cases {
+        leave(&store, 8000, content);
+        match read_in(&store, 8000) {
+            Err(LockError::Corrupted { path, why }) => {
+                assert_eq!((path, why.as_str()), (store.path_of(&key(8000)), reason));
+            }
+            other => panic!("{reason}: {other:?}"),
+        }
+        drop(ServerLock::claim_in(&store, 8000, None).unwrap());
+    }
+}
+
+#[test]
+fn what_is_no_file_is_neither_read_nor_taken() {
+    let (_dir, store) = fresh();
+    let path = store.path_of(&key(8000));
+    fs::create_dir(&path).unwrap();
+    let read = read_in(&store, 8000).unwrap_err();
+    assert!(matches!(read, LockError::ReadFailed { .. }), "{read:?}");
+    assert!(read.to_string().contains(path.to_str().unwrap()), "{read}");
+    let refused = ServerLock::claim_in(&store, 8000, None).unwrap_err();
+    assert!(
+        matches!(refused, LockError::AcquireFailed { port: 8000, .. }),
+        "{refused:?}"
+    );
+    assert!(refused.source().is_some());
+    assert_eq!(refused.hint(), None);
+}
+
+#[test]
+fn a_guard_can_go_to_another_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<ServerLock>();
+    is_send::<LockError>();
+}

@@ -1,0 +1,87 @@
+//! Answers that say what went wrong, in the form in which OpenAI's clients expect them.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::Full;
+use serde_json::json;
+
+/// Why a request was not served.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+    param: Option<&'static str>,
+    retry_after: Option<u16>,
+    allow: Option<&'static str>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            code,
+            message: message.into(),
+            param: None,
+            retry_after: None,
+            allow: None,
+        }
+    }
+
+    /// Which part of the request is meant.
+    pub(crate) fn param(mut self, param: &'static str) -> Self {
+        self.param = Some(param);
+        self
+    }
+
+    /// When it may be worth trying again.
+    pub(crate) fn retry_after(mut self, seconds: u16) -> Self {
+        self.retry_after = Some(seconds);
+        self
+    }
+
+    /// Which methods are allowed instead.
+    pub(crate) fn allow(mut self, methods: &'static str) -> Self {
+        self.allow = Some(methods);
+        self
+    }
+
+    pub(crate) fn into_response(self) -> Response<Full<Bytes>> {
+        let kind = if self.status.is_server_error() {
+            "server_error"
+        } else {
+            "invalid_request_error"
+        };
+        let body = json!({
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        });
+        let mut response = json_response(self.status, body.to_string());
+        let headers = response.headers_mut();
+        if let Some(value) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, value.into());
+        }
+        if let Some(value) = self.allow {
+            headers.insert(header::ALLOW, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+/// Says who answers: another llmlb that looks for LLM servers must not take us for one.
+const SERVER: &str = concat!("llmlb/", env!("CARGO_PKG_VERSION"));
+
+/// An answer of our own.
+pub(crate) fn json_response(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    let json = HeaderValue::from_static("application/json");
+    headers.insert(header::CONTENT_TYPE, json);
+    headers.insert(header::SERVER, HeaderValue::from_static(SERVER));
+    response
+}

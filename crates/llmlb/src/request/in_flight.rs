@@ -1,0 +1,40 @@
+//! How many requests are being served.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Counts requests.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counter(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    now: AtomicUsize,
+    ever: AtomicU64,
+}
+
+/// One request that is being served, until the last byte of its answer is handed on.
+#[derive(Debug)]
+pub(crate) struct InFlight(Counter);
+
+impl Counter {
+    pub(crate) fn enter(&self) -> InFlight {
+        self.0.now.fetch_add(1, Ordering::Relaxed);
+        self.0.ever.fetch_add(1, Ordering::Relaxed);
+        InFlight(self.clone())
+    }
+
+    pub(crate) fn now(&self) -> usize {
+        self.0.now.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn ever(&self) -> u64 {
+        self.0.ever.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.0.now.fetch_sub(1, Ordering::Relaxed);
+    }
+}

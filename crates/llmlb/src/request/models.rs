@@ -1,0 +1,79 @@
+//! `/v1/models`: everything that the backends serve, each model once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::Full;
+use serde_json::json;
+
+use super::error::{Refusal, json_response};
+use crate::balance::Table;
+
+/// The list.
+pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {
+    let body = json!({ "object": "list", "data": table.models });
+    json_response(StatusCode::OK, body.to_string())
+}
+
+/// One of them. Names may contain slashes, encoded or not.
+pub(super) fn one(table: &Arc<Table>, path: &str) -> Result<Response<Full<Bytes>>, Refusal> {
+    let name = decode(path);
+    match table.models.iter().find(|model| model["id"] == *name) {
+        Some(model) => Ok(json_response(StatusCode::OK, model.to_string())),
+        None => Err(unknown(&name, table)),
+    }
+}
+
+/// A 404 that says what there is instead.
+pub(super) fn unknown(name: &str, table: &Table) -> Refusal {
+    const MOST_LISTED: usize = 50;
+    let names = table.model_names();
+    let there_is = match names.len() {
+        0 => "No backend has told its models yet.".to_owned(),
+        count if count > MOST_LISTED => format!(
+            "Available: {} and {} more.",
+            names[..MOST_LISTED].join(", "),
+            count - MOST_LISTED
+        ),
+        _ => format!("Available: {}.", names.join(", ")),
+    };
+    let name: String = name.chars().take(200).collect();
+    Refusal::new(
+        StatusCode::NOT_FOUND,
+        "model_not_found",
+        format!("The model `{name}` does not exist. {there_is}"),
+    )
+    .param("model")
+}
+
+/// Undoes percent-encoding; what is not well encoded stays as it is.
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let digit = |byte: &u8| char::from(*byte).to_digit(16);
+        let decoded = match (first, tail) {
+            (b'%', [high, low, ..]) => digit(high)
+                .zip(digit(low))
+                .and_then(|(high, low)| u8::try_from(high * 16 + low).ok()),
+            _ => None,
+        };
+        bytes.push(decoded.unwrap_or(*first));
+        rest = if decoded.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_encoding_is_undone_where_it_is_one() {
+        assert_eq!(decode("meta%2Fllama-3"), "meta/llama-3");
+        assert_eq!(decode("a%c3%a9b"), "aéb");
+        assert_eq!(decode("100%"), "100%");
+        assert_eq!(decode("%zz%+1%4"), "%zz%+1%4");
+    }
+}

@@ -1,0 +1,4 @@
+//! Linux.
+
+pub(crate) mod listen;
+pub(super) mod port_owner;

@@ -1,0 +1,4 @@
+//! macOS.
+
+pub(crate) mod listen;
+pub(super) mod port_owner;

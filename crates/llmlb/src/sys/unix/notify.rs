@@ -1,0 +1,18 @@
+//! Datagrams to the service manager.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::net::UnixDatagram;
+
+/// Sends one message. A name that begins with `@` is an abstract one.
+pub(crate) fn send(socket: &OsStr, text: &str) -> io::Result<()> {
+    let sender = UnixDatagram::unbound()?;
+    #[cfg(target_os = "linux")]
+    if let Some(name) = std::os::unix::ffi::OsStrExt::as_bytes(socket).strip_prefix(b"@") {
+        use std::os::linux::net::SocketAddrExt;
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+        sender.send_to_addr(text.as_bytes(), &address)?;
+        return Ok(());
+    }
+    sender.send_to(text.as_bytes(), socket).map(|_| ())
+}

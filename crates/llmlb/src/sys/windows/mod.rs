@@ -1,0 +1,7 @@
+//! Windows.
+
+pub(crate) mod limits;
+pub(crate) mod listen;
+pub(crate) mod notify;
+pub(super) mod port_owner;
+pub(crate) mod signals;

@@ -1,0 +1,373 @@
+//! How a server ends. (L2, L4)
+
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::http::{Connection, read_chunk};
+use crate::mock::{self, Mock};
+use crate::process::{Process, until};
+use crate::support::{Place, Server};
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str = r#"{"model":"m","stream":true}"#;
+
+fn signal(process: &Process, signal: Signal) {
+    let pid = Pid::from_raw(process.pid().cast_signed()).expect("a pid");
+    kill_process(pid, signal).expect("it lives");
+}
+
+/// A backend whose streams begin at once and end when they are told to.
+struct Held {
+    mock: Mock,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Held {
+    fn new() -> Self {
+        let streams = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&streams);
+        let mock = Mock::start(&["m"], move |_, stream| {
+            mock::begin_stream(stream);
+            mock::chunk(stream, "first");
+            kept.lock().unwrap().push(stream.try_clone().unwrap());
+        });
+        Self { mock, streams }
+    }
+
+    /// So many clients that have their first token.
+    fn clients(&self, server: &Server, count: usize) -> Vec<Connection> {
+        let mut clients: Vec<_> = (0..count)
+            .map(|_| {
+                let mut client = Connection::open(server.address);
+                client.send_post(CHAT, ASK);
+                client
+            })
+            .collect();
+        for client in &mut clients {
+            assert_eq!(client.head().status(), 200);
+            assert_eq!(
+                read_chunk(&mut client.reader),
+                Some(Some(b"first".to_vec()))
+            );
+        }
+        clients
+    }
+
+    fn finish(&self) {
+        for stream in self.streams.lock().unwrap().iter_mut() {
+            mock::chunk(stream, "last");
+            mock::end_stream(stream);
+        }
+    }
+}
+
+fn assert_complete(client: &mut Connection) {
+    assert_eq!(read_chunk(&mut client.reader), Some(Some(b"last".to_vec())));
+    assert_eq!(read_chunk(&mut client.reader), Some(None));
+    assert!(client.is_closed());
+}
+
+fn refuses(server: &Server) -> bool {
+    TcpStream::connect(server.address).is_err()
+}
+
+#[test]
+fn a_stop_lets_every_stream_end_and_leaves_nothing() {
+    let place = Place::new();
+    let held = Held::new();
+    let server = place.serve(&format!("--backend {}", held.mock.url()));
+    let mut clients = held.clients(&server, 200);
+    let mut idle = Connection::open(server.address);
+    idle.send_get("/healthz");
+    assert_eq!(idle.answer().status(), 200);
+
+    let stop = place.start(&mut place.command(&format!("stop -p {}", server.port())));
+    until("no more is accepted", || refuses(&server));
+    assert!(idle.is_closed(), "an idle connection is closed");
+    let (status, code) = place.status(server.port());
+    assert_eq!(
+        (status["health"].as_str(), code),
+        (Some("draining"), Some(0)),
+        "{status}"
+    );
+    assert_eq!(status["in_flight"], 200);
+    // The streams still run, and so does the server, and so does `stop`.
+    until("it says what it waits for", || {
+        let said = "draining: 200 requests are in flight; waiting for at most 35 s";
+        stop.err().contains(said)
+    });
+    held.finish();
+    for client in &mut clients {
+        assert_complete(client);
+    }
+    let pid = server.process.pid();
+    let ended = server.process.finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(
+        ended.err.contains("waiting for 200 requests in flight"),
+        "{}",
+        ended.err
+    );
+    let stopped = stop.finish();
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    assert!(
+        stopped.out.contains(&format!("(PID: {pid})")),
+        "{stopped:?}"
+    );
+    assert_eq!(place.lock_files(), [""; 0]);
+}
+
+#[test]
+fn either_signal_drains() {
+    for one in [Signal::TERM, Signal::INT] {
+        let place = Place::new();
+        let held = Held::new();
+        let server = place.serve(&format!("--backend {}", held.mock.url()));
+        let mut clients = held.clients(&server, 2);
+        signal(&server.process, one);
+        until("no more is accepted", || refuses(&server));
+        held.finish();
+        for client in &mut clients {
+            assert_complete(client);
+        }
+        assert_eq!(server.process.finish().code, Some(0));
+        assert_eq!(place.lock_files(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_server_without_requests_ends_at_once() {
+    let place = Place::new();
+    let mut command = place.command("serve --demo -p 0");
+    // If it waited for its drain timeout, this test would not end.
+    let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
+    let mut idle = Connection::open(server.address);
+    idle.send_get("/healthz");
+    assert_eq!(idle.answer().status(), 200);
+    signal(&server.process, Signal::TERM);
+    let ended = server.process.finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(place.lock_files(), [""; 0]);
+}
+
+#[test]
+fn a_connection_that_never_asked_for_anything_does_not_keep_it() {
+    let place = Place::new();
+    let mut command = place.command("serve --demo -p 0");
+    let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
+    let _silent = Connection::open(server.address);
+    let mut half = Connection::open(server.address);
+    half.send("GET /healthz HTTP/1.1\r\n");
+    server.get("/healthz");
+    signal(&server.process, Signal::TERM);
+    drop(half);
+    assert_eq!(server.process.finish().code, Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    for (first, second) in [(Signal::INT, Signal::INT), (Signal::TERM, Signal::INT)] {
+        let place = Place::new();
+        let held = Held::new();
+        let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
+        let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
+        let mut clients = held.clients(&server, 3);
+        signal(&server.process, first);
+        until("it drains", || {
+            server
+                .process
+                .err()
+                .contains("A second signal ends at once")
+        });
+        signal(&server.process, second);
+        let ended = server.process.finish();
+        assert_eq!(ended.code, Some(1), "streams were cut: {}", ended.err);
+        assert!(
+            ended.err.contains("told twice; 3 in flight were cut"),
+            "{}",
+            ended.err
+        );
+        assert_eq!(place.lock_files(), [""; 0]);
+        for client in &mut clients {
+            assert_eq!(read_chunk(&mut client.reader), None, "it is seen to be cut");
+        }
+    }
+}
+
+#[test]
+fn streams_that_take_longer_than_the_drain_timeout_are_cut_and_said() {
+    let place = Place::new();
+    let held = Held::new();
+    let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
+    let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "100ms"));
+    let mut clients = held.clients(&server, 2);
+    signal(&server.process, Signal::TERM);
+    let ended = server.process.finish();
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("2 in flight were cut"), "{}", ended.err);
+    assert_eq!(place.lock_files(), [""; 0]);
+    assert_eq!(read_chunk(&mut clients[0].reader), None);
+}
+
+#[test]
+fn who_connected_before_the_stop_is_served() {
+    let place = Place::new();
+    let held = Held::new();
+    let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
+    let server = place.serve_with(command.env("LLMLB_WORKERS", "1"));
+    let _busy = held.clients(&server, 1);
+    // The server does not run, so the kernel alone takes the connection and the request.
+    signal(&server.process, Signal::STOP);
+    let mut client = Connection::open(server.address);
+    client.send_get("/healthz");
+    signal(&server.process, Signal::TERM);
+    signal(&server.process, Signal::CONT);
+    let answer = client.answer();
+    assert_eq!(answer.status(), 200);
+    held.finish();
+    assert_eq!(server.process.finish().code, Some(0));
+}
+
+#[test]
+fn a_closed_terminal_does_not_end_it() {
+    let place = Place::new();
+    let server = place.serve("--demo");
+    signal(&server.process, Signal::HUP);
+    until("it says so", || server.process.err().contains("SIGHUP"));
+    assert_eq!(server.get("/healthz").status(), 200);
+}
+
+#[test]
+fn a_signal_before_it_is_ready_ends_it_and_leaves_nothing() {
+    let place = Place::new();
+    // A backend that accepts and says nothing: the start waits for it.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let mut process = place.start(&mut place.command(&format!("serve -p 0 --backend {url}")));
+    until("it has its lock", || place.lock_files().len() == 1);
+    let _kept = silent.accept().unwrap();
+    signal(&process, Signal::TERM);
+    until("it ended", || !process.is_running());
+    let ended = process.finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(place.lock_files(), [""; 0]);
+}
+
+#[test]
+fn stop_waits_for_the_drain_and_says_when_it_takes_too_long() {
+    let place = Place::new();
+    let held = Held::new();
+    let server = place.serve(&format!("--backend {}", held.mock.url()));
+    let mut clients = held.clients(&server, 1);
+    let port = server.port();
+    let late = place.run(&format!("stop -p {port} --timeout 0.2"));
+    assert_eq!(late.code, Some(1), "{late:?}");
+    assert!(
+        late.err
+            .contains(&format!("`llmlb stop -p {port} --force`")),
+        "{late:?}"
+    );
+    held.finish();
+    assert_complete(&mut clients[0]);
+    assert_eq!(server.process.finish().code, Some(0));
+}
+
+#[test]
+fn stop_by_force_ends_what_does_not_end() {
+    let place = Place::new();
+    let held = Held::new();
+    let server = place.serve(&format!("--backend {}", held.mock.url()));
+    let _clients = held.clients(&server, 1);
+    let port = server.port();
+    let forced = place.run(&format!("stop -p {port} --timeout 0.2 --force"));
+    assert_eq!(forced.code, Some(0), "{forced:?}");
+    assert_eq!(server.process.finish().code, None, "it was killed");
+    assert_eq!(place.lock_files(), [""; 0]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn it_may_be_pid_1() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root for a PID namespace");
+        return;
+    }
+    let place = Place::new();
+    let serve = place.command("serve --demo -p 0");
+    let mut command = std::process::Command::new("unshare");
+    command
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(serve.get_program());
+    command.args(serve.get_args()).current_dir(place.path("."));
+    command.env("LLMLB_LOCK_DIR", place.locks());
+    let server = place.serve_with(&mut command);
+    assert!(
+        server.process.err().contains("(PID 1)"),
+        "{}",
+        server.process.err()
+    );
+    let wrapper = server.process.pid();
+    let children = format!("/proc/{wrapper}/task/{wrapper}/children");
+    let children = std::fs::read_to_string(children).unwrap();
+    let pid = Pid::from_raw(children.trim().parse().unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(server.process.finish().code, Some(0));
+    assert_eq!(place.lock_files(), [""; 0]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_service_manager_that_asks_is_told() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    let place = Place::new();
+    let path = place.path("notify");
+    let abstract_name = format!("llmlb-test-{}", std::process::id());
+    let by_path = UnixDatagram::bind(&path).unwrap();
+    let address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
+    let by_name = UnixDatagram::bind_addr(&address).unwrap();
+    let names = [path.display().to_string(), format!("@{abstract_name}")];
+    for (manager, name) in [by_path, by_name].iter().zip(names) {
+        manager
+            .set_read_timeout(Some(crate::process::PATIENCE))
+            .unwrap();
+        let mut command = place.command("serve --demo -p 0");
+        let server = place.serve_with(command.env("NOTIFY_SOCKET", name));
+        let message = || {
+            let mut buffer = [0; 1024];
+            let length = manager.recv(&mut buffer).unwrap();
+            String::from_utf8(buffer[..length].to_vec()).unwrap()
+        };
+        let ready = format!("READY=1\nSTATUS=serving on {}", server.address);
+        assert_eq!(message(), ready);
+        signal(&server.process, Signal::TERM);
+        let stopping = "STOPPING=1\nEXTEND_TIMEOUT_USEC=35000000\nSTATUS=draining, 0 in flight";
+        assert_eq!(message(), stopping);
+        assert_eq!(server.process.finish().code, Some(0));
+    }
+}
+
+#[test]
+fn a_lost_log_is_no_reason_to_end() {
+    let place = Place::new();
+    let port = crate::support::free_port();
+    let mut child = place
+        .command(&format!("serve --demo -v -p {port}"))
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its stderr is a pipe that nobody reads any more.
+    drop(child.stderr.take());
+    let address = ([127, 0, 0, 1], port).into();
+    until("it serves", || TcpStream::connect(address).is_ok());
+    for _ in 0..3 {
+        assert_eq!(crate::http::get(address, "/v1/models").status(), 200);
+    }
+    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(place.lock_files(), [""; 0]);
+}

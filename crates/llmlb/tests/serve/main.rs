@@ -1,0 +1,25 @@
+//! The program as its users meet it: real processes, real sockets, real signals.
+//!
+//! Every test has a directory of its own, and every server that it starts is gone when it ends.
+//! `support` starts servers, `mock` is a backend that does what a test wants, `http` a client that
+//! sees every byte; the other modules are tests, by topic.
+
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail the test that called them"
+)]
+
+mod http;
+mod mock;
+mod process;
+mod support;
+
+#[cfg(unix)]
+mod ending;
+mod one_server;
+mod openai_client;
+mod passing;
+mod routing;
+mod streaming;

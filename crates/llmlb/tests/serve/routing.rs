@@ -1,0 +1,233 @@
+//! Which backend gets a request. (L6, L7, L8 as far as it goes)
+
+use std::net::TcpStream;
+
+use crate::http::Connection;
+use crate::mock::{self, Mock};
+use crate::process::until;
+use crate::support::{Place, free_port};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn ok(_: &mock::Request, stream: &mut TcpStream) {
+    mock::json(stream, 200, "{}");
+}
+
+fn ask(model: &str) -> String {
+    format!(r#"{{"model":"{model}"}}"#)
+}
+
+#[test]
+fn models_are_the_union_and_requests_go_to_who_serves_them() {
+    let place = Place::new();
+    let a = Mock::start(&["both", "only-a", "org/name"], ok);
+    let b = Mock::start(&["both", "only-b"], ok);
+    let server = place.serve(&format!("--backend {} --backend {}", a.url(), b.url()));
+
+    let list = server.get("/v1/models").json();
+    assert_eq!(list["object"], "list");
+    let ids: Vec<_> = list["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["id"])
+        .collect();
+    assert_eq!(ids, ["both", "only-a", "org/name", "only-b"]);
+    assert_eq!(
+        list["data"][0]["owned_by"], "mock",
+        "as the backend describes it"
+    );
+
+    for name in ["only-a", "org/name", "org%2Fname"] {
+        let one = server.get(&format!("/v1/models/{name}")).json();
+        assert_eq!(one["id"], name.replace("%2F", "/"));
+    }
+    for _ in 0..3 {
+        assert_eq!(server.post(CHAT, &ask("only-a")).status(), 200);
+        assert_eq!(server.post("/v1/embeddings", &ask("only-b")).status(), 200);
+    }
+    assert_eq!((a.count(), b.count()), (3, 3));
+}
+
+#[test]
+fn an_unknown_model_is_answered_with_what_there_is() {
+    let place = Place::new();
+    let mock = Mock::start(&["b", "a"], ok);
+    let server = place.serve(&format!("--backend {}", mock.url()));
+    for answer in [
+        server.post(CHAT, &ask("gpt-5")),
+        server.get("/v1/models/gpt-5"),
+    ] {
+        assert_eq!(answer.status(), 404);
+        let error = &answer.json()["error"];
+        assert_eq!(error["code"], "model_not_found");
+        assert_eq!(error["param"], "model");
+        let message = "The model `gpt-5` does not exist. Available: a, b.";
+        assert_eq!(error["message"], message);
+    }
+    assert_eq!(mock.count(), 0);
+}
+
+#[test]
+fn backends_that_serve_the_same_model_share_the_work() {
+    let place = Place::new();
+    let mocks = [0, 1, 2].map(|_| Mock::start(&["m"], ok));
+    let urls: Vec<_> = mocks
+        .iter()
+        .map(|one| format!("--backend {}", one.url()))
+        .collect();
+    let server = place.serve(&urls.join(" "));
+    for _ in 0..30 {
+        assert_eq!(server.post(CHAT, &ask("m")).status(), 200);
+    }
+    for mock in &mocks {
+        assert_eq!(mock.count(), 10);
+    }
+}
+
+#[test]
+fn a_busy_backend_gets_no_more_while_another_is_idle() {
+    let place = Place::new();
+    let slow = Mock::start(&["m"], |_, stream| {
+        // Begins, and never ends.
+        mock::begin_stream(stream);
+        mock::chunk(stream, "1");
+        let _ = std::io::Read::read(stream, &mut [0]);
+    });
+    let quick = Mock::start(&["m"], ok);
+    let server = place.serve(&format!(
+        "--backend {} --backend {}",
+        slow.url(),
+        quick.url()
+    ));
+    let mut stuck = Connection::open(server.address);
+    let busy = || server.status()["backends"][0]["in_flight"] == 1;
+    until("the slow one has a request", || {
+        if !busy() {
+            stuck = Connection::open(server.address);
+            stuck.send_post(CHAT, &ask("m"));
+            assert_eq!(stuck.head().status(), 200);
+        }
+        busy()
+    });
+    let before = quick.count();
+    for _ in 0..10 {
+        assert_eq!(server.post(CHAT, &ask("m")).status(), 200);
+    }
+    assert_eq!(quick.count(), before + 10);
+}
+
+#[test]
+fn a_request_that_names_no_model_goes_to_the_first_backend() {
+    let place = Place::new();
+    let (a, b) = (Mock::start(&["a"], ok), Mock::start(&["b"], ok));
+    let server = place.serve(&format!("--backend {} --backend {}", a.url(), b.url()));
+    for path in ["/v1/files", "/v1/batches/batch_1"] {
+        assert_eq!(server.get(path).status(), 200);
+    }
+    assert_eq!(server.post("/v1/whatever", "{}").status(), 200);
+    assert_eq!((a.count(), b.count()), (3, 0));
+}
+
+#[test]
+fn a_backend_that_cannot_be_reached_costs_no_request() {
+    let place = Place::new();
+    let (a, b) = (Mock::start(&["m"], ok), Mock::start(&["m"], ok));
+    let mut command = place.command(&format!(
+        "serve -p 0 --backend {} --backend {}",
+        a.url(),
+        b.url()
+    ));
+    // Only the requests themselves can find out.
+    let server = place.serve_with(command.env("LLMLB_PROBE_INTERVAL", "1h"));
+    a.stop();
+    for _ in 0..10 {
+        assert_eq!(server.post(CHAT, &ask("m")).status(), 200);
+    }
+    assert_eq!(b.count(), 10);
+    let status = server.status();
+    assert_eq!(status["backends"][0]["up"], false);
+    assert_eq!(status["backends"][0]["error"], "connection refused");
+}
+
+#[test]
+fn when_every_backend_is_down_it_says_so_and_recovers_by_itself() {
+    let place = Place::new();
+    let mock = Mock::start(&["m"], ok);
+    let address = mock.address;
+    let server = place.serve(&format!("--backend {}", mock.url()));
+    assert_eq!(server.get("/readyz").status(), 200);
+    mock.stop();
+    until("it is seen to be down", || {
+        server.get("/readyz").status() == 503
+    });
+    let answer = server.post(CHAT, &ask("m"));
+    assert_eq!(answer.status(), 503);
+    assert_eq!(answer.head.header("retry-after").as_deref(), Some("1"));
+    assert_eq!(answer.json()["error"]["code"], "all_backends_down");
+    assert_eq!(server.post(CHAT, &ask("unknown")).status(), 404);
+    assert_eq!(
+        server.get("/healthz").status(),
+        200,
+        "the server itself is well"
+    );
+
+    let again = Mock::start_at(address, &["m", "new"], ok);
+    until("it is back", || {
+        server.post(CHAT, &ask("m")).status() == 200
+    });
+    until("its new model is known", || {
+        server.post(CHAT, &ask("new")).status() == 200
+    });
+    assert!(again.count() >= 2);
+}
+
+#[test]
+fn a_backend_that_is_not_there_yet_is_no_reason_not_to_start() {
+    let place = Place::new();
+    let port = free_port();
+    let server = place.serve(&format!("--backend http://127.0.0.1:{port}"));
+    assert!(server.process.err().contains("is down: connection refused"));
+    assert_eq!(server.get("/readyz").status(), 503);
+    assert_eq!(server.post(CHAT, &ask("m")).status(), 404);
+    let _mock = Mock::start_at(([127, 0, 0, 1], port).into(), &["m"], ok);
+    until("it is found", || {
+        server.post(CHAT, &ask("m")).status() == 200
+    });
+}
+
+#[test]
+fn models_that_the_configuration_names_are_not_asked_for() {
+    let place = Place::new();
+    let mock = Mock::raw("127.0.0.1:0".parse().unwrap(), |request, stream| {
+        let status = if request.path() == "/v1/models" {
+            404
+        } else {
+            200
+        };
+        mock::json(stream, status, "{}");
+    });
+    let config = format!(
+        "[[backend]]\nurl = \"{}\"\nmodels = [\"claude\"]\n",
+        mock.url()
+    );
+    std::fs::write(place.path("llmlb.toml"), config).unwrap();
+    let server = place.serve("");
+    assert_eq!(server.get("/v1/models").json()["data"][0]["id"], "claude");
+    assert_eq!(server.post("/v1/messages", &ask("claude")).status(), 200);
+}
+
+#[test]
+fn what_is_not_under_v1_is_not_passed_on() {
+    let place = Place::new();
+    let mock = Mock::start(&["m"], ok);
+    let server = place.serve(&format!("--backend {}", mock.url()));
+    for path in ["/api/tags", "/v1", "/v2/models", "/metrics", "//v1/models"] {
+        let answer = server.get(path);
+        assert_eq!(answer.status(), 404, "{path}");
+        assert_eq!(answer.json()["error"]["code"], "not_found");
+    }
+    assert_eq!(server.post("/healthz", "").status(), 405);
+    assert!(server.get("/").text().starts_with("llmlb "));
+    assert_eq!(mock.count(), 0);
+}

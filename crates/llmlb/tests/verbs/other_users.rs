@@ -1,0 +1,78 @@
+//! Two users on one machine. Needs root, who can become another user.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use llmlb::lock::{LockError, read_lock_info};
+
+use crate::support::{Place, this_test};
+
+const NOBODY: [&str; 4] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+];
+
+/// A copy of a program where the other user can get at it.
+fn copy(place: &Place, program: &str, name: &str) -> String {
+    let copy = place.path().join(name);
+    fs::copy(program, &copy).expect("a copy of the program");
+    for path in [place.path(), &copy] {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).expect("readable");
+    }
+    copy.into_os_string()
+        .into_string()
+        .expect("a path that is text")
+}
+
+#[test]
+fn another_users_server_is_seen_and_left_alone() {
+    let place = Place::new();
+    let tool = copy(&place, env!("CARGO_BIN_EXE_llmlb"), "llmlb");
+    let as_nobody =
+        |words: &[&str]| place.run(&[NOBODY.as_slice(), &[tool.as_str()], words].concat());
+    if as_nobody(&["--version"]).code != 0 {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let server = place.stand_in(4008, "end");
+    let ran = as_nobody(&["status", "-p", "4008"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for line in [
+        "  state      running (another user's)\n",
+        "  PID        unknown\n",
+        "  owner      root\n",
+    ] {
+        assert!(ran.stdout.contains(line), "{line:?} in {ran:?}");
+    }
+    let ran = as_nobody(&["stop", "-p", "4008", "--force"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert!(ran.stderr.contains("ask them, or use sudo"), "{ran:?}");
+    assert!(llmlb::lock::is_process_running(server.pid()));
+
+    let test = copy(&place, &this_test(), "test");
+    let unread = "other_users::not_for_other_users";
+    let words = [test.as_str(), "--exact", unread, "--ignored"];
+    let ran = place.run(&[NOBODY.as_slice(), &words].concat());
+    assert!(ran.stdout.contains("1 passed"), "{ran:?}");
+
+    drop(server);
+    let ran = as_nobody(&["status", "-p", "4008"]);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    assert!(
+        ran.stdout
+            .contains("belongs to root; nobody is seen to hold it"),
+        "{ran:?}"
+    );
+}
+
+/// Not a test of its own: what another user runs while a server of root's has port 4008.
+#[test]
+#[ignore = "another test runs it as another user"]
+fn not_for_other_users() {
+    match read_lock_info(4008) {
+        Err(LockError::ReadFailed { why, .. }) => assert_eq!(why, "it belongs to root"),
+        other => panic!("{other:?}"),
+    }
+}
