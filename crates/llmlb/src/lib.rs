@@ -17,3 +17,8 @@ mod notify;
 mod request;
 mod sys;
 mod worker;
+
+/// The README's example is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -11,15 +11,17 @@
     reason = "helpers fail the test that called them"
 )]
 
+mod held;
 mod http;
 mod mock;
 mod process;
 mod support;
 
-#[cfg(unix)]
-mod ending;
 mod one_server;
 mod openai_client;
 mod passing;
 mod routing;
+#[cfg(unix)]
+mod signals;
+mod stopping;
 mod streaming;

@@ -1,122 +1,17 @@
-//! How a server ends. (L2, L4)
+//! What signals do. (L4)
 
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::held::{Held, assert_complete, refuses};
 use crate::http::{Connection, read_chunk};
-use crate::mock::{self, Mock};
 use crate::process::{Process, until};
-use crate::support::{Place, Server};
-
-const CHAT: &str = "/v1/chat/completions";
-const ASK: &str = r#"{"model":"m","stream":true}"#;
+use crate::support::Place;
 
 fn signal(process: &Process, signal: Signal) {
     let pid = Pid::from_raw(process.pid().cast_signed()).expect("a pid");
     kill_process(pid, signal).expect("it lives");
-}
-
-/// A backend whose streams begin at once and end when they are told to.
-struct Held {
-    mock: Mock,
-    streams: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Held {
-    fn new() -> Self {
-        let streams = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&streams);
-        let mock = Mock::start(&["m"], move |_, stream| {
-            mock::begin_stream(stream);
-            mock::chunk(stream, "first");
-            kept.lock().unwrap().push(stream.try_clone().unwrap());
-        });
-        Self { mock, streams }
-    }
-
-    /// So many clients that have their first token.
-    fn clients(&self, server: &Server, count: usize) -> Vec<Connection> {
-        let mut clients: Vec<_> = (0..count)
-            .map(|_| {
-                let mut client = Connection::open(server.address);
-                client.send_post(CHAT, ASK);
-                client
-            })
-            .collect();
-        for client in &mut clients {
-            assert_eq!(client.head().status(), 200);
-            assert_eq!(
-                read_chunk(&mut client.reader),
-                Some(Some(b"first".to_vec()))
-            );
-        }
-        clients
-    }
-
-    fn finish(&self) {
-        for stream in self.streams.lock().unwrap().iter_mut() {
-            mock::chunk(stream, "last");
-            mock::end_stream(stream);
-        }
-    }
-}
-
-fn assert_complete(client: &mut Connection) {
-    assert_eq!(read_chunk(&mut client.reader), Some(Some(b"last".to_vec())));
-    assert_eq!(read_chunk(&mut client.reader), Some(None));
-    assert!(client.is_closed());
-}
-
-fn refuses(server: &Server) -> bool {
-    TcpStream::connect(server.address).is_err()
-}
-
-#[test]
-fn a_stop_lets_every_stream_end_and_leaves_nothing() {
-    let place = Place::new();
-    let held = Held::new();
-    let server = place.serve(&format!("--backend {}", held.mock.url()));
-    let mut clients = held.clients(&server, 200);
-    let mut idle = Connection::open(server.address);
-    idle.send_get("/healthz");
-    assert_eq!(idle.answer().status(), 200);
-
-    let stop = place.start(&mut place.command(&format!("stop -p {}", server.port())));
-    until("no more is accepted", || refuses(&server));
-    assert!(idle.is_closed(), "an idle connection is closed");
-    let (status, code) = place.status(server.port());
-    assert_eq!(
-        (status["health"].as_str(), code),
-        (Some("draining"), Some(0)),
-        "{status}"
-    );
-    assert_eq!(status["in_flight"], 200);
-    // The streams still run, and so does the server, and so does `stop`.
-    until("it says what it waits for", || {
-        let said = "draining: 200 requests are in flight; waiting for at most 35 s";
-        stop.err().contains(said)
-    });
-    held.finish();
-    for client in &mut clients {
-        assert_complete(client);
-    }
-    let pid = server.process.pid();
-    let ended = server.process.finish();
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
-    assert!(
-        ended.err.contains("waiting for 200 requests in flight"),
-        "{}",
-        ended.err
-    );
-    let stopped = stop.finish();
-    assert_eq!(stopped.code, Some(0), "{stopped:?}");
-    assert!(
-        stopped.out.contains(&format!("(PID: {pid})")),
-        "{stopped:?}"
-    );
-    assert_eq!(place.lock_files(), [""; 0]);
 }
 
 #[test]
@@ -252,38 +147,6 @@ fn a_signal_before_it_is_ready_ends_it_and_leaves_nothing() {
     until("it ended", || !process.is_running());
     let ended = process.finish();
     assert_eq!(ended.code, Some(0), "{}", ended.err);
-    assert_eq!(place.lock_files(), [""; 0]);
-}
-
-#[test]
-fn stop_waits_for_the_drain_and_says_when_it_takes_too_long() {
-    let place = Place::new();
-    let held = Held::new();
-    let server = place.serve(&format!("--backend {}", held.mock.url()));
-    let mut clients = held.clients(&server, 1);
-    let port = server.port();
-    let late = place.run(&format!("stop -p {port} --timeout 0.2"));
-    assert_eq!(late.code, Some(1), "{late:?}");
-    assert!(
-        late.err
-            .contains(&format!("`llmlb stop -p {port} --force`")),
-        "{late:?}"
-    );
-    held.finish();
-    assert_complete(&mut clients[0]);
-    assert_eq!(server.process.finish().code, Some(0));
-}
-
-#[test]
-fn stop_by_force_ends_what_does_not_end() {
-    let place = Place::new();
-    let held = Held::new();
-    let server = place.serve(&format!("--backend {}", held.mock.url()));
-    let _clients = held.clients(&server, 1);
-    let port = server.port();
-    let forced = place.run(&format!("stop -p {port} --timeout 0.2 --force"));
-    assert_eq!(forced.code, Some(0), "{forced:?}");
-    assert_eq!(server.process.finish().code, None, "it was killed");
     assert_eq!(place.lock_files(), [""; 0]);
 }
 

@@ -1,0 +1,66 @@
+//! A backend whose streams last as long as a test wants.
+
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
+
+use crate::http::{Connection, read_chunk};
+use crate::mock::{self, Mock};
+use crate::support::Server;
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str = r#"{"model":"m","stream":true}"#;
+
+/// A backend whose streams begin at once and end when they are told to.
+pub(crate) struct Held {
+    pub(crate) mock: Mock,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Held {
+    pub(crate) fn new() -> Self {
+        let streams = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&streams);
+        let mock = Mock::start(&["m"], move |_, stream| {
+            mock::begin_stream(stream);
+            mock::chunk(stream, "first");
+            kept.lock().unwrap().push(stream.try_clone().unwrap());
+        });
+        Self { mock, streams }
+    }
+
+    /// So many clients that have their first token.
+    pub(crate) fn clients(&self, server: &Server, count: usize) -> Vec<Connection> {
+        let mut clients: Vec<_> = (0..count)
+            .map(|_| {
+                let mut client = Connection::open(server.address);
+                client.send_post(CHAT, ASK);
+                client
+            })
+            .collect();
+        for client in &mut clients {
+            assert_eq!(client.head().status(), 200);
+            assert_eq!(
+                read_chunk(&mut client.reader),
+                Some(Some(b"first".to_vec()))
+            );
+        }
+        clients
+    }
+
+    pub(crate) fn finish(&self) {
+        for stream in self.streams.lock().unwrap().iter_mut() {
+            mock::chunk(stream, "last");
+            mock::end_stream(stream);
+        }
+    }
+}
+
+pub(crate) fn assert_complete(client: &mut Connection) {
+    assert_eq!(read_chunk(&mut client.reader), Some(Some(b"last".to_vec())));
+    assert_eq!(read_chunk(&mut client.reader), Some(None));
+    assert!(client.is_closed());
+}
+
+pub(crate) fn refuses(server: &Server) -> bool {
+    TcpStream::connect(server.address).is_err()
+}

@@ -1,0 +1,121 @@
+//! `llmlb stop` and the drain. (L2, L3, L4)
+
+use crate::held::{Held, assert_complete, refuses};
+use crate::http::Connection;
+use crate::process::until;
+use crate::support::Place;
+
+#[test]
+fn the_demo_serves_is_seen_and_stops() {
+    let place = Place::new();
+    assert_eq!(place.run("status").out, "No servers running\n");
+    let server = place.serve("--demo");
+    let ask = r#"{"model":"demo","stream":true,"messages":[{"role":"user","content":"Hi"}]}"#;
+    let answer = server.post("/v1/chat/completions", ask);
+    assert_eq!(answer.status(), 200);
+    assert!(answer.text().ends_with("data: [DONE]\n\n"));
+
+    let (status, code) = place.status(server.port());
+    assert_eq!(code, Some(0));
+    assert_eq!(status["state"], "running");
+    assert_eq!(status["proof"], "verified");
+    assert_eq!(status["pid"], server.process.pid());
+    assert_eq!(status["health"], "ok");
+    assert_eq!(status["backends"]["up"], 3);
+    assert_eq!(status["requests"], 1);
+
+    let (pid, port) = (server.process.pid(), server.port());
+    let stopped = place.run(&format!("stop -p {port}"));
+    let said = format!("Stopped the server on port {port} (PID: {pid})\n");
+    assert_eq!(
+        (stopped.code, stopped.out),
+        (Some(0), said),
+        "{}",
+        stopped.err
+    );
+    assert_eq!(server.process.finish().code, Some(0));
+    assert_eq!(place.lock_files(), [""; 0]);
+    assert_eq!(place.status(port).1, Some(3));
+    let again = place.run(&format!("stop -p {port}"));
+    let said = format!("No server running on port {port}\n");
+    assert_eq!((again.code, again.out), (Some(0), said));
+}
+
+#[test]
+fn a_stop_lets_every_stream_end_and_leaves_nothing() {
+    let place = Place::new();
+    let held = Held::new();
+    let server = place.serve(&format!("--backend {}", held.mock.url()));
+    let mut clients = held.clients(&server, 200);
+    let mut idle = Connection::open(server.address);
+    idle.send_get("/healthz");
+    assert_eq!(idle.answer().status(), 200);
+
+    let stop = place.start(&mut place.command(&format!("stop -p {}", server.port())));
+    until("no more is accepted", || refuses(&server));
+    assert!(idle.is_closed(), "an idle connection is closed");
+    let (status, code) = place.status(server.port());
+    assert_eq!(
+        (status["health"].as_str(), code),
+        (Some("draining"), Some(0)),
+        "{status}"
+    );
+    assert_eq!(status["in_flight"], 200);
+    // The streams still run, and so does the server, and so does `stop`.
+    until("it says what it waits for", || {
+        let said = "draining: 200 requests are in flight; waiting for at most 35 s";
+        stop.err().contains(said)
+    });
+    held.finish();
+    for client in &mut clients {
+        assert_complete(client);
+    }
+    let pid = server.process.pid();
+    let ended = server.process.finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(
+        ended.err.contains("waiting for 200 requests in flight"),
+        "{}",
+        ended.err
+    );
+    let stopped = stop.finish();
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    assert!(
+        stopped.out.contains(&format!("(PID: {pid})")),
+        "{stopped:?}"
+    );
+    assert_eq!(place.lock_files(), [""; 0]);
+}
+
+#[test]
+fn stop_waits_for_the_drain_and_says_when_it_takes_too_long() {
+    let place = Place::new();
+    let held = Held::new();
+    let server = place.serve(&format!("--backend {}", held.mock.url()));
+    let mut clients = held.clients(&server, 1);
+    let port = server.port();
+    let late = place.run(&format!("stop -p {port} --timeout 0.2"));
+    assert_eq!(late.code, Some(1), "{late:?}");
+    assert!(
+        late.err
+            .contains(&format!("`llmlb stop -p {port} --force`")),
+        "{late:?}"
+    );
+    held.finish();
+    assert_complete(&mut clients[0]);
+    assert_eq!(server.process.finish().code, Some(0));
+}
+
+#[test]
+fn stop_by_force_ends_what_does_not_end() {
+    let place = Place::new();
+    let held = Held::new();
+    let server = place.serve(&format!("--backend {}", held.mock.url()));
+    let _clients = held.clients(&server, 1);
+    let port = server.port();
+    let forced = place.run(&format!("stop -p {port} --timeout 0.2 --force"));
+    assert_eq!(forced.code, Some(0), "{forced:?}");
+    let code = server.process.finish().code;
+    assert_ne!(code, Some(0), "it was killed");
+    assert_eq!(place.lock_files(), [""; 0]);
+}
