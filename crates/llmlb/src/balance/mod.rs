@@ -162,3 +162,6 @@ impl Table {
 pub(crate) fn describe(id: &str, owner: &str) -> Value {
     json!({ "id": id, "object": "model", "created": 0, "owned_by": owner })
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,8 @@ mod mock;
 mod process;
 mod support;
 
+#[cfg(target_os = "linux")]
+mod discovery;
 mod one_server;
 mod openai_client;
 mod passing;

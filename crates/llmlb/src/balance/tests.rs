@@ -1,0 +1,129 @@
+//! What is known about the backends, without any of them.
+
+use super::*;
+use crate::config::{self, BackendUrl};
+
+fn backend(name: &str, fixed: Option<&[&str]>) -> Backend {
+    Backend::new(config::Backend {
+        name: name.to_owned(),
+        url: BackendUrl::parse(&format!("http://{name}")).unwrap(),
+        models: fixed.map(|ids| ids.iter().map(ToString::to_string).collect()),
+        api_key: None,
+    })
+}
+
+fn up(models: &[&str]) -> State {
+    let described = models.iter().map(|id| describe(id, "test")).collect();
+    State::Up(Arc::new(described))
+}
+
+fn down() -> State {
+    State::Down("gone".to_owned())
+}
+
+/// Two backends: `a` serves `both` and `one`, `b` serves `both`.
+fn pool() -> (Pool, Arc<Backend>, Arc<Backend>) {
+    let pool = Pool::new([backend("a", None), backend("b", None)]);
+    let [a, b] = &pool.table().backends[..] else {
+        panic!("two were given");
+    };
+    pool.note(a, up(&["both", "one"]));
+    pool.note(b, up(&["both"]));
+    let (a, b) = (Arc::clone(a), Arc::clone(b));
+    (pool, a, b)
+}
+
+/// The names of who may serve a model; what else came of asking.
+fn who(pool: &Pool, model: Option<&str>) -> String {
+    match pool.candidates(model) {
+        Candidates::Up(backends) => {
+            let names: Vec<_> = backends.iter().map(|one| one.name.as_str()).collect();
+            names.join(" ")
+        }
+        Candidates::AllDown => "all down".to_owned(),
+        Candidates::Unknown => "unknown".to_owned(),
+    }
+}
+
+#[test]
+fn a_model_is_served_by_those_that_have_it_and_are_up() {
+    let (pool, a, b) = pool();
+    assert_eq!(who(&pool, Some("both")), "a b");
+    assert_eq!(who(&pool, Some("one")), "a");
+    assert_eq!(who(&pool, Some("other")), "unknown");
+    pool.note(&a, down());
+    assert_eq!(who(&pool, Some("both")), "b");
+    pool.note(&b, down());
+    assert_eq!(who(&pool, Some("both")), "all down");
+}
+
+#[test]
+fn a_model_stays_known_while_its_only_backend_is_down_and_is_forgotten_when_that_drops_it() {
+    let (pool, a, _) = pool();
+    pool.note(&a, down());
+    pool.note(&a, State::Down("still gone".to_owned()));
+    assert_eq!(who(&pool, Some("one")), "all down");
+    assert_eq!(pool.table().model_names(), ["both", "one"]);
+    pool.note(&a, up(&["both"]));
+    assert_eq!(who(&pool, Some("one")), "unknown");
+}
+
+#[test]
+fn fixed_models_are_known_before_their_backend_was_ever_up() {
+    let pool = Pool::new([backend("a", Some(&["claude"]))]);
+    assert_eq!(who(&pool, Some("claude")), "all down");
+}
+
+#[test]
+fn a_request_without_a_model_goes_to_the_first_that_is_up() {
+    let (pool, a, b) = pool();
+    assert_eq!(who(&pool, None), "a");
+    pool.note(&a, down());
+    assert_eq!(who(&pool, None), "b");
+    pool.note(&b, down());
+    assert_eq!(who(&pool, None), "all down");
+}
+
+#[test]
+fn each_model_is_listed_once_as_its_first_backend_describes_it() {
+    let (pool, a, _) = pool();
+    let ids = |table: &Table| -> Vec<_> {
+        let models = table.models.iter();
+        models.map(|model| model["id"].to_string()).collect()
+    };
+    assert_eq!(ids(&pool.table()), [r#""both""#, r#""one""#]);
+    pool.note(&a, down());
+    assert_eq!(
+        ids(&pool.table()),
+        [r#""both""#],
+        "what is down is not offered"
+    );
+}
+
+#[test]
+fn a_slot_counts_until_it_is_dropped() {
+    let (pool, a, b) = pool();
+    let Candidates::Up(candidates) = pool.candidates(Some("both")) else {
+        panic!("both are up");
+    };
+    let slot = a.occupy();
+    assert_eq!((a.outstanding(), a.requests()), (1, 1));
+    for _ in 0..5 {
+        let taken = pool.take(&mut candidates.clone()).unwrap();
+        assert_eq!(taken.name, b.name, "the idle one");
+    }
+    drop(slot);
+    assert_eq!((a.outstanding(), a.requests()), (0, 1));
+}
+
+#[test]
+fn whoever_was_taken_is_not_taken_again() {
+    let (pool, ..) = pool();
+    let Candidates::Up(mut candidates) = pool.candidates(Some("both")) else {
+        panic!("both are up");
+    };
+    let first = pool.take(&mut candidates).unwrap();
+    let second = pool.take(&mut candidates).unwrap();
+    assert_ne!(first.name, second.name);
+    assert!(pool.take(&mut candidates).is_none());
+}

@@ -1,0 +1,120 @@
+//! Servers on this machine are found by their usual ports. Those may be in use where the tests
+//! run, so each of these tests has a network of its own.
+
+use std::net::TcpStream;
+use std::process::Command;
+
+use crate::mock::{self, Mock};
+use crate::process::until;
+use crate::support::Place;
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn ok(_: &mock::Request, stream: &mut TcpStream) {
+    mock::json(stream, 200, "{}");
+}
+
+/// A server on a usual port.
+fn usual(port: u16, model: &str) -> Mock {
+    Mock::start_at(([127, 0, 0, 1], port).into(), &[model], ok)
+}
+
+/// Runs one of the ignored tests below in a network of its own.
+fn in_its_own_network(test: &str) {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root for a network namespace");
+        return;
+    }
+    let place = Place::new();
+    let mut command = Command::new("unshare");
+    command
+        .args(["--net", "sh", "-c"])
+        .arg("ip link set lo up && exec \"$0\" --exact \"$1\" --ignored --nocapture")
+        .arg(std::env::current_exe().unwrap())
+        .arg(format!("discovery::{test}"));
+    let outcome = place.start(&mut command).finish();
+    assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
+    assert!(outcome.out.contains("1 passed"), "{}", outcome.out);
+}
+
+#[test]
+fn servers_on_their_usual_ports_are_found_and_told() {
+    in_its_own_network("servers_are_found");
+}
+
+#[test]
+#[ignore = "another test runs it in a network of its own"]
+fn servers_are_found() {
+    let place = Place::new();
+    let ollama = usual(11434, "llama3");
+    let vllm = Mock::raw(([127, 0, 0, 1], 8000).into(), |_, stream| {
+        let list = r#"{"data":[{"id":"qwen","owned_by":"vllm"}]}"#;
+        mock::json(stream, 200, list);
+    });
+    // Some other web server; not one of ours.
+    let _web = Mock::raw(([127, 0, 0, 1], 8080).into(), |_, stream| {
+        mock::json(stream, 200, r#"{"hello":"world"}"#);
+    });
+    let server = place.serve("");
+    let said = server.process.err();
+    let lines = [
+        "found ollama at http://127.0.0.1:11434, 1 model: llama3",
+        "found vllm at http://127.0.0.1:8000, 1 model: qwen",
+        "2 of 2 backends up",
+    ];
+    for line in lines {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    for (model, mock, name) in [("llama3", &ollama, "ollama"), ("qwen", &vllm, "vllm")] {
+        let answer = server.post(CHAT, &format!(r#"{{"model":"{model}"}}"#));
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.head.header("x-llmlb-backend").as_deref(), Some(name));
+        assert_eq!(mock.count(), 1);
+    }
+}
+
+#[test]
+fn a_server_that_starts_later_is_found_then() {
+    in_its_own_network("a_late_server_is_found");
+}
+
+#[test]
+#[ignore = "another test runs it in a network of its own"]
+fn a_late_server_is_found() {
+    let place = Place::new();
+    let server = place.serve("");
+    let said = server.process.err();
+    assert!(
+        said.contains("found no LLM server on this machine"),
+        "{said}"
+    );
+    assert!(said.contains("no backends yet"), "{said}");
+    let _studio = usual(1234, "gemma");
+    until("it is found", || {
+        server.post(CHAT, r#"{"model":"gemma"}"#).status() == 200
+    });
+    let said = server.process.err();
+    assert!(
+        said.contains("found lm-studio at http://127.0.0.1:1234"),
+        "{said}"
+    );
+}
+
+#[test]
+fn two_balancers_do_not_send_requests_in_circles() {
+    in_its_own_network("balancers_are_not_backends");
+}
+
+#[test]
+#[ignore = "another test runs it in a network of its own"]
+fn balancers_are_not_backends() {
+    let place = Place::new();
+    let _ollama = usual(11434, "llama3");
+    let first = place.serve_with(&mut place.command("serve -p 8080"));
+    let second = place.serve_with(&mut place.command("serve -p 8000"));
+    for server in [&first, &second] {
+        let backends = server.status()["backends"].clone();
+        assert_eq!(backends.as_array().unwrap().len(), 1, "{backends}");
+        assert_eq!(backends[0]["name"], "ollama");
+    }
+}
