@@ -4,6 +4,7 @@ mod client;
 mod headers;
 mod relay;
 
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -127,13 +128,22 @@ fn is_the_clients(error: &dyn std::error::Error) -> bool {
 }
 
 /// The innermost reason: what the outer ones say is known from where they come.
-pub(crate) fn in_words(error: &dyn std::error::Error) -> String {
+pub(crate) fn in_words(error: &(dyn std::error::Error + 'static)) -> String {
     let mut reason = error;
     while let Some(source) = reason.source() {
         reason = source;
     }
-    let text = reason.to_string();
-    text.split_once(" (os error")
-        .map_or(text.as_str(), |(words, _)| words)
-        .to_lowercase()
+    // Every system has words of its own for these.
+    match reason.downcast_ref().map(io::Error::kind) {
+        Some(io::ErrorKind::ConnectionRefused) => "connection refused".to_owned(),
+        Some(io::ErrorKind::ConnectionReset) => "connection reset".to_owned(),
+        Some(io::ErrorKind::TimedOut) => "timed out".to_owned(),
+        _ => {
+            let text = reason.to_string();
+            let words = text
+                .split_once(" (os error")
+                .map_or(&*text, |(words, _)| words);
+            words.to_lowercase()
+        }
+    }
 }

@@ -83,11 +83,8 @@ fn an_empty_file_and_one_from_windows_are_good() {
 
 #[test]
 fn a_name_of_many_lines_is_told_on_one() {
-    let run = Run::new().flags(named("a\nb.toml"));
-    assert_eq!(
-        run.problems(),
-        "a?b.toml: there is no such file (named by --config)"
-    );
+    let told = Run::new().flags(named("a\nb.toml")).problems();
+    assert!(told.starts_with("a?b.toml: the"), "{told}");
     let run = Run::with_file("[server]\nhost = \"a\\nb\"\n\"x\\ny\" = 1\n");
     assert_eq!(run.problems().lines().count(), 2);
 }
