@@ -67,8 +67,9 @@ impl Workers {
                     if let Err(error) = worked {
                         tracing::error!(%error, "a worker cannot accept connections");
                     }
-                    // Ends what is left of requests that were cut.
-                    drop(runtime);
+                    // Ends what is left of requests that were cut, and does not wait for a name
+                    // server that does not answer.
+                    runtime.shutdown_background();
                     drop(alive);
                 })?;
         }

@@ -96,7 +96,10 @@ async fn run(config: &Config, demo: bool) -> Result<u8, Failure> {
             tracing::info!("ended; every request was served");
             exit::DONE
         }
-        Ended::TimedOut(0) | Ended::ToldTwice(0) => exit::DONE,
+        Ended::TimedOut(0) | Ended::ToldTwice(0) => {
+            tracing::info!("ended; connections without a request were closed");
+            exit::DONE
+        }
         Ended::TimedOut(cut) => {
             tracing::warn!("the drain timeout is over; {cut} in flight were cut");
             exit::FAILED

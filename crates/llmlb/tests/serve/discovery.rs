@@ -20,6 +20,7 @@ fn usual(port: u16, model: &str) -> Mock {
 }
 
 /// Runs one of the ignored tests below in a network of its own.
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn in_its_own_network(test: &str) {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root for a network namespace");
