@@ -13,10 +13,11 @@ use super::rfc3339;
 /// ```
 /// use llmlb::lock::{LockError, ServerLock};
 ///
-/// let first = ServerLock::acquire(4)?;
-/// let refused = ServerLock::acquire(4).unwrap_err();
+/// # let port = 10 * (std::process::id() % 6000) as u16 + 4; // nobody else's
+/// let first = ServerLock::acquire(port)?;
+/// let refused = ServerLock::acquire(port).unwrap_err();
 /// assert_eq!(refused.holder().and_then(|holder| holder.pid()), Some(std::process::id()));
-/// assert_eq!(refused.hint().as_deref(), Some("`llmlb stop -p 4` stops it"));
+/// assert_eq!(refused.hint(), Some(format!("`llmlb stop -p {port}` stops it")));
 /// # drop(first);
 /// # Ok::<(), LockError>(())
 /// ```

@@ -7,15 +7,16 @@
 //! ```
 //! use llmlb::lock::{self, LockError, ServerLock};
 //!
-//! let lock = ServerLock::acquire(1)?;
-//! assert_eq!(lock::read_lock_info(1)?.as_ref(), Some(lock.info()));
+//! # let port = 10 * (std::process::id() % 6000) as u16 + 1; // nobody else's
+//! let lock = ServerLock::acquire(port)?;
+//! assert_eq!(lock::read_lock_info(port)?.as_ref(), Some(lock.info()));
 //!
-//! let refused = ServerLock::acquire(1).unwrap_err();
-//! assert!(matches!(refused, LockError::AlreadyRunning { port: 1, .. }));
-//! assert!(refused.to_string().starts_with("Server already running on port 1 (PID: "));
+//! let refused = ServerLock::acquire(port).unwrap_err();
+//! assert!(matches!(refused, LockError::AlreadyRunning { .. }));
+//! assert!(refused.to_string().starts_with("Server already running on port "));
 //!
 //! lock.release()?; // or drop it
-//! assert_eq!(lock::read_lock_info(1)?, None);
+//! assert_eq!(lock::read_lock_info(port)?, None);
 //! # Ok::<(), LockError>(())
 //! ```
 
@@ -39,8 +40,9 @@ pub(crate) use info::rfc3339;
 /// It owns the number; it does not bind a socket.
 ///
 /// ```
-/// let lock = llmlb::lock::ServerLock::acquire(2)?;
-/// assert_eq!(lock.info().port, 2);
+/// # let port = 10 * (std::process::id() % 6000) as u16 + 2; // nobody else's
+/// let lock = llmlb::lock::ServerLock::acquire(port)?;
+/// assert_eq!(lock.info().port, port);
 /// assert_eq!(lock.info().pid, std::process::id());
 /// # Ok::<(), llmlb::lock::LockError>(())
 /// ```
@@ -150,7 +152,8 @@ pub fn lock_path(port: u16) -> PathBuf {
 /// [`LockError::Corrupted`]. It stands in nobody's way: the next server takes it over.
 ///
 /// ```
-/// assert_eq!(llmlb::lock::read_lock_info(3)?, None);
+/// # let port = 10 * (std::process::id() % 6000) as u16 + 3; // nobody else's
+/// assert_eq!(llmlb::lock::read_lock_info(port)?, None);
 /// # Ok::<(), llmlb::lock::LockError>(())
 /// ```
 pub fn read_lock_info(port: u16) -> Result<Option<LockInfo>, LockError> {
