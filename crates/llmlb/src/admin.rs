@@ -9,15 +9,14 @@ use serde_json::{Value, json};
 
 use crate::app::Shared;
 use crate::balance::{Backend, State};
-use crate::request::{Refusal, json_response};
+use crate::request::{Caller, Refusal, json_response};
 
 /// Answers what is not under `/v1/`.
 pub(crate) fn answer(
-    shared: &Shared,
+    caller: &Caller,
     head: &request::Parts,
-    peer: SocketAddr,
-    local: SocketAddr,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
+    let shared = &*caller.shared;
     let path = head.uri.path();
     let known = matches!(path, "/" | "/healthz" | "/readyz" | "/status");
     if known && head.method != Method::GET && head.method != Method::HEAD {
@@ -32,7 +31,7 @@ pub(crate) fn answer(
         "/" => Ok(greeting()),
         "/healthz" => Ok(json_response(StatusCode::OK, healthz(shared).to_string())),
         "/readyz" => Ok(readyz(shared)),
-        "/status" if is_this_machine(peer, local) => {
+        "/status" if is_this_machine(caller.peer, caller.local) => {
             Ok(json_response(StatusCode::OK, status(shared).to_string()))
         }
         "/status" => Err(Refusal::new(
@@ -123,4 +122,29 @@ fn word(shared: &Shared) -> &'static str {
 fn is_this_machine(peer: SocketAddr, local: SocketAddr) -> bool {
     let peer = peer.ip().to_canonical();
     peer.is_loopback() || peer == local.ip().to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_sees_the_status() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        for (peer, local, is_here) in [
+            ("127.0.0.1:5000", "127.0.0.1:80", true),
+            ("127.0.0.9:5000", "10.0.0.5:80", true),
+            ("10.0.0.5:5000", "10.0.0.5:80", true),
+            ("[::ffff:10.0.0.5]:5000", "[::ffff:10.0.0.5]:80", true),
+            ("[::1]:5000", "[::1]:80", true),
+            ("10.0.0.6:5000", "10.0.0.5:80", false),
+            ("[fe80::2]:5000", "[fe80::1]:80", false),
+        ] {
+            assert_eq!(
+                is_this_machine(address(peer), address(local)),
+                is_here,
+                "{peer}"
+            );
+        }
+    }
 }

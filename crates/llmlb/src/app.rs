@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::balance::{Backend, Pool};
 use crate::config::{self, Config};
 use crate::demo;
-use crate::forward;
+use crate::forward::{self, Via};
 use crate::health::Watcher;
 use crate::request::Counter;
 use crate::sys::signals::Signals;
@@ -28,6 +28,10 @@ pub(crate) struct Shared {
     pub(crate) requests: Counter,
     pub(crate) started: Instant,
     pub(crate) max_body: usize,
+    /// Only programs on this machine are meant to use it.
+    pub(crate) is_private: bool,
+    /// What we add to `Via`: by it a request is known that came from here.
+    pub(crate) via: Via,
     draining: CancellationToken,
 }
 
@@ -68,6 +72,7 @@ impl App {
         config: &Config,
         demo: bool,
         listener: TcpListener,
+        via: Via,
     ) -> io::Result<Self> {
         let tasks = TaskTracker::new();
         let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
@@ -100,6 +105,8 @@ impl App {
             requests: Counter::default(),
             started: Instant::now(),
             max_body: config.server.max_body,
+            is_private: config.server.host.is_loopback() && !config.server.allow_public,
+            via,
             draining: orders.drain.clone(),
         });
         let workers = Workers::start(config.server.workers, &listener, &shared, &orders)?;

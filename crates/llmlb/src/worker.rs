@@ -4,29 +4,32 @@
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::Shared;
 use crate::forward::{self, Client};
-use crate::request;
+use crate::request::{self, Caller, Counter};
 
 /// How long a client may take to send a request's head; idle connections are closed after it too.
 const HEAD_WITHIN: Duration = Duration::from_secs(75);
-/// How long a connection that has just been made may still bring its first request, once the server
-/// is draining.
-const FIRST_REQUEST_WITHIN: Duration = Duration::from_millis(250);
+/// How long a connection may still bring a request, once the server is draining.
+const LAST_REQUEST_WITHIN: Duration = Duration::from_millis(250);
+/// How long half a request may then still hold it up.
+const HALF_A_REQUEST_WITHIN: Duration = Duration::from_secs(1);
 /// How long accepting pauses when the system has no more descriptors.
 const BREATHER: Duration = Duration::from_millis(50);
+/// How often that is told.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// What every worker is told.
 #[derive(Clone, Debug)]
@@ -96,6 +99,7 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
         );
         connections.spawn(connection);
     };
+    let mut last_warned: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -104,15 +108,31 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
         };
         match accepted {
             Ok((stream, _)) => serve(stream),
-            Err(error) => after(error).await,
+            Err(error) if is_its_own(&error) => {}
+            Err(error) => {
+                if last_warned.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
+                    tracing::warn!(%error, "cannot accept connections; raise the limit of open files?");
+                    last_warned = Some(Instant::now());
+                }
+                tokio::time::sleep(BREATHER).await;
+            }
         }
     }
     // Those who connected before we stopped accepting are served. The kernel is asked itself: the
     // event loop may not have heard of them yet.
     let listener = listener.into_std()?;
-    while let Ok((stream, _)) = listener.accept() {
-        stream.set_nonblocking(true)?;
-        serve(TcpStream::from_std(stream)?);
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                let stream = stream
+                    .set_nonblocking(true)
+                    .and_then(|()| TcpStream::from_std(stream));
+                // One that is gone already is no reason to leave the others.
+                stream.map(&serve).unwrap_or_default();
+            }
+            Err(error) if is_its_own(&error) && error.kind() != io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
     }
     drop(listener);
     connections.close();
@@ -123,19 +143,15 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
     Ok(())
 }
 
-/// Whether a connection could not be accepted for a reason of its own, or for lack of resources.
-async fn after(error: io::Error) {
-    let its_own = matches!(
+/// Whether a connection could not be accepted for a reason of its own, not for lack of resources.
+fn is_its_own(error: &io::Error) -> bool {
+    matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::Interrupted
             | io::ErrorKind::WouldBlock
-    );
-    if !its_own {
-        tracing::warn!(%error, "cannot accept a connection; raise the limit of open files?");
-        tokio::time::sleep(BREATHER).await;
-    }
+    )
 }
 
 async fn connection(
@@ -149,12 +165,15 @@ async fn connection(
     };
     // The first token must not wait for the second.
     let _ = stream.set_nodelay(true);
-    let asked = Arc::new(AtomicBool::new(false));
-    let has_asked = Arc::clone(&asked);
-    let service = service_fn(move |request| {
-        asked.store(true, Ordering::Relaxed);
-        request::serve(Arc::clone(&shared), client.clone(), (peer, local), request)
+    let requests = Counter::default();
+    let caller = Arc::new(Caller {
+        shared,
+        client,
+        peer,
+        local,
+        requests: requests.clone(),
     });
+    let service = service_fn(move |request| request::serve(Arc::clone(&caller), request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_WITHIN)
@@ -162,17 +181,21 @@ async fn connection(
     let mut connection = std::pin::pin!(connection);
     let time_to_end = async {
         drain.cancelled().await;
-        // Its request may have arrived before we stopped accepting, and not be read yet.
-        if !has_asked.load(Ordering::Relaxed) {
-            tokio::time::sleep(FIRST_REQUEST_WITHIN).await;
-        }
+        // A request may have been sent before the client could know.
+        tokio::time::sleep(LAST_REQUEST_WITHIN).await;
     };
     let served = tokio::select! {
         served = connection.as_mut() => served,
         () = time_to_end => {
-            // A request that is being served is served to its end.
             connection.as_mut().graceful_shutdown();
-            connection.await
+            loop {
+                match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
+                    Ok(served) => break served,
+                    // What is being served is served to its end; what was never asked is not.
+                    Err(_) if requests.now() == 0 => return,
+                    Err(_) => {}
+                }
+            }
         }
     };
     if let Err(error) = served {

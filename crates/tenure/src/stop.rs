@@ -39,6 +39,7 @@ pub struct Stop {
     key: Key,
     timeout: Duration,
     force: bool,
+    ask: bool,
 }
 
 /// What `stop` found and did. The owner that it found has let go of the key in every case.
@@ -73,6 +74,7 @@ impl Stop {
             key,
             timeout: Duration::from_secs(10),
             force: false,
+            ask: true,
         }
     }
 
@@ -86,6 +88,13 @@ impl Stop {
     /// cannot be asked.
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
+        self
+    }
+
+    /// Whether to ask the owner to end; otherwise it is only waited for, because it was asked
+    /// before and may take a second request for impatience. Default: yes.
+    pub fn ask(mut self, ask: bool) -> Self {
+        self.ask = ask;
         self
     }
 
@@ -131,7 +140,12 @@ impl Stop {
             .as_ref()
             .and_then(|record| record.stop_event.as_deref());
         let mut killed = false;
-        match target.ask(event) {
+        let asked = if self.ask {
+            target.ask(event)
+        } else {
+            Ok(())
+        };
+        match asked {
             Ok(()) => {}
             Err(error) if self.force && error.kind() == ErrorKind::Unsupported => {
                 self.kill(&target)?;

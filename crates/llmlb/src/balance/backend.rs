@@ -1,6 +1,6 @@
 //! One upstream LLM server: where it is, what it serves, how busy it is.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{HeaderValue, Uri, uri};
@@ -21,6 +21,8 @@ pub(crate) struct Backend {
     /// The `Authorization` that this backend wants.
     pub(crate) authorization: Option<HeaderValue>,
     state: Mutex<State>,
+    /// It said once what it serves.
+    has_told: AtomicBool,
     outstanding: AtomicUsize,
     requests: AtomicU64,
     /// Wakes the probe: something happened that it should look at.
@@ -34,6 +36,13 @@ pub(crate) enum State {
     Up(Arc<Vec<Value>>),
     /// It does not, for this reason.
     Down(String),
+}
+
+impl State {
+    /// What a backend is before it was asked.
+    pub(crate) fn unasked() -> Self {
+        Self::Down("it has not answered yet".to_owned())
+    }
 }
 
 impl Backend {
@@ -50,7 +59,8 @@ impl Backend {
             url: backend.url,
             fixed_models: backend.models,
             authorization,
-            state: Mutex::new(State::Down("not asked yet".to_owned())),
+            state: Mutex::new(State::unasked()),
+            has_told: AtomicBool::new(false),
             outstanding: AtomicUsize::new(0),
             requests: AtomicU64::new(0),
             doubt: Notify::new(),
@@ -81,7 +91,15 @@ impl Backend {
 
     /// Puts a new state in place and returns the old one.
     pub(super) fn replace_state(&self, state: State) -> State {
+        if matches!(state, State::Up(_)) {
+            self.has_told.store(true, Ordering::Relaxed);
+        }
         std::mem::replace(&mut *self.lock(), state)
+    }
+
+    /// Whether it is known what it serves, be it up or down.
+    pub(crate) fn is_known(&self) -> bool {
+        self.fixed_models.is_some() || self.has_told.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

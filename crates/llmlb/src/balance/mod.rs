@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use serde_json::{Value, json};
 
+use crate::config::BackendUrl;
+
 pub(crate) use backend::{Backend, Slot, State};
 
 /// All backends.
@@ -39,7 +41,9 @@ pub(crate) enum Candidates {
     Up(Vec<Arc<Backend>>),
     /// It is known, but whoever serves it is down.
     AllDown,
-    /// Nobody ever said they serve it.
+    /// Nobody says that they serve it, but not everyone has said what they serve.
+    NotYet,
+    /// Nobody serves it.
     Unknown,
 }
 
@@ -54,9 +58,22 @@ impl Pool {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Adds a backend that was found.
-    pub(crate) fn add(&self, backend: Arc<Backend>) {
-        self.change(|list| list.push(backend));
+    /// Whether there is a backend at this address.
+    pub(crate) fn knows(&self, url: &BackendUrl) -> bool {
+        is_among(&self.table().backends, url)
+    }
+
+    /// Adds a backend that was found. `None`: there is one at its address already.
+    pub(crate) fn add(&self, backend: Backend) -> Option<Arc<Backend>> {
+        let mut added = None;
+        self.change(|list| {
+            if !is_among(list, &backend.url) {
+                let backend = Arc::new(backend);
+                list.push(Arc::clone(&backend));
+                added = Some(backend);
+            }
+        });
+        added
     }
 
     /// Takes note of how a backend is. Says how it was.
@@ -67,6 +84,14 @@ impl Pool {
         let mut before = None;
         self.change(|_| before = Some(backend.replace_state(state.clone())));
         before.unwrap_or(state)
+    }
+
+    /// Takes note that a backend cannot be reached, and says so if that is new.
+    pub(crate) fn note_down(&self, backend: &Backend, why: &str) {
+        let down = State::Down(why.to_owned());
+        if self.note(backend, down.clone()) != down {
+            tracing::warn!("backend {} at {} is down: {why}", backend.name, backend.url);
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<Arc<Backend>>)) {
@@ -81,8 +106,9 @@ impl Pool {
     /// Everyone who may serve this model. A request that names none goes to the first that is up.
     pub(crate) fn candidates(&self, model: Option<&str>) -> Candidates {
         let table = self.table();
-        let up: Vec<_> = match model.map(|model| table.by_model.get(model)) {
-            Some(None) => return Candidates::Unknown,
+        let up: Vec<_> = match model.map(|model| table.serving(model)) {
+            Some(None) if table.is_complete() => return Candidates::Unknown,
+            Some(None) => return Candidates::NotYet,
             Some(Some(places)) => {
                 let serving = places.iter().map(|place| &table.backends[*place]);
                 serving.filter(|one| one.is_up()).cloned().collect()
@@ -146,6 +172,21 @@ impl Table {
         }
     }
 
+    /// Who serves a model, by their place in the list. Ollama's `name` is short for `name:latest`.
+    fn serving(&self, model: &str) -> Option<&Vec<usize>> {
+        self.by_model.get(model).or_else(|| {
+            if model.contains(':') {
+                return None;
+            }
+            self.by_model.get(&format!("{model}:latest"))
+        })
+    }
+
+    /// Whether it is known of every backend what it serves.
+    fn is_complete(&self) -> bool {
+        !self.backends.is_empty() && self.backends.iter().all(|one| one.is_known())
+    }
+
     pub(crate) fn up(&self) -> usize {
         self.backends.iter().filter(|one| one.is_up()).count()
     }
@@ -156,6 +197,12 @@ impl Table {
         names.sort_unstable();
         names
     }
+}
+
+fn is_among(backends: &[Arc<Backend>], url: &BackendUrl) -> bool {
+    backends
+        .iter()
+        .any(|one| one.url.authority() == url.authority())
 }
 
 /// How a model is described that only the configuration knows about.

@@ -41,6 +41,7 @@ fn who(pool: &Pool, model: Option<&str>) -> String {
             names.join(" ")
         }
         Candidates::AllDown => "all down".to_owned(),
+        Candidates::NotYet => "not yet".to_owned(),
         Candidates::Unknown => "unknown".to_owned(),
     }
 }
@@ -66,6 +67,48 @@ fn a_model_stays_known_while_its_only_backend_is_down_and_is_forgotten_when_that
     assert_eq!(pool.table().model_names(), ["both", "one"]);
     pool.note(&a, up(&["both"]));
     assert_eq!(who(&pool, Some("one")), "unknown");
+}
+
+#[test]
+fn a_model_is_not_unknown_before_everyone_has_answered() {
+    let pool = Pool::default();
+    assert_eq!(who(&pool, Some("m")), "not yet", "there is nobody to ask");
+    let pool = Pool::new([backend("a", None), backend("b", None)]);
+    let [a, b] = &pool.table().backends[..] else {
+        panic!("two were given");
+    };
+    pool.note(a, up(&["m"]));
+    assert_eq!(who(&pool, Some("m")), "a");
+    assert_eq!(who(&pool, Some("other")), "not yet");
+    pool.note(b, up(&[]));
+    assert_eq!(who(&pool, Some("other")), "unknown");
+    pool.note(b, down());
+    assert_eq!(who(&pool, Some("other")), "unknown", "it has said so once");
+}
+
+#[test]
+fn a_short_name_is_the_latest_version() {
+    let (pool, a, b) = pool();
+    pool.note(&a, up(&["llama3:latest", "phi:14b"]));
+    assert_eq!(who(&pool, Some("llama3")), "a");
+    assert_eq!(who(&pool, Some("llama3:latest")), "a");
+    assert_eq!(who(&pool, Some("phi")), "unknown");
+    assert_eq!(who(&pool, Some("llama3:8b")), "unknown");
+    pool.note(&b, up(&["llama3"]));
+    assert_eq!(
+        who(&pool, Some("llama3")),
+        "b",
+        "whoever has that very name"
+    );
+}
+
+#[test]
+fn a_backend_that_is_known_is_not_added_again() {
+    let (pool, ..) = pool();
+    assert!(pool.knows(&BackendUrl::parse("http://a").unwrap()));
+    assert!(pool.add(backend("a", None)).is_none());
+    assert!(pool.add(backend("c", None)).is_some());
+    assert_eq!(pool.table().backends.len(), 3);
 }
 
 #[test]

@@ -19,7 +19,7 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not running (status -p
 /// One OpenAI-compatible endpoint before many LLM servers, one server per port.
 #[derive(Debug, Parser)]
 #[command(name = "llmlb", version, after_help = EXAMPLES, arg_required_else_help = true)]
-#[command(disable_help_subcommand = true, max_term_width = 100)]
+#[command(max_term_width = 100)]
 pub(super) struct Args {
     #[command(subcommand)]
     pub(super) verb: Verb,
@@ -81,13 +81,13 @@ pub(super) struct Serve {
 pub(super) struct Stop {
     /// The server's port
     #[arg(short, long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(super) port: u16,
+    pub(super) port: Option<u16>,
 
     /// How long to wait [default: the server's drain timeout and 5 seconds]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(super) timeout: Option<Duration>,
 
-    /// Kill the server if it has not ended by then
+    /// Kill the server if it has not ended by then; `--timeout 0 --force` kills it at once
     #[arg(long)]
     pub(super) force: bool,
 }
@@ -112,6 +112,8 @@ pub(super) struct Check {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text
+        .strip_suffix('s')
+        .unwrap_or(text)
         .parse()
         .map_err(|_| format!("`{text}` is not a number of seconds"))?;
     Duration::try_from_secs_f64(number)

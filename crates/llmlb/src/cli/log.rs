@@ -1,7 +1,12 @@
 //! Where reports go: stderr, one line each, with the time unless a person is watching.
 
 use std::fmt;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
@@ -12,8 +17,18 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// How many lines may wait for a reader of stderr that is slow.
+const MOST_WAITING: usize = 4096;
+/// How long the end of the program waits for it.
+const LAST_LINES_WITHIN: Duration = Duration::from_millis(500);
+
+/// The log, for as long as it is kept. What waits to be written is written when it is dropped.
+pub(super) struct Log {
+    lines: Arc<Lines>,
+}
+
 /// Installs the log for the rest of the run. Warnings are told whatever else is not.
-pub(super) fn install(verbose: bool, quiet: bool) {
+pub(super) fn install(verbose: bool, quiet: bool) -> Log {
     let level = match (verbose, quiet) {
         (true, _) => LevelFilter::DEBUG,
         (_, true) => LevelFilter::WARN,
@@ -22,8 +37,10 @@ pub(super) fn install(verbose: bool, quiet: bool) {
     let line = Line {
         time: !io::stderr().is_terminal(),
     };
+    let lines = Arc::new(Lines::start());
+    let to = Arc::clone(&lines);
     let printer = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
+        .with_writer(move || Entry(Arc::clone(&to)))
         .with_ansi(false)
         // A terminal that is gone is no reason to fail.
         .log_internal_errors(false)
@@ -35,6 +52,81 @@ pub(super) fn install(verbose: bool, quiet: bool) {
     let _ = tracing_subscriber::registry()
         .with(printer.with_filter(ours))
         .try_init();
+    Log { lines }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.lines.finish();
+    }
+}
+
+/// Lines on their way to stderr. A thread writes them: whoever has something to report must not
+/// wait for a reader that does not read. If too many wait, new ones are counted instead of kept.
+struct Lines {
+    queue: SyncSender<Vec<u8>>,
+    lost: AtomicUsize,
+    /// How many were queued and not yet written.
+    waiting: Arc<(Mutex<usize>, Condvar)>,
+}
+
+impl Lines {
+    fn start() -> Self {
+        let (queue, lines) = sync_channel::<Vec<u8>>(MOST_WAITING);
+        let waiting: Arc<(Mutex<usize>, Condvar)> = Arc::default();
+        let written = Arc::clone(&waiting);
+        // It ends with the process: it may be stuck in a write for ever.
+        thread::spawn(move || {
+            for line in lines {
+                let _ = io::stderr().write_all(&line);
+                let (count, changed) = &*written;
+                *count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+                changed.notify_all();
+            }
+        });
+        Self {
+            queue,
+            lost: AtomicUsize::new(0),
+            waiting,
+        }
+    }
+
+    fn add(&self, line: &[u8]) {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        let mut text = Vec::new();
+        if lost > 0 {
+            text = format!("llmlb: warning: {lost} lines of this log were lost: nobody read it\n")
+                .into_bytes();
+        }
+        text.extend_from_slice(line);
+        let (count, _) = &*self.waiting;
+        let mut count = count.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.queue.try_send(text).is_ok() {
+            *count += 1;
+        } else {
+            self.lost.fetch_add(lost + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn finish(&self) {
+        let (count, changed) = &*self.waiting;
+        let count = count.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = changed.wait_timeout_while(count, LAST_LINES_WITHIN, |count| *count > 0);
+    }
+}
+
+/// One line, as the formatter writes it: whole, in one call.
+struct Entry(Arc<Lines>);
+
+impl Write for Entry {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.add(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// `[time] llmlb: [warning: ] message field=value`
@@ -61,10 +153,11 @@ where
             Level::WARN => "warning: ",
             _ => "",
         };
-        write!(writer, "llmlb: {level}")?;
-        context
-            .field_format()
-            .format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        let mut text = String::new();
+        let fields = context.field_format();
+        fields.format_fields(Writer::new(&mut text), event)?;
+        // What a backend or a client calls something must not look like lines of ours.
+        let text = text.replace(char::is_control, "?");
+        writeln!(writer, "llmlb: {level}{text}")
     }
 }

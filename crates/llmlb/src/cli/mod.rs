@@ -33,7 +33,7 @@ pub fn run() -> ExitCode {
             };
         }
     };
-    log::install(args.verbose, args.quiet);
+    let log = log::install(args.verbose, args.quiet);
     let done = match args.verb {
         Verb::Serve(serve) => serve::serve(&serve),
         Verb::Stop(stop) => stop::stop(&stop, args.quiet),
@@ -41,6 +41,8 @@ pub fn run() -> ExitCode {
         Verb::Check(check) => check::check(&check, args.quiet),
         Verb::Completions { shell } => completions::completions(shell),
     };
+    // What was reported comes before what is said at the end.
+    drop(log);
     match done {
         Ok(code) => code.into(),
         Err(failure) => {

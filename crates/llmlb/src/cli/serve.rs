@@ -1,13 +1,14 @@
 //! `llmlb serve`: own the port, serve, drain, let go.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use super::args::Serve;
+use super::check;
 use super::exit::{self, Failure};
-use super::{check, output};
 use crate::app::{App, Ended};
 use crate::config::{self, Config, Flags, env};
+use crate::forward::Via;
 use crate::listen;
 use crate::lock::{Fields, LockError, ServerLock};
 use crate::notify::Notify;
@@ -48,18 +49,26 @@ async fn run(config: &Config, demo: bool) -> Result<u8, Failure> {
     let address = listener
         .local_addr()
         .map_err(|error| Failure::new(exit::FAILED, format!("the socket is gone: {error}")))?;
+    if let Some(own) = config.backends.iter().find(|one| leads_to(one, address)) {
+        return Err(Failure::new(
+            exit::FAILED,
+            format!("Backend {} at {} is this very server", own.name, own.url),
+        )
+        .hint("name the servers that answer, not the balancer"));
+    }
     let request = lock
         .tenure_mut()
         .stop_request()
         .map_err(|error| Failure::new(exit::FAILED, error.to_string()))?;
     signals.watch(request);
+    let via = Via::new(address.port(), lock.tenure_mut().token());
     let notify = Notify::new(env::notify_socket());
     if let Some(file) = &config.file {
         tracing::info!("read {}", file.display());
     }
 
     let started = tokio::select! {
-        started = App::start(config, demo, listener) => started,
+        started = App::start(config, demo, listener, via) => started,
         signal = signals.next() => {
             tracing::info!("{signal}: ended before it was ready");
             return let_go(lock, exit::DONE);
@@ -93,7 +102,7 @@ async fn run(config: &Config, demo: bool) -> Result<u8, Failure> {
     let ended = app.drain(&mut signals, report).await;
     let code = match ended {
         Ended::Drained => {
-            tracing::info!("ended; every request was served");
+            tracing::info!("ended; no request was left");
             exit::DONE
         }
         Ended::TimedOut(0) | Ended::ToldTwice(0) => {
@@ -101,11 +110,11 @@ async fn run(config: &Config, demo: bool) -> Result<u8, Failure> {
             exit::DONE
         }
         Ended::TimedOut(cut) => {
-            tracing::warn!("the drain timeout is over; {cut} in flight were cut");
+            tracing::warn!("the drain timeout is over; requests cut: {cut}");
             exit::FAILED
         }
         Ended::ToldTwice(cut) => {
-            tracing::warn!("told twice; {cut} in flight were cut");
+            tracing::warn!("told twice; requests cut: {cut}");
             exit::FAILED
         }
     };
@@ -145,6 +154,20 @@ fn own(config: &Config) -> Result<(ServerLock, TcpListener), Failure> {
     ))
 }
 
+/// Whether a backend is the server at this address, as far as can be told without asking.
+fn leads_to(backend: &config::Backend, own: SocketAddr) -> bool {
+    let authority = backend.url.authority();
+    let host = match authority.host() {
+        "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        host => match host.trim_matches(['[', ']']).parse() {
+            Ok(host) => host,
+            Err(_) => return false,
+        },
+    };
+    let here = host == own.ip() || (own.ip().is_unspecified() && host.is_loopback());
+    authority.port_u16() == Some(own.port()) && here
+}
+
 fn announce(app: &App, address: SocketAddr, demo: bool) {
     let table = app.shared.pool.table();
     let (total, up) = (table.backends.len(), table.up());
@@ -156,16 +179,20 @@ fn announce(app: &App, address: SocketAddr, demo: bool) {
         "listening on http://{address} (PID {}), {backends}",
         std::process::id()
     );
-    if demo {
-        output::hint(&format!(
-            "try  curl -N http://{address}/v1/chat/completions -H 'content-type: application/json' \
-             -d '{{\"model\":\"demo\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'"
-        ));
+    if !address.ip().is_loopback() {
+        tracing::warn!("anyone who reaches {address} can use the backends");
     }
-    output::hint(&format!(
-        "stop with Ctrl-C or `llmlb stop -p {}`",
-        address.port()
-    ));
+    if demo {
+        tracing::info!(
+            "try it: curl -N http://{address}/v1/chat/completions -H 'content-type: application/json' \
+             -d '{{\"model\":\"demo\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'"
+        );
+    }
+    if std::process::id() == 1 {
+        tracing::info!("stop it with SIGTERM, as `docker stop` does");
+    } else {
+        tracing::info!("stop it with Ctrl-C or `llmlb stop -p {}`", address.port());
+    }
 }
 
 fn waiting_for(in_flight: usize) -> String {
@@ -227,14 +254,24 @@ fn in_use(port: u16) -> Failure {
         )
         .hint("try again, or reserve the port: docs/operations.md says how")
         .hint(elsewhere),
-        Some(owner) => Failure::new(
-            exit::FAILED,
-            format!("Port {port} is in use by another program: {owner}"),
-        )
-        .hint(elsewhere),
+        Some(owner) => {
+            let failure = Failure::new(
+                exit::FAILED,
+                format!("Port {port} is in use by another program: {owner}"),
+            );
+            let failure = if owner.program.as_deref() == Some("llmlb") {
+                failure.hint("its lock is elsewhere: compare LLMLB_LOCK_DIR and TMPDIR")
+            } else {
+                failure
+            };
+            failure.hint(elsewhere)
+        }
         None => Failure::new(
             exit::FAILED,
-            format!("Port {port} is in use by another program"),
+            format!(
+                "Port {port} is in use by another program, or by what remains of a connection that \
+                 has just closed; that is gone within a minute"
+            ),
         )
         .hint(elsewhere),
     }

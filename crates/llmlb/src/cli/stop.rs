@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::{Holder, Stopped, Store};
 
@@ -25,15 +25,42 @@ pub(super) fn stop(args: &Stop, quiet: bool) -> Result<u8, Failure> {
             output::say(text);
         }
     };
-    for line in stop_in(&lock::store(), args, say)? {
+    let store = lock::store();
+    let Some(port) = args.port else {
+        return Err(which(&store));
+    };
+    for line in stop_in(&store, port, args, say)? {
         output::data(&line)?;
     }
     Ok(exit::DONE)
 }
 
+/// Which servers there are to choose from.
+fn which(store: &Store) -> Failure {
+    let failure = Failure::new(exit::USAGE, "say which server to stop: llmlb stop -p PORT");
+    let running: Vec<_> = store
+        .list()
+        .unwrap_or_default()
+        .iter()
+        .filter(|status| status.holder().is_some())
+        .filter_map(|status| {
+            let port = status.key().port_number()?;
+            (*status.key() == lock::key(port)).then(|| port.to_string())
+        })
+        .collect();
+    match running.as_slice() {
+        [] => failure.hint("no servers are running"),
+        ports => failure.hint(format!("servers are running on {}", ports.join(", "))),
+    }
+}
+
 /// Stops the server and gives what there is to tell about it.
-fn stop_in(store: &Store, args: &Stop, say: impl Fn(&str)) -> Result<Vec<String>, Failure> {
-    let port = args.port;
+fn stop_in(
+    store: &Store,
+    port: u16,
+    args: &Stop,
+    say: impl Fn(&str),
+) -> Result<Vec<String>, Failure> {
     let key = lock::key(port);
     let status = store
         .status(&key)
@@ -48,7 +75,17 @@ fn stop_in(store: &Store, args: &Stop, say: impl Fn(&str)) -> Result<Vec<String>
             "pid {pid} is suspended; it cannot answer before `kill -CONT {pid}`"
         ));
     }
-    let stop = store.stop(&key).timeout(timeout).force(args.force);
+    let draining = server.as_ref().is_some_and(Server::is_draining);
+    if draining {
+        say("it was asked to stop before and is draining; waiting for it");
+    }
+    // A second signal would cut the streams that the first one lets end.
+    let stop = store
+        .stop(&key)
+        .timeout(timeout)
+        .force(args.force)
+        .ask(!draining);
+    let began = Instant::now();
     let stopped = tell_if_long(
         || stop.run(),
         || {
@@ -59,6 +96,13 @@ fn stop_in(store: &Store, args: &Stop, say: impl Fn(&str)) -> Result<Vec<String>
     match stopped {
         Ok(stopped) => {
             let mut lines = outcome(port, status.path(), &stopped);
+            let drain = server.as_ref().and_then(Server::drain_timeout);
+            let is_over = |drain: Duration| !drain.is_zero() && began.elapsed() >= drain;
+            if drain.is_some_and(|drain| !draining && is_over(drain)) {
+                let text =
+                    "Its drain timeout was over: what was still in flight was cut; see its log";
+                lines.push(text.to_owned());
+            }
             if !matches!(stopped, Stopped::Ended { .. }) {
                 let other = neighbour::on_port(port);
                 lines.extend(other.map(|owner| neighbour::line(port, &owner)));
@@ -68,7 +112,10 @@ fn stop_in(store: &Store, args: &Stop, say: impl Fn(&str)) -> Result<Vec<String>
         Err(error) => {
             let by_force = error.is_timeout() || error.to_string().contains("by force");
             let failure = Failure::new(exit::FAILED, refusal(port, &error.to_string()));
-            Err(if by_force && !args.force {
+            let is_init = server.as_ref().is_some_and(|server| server.pid == Some(1));
+            Err(if is_init {
+                failure.hint("it is PID 1 of its container: stop that, or `kill -TERM 1` in it")
+            } else if by_force && !args.force {
                 failure.hint(format!("`llmlb stop -p {port} --force` kills it"))
             } else {
                 failure.hint(format!("`llmlb status -p {port}` shows what is known"))
@@ -79,6 +126,7 @@ fn stop_in(store: &Store, args: &Stop, say: impl Fn(&str)) -> Result<Vec<String>
 
 /// The server as it was before it was asked to stop.
 struct Server {
+    pid: Option<u32>,
     info: Option<LockInfo>,
     /// Its pid, if it is suspended.
     suspended: Option<u32>,
@@ -87,12 +135,23 @@ struct Server {
 impl Server {
     fn of(holder: &Holder) -> Self {
         Self {
+            pid: holder.pid(),
             info: holder.record().and_then(|record| {
                 let port = record.port().unwrap_or_default();
                 LockInfo::of(record, port).ok()
             }),
             suspended: holder.pid().filter(|_| holder.is_suspended()),
         }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.info
+            .as_ref()
+            .is_some_and(|info| info.draining.is_some())
+    }
+
+    fn drain_timeout(&self) -> Option<Duration> {
+        self.info.as_ref()?.drain_timeout
     }
 }
 
@@ -283,11 +342,11 @@ mod tests {
         let store = Store::in_dir(dir.path());
         let _lock = lock::ServerLock::claim_in(&store, 8000, None).unwrap();
         let args = Stop {
-            port: 8000,
+            port: Some(8000),
             timeout: None,
             force: true,
         };
-        let failure = stop_in(&store, &args, |_| {}).unwrap_err();
+        let failure = stop_in(&store, 8000, &args, |_| {}).unwrap_err();
         assert_eq!(failure.code, exit::FAILED);
         assert!(store.status(&lock::key(8000)).unwrap().holder().is_some());
     }

@@ -1,7 +1,7 @@
 //! The only place that reads the environment.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use super::origin::Origin;
@@ -25,6 +25,18 @@ fn set(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
+/// Whether Kubernetes set this variable, as it does in every pod beside a service called `llmlb`:
+/// `LLMLB_SERVICE_HOST`, `LLMLB_PORT=tcp://..`, `LLMLB_PORT_80_TCP_ADDR` and so on.
+fn is_service_link(name: &str, value: &OsStr) -> bool {
+    let is_url = value.to_str().is_some_and(|value| {
+        let schemes = ["tcp://", "udp://", "sctp://"];
+        schemes.iter().any(|scheme| value.starts_with(scheme))
+    });
+    name.starts_with("LLMLB_SERVICE_")
+        || name.starts_with("LLMLB_PORT_")
+        || (name == "LLMLB_PORT" && is_url)
+}
+
 /// The variables of a process, as one saw them. An empty one is as good as none.
 pub(super) struct Environment(BTreeMap<String, OsString>);
 
@@ -36,8 +48,12 @@ impl Environment {
     }
 
     pub(super) fn new(variables: impl IntoIterator<Item = (String, OsString)>) -> Self {
-        let variables = variables.into_iter();
-        Self(variables.filter(|(_, value)| !value.is_empty()).collect())
+        let variables = variables.into_iter().filter(|(_, value)| !value.is_empty());
+        Self(
+            variables
+                .filter(|(name, value)| !is_service_link(name, value))
+                .collect(),
+        )
     }
 
     pub(super) fn path(&self, name: &str) -> Option<PathBuf> {

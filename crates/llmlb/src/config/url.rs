@@ -19,6 +19,7 @@ impl BackendUrl {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let refused = |why: &str| format!("{why}; allowed: {}", BACKEND_URL.allowed);
 
+        let text = text.trim();
         let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
         if scheme.eq_ignore_ascii_case("https") {
             return Err("TLS to backends is not supported yet; use http://".into());
@@ -27,6 +28,10 @@ impl BackendUrl {
             return Err(refused("the URL does not start with http://"));
         }
         for (mark, why) in [
+            (
+                ',',
+                "there is a comma in the URL: give each backend its own",
+            ),
             ('@', "a user or password in the URL is not supported"),
             ('?', "the URL has a query (?)"),
             ('#', "the URL has a fragment (#)"),
@@ -112,6 +117,9 @@ fn prefix(path: &str) -> Result<String, &'static str> {
         .strip_suffix("/v1")
         .unwrap_or(path)
         .trim_end_matches('/');
+    if path.ends_with("/chat/completions") || path.ends_with("/models") {
+        return Err("the URL goes on after /v1: give the base URL alone");
+    }
     let valid = path.is_empty() || path.parse::<PathAndQuery>().is_ok();
     if !valid || path.contains("//") || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("the URL's path is not valid");

@@ -3,7 +3,7 @@
 use http::header::{self, HeaderMap, HeaderName};
 
 /// RFC 9110, section 7.6.1, and what history added to it.
-const HOP_BY_HOP: [HeaderName; 8] = [
+const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
     header::TE,
     header::TRAILER,
@@ -12,26 +12,23 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("keep-alive"),
 ];
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
-/// What a client says to us and not to a backend: its credentials are ours to check (Anthropic's
-/// and Azure's clients use a header of their own), and we answered its expectation ourselves.
-const OURS_ALONE: [HeaderName; 6] = [
+/// What a client says to us and not to a backend: its credentials are ours to check (Anthropic's,
+/// Azure's and Google's clients use headers of their own), and we answered its expectation.
+const OURS_ALONE: [HeaderName; 7] = [
     header::AUTHORIZATION,
     header::COOKIE,
     header::EXPECT,
     header::HOST,
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-goog-api-key"),
 ];
 
 /// Leaves what a backend may see.
 pub(super) fn to_backend(headers: &mut HeaderMap) {
-    // A length beside chunks is how requests are smuggled: the chunks win.
-    if headers.contains_key(header::TRANSFER_ENCODING) {
-        headers.remove(header::CONTENT_LENGTH);
-    }
     remove_hop_by_hop(headers);
     for name in &OURS_ALONE {
         headers.remove(name);
@@ -45,6 +42,10 @@ pub(super) fn to_client(headers: &mut HeaderMap) {
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    // A length beside chunks is how messages are smuggled: the chunks win.
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     if headers.contains_key(header::CONNECTION) {
         // `Connection` names further headers that end here.
         let named: Vec<HeaderName> = headers
@@ -63,7 +64,6 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     for name in &HOP_BY_HOP {
         headers.remove(name);
     }
-    headers.remove(KEEP_ALIVE);
 }
 
 #[cfg(test)]

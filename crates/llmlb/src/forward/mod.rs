@@ -3,21 +3,27 @@
 mod client;
 mod headers;
 mod relay;
+mod via;
 
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderName, Request, Response, header, request};
+use http::{HeaderName, Method, Request, Response, StatusCode, Version, header, request};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use hyper_util::client::legacy::Error as LegacyError;
 
-use crate::balance::{Backend, Pool, State};
-use crate::request::InFlight;
+use crate::app::Shared;
+use crate::balance::{Backend, Slot};
+use crate::request::{InFlight, is_inference};
+use crate::sys;
 
 pub(crate) use client::{Client, Outgoing, client};
 pub(crate) use relay::Relay;
+pub(crate) use via::Via;
 
 /// Tells the client which backend answered.
 const SERVED_BY: HeaderName = HeaderName::from_static("x-llmlb-backend");
@@ -28,7 +34,7 @@ const MOST_ATTEMPTS: usize = 3;
 #[derive(Debug)]
 pub(crate) enum Payload {
     Read(Bytes),
-    Passing(Incoming),
+    Passing(Option<Incoming>),
 }
 
 /// Why no backend answered.
@@ -40,64 +46,101 @@ pub(crate) enum Failed {
     NoAnswer(String),
     /// The client did not send what it had announced.
     BadUpload(String),
+    /// This machine has no more descriptors or ports.
+    Shortage(String),
 }
 
-/// Sends the request to the least busy candidate, and to the next one if that cannot be reached.
+/// Sends the request to the least busy candidate, and to the next one if that cannot be reached, or
+/// hangs up before it has said anything on a request that may be made twice.
 pub(crate) async fn forward(
-    pool: &Pool,
+    shared: &Shared,
     client: &Client,
     mut candidates: Vec<Arc<Backend>>,
     mut head: request::Parts,
-    payload: Payload,
+    mut payload: Payload,
     in_flight: InFlight,
 ) -> Result<Response<Relay>, Failed> {
+    let repeatable = is_repeatable(&head);
     headers::to_backend(&mut head.headers);
-    let (bytes, mut passing) = match payload {
-        Payload::Read(bytes) => (bytes, None),
-        Payload::Passing(body) => {
-            // It can be sent once only.
-            candidates = pool.take(&mut candidates).into_iter().collect();
-            (Bytes::new(), Some(body))
-        }
-    };
-    let mut unreachable = "no backend is up".to_owned();
+    shared.via.add_to(&mut head.headers);
+    let mut failed = Failed::Unreachable("no backend is up".to_owned());
     for _ in 0..MOST_ATTEMPTS {
-        let Some(backend) = pool.take(&mut candidates) else {
+        let (Some(backend), Some(body)) = (shared.pool.take(&mut candidates), payload.next())
+        else {
             break;
-        };
-        let body = match passing.take() {
-            Some(body) => Outgoing::Right(body),
-            None => Outgoing::Left(Full::new(bytes.clone())),
         };
         let request = address(&head, body, &backend)
             .map_err(|error| Failed::NoAnswer(format!("backend {}: {error}", backend.name)))?;
         let slot = backend.occupy();
-        match client.request(request).await {
-            Ok(response) => {
-                let (mut head, body) = response.into_parts();
-                headers::to_client(&mut head.headers);
-                head.headers.insert(SERVED_BY, backend.label.clone());
-                let relay = Relay::new(body, slot, in_flight);
-                return Ok(Response::from_parts(head, relay));
-            }
-            Err(error) => {
-                let why = in_words(&error);
-                if is_the_clients(&error) {
-                    return Err(Failed::BadUpload(why));
-                }
-                backend.doubt.notify_one();
-                if !error.is_connect() {
-                    tracing::warn!(backend = backend.name, "gave no answer: {why}");
-                    return Err(Failed::NoAnswer(format!("backend {}: {why}", backend.name)));
-                }
-                if let State::Up(_) = pool.note(&backend, State::Down(why.clone())) {
-                    tracing::warn!(backend = backend.name, "is down: {why}");
-                }
-                unreachable = format!("backend {}: {why}", backend.name);
-            }
+        let error = match client.request(request).await {
+            Ok(response) => return relay(response, slot, in_flight),
+            Err(error) => error,
+        };
+        let why = format!("backend {}: {}", backend.name, in_words(&error));
+        if is_the_clients(&error) {
+            return Err(Failed::BadUpload(in_words(&error)));
+        }
+        if is_shortage(&error) {
+            return Err(Failed::Shortage(in_words(&error)));
+        }
+        backend.doubt.notify_one();
+        if error.is_connect() {
+            shared.pool.note_down(&backend, &in_words(&error));
+            failed = Failed::Unreachable(why);
+        } else if repeatable && is_before_any_answer(&error) {
+            // Most likely it closed a connection that was idle; it can be asked on a new one.
+            tracing::debug!("{why}; trying again");
+            candidates.push(backend);
+            failed = Failed::NoAnswer(why);
+        } else {
+            tracing::warn!("{why}");
+            return Err(Failed::NoAnswer(why));
         }
     }
-    Err(Failed::Unreachable(unreachable))
+    if let Failed::NoAnswer(why) = &failed {
+        tracing::warn!("{why}");
+    }
+    Err(failed)
+}
+
+/// The answer as the client gets it.
+fn relay(
+    response: Response<Incoming>,
+    slot: Slot,
+    in_flight: InFlight,
+) -> Result<Response<Relay>, Failed> {
+    let (mut head, body) = response.into_parts();
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(Failed::NoAnswer(
+            "it wants to speak another protocol".to_owned(),
+        ));
+    }
+    headers::to_client(&mut head.headers);
+    // How the client is answered does not depend on how the backend answers us: in HTTP/1.0 an
+    // answer that was cut looks like one that ended.
+    head.version = Version::HTTP_11;
+    let label = slot.backend().label.clone();
+    head.headers.insert(SERVED_BY, label);
+    Ok(Response::from_parts(
+        head,
+        Relay::new(body, slot, in_flight),
+    ))
+}
+
+impl Payload {
+    /// What to send this time; `None` if it was sent and cannot be sent again.
+    fn next(&mut self) -> Option<Outgoing> {
+        match self {
+            Self::Read(bytes) => Some(Outgoing::Left(Full::new(bytes.clone()))),
+            Self::Passing(body) => body.take().map(Outgoing::Right),
+        }
+    }
+}
+
+/// Whether the backend may be asked the same twice.
+fn is_repeatable(head: &request::Parts) -> bool {
+    let inference = |path: &str| path.strip_prefix("/v1/").is_some_and(is_inference);
+    head.method.is_safe() || (head.method == Method::POST && inference(head.uri.path()))
 }
 
 /// The request as this backend gets it.
@@ -120,19 +163,49 @@ fn address(
 }
 
 /// Whether it was the client's body, on its way through, that broke off.
-fn is_the_clients(error: &dyn std::error::Error) -> bool {
-    let inner = error
-        .source()
-        .and_then(|source| source.downcast_ref::<hyper::Error>());
-    inner.is_some_and(hyper::Error::is_user)
+fn is_the_clients(error: &LegacyError) -> bool {
+    of_http(error).is_some_and(hyper::Error::is_user)
 }
 
-/// The innermost reason: what the outer ones say is known from where they come.
-pub(crate) fn in_words(error: &(dyn std::error::Error + 'static)) -> String {
+/// Whether the connection ended before the backend had said anything.
+fn is_before_any_answer(error: &LegacyError) -> bool {
+    let closed = of_http(error).is_some_and(|inner| {
+        inner.is_incomplete_message() || inner.is_canceled() || inner.is_closed()
+    });
+    let reset = io_error(error).is_some_and(|inner| {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+        matches!(
+            inner.kind(),
+            BrokenPipe | ConnectionAborted | ConnectionReset
+        )
+    });
+    closed || reset
+}
+
+/// Whether it is this machine that cannot open another connection.
+pub(crate) fn is_shortage(error: &LegacyError) -> bool {
+    io_error(error).is_some_and(sys::limits::is_shortage)
+}
+
+fn of_http(error: &LegacyError) -> Option<&hyper::Error> {
+    error.source()?.downcast_ref()
+}
+
+fn io_error(error: &LegacyError) -> Option<&io::Error> {
+    innermost(error).downcast_ref()
+}
+
+fn innermost<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     let mut reason = error;
     while let Some(source) = reason.source() {
         reason = source;
     }
+    reason
+}
+
+/// The innermost reason: what the outer ones say is known from where they come.
+pub(crate) fn in_words(error: &(dyn Error + 'static)) -> String {
+    let reason = innermost(error);
     // Every system has words of its own for these.
     match reason.downcast_ref().map(io::Error::kind) {
         Some(io::ErrorKind::ConnectionRefused) => "connection refused".to_owned(),

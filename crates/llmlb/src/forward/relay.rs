@@ -2,12 +2,13 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::balance::Slot;
-use crate::request::InFlight;
+use crate::request::{InFlight, Trip};
 
 /// The backend's answer, passed on frame by frame as it comes. While it exists the request is in
 /// flight: the backend's slot and the server's count are given back when it is dropped, whether
@@ -17,18 +18,39 @@ pub(crate) struct Relay {
     body: Incoming,
     slot: Slot,
     _in_flight: InFlight,
-    ended: bool,
+    end: End,
+    trip: Option<Box<Trip>>,
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// It has not: whoever drops it now leaves before its end.
+    Left,
+    Complete,
+    Cut,
 }
 
 impl Relay {
     pub(super) fn new(body: Incoming, slot: Slot, in_flight: InFlight) -> Self {
-        let ended = body.is_end_stream();
+        let end = if body.is_end_stream() {
+            End::Complete
+        } else {
+            End::Left
+        };
         Self {
             body,
             slot,
             _in_flight: in_flight,
-            ended,
+            end,
+            trip: None,
         }
+    }
+
+    /// Tells the log when it is over.
+    pub(crate) fn log(&mut self, mut trip: Box<Trip>) {
+        trip.backend = Some(self.slot.backend().name.clone());
+        self.trip = Some(trip);
     }
 }
 
@@ -42,16 +64,21 @@ impl Body for Relay {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         match &frame {
-            Some(Ok(_)) => self.ended = self.body.is_end_stream(),
-            None => self.ended = true,
+            Some(Ok(frame)) => {
+                if self.body.is_end_stream() {
+                    self.end = End::Complete;
+                }
+                if let (Some(trip), Some(data)) = (&mut self.trip, frame.data_ref()) {
+                    trip.first_byte.get_or_insert_with(Instant::now);
+                    trip.bytes += data.len() as u64;
+                }
+            }
+            None => self.end = End::Complete,
             Some(Err(error)) => {
-                self.ended = true;
+                self.end = End::Cut;
                 // The client sees it too: its connection is closed without the end of the answer.
-                tracing::warn!(
-                    backend = self.slot.backend().name,
-                    %error,
-                    "the backend cut its answer"
-                );
+                let name = &self.slot.backend().name;
+                tracing::warn!("backend {name} cut its answer: {error}");
             }
         }
         Poll::Ready(frame)
@@ -68,11 +95,12 @@ impl Body for Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        if !self.ended {
-            tracing::debug!(
-                backend = self.slot.backend().name,
-                "the client left before the answer ended"
-            );
+        if let Some(trip) = &self.trip {
+            trip.tell(match self.end {
+                End::Complete => "relayed",
+                End::Cut => "cut by the backend",
+                End::Left => "the client left",
+            });
         }
     }
 }

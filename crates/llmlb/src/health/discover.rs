@@ -18,41 +18,31 @@ pub(crate) const USUAL: [(u16, &str); 4] = [
     (8080, "llama.cpp"),
 ];
 
-/// Looks once. Adds every server that was not known yet, and returns them.
-pub(super) async fn look(pool: &Pool, client: &Client, own_port: u16) -> Vec<Arc<Backend>> {
-    let mut found = Vec::new();
-    for (port, usual) in USUAL {
-        let url = format!("http://127.0.0.1:{port}");
-        let Ok(url) = config::BackendUrl::parse(&url) else {
-            continue;
-        };
-        let known = pool.table();
-        let is_known = known
-            .backends
-            .iter()
-            .any(|backend| backend.url.authority() == url.authority());
-        if port == own_port || is_known {
-            continue;
-        }
-        let mut candidate = config::Backend {
-            name: usual.to_owned(),
-            url,
-            models: None,
-            api_key: None,
-        };
-        let Ok(answer) = probe::ask(&Backend::new(candidate.clone()), client).await else {
-            continue;
-        };
-        let Some(kind) = kind(&answer, usual) else {
-            continue;
-        };
-        candidate.name = free_name(kind, port, &known.backends);
-        let backend = Arc::new(Backend::new(candidate));
-        pool.add(Arc::clone(&backend));
-        pool.note(&backend, State::Up(Arc::new(answer.models)));
-        found.push(backend);
+/// Looks at one of the usual ports. Adds the server that is there, if it was not known yet, and
+/// returns it.
+pub(super) async fn look(
+    (port, usual): (u16, &str),
+    pool: &Pool,
+    client: &Client,
+) -> Option<Arc<Backend>> {
+    let url = config::BackendUrl::parse(&format!("http://127.0.0.1:{port}")).ok()?;
+    if pool.knows(&url) {
+        return None;
     }
-    found
+    let mut candidate = config::Backend {
+        name: usual.to_owned(),
+        url,
+        models: None,
+        api_key: None,
+    };
+    let answer = probe::ask(&Backend::new(candidate.clone()), client)
+        .await
+        .ok()?;
+    let kind = kind(&answer, usual)?;
+    candidate.name = free_name(kind, port, &pool.table().backends);
+    let backend = pool.add(Backend::new(candidate))?;
+    pool.note(&backend, State::Up(Arc::new(answer.models)));
+    Some(backend)
 }
 
 /// What kind of server this is; `None` if it is one of us, which would send requests in circles.

@@ -6,6 +6,7 @@ mod probe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -47,9 +48,9 @@ impl Watcher {
         // What has not answered by then is asked by its own loop.
         let _ = timeout(AT_START, first.wait()).await;
         for backend in backends {
-            if !backend.is_up() {
+            if backend.state() == State::unasked() {
                 let (name, url) = (&backend.name, &backend.url);
-                tracing::warn!("backend {name} at {url} is down: {}", why_down(&backend));
+                tracing::warn!("backend {name} at {url} has not answered yet");
             }
             self.keep_asking(backend);
         }
@@ -57,7 +58,14 @@ impl Watcher {
 
     /// Looks for LLM servers on this machine, now and from time to time.
     pub(crate) async fn discover(&self, own_port: u16) {
-        let _ = timeout(AT_START, self.look(own_port)).await;
+        let first = TaskTracker::new();
+        for usual in usual_but(own_port) {
+            let watcher = self.clone();
+            first.spawn(async move { watcher.look(usual).await });
+        }
+        first.close();
+        // What answers later than this is found all the same.
+        let _ = timeout(AT_START, first.wait()).await;
         if self.pool.table().backends.is_empty() {
             let ports = discover::USUAL.map(|(port, name)| format!("{port} ({name})"));
             tracing::warn!(
@@ -70,19 +78,22 @@ impl Watcher {
         let watcher = self.clone();
         self.tasks.spawn(async move {
             while watcher.pause(LOOK_AGAIN).await {
-                watcher.look(own_port).await;
+                for usual in usual_but(own_port) {
+                    watcher.look(usual).await;
+                }
             }
         });
     }
 
-    async fn look(&self, own_port: u16) {
-        for backend in discover::look(&self.pool, &self.client, own_port).await {
-            if let State::Up(models) = backend.state() {
-                let models = discover::in_short(&models);
-                tracing::info!("found {} at {}, {models}", backend.name, backend.url);
-            }
-            self.keep_asking(backend);
+    async fn look(&self, usual: (u16, &str)) {
+        let Some(backend) = discover::look(usual, &self.pool, &self.client).await else {
+            return;
+        };
+        if let State::Up(models) = backend.state() {
+            let models = discover::in_short(&models);
+            tracing::info!("found {} at {}, {models}", backend.name, backend.url);
         }
+        self.keep_asking(backend);
     }
 
     fn keep_asking(&self, backend: Arc<Backend>) {
@@ -90,7 +101,7 @@ impl Watcher {
         self.tasks.spawn(async move {
             let mut bad_answers = 0;
             loop {
-                let pause = if backend.is_up() {
+                let pause = if backend.is_up() && bad_answers == 0 {
                     watcher.interval
                 } else {
                     watcher.interval.min(WHILE_DOWN)
@@ -108,11 +119,12 @@ impl Watcher {
 
     /// Asks one backend and takes note of the answer.
     async fn ask(&self, backend: &Backend, bad_answers: &mut u32) {
-        let state = match probe::ask(backend, &self.client).await {
+        match probe::ask(backend, &self.client).await {
             Ok(answer) => {
                 *bad_answers = 0;
-                State::Up(Arc::new(answer.models))
+                self.note_up(backend, &Arc::new(answer.models));
             }
+            Err(Silence::Ours(why)) => tracing::debug!("backend {}: {why}", backend.name),
             Err(silence) => {
                 *bad_answers += 1;
                 let reachable = matches!(silence, Silence::Wrong(_));
@@ -120,27 +132,20 @@ impl Watcher {
                     tracing::debug!(backend = backend.name, "bad answer: {}", silence.why());
                     return;
                 }
-                State::Down(silence.why().to_owned())
+                self.pool.note_down(backend, silence.why());
             }
-        };
-        self.note(backend, state);
+        }
     }
 
-    fn note(&self, backend: &Backend, state: State) {
+    fn note_up(&self, backend: &Backend, models: &Arc<Vec<Value>>) {
         let (name, url) = (&backend.name, &backend.url);
-        match (self.pool.note(backend, state.clone()), state) {
-            (State::Down(_), State::Up(models)) => {
-                let models = discover::in_short(&models);
-                tracing::info!("backend {name} at {url} is up, {models}");
+        let told = discover::in_short(models);
+        match self.pool.note(backend, State::Up(Arc::clone(models))) {
+            State::Down(_) => tracing::info!("backend {name} at {url} is up, {told}"),
+            State::Up(before) if before != *models => {
+                tracing::info!("backend {name} at {url} now serves {told}");
             }
-            (State::Up(_), State::Down(why)) => {
-                tracing::warn!("backend {name} at {url} is down: {why}");
-            }
-            (State::Up(before), State::Up(now)) if before != now => {
-                let models = discover::in_short(&now);
-                tracing::info!("backend {name} at {url} now serves {models}");
-            }
-            _ => {}
+            State::Up(_) => {}
         }
     }
 
@@ -153,9 +158,9 @@ impl Watcher {
     }
 }
 
-fn why_down(backend: &Backend) -> String {
-    match backend.state() {
-        State::Up(_) => String::new(),
-        State::Down(why) => why,
-    }
+/// The usual ports, but for the one that this server has itself.
+fn usual_but(own_port: u16) -> impl Iterator<Item = (u16, &'static str)> {
+    discover::USUAL
+        .into_iter()
+        .filter(move |(port, _)| *port != own_port)
 }

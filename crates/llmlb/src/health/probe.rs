@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::balance::{self, Backend};
-use crate::forward::{Client, Outgoing, in_words};
+use crate::forward::{Client, Outgoing, in_words, is_shortage};
 
 /// How long a backend may take to say what it serves. Busy ones answer late.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -32,12 +32,14 @@ pub(super) enum Silence {
     Unreachable(String),
     /// Something is there that does not answer as it should.
     Wrong(String),
+    /// It could not be asked, for what this machine lacks.
+    Ours(String),
 }
 
 impl Silence {
     pub(super) fn why(&self) -> &str {
         match self {
-            Self::Unreachable(why) | Self::Wrong(why) => why,
+            Self::Unreachable(why) | Self::Wrong(why) | Self::Ours(why) => why,
         }
     }
 }
@@ -65,7 +67,9 @@ async fn ask_patiently(backend: &Backend, client: &Client) -> Result<Answer, Sil
     }
     let response = client.request(request).await.map_err(|error| {
         let why = in_words(&error);
-        if error.is_connect() {
+        if is_shortage(&error) {
+            Silence::Ours(why)
+        } else if error.is_connect() {
             Silence::Unreachable(why)
         } else {
             Silence::Wrong(why)

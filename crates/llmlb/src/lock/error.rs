@@ -102,10 +102,15 @@ impl LockError {
         let Self::AlreadyRunning { port, pid, .. } = self else {
             return None;
         };
-        Some(match (pid, self.holder()) {
-            (None, Some(holder)) => {
+        let record = self.holder().and_then(Holder::record);
+        let draining = record.and_then(|record| record.field(super::info::DRAINING)?.as_u64());
+        Some(match (pid, draining, self.holder()) {
+            (None, _, Some(holder)) => {
                 format!("it is held by {holder}; `llmlb status -p {port}` shows more")
             }
+            (_, Some(count), _) => format!(
+                "it is ending, with {count} in flight; `llmlb stop -p {port}` waits until it has"
+            ),
             _ => format!("`llmlb stop -p {port}` stops it"),
         })
     }

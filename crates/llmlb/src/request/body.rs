@@ -1,15 +1,21 @@
 //! Reading as much of a request as is needed to know where it goes.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, StatusCode, header, request};
 use http_body_util::BodyExt;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body, Incoming};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use tokio::time::timeout;
 
 use super::error::Refusal;
+use super::is_inference;
 use crate::forward::Payload;
+
+/// How long a client that sends a request may pause.
+const NEXT_PIECE_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a request asks for.
 #[derive(Debug)]
@@ -19,8 +25,12 @@ pub(crate) struct Asked {
 }
 
 /// Reads a JSON body to find the model; any other body is left to pass through.
+///
+/// `path` is what follows `/v1/`. Where a model is asked, a body that cannot be read is refused;
+/// elsewhere it is the backend's affair.
 pub(crate) async fn read(
     head: &request::Parts,
+    path: &str,
     body: Incoming,
     most: usize,
 ) -> Result<Asked, Refusal> {
@@ -33,13 +43,21 @@ pub(crate) async fn read(
     if head.method != Method::POST || !may_be_json(&head.headers) {
         return Ok(Asked {
             model: None,
-            payload: Payload::Passing(body),
+            payload: Payload::Passing(Some(body)),
         });
+    }
+    let must_be_readable = is_json(&head.headers) && is_inference(path);
+    if must_be_readable && is_compressed(&head.headers) {
+        return Err(Refusal::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "compressed_body",
+            "The request's body is compressed; send it as it is, so that its model can be found.",
+        ));
     }
     let bytes = read_whole(body, most).await?;
     let model = match serde_json::from_slice::<Wanted>(&bytes) {
         Ok(wanted) => wanted.model,
-        Err(error) if is_json(&head.headers) => {
+        Err(error) if must_be_readable => {
             return Err(Refusal::new(
                 StatusCode::BAD_REQUEST,
                 "invalid_json",
@@ -55,7 +73,11 @@ pub(crate) async fn read(
     })
 }
 
-async fn read_whole(mut body: Incoming, most: usize) -> Result<Bytes, Refusal> {
+async fn read_whole<B>(mut body: B, most: usize) -> Result<Bytes, Refusal>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: fmt::Display,
+{
     let too_large = || {
         Refusal::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -70,7 +92,10 @@ async fn read_whole(mut body: Incoming, most: usize) -> Result<Bytes, Refusal> {
     }
     let mut first: Option<Bytes> = None;
     let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    while let Some(frame) = timeout(NEXT_PIECE_WITHIN, body.frame())
+        .await
+        .map_err(|_| too_slow())?
+    {
         let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
         let Ok(data) = frame.into_data() else {
             continue;
@@ -96,6 +121,15 @@ async fn read_whole(mut body: Incoming, most: usize) -> Result<Bytes, Refusal> {
     Ok(first.unwrap_or_else(|| whole.freeze()))
 }
 
+fn too_slow() -> Refusal {
+    let seconds = NEXT_PIECE_WITHIN.as_secs();
+    Refusal::new(
+        StatusCode::REQUEST_TIMEOUT,
+        "body_timeout",
+        format!("Nothing of the request's body arrived for {seconds} s."),
+    )
+}
+
 /// The client did not send what it had announced.
 pub(super) fn incomplete(why: &str) -> Refusal {
     Refusal::new(
@@ -110,6 +144,12 @@ fn is_json(headers: &HeaderMap) -> bool {
         kind.eq_ignore_ascii_case("application/json")
             || kind.to_ascii_lowercase().ends_with("+json")
     })
+}
+
+fn is_compressed(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_ENCODING)
+        .is_some_and(|coding| coding != "identity")
 }
 
 /// curl's `-d` says that JSON is a form; some programs say nothing.
@@ -203,6 +243,28 @@ mod tests {
             let error = model(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stops_sending_is_not_waited_for() {
+        use hyper::body::Frame;
+        use std::convert::Infallible;
+
+        struct Never;
+        impl Body for Never {
+            type Data = Bytes;
+            type Error = Infallible;
+
+            fn poll_frame(
+                self: std::pin::Pin<&mut Self>,
+                _: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+                std::task::Poll::Pending
+            }
+        }
+
+        let refusal = read_whole(Never, 100).await.unwrap_err();
+        assert_eq!(refusal.status, StatusCode::REQUEST_TIMEOUT);
     }
 
     #[test]

@@ -15,15 +15,21 @@ struct Counts {
 
 /// One request that is being served, until the last byte of its answer is handed on.
 #[derive(Debug)]
-pub(crate) struct InFlight(Counter);
+pub(crate) struct InFlight([Counter; 2]);
+
+impl InFlight {
+    /// Counts a request in both.
+    pub(crate) fn new(server: &Counter, connection: &Counter) -> Self {
+        let counters = [server.clone(), connection.clone()];
+        for counter in &counters {
+            counter.0.now.fetch_add(1, Ordering::Relaxed);
+            counter.0.ever.fetch_add(1, Ordering::Relaxed);
+        }
+        Self(counters)
+    }
+}
 
 impl Counter {
-    pub(crate) fn enter(&self) -> InFlight {
-        self.0.now.fetch_add(1, Ordering::Relaxed);
-        self.0.ever.fetch_add(1, Ordering::Relaxed);
-        InFlight(self.clone())
-    }
-
     pub(crate) fn now(&self) -> usize {
         self.0.now.load(Ordering::Relaxed)
     }
@@ -35,6 +41,8 @@ impl Counter {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.0.now.fetch_sub(1, Ordering::Relaxed);
+        for counter in &self.0 {
+            counter.0.now.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }

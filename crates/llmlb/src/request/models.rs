@@ -19,10 +19,37 @@ pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {
 /// One of them. Names may contain slashes, encoded or not.
 pub(super) fn one(table: &Arc<Table>, path: &str) -> Result<Response<Full<Bytes>>, Refusal> {
     let name = decode(path);
-    match table.models.iter().find(|model| model["id"] == *name) {
+    let found = |id: &str| table.models.iter().find(|model| model["id"] == *id);
+    match found(&name).or_else(|| found(&format!("{name}:latest"))) {
         Some(model) => Ok(json_response(StatusCode::OK, model.to_string())),
         None => Err(unknown(&name, table)),
     }
+}
+
+/// Somebody who has not answered yet may serve it: it is worth trying again.
+pub(super) fn not_yet(name: &str, table: &Table) -> Refusal {
+    let silent = table.backends.iter().filter(|one| !one.is_known());
+    let silent: Vec<_> = silent.map(|one| one.name.as_str()).collect();
+    let why = if silent.is_empty() {
+        "no backend is known yet".to_owned()
+    } else {
+        format!("backends that have not answered yet: {}", silent.join(", "))
+    };
+    Refusal::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "all_backends_down",
+        format!(
+            "No backend is known to serve the model `{}`; {why}.",
+            short(name)
+        ),
+    )
+    .param("model")
+    .retry_after(1)
+}
+
+/// What a client may have typed, at a length that one can read.
+fn short(name: &str) -> String {
+    name.chars().take(200).collect()
 }
 
 /// A 404 that says what there is instead.
@@ -38,7 +65,7 @@ pub(super) fn unknown(name: &str, table: &Table) -> Refusal {
         ),
         _ => format!("Available: {}.", names.join(", ")),
     };
-    let name: String = name.chars().take(200).collect();
+    let name = short(name);
     Refusal::new(
         StatusCode::NOT_FOUND,
         "model_not_found",

@@ -119,3 +119,34 @@ fn balancers_are_not_backends() {
         assert_eq!(backends[0]["name"], "ollama");
     }
 }
+
+#[test]
+fn a_port_that_hangs_does_not_hide_the_others() {
+    in_its_own_network("others_are_found_beside_a_port_that_hangs");
+}
+
+#[test]
+#[ignore = "another test runs it in a network of its own"]
+fn others_are_found_beside_a_port_that_hangs() {
+    let place = Place::new();
+    let _silent = std::net::TcpListener::bind("127.0.0.1:1234").unwrap();
+    let ollama = usual(11434, "llama3");
+    let vllm = usual(8000, "qwen");
+    let server = place.serve("");
+    for name in ["ollama", "vllm"] {
+        assert!(server.process.err().contains(&format!("found {name} at")));
+    }
+    // They are watched, too.
+    ollama.stop();
+    until("it is seen to be down", || {
+        server
+            .process
+            .err()
+            .contains("ollama at http://127.0.0.1:11434 is down")
+    });
+    let _again = usual(11434, "llama3");
+    until("it is seen to be back", || {
+        server.post(CHAT, r#"{"model":"llama3"}"#).status() == 200
+    });
+    drop(vllm);
+}

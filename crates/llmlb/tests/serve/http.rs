@@ -126,12 +126,12 @@ impl Connection {
     }
 
     pub(crate) fn send_get(&mut self, path: &str) {
-        self.send(format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n"));
+        self.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"));
     }
 
     pub(crate) fn send_post(&mut self, path: &str, body: &str) {
         self.send(format!(
-            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()
         ));

@@ -4,7 +4,7 @@ use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use crate::http::Head;
 use crate::process::PATIENCE;
@@ -33,8 +33,11 @@ pub(crate) struct Mock {
     pub(crate) address: SocketAddr,
     /// Every request but those for the list of models.
     pub(crate) requests: Arc<Mutex<Vec<Arc<Request>>>>,
+    /// The credentials that came with the requests for the list of models.
+    pub(crate) probed_with: Arc<Mutex<String>>,
     stopped: Arc<AtomicBool>,
     connections: Arc<Mutex<Vec<TcpStream>>>,
+    listening: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Mock {
@@ -71,16 +74,19 @@ impl Mock {
         answer: impl Fn(&Request, &mut TcpStream) + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind(address).expect("a socket");
-        let mock = Self {
+        let mut mock = Self {
             address: listener.local_addr().expect("its address"),
             requests: Arc::default(),
+            probed_with: Arc::default(),
             stopped: Arc::default(),
             connections: Arc::default(),
+            listening: Mutex::default(),
         };
         let (requests, stopped) = (Arc::clone(&mock.requests), Arc::clone(&mock.stopped));
         let (connections, answer) = (Arc::clone(&mock.connections), Arc::new(answer));
+        let probed_with = Arc::clone(&mock.probed_with);
         let count = AtomicUsize::new(0);
-        thread::spawn(move || {
+        let listening = thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::SeqCst) {
                     return;
@@ -90,9 +96,18 @@ impl Mock {
                 let kept = stream.try_clone().expect("a handle");
                 connections.lock().expect("the list").push(kept);
                 let (requests, answer) = (Arc::clone(&requests), Arc::clone(&answer));
-                thread::spawn(move || serve(stream, number, &requests, &*answer));
+                let probed_with = Arc::clone(&probed_with);
+                let answer = move |request: &Request, stream: &mut TcpStream| {
+                    if request.path().ends_with("/v1/models") {
+                        let key = request.head.header("authorization").unwrap_or_default();
+                        probed_with.lock().expect("the text").push_str(&key);
+                    }
+                    answer(request, stream);
+                };
+                thread::spawn(move || serve(stream, number, &requests, &answer));
             }
         });
+        mock.listening = Mutex::new(Some(listening));
         mock
     }
 
@@ -108,7 +123,10 @@ impl Mock {
     /// Accepts no more, and breaks every connection.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
-        let _ = TcpStream::connect(self.address);
+        if let Some(listening) = self.listening.lock().expect("the thread").take() {
+            let _ = TcpStream::connect(self.address);
+            let _ = listening.join();
+        }
         for stream in self.connections.lock().expect("the list").drain(..) {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }

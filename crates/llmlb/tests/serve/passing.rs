@@ -47,7 +47,7 @@ fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
     let mut client = Connection::open(server.address);
     let body = r#"{"model":"m"}"#;
     client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: public.example\r\nauthorization: Bearer sk-client\r\n\
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer sk-client\r\n\
          x-api-key: sk-client\r\ncookie: s=1\r\nconnection: keep-alive, x-private\r\nx-private: 1\r\n\
          te: trailers\r\nupgrade: h2c\r\nproxy-authorization: Basic eA==\r\nx-many: 1\r\nx-many: 2\r\n\
          user-agent: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -95,7 +95,7 @@ fn a_backend_gets_the_key_that_is_its_own() {
     let mut client = Connection::open(server.address);
     let body = r#"{"model":"m"}"#;
     client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer sk-client\r\n\
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer sk-client\r\n\
          content-length: {}\r\n\r\n{body}",
         body.len()
     ));
@@ -103,6 +103,12 @@ fn a_backend_gets_the_key_that_is_its_own() {
     let requests = mock.requests.lock().unwrap();
     let key = requests[0].head.header("authorization");
     assert_eq!(key.as_deref(), Some("Bearer sk-backend"));
+    assert!(
+        mock.probed_with
+            .lock()
+            .unwrap()
+            .contains("Bearer sk-backend")
+    );
     let said = server.process.err() + &server.get("/status").text();
     assert!(!said.contains("sk-"), "{said}");
 }
@@ -149,7 +155,7 @@ fn an_upload_in_chunks_arrives_whole() {
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
     client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          transfer-encoding: chunked\r\n\r\n7\r\n{{\"model\r\n"
     ));
     client.send("6\r\n\":\"m\"}\r\n0\r\n\r\n");
@@ -165,9 +171,9 @@ fn a_length_beside_chunks_smuggles_nothing() {
     let mut client = Connection::open(server.address);
     // For who believes the length, a second request follows the first.
     client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/octet-stream\r\n\
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n\
          content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n\
-         2b\r\nGET /v1/smuggled HTTP/1.1\r\nhost: x\r\nx: yz\r\n\r\n0\r\n\r\n"
+         33\r\nGET /v1/smuggled HTTP/1.1\r\nhost: localhost\r\nx: yz\r\n\r\n0\r\n\r\n"
     ));
     let status = client.head().status();
     assert!(status == 200 || status == 400, "{status}");
@@ -175,7 +181,7 @@ fn a_length_beside_chunks_smuggles_nothing() {
     assert!(requests.iter().all(|one| one.path() != "/v1/smuggled"));
     for request in requests.iter() {
         assert_eq!(request.head.header("content-length"), None);
-        assert_eq!(request.body.len(), 0x2b);
+        assert_eq!(request.body.len(), 0x33);
     }
 }
 
@@ -187,7 +193,7 @@ fn an_upload_that_breaks_off_is_the_clients_fault() {
     for kind in ["application/json", "application/octet-stream"] {
         let mut client = Connection::open(server.address);
         client.send(format!(
-            "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: {kind}\r\n\
+            "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
              transfer-encoding: chunked\r\n\r\n5\r\nhello\r\nnonsense\r\n"
         ));
         let answer = client.answer();
@@ -206,7 +212,7 @@ fn a_client_that_asks_first_is_told_to_go_on() {
     let mut client = Connection::open(server.address);
     let body = r#"{"model":"m"}"#;
     client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          expect: 100-continue\r\ncontent-length: {}\r\n\r\n",
         body.len()
     ));
@@ -224,7 +230,7 @@ fn a_body_that_is_not_json_passes_through_as_it_comes() {
     let mut client = Connection::open(server.address);
     let body: Vec<u8> = (0..=255).cycle().take(300_000).collect();
     client.send(format!(
-        "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: x\r\n\
+        "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: localhost\r\n\
          content-type: multipart/form-data; boundary=b\r\ncontent-length: {}\r\n\r\n",
         body.len()
     ));
@@ -259,7 +265,7 @@ fn a_body_beyond_the_limit_is_refused_and_says_which_limit() {
     // The same without a length beforehand.
     let mut client = Connection::open(server.address);
     client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          transfer-encoding: chunked\r\n\r\n{:x}\r\n{large}\r\n0\r\n\r\n",
         large.len()
     ));
@@ -302,7 +308,7 @@ fn json_that_curl_calls_a_form_is_routed_by_its_model() {
     let mut client = Connection::open(server.address);
     let body = r#"{"model":"other"}"#;
     client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-www-form-urlencoded\r\n\
          content-length: {}\r\n\r\n{body}",
         body.len()
     ));
@@ -350,4 +356,153 @@ fn a_backend_behind_a_path_is_asked_there() {
         requests.last().unwrap().path(),
         "/openai/v1/chat/completions"
     );
+}
+
+#[test]
+fn what_is_no_question_to_a_model_is_the_backends_affair() {
+    let place = Place::new();
+    let mock = echo();
+    let server = serve(&place, &mock);
+    for body in ["[1]", "{", r#"{"model":7}"#] {
+        assert_eq!(server.post("/v1/unknown", body).status(), 200, "{body}");
+    }
+    assert_eq!(mock.count(), 3);
+}
+
+#[test]
+fn a_compressed_question_is_refused_with_the_reason() {
+    let place = Place::new();
+    let mock = echo();
+    let server = serve(&place, &mock);
+    let mut client = Connection::open(server.address);
+    client.send(format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-encoding: gzip\r\ncontent-length: 3\r\n\r\n\x1f\x08x"
+    ));
+    let answer = client.answer();
+    assert_eq!(answer.status(), 415);
+    assert_eq!(answer.json()["error"]["code"], "compressed_body");
+}
+
+#[test]
+fn a_path_that_leads_elsewhere_is_refused() {
+    let place = Place::new();
+    let mock = echo();
+    let server = serve(&place, &mock);
+    for path in ["/v1/../api/tags", "/v1/%2e%2e/api/tags", "/v1/files/.%2E/x"] {
+        assert_eq!(server.get(path).status(), 400, "{path}");
+    }
+    assert_eq!(mock.count(), 0);
+}
+
+#[test]
+fn an_answer_in_the_old_protocol_is_passed_on_in_the_new_one() {
+    let place = Place::new();
+    let mock = Mock::start(&["m"], |_, stream| {
+        let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nto the end");
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    });
+    let server = serve(&place, &mock);
+    let answer = server.post(CHAT, r#"{"model":"m"}"#);
+    assert_eq!(answer.head.line, "HTTP/1.1 200 OK");
+    // Framed, so that a cut could be told from an end.
+    assert_eq!(
+        answer.head.header("transfer-encoding").as_deref(),
+        Some("chunked")
+    );
+    assert_eq!(answer.text(), "to the end");
+}
+
+#[test]
+fn a_length_beside_chunks_in_an_answer_does_not_cut_it() {
+    let place = Place::new();
+    let mock = Mock::start(&["m"], |_, stream| {
+        let _ = stream.write_all(
+            b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n\
+              a\r\n0123456789\r\n0\r\n\r\n",
+        );
+    });
+    let server = serve(&place, &mock);
+    assert_eq!(server.post(CHAT, r#"{"model":"m"}"#).text(), "0123456789");
+}
+
+#[test]
+fn a_backend_that_wants_another_protocol_is_a_bad_gateway() {
+    let place = Place::new();
+    let mock = Mock::start(&["m"], |_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n");
+    });
+    let server = serve(&place, &mock);
+    assert_eq!(server.post(CHAT, r#"{"model":"m"}"#).status(), 502);
+}
+
+#[test]
+fn a_web_page_of_another_site_is_kept_off_a_private_server() {
+    let place = Place::new();
+    let mock = echo();
+    let private = serve(&place, &mock);
+    let public = place.serve(&format!("--backend {} --allow-public", mock.url()));
+    for (host, origin, expected) in [
+        ("localhost", None, 200),
+        ("127.0.0.1:1", Some("http://localhost:3000"), 200),
+        ("[::1]", Some("null"), 200),
+        ("localhost", Some("https://evil.example"), 403),
+        ("evil.example", None, 403),
+    ] {
+        for (server, expected) in [(&private, expected), (&public, 200)] {
+            let mut client = Connection::open(server.address);
+            let origin = origin.map_or_else(String::new, |origin| format!("origin: {origin}\r\n"));
+            client.send(format!(
+                "GET /v1/models HTTP/1.1\r\nhost: {host}\r\n{origin}\r\n"
+            ));
+            assert_eq!(client.answer().status(), expected, "{host} {origin}");
+        }
+    }
+}
+
+#[test]
+fn names_that_others_choose_cannot_forge_the_log() {
+    let place = Place::new();
+    let mock = Mock::raw("127.0.0.1:0".parse().unwrap(), |_, stream| {
+        mock::json(
+            stream,
+            200,
+            r#"{"data":[{"id":"a\nllmlb: error: forged \u001b[31m"}]}"#,
+        );
+    });
+    let server = serve(&place, &mock);
+    let said = server.process.err();
+    assert!(said.contains("a?llmlb: error: forged"), "{said}");
+    assert!(!said.contains('\u{1b}'), "{said}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn no_token_waits_for_the_next_one_on_either_side() {
+    let place = Place::new();
+    let mock = echo();
+    let serve = place.command(&format!("serve -p 0 --backend {}", mock.url()));
+    let trace = place.path("trace");
+    let mut command = std::process::Command::new("strace");
+    command
+        .args(["-f", "-e", "trace=setsockopt,accept4,connect", "-o"])
+        .arg(&trace);
+    command.arg(serve.get_program()).args(serve.get_args());
+    command
+        .env("LLMLB_LOCK_DIR", place.locks())
+        .env("LLMLB_WORKERS", "1");
+    let server = place.serve_with(&mut command);
+    let delays_off = || {
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        trace.matches("TCP_NODELAY, [1]").count()
+    };
+    let before = delays_off();
+    assert_eq!(server.post(CHAT, r#"{"model":"m"}"#).status(), 200);
+    // One for the client's connection, one for the backend's.
+    assert!(
+        delays_off() >= before + 2,
+        "{}",
+        std::fs::read_to_string(&trace).unwrap()
+    );
+    let _ = place.run(&format!("stop -p {}", server.port()));
 }

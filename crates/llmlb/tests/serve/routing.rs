@@ -189,7 +189,10 @@ fn a_backend_that_is_not_there_yet_is_no_reason_not_to_start() {
     let server = place.serve(&format!("--backend http://127.0.0.1:{port}"));
     assert!(server.process.err().contains("is down: connection refused"));
     assert_eq!(server.get("/readyz").status(), 503);
-    assert_eq!(server.post(CHAT, &ask("m")).status(), 404);
+    // It may serve any model, for all we know: clients should try again.
+    let answer = server.post(CHAT, &ask("m"));
+    assert_eq!(answer.status(), 503);
+    assert_eq!(answer.head.header("retry-after").as_deref(), Some("1"));
     let _mock = Mock::start_at(([127, 0, 0, 1], port).into(), &["m"], ok);
     until("it is found", || {
         server.post(CHAT, &ask("m")).status() == 200
@@ -230,4 +233,137 @@ fn what_is_not_under_v1_is_not_passed_on() {
     assert_eq!(server.post("/healthz", "").status(), 405);
     assert!(server.get("/").text().starts_with("llmlb "));
     assert_eq!(mock.count(), 0);
+}
+
+#[test]
+fn a_request_that_comes_back_is_not_sent_on_again() {
+    let place = Place::new();
+    let ports = [free_port(), free_port()];
+    // Each names the other as its only backend.
+    let serve = |own: usize| {
+        let config = format!(
+            "[[backend]]\nurl = \"http://127.0.0.1:{}\"\nmodels = [\"m\"]\n",
+            ports[1 - own]
+        );
+        let file = place.path(&format!("{own}.toml"));
+        std::fs::write(&file, config).unwrap();
+        let words = format!("serve -p {} --config {own}.toml", ports[own]);
+        place.serve_with(&mut place.command(&words))
+    };
+    let (first, second) = (serve(0), serve(1));
+    until("they know each other", || {
+        first.get("/readyz").status() == 200 && second.get("/readyz").status() == 200
+    });
+    let answer = first.post(CHAT, &ask("m"));
+    assert_eq!(answer.status(), 508);
+    assert_eq!(answer.json()["error"]["code"], "loop_detected");
+    assert!(first.status()["requests"].as_u64() < Some(10));
+}
+
+#[test]
+fn a_server_that_is_its_own_backend_does_not_start() {
+    let place = Place::new();
+    let port = free_port();
+    for (host, url) in [
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1", "localhost"),
+        ("::1", "[::1]"),
+    ] {
+        let outcome = place.run(&format!(
+            "serve -p {port} -H {host} --backend http://{url}:{port}"
+        ));
+        assert_eq!(outcome.code, Some(1));
+        assert!(
+            outcome.err.contains("is this very server"),
+            "{}",
+            outcome.err
+        );
+        assert_eq!(place.lock_files(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_connection_that_the_backend_closed_costs_no_request() {
+    let place = Place::new();
+    // It says that it keeps its connections, and closes them: the next request may meet one that
+    // is just being closed.
+    let mock = Mock::start(&["m"], |_, stream| {
+        mock::json(stream, 200, "{}");
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    });
+    let server = place.serve(&format!("--backend {}", mock.url()));
+    let mut client = Connection::open(server.address);
+    for _ in 0..300 {
+        client.send_post(CHAT, &ask("m"));
+        assert_eq!(client.answer().status(), 200);
+    }
+}
+
+#[test]
+fn a_request_that_may_not_be_made_twice_is_not() {
+    let place = Place::new();
+    let mock = Mock::start(&["m"], |_, stream| {
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    });
+    let server = place.serve(&format!("--backend {}", mock.url()));
+    assert_eq!(server.post("/v1/batches", &ask("m")).status(), 502);
+    assert_eq!(mock.count(), 1);
+    assert_eq!(server.post(CHAT, &ask("m")).status(), 502);
+    assert_eq!(mock.count(), 1 + 3, "a question may be asked again, twice");
+}
+
+#[test]
+fn a_body_that_passed_through_is_not_sent_to_another_backend() {
+    let place = Place::new();
+    let (a, b) = (Mock::start(&["m"], ok), Mock::start(&["m"], ok));
+    let words = format!("serve -p 0 --backend {} --backend {}", a.url(), b.url());
+    let server = place.serve_with(place.command(&words).env("LLMLB_PROBE_INTERVAL", "1h"));
+    a.stop();
+    let mut client = Connection::open(server.address);
+    client.send(
+        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: multipart/form-data; boundary=b\r\n\
+         content-length: 4\r\n\r\nbody",
+    );
+    assert_eq!(client.answer().status(), 503);
+    assert_eq!(b.count(), 0);
+}
+
+#[test]
+fn one_bad_answer_does_not_make_a_backend_count_as_down_but_several_do() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    let place = Place::new();
+    let bad = Arc::new(AtomicUsize::new(0));
+    let left = Arc::clone(&bad);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let mock = Mock::raw("127.0.0.1:0".parse().unwrap(), move |_, stream| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let take = |left: usize| left.checked_sub(1);
+        let is_bad = left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
+            .is_ok();
+        let list = r#"{"data":[{"id":"m"}]}"#;
+        mock::json(stream, if is_bad { 500 } else { 200 }, list);
+    });
+    let words = format!("serve -p 0 --backend {}", mock.url());
+    let server = place.serve_with(place.command(&words).env("LLMLB_PROBE_INTERVAL", "100ms"));
+    bad.store(1, Ordering::SeqCst);
+    let before = asked.load(Ordering::SeqCst);
+    until("it was asked again", || {
+        asked.load(Ordering::SeqCst) > before + 2
+    });
+    assert!(
+        !server.process.err().contains("is down"),
+        "{}",
+        server.process.err()
+    );
+    bad.store(1000, Ordering::SeqCst);
+    until("it counts as down", || {
+        server
+            .process
+            .err()
+            .contains("is down: it answers 500 Internal Server Error to /v1/models")
+    });
 }

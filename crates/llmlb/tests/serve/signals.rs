@@ -57,8 +57,8 @@ fn a_connection_that_never_asked_for_anything_does_not_keep_it() {
     half.send("GET /healthz HTTP/1.1\r\n");
     server.get("/healthz");
     signal(&server.process, Signal::TERM);
-    drop(half);
     assert_eq!(server.process.finish().code, Some(0));
+    assert!(half.is_closed());
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_second_signal_ends_at_once() {
         let ended = server.process.finish();
         assert_eq!(ended.code, Some(1), "streams were cut: {}", ended.err);
         assert!(
-            ended.err.contains("told twice; 3 in flight were cut"),
+            ended.err.contains("told twice; requests cut: 3"),
             "{}",
             ended.err
         );
@@ -101,7 +101,7 @@ fn streams_that_take_longer_than_the_drain_timeout_are_cut_and_said() {
     signal(&server.process, Signal::TERM);
     let ended = server.process.finish();
     assert_eq!(ended.code, Some(1), "{}", ended.err);
-    assert!(ended.err.contains("2 in flight were cut"), "{}", ended.err);
+    assert!(ended.err.contains("requests cut: 2"), "{}", ended.err);
     assert_eq!(place.lock_files(), [""; 0]);
     assert_eq!(read_chunk(&mut clients[0].reader), None);
 }
@@ -233,4 +233,108 @@ fn a_lost_log_is_no_reason_to_end() {
     kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(place.lock_files(), [""; 0]);
+}
+
+#[test]
+fn a_request_on_an_open_connection_is_served_although_the_server_ends() {
+    let place = Place::new();
+    let server = place.serve("--demo");
+    let mut client = Connection::open(server.address);
+    client.send_get("/v1/models");
+    let answer = client.answer();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.head.header("connection"), None);
+    // The request is sent before the client can know.
+    signal(&server.process, Signal::STOP);
+    client.send_get("/v1/models");
+    signal(&server.process, Signal::TERM);
+    signal(&server.process, Signal::CONT);
+    let answer = client.answer();
+    assert_eq!(answer.status(), 200);
+    assert!(client.is_closed());
+    assert_eq!(server.process.finish().code, Some(0));
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_nothing_up() {
+    let place = Place::new();
+    let port = crate::support::free_port();
+    let mut child = place
+        .command(&format!("serve --demo -v -p {port}"))
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The pipe stays open, and is soon full.
+    let _unread = child.stderr.take();
+    let address = ([127, 0, 0, 1], port).into();
+    until("it serves", || TcpStream::connect(address).is_ok());
+    let mut client = Connection::open(address);
+    for _ in 0..3000 {
+        client.send_get("/v1/models");
+        assert_eq!(client.answer().status(), 200);
+    }
+    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(place.lock_files(), [""; 0]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn it_takes_as_many_open_files_as_it_may() {
+    let place = Place::new();
+    let serve = place.command("serve --demo -p 0");
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -Sn 64; exec \"$0\" serve --demo -p 0"]);
+    command
+        .arg(serve.get_program())
+        .current_dir(place.path("."));
+    command.env("LLMLB_LOCK_DIR", place.locks());
+    let server = place.serve_with(&mut command);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.process.pid())).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    let columns: Vec<_> = files.split_whitespace().collect();
+    assert_eq!(columns[3], columns[4], "{files}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_lack_of_open_files_is_not_the_backends_fault() {
+    let place = Place::new();
+    let held = Held::new();
+    let serve = place.command("serve");
+    let url = held.mock.url();
+    let mut command = std::process::Command::new("sh");
+    command.arg("-c").arg(format!(
+        "ulimit -n 60; exec \"$0\" serve -p 0 --backend {url}"
+    ));
+    command
+        .arg(serve.get_program())
+        .current_dir(place.path("."));
+    command
+        .env("LLMLB_LOCK_DIR", place.locks())
+        .env("LLMLB_WORKERS", "1");
+    let server = place.serve_with(&mut command);
+    // Each that is served needs two descriptors; there are not enough for all.
+    let mut clients: Vec<_> = (0..50)
+        .map(|_| {
+            let mut client = Connection::open(server.address);
+            client.send_post("/v1/chat/completions", r#"{"model":"m","stream":true}"#);
+            client
+        })
+        .collect();
+    until("some are refused", || {
+        server.process.err().contains("cannot accept connections")
+    });
+    assert!(
+        !server.process.err().contains("is down"),
+        "{}",
+        server.process.err()
+    );
+    clients.clear();
+    until("it serves again", || server.get("/readyz").status() == 200);
+    assert!(server.process.err().matches("cannot accept").count() < 5);
 }

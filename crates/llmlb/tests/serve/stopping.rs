@@ -119,3 +119,81 @@ fn stop_by_force_ends_what_does_not_end() {
     assert_ne!(code, Some(0), "it was killed");
     assert_eq!(place.lock_files(), [""; 0]);
 }
+
+#[test]
+fn a_second_stop_waits_for_the_drain_like_the_first() {
+    let place = Place::new();
+    let held = Held::new();
+    let server = place.serve(&format!("--backend {}", held.mock.url()));
+    let mut clients = held.clients(&server, 2);
+    let port = server.port();
+    let late = place.run(&format!("stop -p {port} --timeout 0.2"));
+    assert_eq!(late.code, Some(1), "{late:?}");
+    let second = place.start(&mut place.command(&format!("stop -p {port}")));
+    until("it waits", || second.err().contains("is draining; waiting"));
+    let refused = place.run(&format!("serve -p {port}"));
+    assert!(
+        refused.err.contains("it is ending, with 2 in flight"),
+        "{}",
+        refused.err
+    );
+    held.finish();
+    for client in &mut clients {
+        assert_complete(client);
+    }
+    assert_eq!(server.process.finish().code, Some(0));
+    assert_eq!(second.finish().code, Some(0));
+}
+
+#[test]
+fn a_stop_that_had_to_cut_says_so() {
+    let place = Place::new();
+    let held = Held::new();
+    let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
+    let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "1s"));
+    let _clients = held.clients(&server, 1);
+    let stopped = place.run(&format!("stop -p {}", server.port()));
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    assert!(
+        stopped.out.contains("Its drain timeout was over"),
+        "{stopped:?}"
+    );
+    assert_eq!(server.process.finish().code, Some(1));
+}
+
+#[test]
+fn the_demos_streams_end_too() {
+    let place = Place::new();
+    let server = place.serve("--demo");
+    let mut client = Connection::open(server.address);
+    let ask = r#"{"model":"demo","stream":true,"messages":[{"role":"user","content":"Hi"}]}"#;
+    client.send_post("/v1/chat/completions", ask);
+    let head = client.head();
+    assert_eq!(head.status(), 200);
+    let stop = place.start(&mut place.command(&format!("stop -p {}", server.port())));
+    let body = head.body(&mut client.reader).expect("the whole answer");
+    assert!(
+        String::from_utf8(body)
+            .unwrap()
+            .ends_with("data: [DONE]\n\n")
+    );
+    assert_eq!(stop.finish().code, Some(0));
+    assert_eq!(server.process.finish().code, Some(0));
+}
+
+#[test]
+fn stop_without_a_port_says_what_there_is_to_choose_from() {
+    let place = Place::new();
+    let none = place.run("stop");
+    assert_eq!(none.code, Some(2));
+    assert!(
+        none.err.contains("hint: no servers are running"),
+        "{none:?}"
+    );
+    let server = place.serve("--demo");
+    let one = place.run("stop");
+    assert_eq!(one.code, Some(2));
+    let hint = format!("hint: servers are running on {}\n", server.port());
+    assert!(one.err.contains(&hint), "{one:?}");
+    assert_eq!(server.get("/healthz").status(), 200);
+}

@@ -210,3 +210,37 @@ fn hundreds_of_streams_run_at_once() {
     }
     server.until_in_flight(0);
 }
+
+#[test]
+fn the_log_tells_of_each_request_when_it_is_over() {
+    let place = Place::new();
+    let mock = Mock::start(&["m"], |request, stream| {
+        mock::begin_stream(stream);
+        mock::chunk(stream, "12345");
+        if request.text().contains("cut") {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        mock::end_stream(stream);
+    });
+    let server = place.serve(&format!("-v --backend {}", mock.url()));
+    server.post(CHAT, r#"{"model":"m"}"#);
+    server.post(CHAT, r#"{"model":"m","x":"cut"}"#);
+    server.post(CHAT, r#"{"model":"other","x":"secret words"}"#);
+    let backend = mock.address;
+    let lines = [
+        format!(
+            "llmlb: relayed method=POST path=\"{CHAT}\" model=\"m\" backend=\"{backend}\" status=200 bytes=5"
+        ),
+        format!(
+            "llmlb: cut by the backend method=POST path=\"{CHAT}\" model=\"m\" backend=\"{backend}\" status=200"
+        ),
+        format!(
+            "llmlb: refused (model_not_found): The model `other` does not exist. Available: m. \
+             method=POST path=\"{CHAT}\" model=\"other\" status=404"
+        ),
+    ];
+    for line in lines {
+        until(&line, || server.process.err().contains(&line));
+    }
+    assert!(!server.process.err().contains("secret words"));
+}

@@ -1,0 +1,49 @@
+//! Knowing one's own requests: two balancers that name each other as backends would otherwise send
+//! a request in circles until neither has a descriptor left.
+
+use http::header::{self, HeaderMap, HeaderValue};
+
+/// This server's own entry in the header `Via`.
+#[derive(Clone, Debug)]
+pub(crate) struct Via(HeaderValue);
+
+impl Via {
+    /// `token` is one that no other server on this port ever had.
+    pub(crate) fn new(port: u16, token: u64) -> Self {
+        let name = format!("1.1 llmlb-{port}-{token}");
+        Self(HeaderValue::try_from(name).unwrap_or_else(|_| HeaderValue::from_static("1.1 llmlb")))
+    }
+
+    /// Whether this request was here before.
+    pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
+        let own = self.0.as_bytes();
+        headers
+            .get_all(header::VIA)
+            .iter()
+            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+            .any(|entry| entry.trim_ascii() == own)
+    }
+
+    pub(super) fn add_to(&self, headers: &mut HeaderMap) {
+        headers.append(header::VIA, self.0.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_was_here_before_is_known_among_others() {
+        let (own, other) = (Via::new(8000, 7), Via::new(8000, 77));
+        let mut headers = HeaderMap::new();
+        headers.insert(header::VIA, HeaderValue::from_static("1.1 proxy,1.0 llmlb"));
+        other.add_to(&mut headers);
+        assert!(!own.is_in(&headers));
+        own.add_to(&mut headers);
+        assert!(own.is_in(&headers) && other.is_in(&headers));
+        let joined = "1.1 a , 1.1 llmlb-8000-7, 1.1 b";
+        headers.insert(header::VIA, HeaderValue::from_static(joined));
+        assert!(own.is_in(&headers) && !other.is_in(&headers));
+    }
+}
