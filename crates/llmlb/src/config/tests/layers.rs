@@ -63,6 +63,16 @@ fn an_empty_variable_is_as_good_as_none() {
 }
 
 #[test]
+fn variables_that_kubernetes_sets_beside_a_service_are_left_out_of_account() {
+    let run = Run::with_file("[server]\nport = 7\n")
+        .env("LLMLB_PORT", "tcp://10.0.0.1:80")
+        .env("LLMLB_PORT_80_TCP_ADDR", "10.0.0.1")
+        .env("LLMLB_SERVICE_HOST", "10.0.0.1")
+        .env("LLMLB_SERVICE_PORT_HTTP", "80");
+    assert_eq!(run.good().server.port, 7);
+}
+
+#[test]
 fn every_variable_sets_its_setting() {
     let config = Run::new()
         .env("LLMLB_HOST", "0.0.0.0")

@@ -141,13 +141,16 @@ fn backends(answer: &Answer) -> Vec<String> {
 
 fn backend(backend: &Backend) -> [String; 4] {
     let counted = [
-        (backend.models, "models"),
-        (backend.in_flight, "in flight"),
-        (backend.requests, "requests"),
+        (backend.models, "model", "models"),
+        (backend.in_flight, "in flight", "in flight"),
+        (backend.requests, "request", "requests"),
     ];
     let counts: Vec<String> = counted
         .iter()
-        .filter_map(|(count, what)| Some(format!("{} {what}", (*count)?)))
+        .filter_map(|(count, one, many)| {
+            let count = (*count)?;
+            Some(format!("{count} {}", if count == 1 { one } else { many }))
+        })
         .collect();
     let more = match &backend.error {
         Some(why) if !backend.up => plain(why),
