@@ -187,14 +187,13 @@ async fn connection(
     let served = tokio::select! {
         served = connection.as_mut() => served,
         () = time_to_end => {
+            // What is being served is served to its end; half a request is not waited for.
             connection.as_mut().graceful_shutdown();
-            loop {
-                match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
-                    Ok(served) => break served,
-                    // What is being served is served to its end; what was never asked is not.
-                    Err(_) if requests.now() == 0 => return,
-                    Err(_) => {}
-                }
+            let (is_serving, served_before) = (requests.now() > 0, requests.ever());
+            match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
+                Ok(served) => served,
+                Err(_) if !is_serving && requests.ever() == served_before => return,
+                Err(_) => connection.await,
             }
         }
     };

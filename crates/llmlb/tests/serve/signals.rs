@@ -239,19 +239,24 @@ fn a_lost_log_is_no_reason_to_end() {
 fn a_request_on_an_open_connection_is_served_although_the_server_ends() {
     let place = Place::new();
     let server = place.serve("--demo");
-    let mut client = Connection::open(server.address);
-    client.send_get("/v1/models");
-    let answer = client.answer();
-    assert_eq!(answer.status(), 200);
-    assert_eq!(answer.head.header("connection"), None);
-    // The request is sent before the client can know.
+    let mut clients: Vec<_> = (0..50).map(|_| Connection::open(server.address)).collect();
+    for client in &mut clients {
+        client.send_get("/v1/models");
+        let answer = client.answer();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.head.header("connection"), None);
+    }
+    // The requests are sent before the clients can know.
     signal(&server.process, Signal::STOP);
-    client.send_get("/v1/models");
+    for client in &mut clients {
+        client.send_get("/v1/models");
+    }
     signal(&server.process, Signal::TERM);
     signal(&server.process, Signal::CONT);
-    let answer = client.answer();
-    assert_eq!(answer.status(), 200);
-    assert!(client.is_closed());
+    for client in &mut clients {
+        assert_eq!(client.answer().status(), 200);
+        assert!(client.is_closed());
+    }
     assert_eq!(server.process.finish().code, Some(0));
 }
 
