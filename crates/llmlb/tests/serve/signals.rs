@@ -274,7 +274,7 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
     let address = ([127, 0, 0, 1], port).into();
     until("it serves", || TcpStream::connect(address).is_ok());
     let mut client = Connection::open(address);
-    for _ in 0..3000 {
+    for _ in 0..6000 {
         client.send_get("/v1/models");
         assert_eq!(client.answer().status(), 200);
     }
