@@ -2,9 +2,9 @@
 //! run, so each of these tests has a network of its own.
 
 use std::net::TcpStream;
-use std::process::Command;
 
 use crate::mock::{self, Mock};
+use crate::network::in_its_own;
 use crate::process::until;
 use crate::support::Place;
 
@@ -19,28 +19,9 @@ fn usual(port: u16, model: &str) -> Mock {
     Mock::start_at(([127, 0, 0, 1], port).into(), &[model], ok)
 }
 
-/// Runs one of the ignored tests below in a network of its own.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn in_its_own_network(test: &str) {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root for a network namespace");
-        return;
-    }
-    let place = Place::new();
-    let mut command = Command::new("unshare");
-    command
-        .args(["--net", "sh", "-c"])
-        .arg("ip link set lo up && exec \"$0\" --exact \"$1\" --ignored --nocapture")
-        .arg(std::env::current_exe().unwrap())
-        .arg(format!("discovery::{test}"));
-    let outcome = place.start(&mut command).finish();
-    assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
-    assert!(outcome.out.contains("1 passed"), "{}", outcome.out);
-}
-
 #[test]
 fn servers_on_their_usual_ports_are_found_and_told() {
-    in_its_own_network("servers_are_found");
+    in_its_own("discovery::servers_are_found");
 }
 
 #[test]
@@ -76,7 +57,7 @@ fn servers_are_found() {
 
 #[test]
 fn a_server_that_starts_later_is_found_then() {
-    in_its_own_network("a_late_server_is_found");
+    in_its_own("discovery::a_late_server_is_found");
 }
 
 #[test]
@@ -103,7 +84,7 @@ fn a_late_server_is_found() {
 
 #[test]
 fn two_balancers_do_not_send_requests_in_circles() {
-    in_its_own_network("balancers_are_not_backends");
+    in_its_own("discovery::balancers_are_not_backends");
 }
 
 #[test]
@@ -122,7 +103,7 @@ fn balancers_are_not_backends() {
 
 #[test]
 fn a_port_that_hangs_does_not_hide_the_others() {
-    in_its_own_network("others_are_found_beside_a_port_that_hangs");
+    in_its_own("discovery::others_are_found_beside_a_port_that_hangs");
 }
 
 #[test]

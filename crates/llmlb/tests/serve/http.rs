@@ -112,7 +112,10 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn open(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("a connection");
+        Self::over(TcpStream::connect(address).expect("a connection"))
+    }
+
+    pub(crate) fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         Self {

@@ -14,6 +14,8 @@
 mod held;
 mod http;
 mod mock;
+#[cfg(target_os = "linux")]
+mod network;
 mod process;
 mod support;
 
@@ -21,6 +23,8 @@ mod support;
 mod discovery;
 mod one_server;
 mod openai_client;
+#[cfg(target_os = "linux")]
+mod other_machines;
 mod passing;
 mod routing;
 #[cfg(unix)]
