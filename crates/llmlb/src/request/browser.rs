@@ -42,20 +42,21 @@ fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Names that no page can point elsewhere; containers call their machine `host.docker.internal`.
+/// Names that no page can point elsewhere, as are those without a dot; containers call their
+/// machine `host.docker.internal`.
 const PRIVATE_NAMES: [&str; 3] = [".localhost", ".local", ".internal"];
 
 /// Whether this names an address, or a machine of one's own: `localhost`, `127.0.0.1:8000`, `[::1]`.
 fn is_local(host: &str) -> bool {
-    let bare = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(rest),
-        None => host.split(':').next().unwrap_or(host),
-    };
+    if let Some(rest) = host.strip_prefix('[') {
+        let address = rest.split(']').next().unwrap_or(rest);
+        return address.parse::<IpAddr>().is_ok();
+    }
+    let bare = host.split(':').next().unwrap_or(host);
     let bare = bare.trim_end_matches('.').to_ascii_lowercase();
-    bare == "localhost"
+    !bare.contains('.')
         || PRIVATE_NAMES.iter().any(|end| bare.ends_with(end))
         || bare.parse::<IpAddr>().is_ok()
-        || bare.is_empty()
 }
 
 fn refused(message: &str) -> Refusal {
@@ -71,6 +72,7 @@ mod tests {
         for host in [
             "localhost",
             "LOCALHOST:32768",
+            "my-machine:32768",
             "api.localhost",
             "host.docker.internal:32768",
             "127.0.0.1:32768",
