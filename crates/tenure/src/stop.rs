@@ -140,11 +140,7 @@ impl Stop {
             .as_ref()
             .and_then(|record| record.stop_event.as_deref());
         let mut killed = false;
-        let asked = if self.ask {
-            target.ask(event)
-        } else {
-            Ok(())
-        };
+        let asked = if self.ask { target.ask(event) } else { Ok(()) };
         match asked {
             Ok(()) => {}
             Err(error) if self.force && error.kind() == ErrorKind::Unsupported => {
