@@ -44,6 +44,7 @@ pub struct Claim {
     verb: Option<String>,
     stop: Option<String>,
     keep_file: bool,
+    inherited: Vec<String>,
     extra: Map<String, Value>,
 }
 
@@ -56,6 +57,7 @@ impl Claim {
             verb: None,
             stop: None,
             keep_file: false,
+            inherited: Vec::new(),
             extra: Map::new(),
         }
     }
@@ -88,6 +90,32 @@ impl Claim {
     /// if the clock is set back. On network file systems this is always so.
     pub fn keep_file(mut self, keep: bool) -> Self {
         self.keep_file = keep;
+        self
+    }
+
+    /// Takes a field over from the record of an owner that did not release, in the same write
+    /// that makes the record ours: work that a crashed owner noted there is never forgotten.
+    ///
+    /// A field of the same name that was given with [`field`](Self::field) is what holds if there
+    /// is nothing to take over.
+    ///
+    /// ```
+    /// use tenure::{Key, Store};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let claim = Store::in_dir(dir.path())
+    ///     .claim(&Key::name("import")?)
+    ///     .inherit("half_done");
+    /// let mut crashed = claim.clone().try_acquire()?;
+    /// crashed.set_field("half_done", "part-7")?;
+    /// crashed.leave()?; // as a crash would
+    ///
+    /// let next = claim.try_acquire()?;
+    /// assert_eq!(next.record().field("half_done"), Some(&"part-7".into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn inherit(mut self, name: impl Into<String>) -> Self {
+        self.inherited.push(name.into());
         self
     }
 
@@ -158,9 +186,18 @@ impl Claim {
     }
 
     /// The lock is ours: say so in the record.
-    fn settle(self, mut held: Held, previous: Previous) -> Result<Tenure, Error> {
+    fn settle(mut self, mut held: Held, previous: Previous) -> Result<Tenure, Error> {
         let path = held.path().display();
         let was_there = previous.is_some();
+        if let Some(Ok(record)) = &previous
+            && record.released_at.is_none()
+        {
+            for name in &self.inherited {
+                if let Some(value) = record.extra.get(name) {
+                    self.extra.insert(name.clone(), value.clone());
+                }
+            }
+        }
         let last_token = match previous {
             Some(Ok(record)) => {
                 if record.released_at.is_none() {

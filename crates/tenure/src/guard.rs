@@ -148,6 +148,28 @@ impl Tenure {
         self.rewrite()
     }
 
+    /// Waits until the record is on the disk, so that a power failure does not take it away.
+    pub fn sync_record(&self) -> Result<(), Error> {
+        match &self.held {
+            Some(held) => held.sync(),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets go of the key and leaves file and record as a crash would: the next owner takes them
+    /// over and can [`inherit`](crate::Claim::inherit) from them.
+    pub fn leave(mut self) -> Result<(), Error> {
+        let Some(held) = self.held.take() else {
+            return Ok(());
+        };
+        if std::process::id() != self.owner {
+            held.abandon();
+            return Ok(());
+        }
+        tracing::debug!(path = %held.path().display(), token = self.record.token, "left");
+        held.release(true)
+    }
+
     /// Lets go and reports whether everything went well. The key is free in any case.
     pub fn release(mut self) -> Result<(), Error> {
         self.let_go()

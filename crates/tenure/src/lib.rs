@@ -39,6 +39,7 @@
 
 mod claim;
 mod error;
+pub mod file;
 mod guard;
 mod holder;
 mod key;

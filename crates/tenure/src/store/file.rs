@@ -234,6 +234,12 @@ impl Held {
             .map_err(|error| Error::io("write the record to", &self.path, error))
     }
 
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        self.file
+            .sync()
+            .map_err(|error| Error::io("sync", &self.path, error))
+    }
+
     /// Whether the path no longer leads to the file that we hold.
     pub(crate) fn is_lost(&self) -> bool {
         !matches!(self.file.is_at(&self.directory, &self.name), Ok(true))

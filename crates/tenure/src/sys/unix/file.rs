@@ -347,17 +347,31 @@ impl LockFile {
         Ok(())
     }
 
+    /// Waits until the content is on the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.fd)?)
+    }
+
     /// A removed file has no name here, so nobody can come across its record.
     pub(crate) fn blank_before_removal(&self) -> io::Result<()> {
         Ok(())
     }
 
     fn flock(&self, operation: FlockOperation) -> io::Result<bool> {
-        match rustix::io::retry_on_intr(|| rustix::fs::flock(&self.fd, operation)) {
-            Ok(()) => Ok(true),
-            Err(Errno::WOULDBLOCK) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
+        flock(self.as_fd(), operation)
+    }
+}
+
+/// Takes the kernel's lock on any file, without waiting. `false`: somebody else has it.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive)
+}
+
+fn flock(fd: BorrowedFd<'_>, operation: FlockOperation) -> io::Result<bool> {
+    match rustix::io::retry_on_intr(|| rustix::fs::flock(fd, operation)) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(errno.into()),
     }
 }
 

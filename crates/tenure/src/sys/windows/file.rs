@@ -302,6 +302,10 @@ impl LockFile {
         Ok(())
     }
 
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
     /// A removed file may keep its name until the last handle is closed. Whoever comes across it
     /// must not take its record for that of an owner: the process that wrote it lives.
     pub(crate) fn blank_before_removal(&self) -> io::Result<()> {
@@ -309,18 +313,27 @@ impl LockFile {
     }
 
     fn lock(&self, kind: u32) -> io::Result<bool> {
-        let mut place = locked_byte();
-        let flags = kind | LOCKFILE_FAIL_IMMEDIATELY;
-        // SAFETY: the handle is open and the structure lives through the call.
-        let done = unsafe { LockFileEx(self.file.as_raw_handle(), flags, 0, 1, 0, &raw mut place) };
-        if done != 0 {
-            return Ok(true);
-        }
-        let error = io::Error::last_os_error();
-        match code(&error) {
-            Some(ERROR_LOCK_VIOLATION | ERROR_IO_PENDING) => Ok(false),
-            _ => Err(error),
-        }
+        lock(&self.file, kind)
+    }
+}
+
+/// Takes the kernel's lock on any file, without waiting. `false`: somebody else has it.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    lock(file, LOCKFILE_EXCLUSIVE_LOCK)
+}
+
+fn lock(file: &File, kind: u32) -> io::Result<bool> {
+    let mut place = locked_byte();
+    let flags = kind | LOCKFILE_FAIL_IMMEDIATELY;
+    // SAFETY: the handle is open and the structure lives through the call.
+    let done = unsafe { LockFileEx(file.as_raw_handle(), flags, 0, 1, 0, &raw mut place) };
+    if done != 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match code(&error) {
+        Some(ERROR_LOCK_VIOLATION | ERROR_IO_PENDING) => Ok(false),
+        _ => Err(error),
     }
 }
 
