@@ -1,0 +1,67 @@
+//! The few acts that change a disk. Everything this crate writes goes through them, so that a test
+//! can fail or crash at every single one.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::sys;
+
+/// A disk, or what a test makes of one.
+pub(crate) trait Disk: fmt::Debug + Send + Sync {
+    /// Makes a directory and those above it, where they are missing.
+    fn make_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Makes a new file for this user alone. It is an error if there is one.
+    fn create(&self, path: &Path) -> io::Result<File>;
+    /// Adds bytes to the end of a file.
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()>;
+    /// Waits until a file's content is on the disk.
+    fn sync(&self, file: &File) -> io::Result<()>;
+    /// Waits until the names in a directory are on the disk.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Gives a file another name, in place of whatever has that name.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Cuts the end of a file off.
+    fn truncate(&self, file: &File, length: u64) -> io::Result<()>;
+}
+
+/// The disk of this machine.
+#[derive(Debug)]
+pub(crate) struct RealDisk;
+
+impl Disk for RealDisk {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        sys::make_dir(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        sys::create(path)
+    }
+
+    fn append(&self, mut file: &File, bytes: &[u8]) -> io::Result<()> {
+        file.write_all(bytes)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        sys::sync_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
+        file.set_len(length)
+    }
+}

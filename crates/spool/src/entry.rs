@@ -1,0 +1,83 @@
+//! The files of the staging directory, by their names.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use crate::record::parse_id;
+
+/// What a file in the staging directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// `{uuid}.json`: one record, dropped in by any program.
+    Single,
+    /// `{uuid}.jsonl`: many records, complete.
+    Sealed,
+    /// `{uuid}.jsonl.open`: many records, being written.
+    Open,
+}
+
+/// An entry's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Name {
+    pub(crate) id: Uuid,
+    pub(crate) kind: Kind,
+}
+
+impl Name {
+    /// The name of an entry; `None` for every other file.
+    pub(crate) fn parse(name: &OsStr) -> Option<Self> {
+        let (stem, ending) = name.to_str()?.split_once('.')?;
+        let kind = match ending {
+            "json" => Kind::Single,
+            "jsonl" => Kind::Sealed,
+            "jsonl.open" => Kind::Open,
+            _ => return None,
+        };
+        let id = parse_id(stem).ok()?;
+        // A UUID can be written in several ways; an entry's name only in one.
+        (id.to_string() == stem).then_some(Self { id, kind })
+    }
+
+    pub(crate) fn path_in(self, staging: &Path) -> PathBuf {
+        let ending = match self.kind {
+            Kind::Single => "json",
+            Kind::Sealed => "jsonl",
+            Kind::Open => "jsonl.open",
+        };
+        staging.join(format!("{}.{ending}", self.id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let id = Uuid::now_v7();
+        for kind in [Kind::Single, Kind::Sealed, Kind::Open] {
+            let name = Name { id, kind };
+            let path = name.path_in(Path::new("/s"));
+            assert_eq!(Name::parse(path.file_name().unwrap()), Some(name));
+        }
+    }
+
+    #[test]
+    fn other_files_are_not_entries() {
+        for name in [
+            "",
+            ".consolidation.lock",
+            "x.json",
+            "01890a5d-ac96-774b-bcce-b302099a8057",
+            "01890a5d-ac96-774b-bcce-b302099a8057.tmp",
+            "01890A5D-AC96-774B-BCCE-B302099A8057.json",
+            "01890a5dac96774bbcceb302099a8057.json",
+            "936da01f-9abd-4d9d-80c7-02af85c822a8.json",
+            ".01890a5d-ac96-774b-bcce-b302099a8057.json.tmp",
+        ] {
+            assert_eq!(Name::parse(OsStr::new(name)), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What can go wrong, said so that a person can act on it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why something could not be staged, consolidated or delivered.
+///
+/// After an error of [`Staging::stage`](crate::Staging::stage) it is unknown whether the record is
+/// on the disk: stage the same record again, its id keeps it from being counted twice.
+#[derive(Clone)]
+pub struct Error {
+    act: &'static str,
+    path: PathBuf,
+    source: Arc<io::Error>,
+}
+
+impl Error {
+    pub(crate) fn new(act: &'static str, path: &Path, source: io::Error) -> Self {
+        Self {
+            act,
+            path: path.to_owned(),
+            source: Arc::new(source),
+        }
+    }
+
+    /// The disk, or the user's share of it, is full.
+    pub fn is_full(&self) -> bool {
+        matches!(
+            self.source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    }
+
+    /// The disk can only be read.
+    pub fn is_read_only(&self) -> bool {
+        self.source.kind() == io::ErrorKind::ReadOnlyFilesystem
+    }
+
+    /// The file or directory that the error is about.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the system said.
+    pub fn io_error(&self) -> &io::Error {
+        &self.source
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.source.to_string();
+        let words = text
+            .split_once(" (os error")
+            .map_or(&*text, |(words, _)| words);
+        write!(
+            f,
+            "cannot {} {}: {}",
+            self.act,
+            self.path.display(),
+            words.to_lowercase()
+        )
+    }
+}
+
+/// The same text as `Display`: this is what people see when `main` returns an error.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
+}

@@ -1,0 +1,165 @@
+//! Lines of an entry: readable by `cat` and `jq`, each with a number and a checksum.
+//!
+//! ```text
+//! {"entry":"<uuid>","version":1,"crc":"xxxxxxxx"}              the first
+//! {"n":1,"id":"<uuid>","record":{..},"crc":"xxxxxxxx"}         one for each record, numbered from 1
+//! {"sealed":2,"crc":"xxxxxxxx"}                                the last: how many there are
+//! ```
+//!
+//! The checksum is the CRC-32 of everything before `,"crc"`, in eight hexadecimal digits.
+
+use std::io::Write as _;
+
+use uuid::Uuid;
+
+use crate::record::{Record, parse_id};
+
+/// What a reader must know of the format to go on.
+pub(crate) const VERSION: u32 = 1;
+/// `,"crc":"xxxxxxxx"}`
+const CHECKSUM_LENGTH: usize = 18;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Entry { id: Uuid, version: u32 },
+    Record { number: u64, record: Record },
+    Sealed { records: u64 },
+}
+
+/// Adds a line to a buffer.
+pub(crate) fn write_record(to: &mut Vec<u8>, number: u64, record: &Record) {
+    let id = record.id();
+    write(
+        to,
+        format_args!(r#"{{"n":{number},"id":"{id}","record":{}"#, record.json()),
+    );
+}
+
+pub(crate) fn write_entry(to: &mut Vec<u8>, id: Uuid) {
+    write(to, format_args!(r#"{{"entry":"{id}","version":{VERSION}"#));
+}
+
+pub(crate) fn write_sealed(to: &mut Vec<u8>, records: u64) {
+    write(to, format_args!(r#"{{"sealed":{records}"#));
+}
+
+fn write(to: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    let start = to.len();
+    // Writing to memory does not fail.
+    let _ = to.write_fmt(text);
+    let checksum = crc32fast::hash(&to[start..]);
+    let _ = to.write_fmt(format_args!(",\"crc\":\"{checksum:08x}\"}}\n"));
+}
+
+/// Reads a line without its end, or says what is wrong with it.
+pub(crate) fn read(line: &[u8]) -> Result<Line, &'static str> {
+    let (text, checksum) = line
+        .split_at_checked(line.len().wrapping_sub(CHECKSUM_LENGTH))
+        .ok_or("it is too short")?;
+    let expected = checksum
+        .strip_prefix(b",\"crc\":\"")
+        .and_then(|rest| rest.strip_suffix(b"\"}"))
+        .and_then(|digits| std::str::from_utf8(digits).ok())
+        .and_then(|digits| u32::from_str_radix(digits, 16).ok())
+        .ok_or("it has no checksum")?;
+    if crc32fast::hash(text) != expected {
+        return Err("its checksum does not match");
+    }
+    let text = std::str::from_utf8(text).map_err(|_| "it is not UTF-8")?;
+    parse(text).ok_or("it is none of ours")
+}
+
+/// What we wrote ourselves needs no JSON parser.
+fn parse(text: &str) -> Option<Line> {
+    if let Some(rest) = text.strip_prefix(r#"{"n":"#) {
+        let (number, rest) = rest.split_once(r#","id":""#)?;
+        let (id, json) = rest.split_once(r#"","record":"#)?;
+        return Some(Line::Record {
+            number: number.parse().ok()?,
+            record: Record::trusted(parse_id(id).ok()?, json.to_owned()),
+        });
+    }
+    if let Some(records) = text.strip_prefix(r#"{"sealed":"#) {
+        return Some(Line::Sealed {
+            records: records.parse().ok()?,
+        });
+    }
+    let rest = text.strip_prefix(r#"{"entry":""#)?;
+    let (id, version) = rest.split_once(r#"","version":"#)?;
+    Some(Line::Entry {
+        id: parse_id(id).ok()?,
+        version: version.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines() -> (Vec<u8>, [Line; 3]) {
+        let id = Uuid::now_v7();
+        let record = Record::parse(r#"{"a":"}\",\"crc\":\"00000000\"}","é":1}"#).unwrap();
+        let mut bytes = Vec::new();
+        write_entry(&mut bytes, id);
+        write_record(&mut bytes, 1, &record);
+        write_sealed(&mut bytes, 1);
+        let lines = [
+            Line::Entry {
+                id,
+                version: VERSION,
+            },
+            Line::Record { number: 1, record },
+            Line::Sealed { records: 1 },
+        ];
+        (bytes, lines)
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_is_json_to_everyone() {
+        let (bytes, expected) = lines();
+        let text = String::from_utf8(bytes).unwrap();
+        let read: Vec<_> = text
+            .lines()
+            .map(|line| read(line.as_bytes()).unwrap())
+            .collect();
+        assert_eq!(read, expected);
+        for line in text.lines() {
+            let value: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert_eq!(value["crc"].as_str().map(str::len), Some(8));
+        }
+    }
+
+    #[test]
+    fn no_flipped_bit_goes_unnoticed() {
+        let (bytes, _) = lines();
+        for line in bytes
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
+            for at in 0..line.len() {
+                for bit in 0..8 {
+                    let mut flipped = line.to_vec();
+                    flipped[at] ^= 1 << bit;
+                    let same = read(&flipped).is_ok();
+                    // The digits of the checksum may be written in capitals.
+                    let capital = flipped.eq_ignore_ascii_case(line);
+                    assert!(!same || capital, "bit {bit} of byte {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_beginning_of_a_line_passes_for_one() {
+        let (bytes, _) = lines();
+        for line in bytes
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
+            for end in 0..line.len() {
+                assert!(read(&line[..end]).is_err(), "{end}");
+            }
+        }
+    }
+}

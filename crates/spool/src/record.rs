@@ -1,0 +1,205 @@
+//! One unit of what is staged: a JSON object with an id.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use uuid::{Uuid, Version};
+
+/// A JSON object with an `id`, kept as the text it came in: unknown fields, the order of fields,
+/// Unicode and numbers of any size survive.
+///
+/// ```
+/// use spool::Record;
+///
+/// let record = Record::parse(r#"{ "tokens": 12345678901234567890123 }"#)?;
+/// assert!(record.json().starts_with(r#"{"id":""#)); // it had none and was given one
+/// assert!(record.json().ends_with(r#","tokens":12345678901234567890123}"#));
+/// assert_eq!(Record::parse(record.json())?, record);
+/// # Ok::<(), spool::BadRecord>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    id: Uuid,
+    /// One line: no white space outside of strings.
+    json: String,
+}
+
+/// Why a text is no record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRecord(String);
+
+impl Record {
+    /// Reads a record. One without an id is given a new one.
+    pub fn parse(json: &str) -> Result<Self, BadRecord> {
+        Self::parse_or(json, Uuid::now_v7)
+    }
+
+    /// Reads a record. One without an id takes this one, such as that in its file's name.
+    pub fn parse_with_id(json: &str, id: Uuid) -> Result<Self, BadRecord> {
+        Self::parse_or(json, || id)
+    }
+
+    fn parse_or(json: &str, id: impl FnOnce() -> Uuid) -> Result<Self, BadRecord> {
+        let found: Object = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
+        let mut json = without_space(json);
+        let id = match found.id {
+            Some(text) => parse_id(&text)?,
+            None => {
+                let id = id();
+                let comma = if found.is_empty { "" } else { "," };
+                json.insert_str(1, &format!(r#""id":"{id}"{comma}"#));
+                id
+            }
+        };
+        Ok(Self { id, json })
+    }
+
+    /// A record that was checked when it was staged.
+    pub(crate) fn trusted(id: Uuid, json: String) -> Self {
+        Self { id, json }
+    }
+
+    /// What tells it from every other record.
+    pub fn id(&self) -> Uuid {
+        self.id
+    }
+
+    /// Its text, on one line.
+    pub fn json(&self) -> &str {
+        &self.json
+    }
+}
+
+/// Reads the id of a record or of a file: a UUID of version 7, so that ids sort by time.
+pub(crate) fn parse_id(text: &str) -> Result<Uuid, BadRecord> {
+    match Uuid::try_parse(text) {
+        Ok(id) if id.get_version() == Some(Version::SortRand) => Ok(id),
+        Ok(_) => Err(bad(format!("its id {text:?} is not a UUID of version 7"))),
+        Err(_) => Err(bad(format!("its id {text:?} is not a UUID"))),
+    }
+}
+
+fn bad(why: impl Into<String>) -> BadRecord {
+    BadRecord(why.into())
+}
+
+/// Removes white space between the tokens of valid JSON.
+fn without_space(json: &str) -> String {
+    let mut kept = String::with_capacity(json.len());
+    let (mut in_string, mut escaped) = (false, false);
+    for char in json.chars() {
+        if in_string {
+            in_string = escaped || char != '"';
+            escaped = !escaped && char == '\\';
+        } else if char.is_ascii_whitespace() {
+            continue;
+        } else {
+            in_string = char == '"';
+        }
+        kept.push(char);
+    }
+    kept
+}
+
+/// What must be known of an object. An id that appears twice is no id.
+struct Object {
+    id: Option<String>,
+    is_empty: bool,
+}
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
+                let mut object = Object {
+                    id: None,
+                    is_empty: true,
+                };
+                while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+                    object.is_empty = false;
+                    if name != "id" {
+                        map.next_value::<IgnoredAny>()?;
+                    } else if object.id.replace(map.next_value()?).is_some() {
+                        return Err(serde::de::Error::duplicate_field("id"));
+                    }
+                }
+                Ok(object)
+            }
+        }
+
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+impl fmt::Display for BadRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not a record: {}", self.0)
+    }
+}
+
+impl std::error::Error for BadRecord {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+    #[test]
+    fn what_a_record_says_survives_to_the_digit() {
+        let text = format!(
+            "{{ \"id\" : \"{ID}\",\r\n\t\"n\": 1e400, \"text\": \" a \\\" b\\\\\", \"é\": [ 1.10, {{ }} ] }}\n"
+        );
+        let record = Record::parse(&text).unwrap();
+        assert_eq!(record.id().to_string(), ID);
+        let expected = format!(r#"{{"id":"{ID}","n":1e400,"text":" a \" b\\","é":[1.10,{{}}]}}"#);
+        assert_eq!(record.json(), expected);
+        assert!(!record.json().contains('\n'));
+    }
+
+    #[test]
+    fn a_record_without_an_id_takes_the_one_it_is_given() {
+        let id = Uuid::try_parse(ID).unwrap();
+        let given = |text| Record::parse_with_id(text, id).unwrap().json().to_owned();
+        assert_eq!(given("{}"), format!(r#"{{"id":"{ID}"}}"#));
+        assert_eq!(
+            given(r#"{"a":{"id":"x"}}"#),
+            format!(r#"{{"id":"{ID}","a":{{"id":"x"}}}}"#)
+        );
+        let own = Uuid::now_v7();
+        let record = Record::parse_with_id(&format!(r#"{{"id":"{own}"}}"#), id).unwrap();
+        assert_eq!(record.id(), own, "its own id goes first");
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused_with_the_reason() {
+        for (text, why) in [
+            ("", "EOF"),
+            ("[]", "a JSON object"),
+            ("{} {}", "trailing characters"),
+            (r#"{"id":7}"#, "expected a string"),
+            (r#"{"id":"x"}"#, "is not a UUID"),
+            (
+                r#"{"id":"936da01f-9abd-4d9d-80c7-02af85c822a8"}"#,
+                "version 7",
+            ),
+            (
+                r#"{"id":"01890a5d-ac96-774b-bcce-b302099a8057","id":"01890a5d-ac96-774b-bcce-b302099a8057"}"#,
+                "duplicate field",
+            ),
+            ("{\"a\":\"\n\"}", "control character"),
+        ] {
+            let error = Record::parse(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Staging: records are on the disk before anyone is told so, and many producers share one sync.
+
+mod commit;
+mod open_entry;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::disk::{Disk, RealDisk};
+use crate::error::Error;
+use crate::record::Record;
+use commit::Commit;
+use open_entry::OpenEntry;
+
+/// When an entry is sealed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+    /// After its first record.
+    pub(crate) age: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            records: 64 * 1024,
+            bytes: 16 << 20,
+            age: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What a record that was staged survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// A power failure: data and name are on the disk when `stage` returns.
+    Power,
+    /// The end of this process, however it ends: the record is with the kernel when `stage`
+    /// returns, and on the disk a few milliseconds later.
+    Process,
+}
+
+/// How soon the disk follows what was staged for [`Durability::Process`].
+const SYNC_WITHIN: Duration = Duration::from_millis(5);
+
+/// The way into a staging directory. Any number of threads may stage at once.
+///
+/// ```
+/// use spool::{Durability, Record, Staging};
+///
+/// let dir = tempfile::tempdir()?;
+/// let staging = Staging::open(dir.path())?;
+/// let record = Record::parse(r#"{"model":"llama3","tokens":42}"#)?;
+/// staging.stage(&record, Durability::Power)?; // now it is safe
+/// staging.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Staging {
+    shared: Arc<Shared>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    limits: Limits,
+    state: Mutex<State>,
+    /// Wakes the keeper.
+    keeper: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entry: Option<OpenEntry>,
+    /// Those who wait for the next sync.
+    next: Arc<Commit>,
+    /// Somebody is syncing.
+    is_syncing: bool,
+    /// Since when something that the kernel has is not on the disk.
+    unsynced: Option<Instant>,
+    is_closed: bool,
+}
+
+impl Staging {
+    /// Opens a staging directory, which is made if need be.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_on(Arc::new(RealDisk), dir.as_ref(), Limits::default())
+    }
+
+    pub(crate) fn open_on(disk: Arc<dyn Disk>, dir: &Path, limits: Limits) -> Result<Self, Error> {
+        let failed = |error| Error::new("make", dir, error);
+        disk.make_dir(dir).map_err(failed)?;
+        if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
+            disk.sync_dir(above).map_err(failed)?;
+        }
+        let shared = Arc::new(Shared {
+            disk,
+            dir: dir.to_owned(),
+            limits,
+            state: Mutex::default(),
+            keeper: Condvar::new(),
+        });
+        let kept = Arc::clone(&shared);
+        let keeper = thread::Builder::new()
+            .name("spool-keeper".to_owned())
+            .spawn(move || kept.keep())
+            .map_err(|error| Error::new("start a thread for", dir, error))?;
+        Ok(Self {
+            shared,
+            keeper: Some(keeper),
+        })
+    }
+
+    /// Stages a record. When this returns it is as safe as was asked for.
+    ///
+    /// After an error it is unknown whether the record is there: stage it again.
+    pub fn stage(&self, record: &Record, durability: Durability) -> Result<(), Error> {
+        match durability {
+            Durability::Power => self.shared.stage_for_power(record),
+            Durability::Process => self.shared.stage_for_process(record),
+        }
+    }
+
+    /// Seals what is open, so that it can be consolidated at once.
+    pub fn seal(&self) -> Result<(), Error> {
+        self.shared.seal(self.shared.lock()).1
+    }
+
+    /// Seals what is open and reports whether everything went well. Dropping does the same without
+    /// the report.
+    pub fn close(mut self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        let Some(keeper) = self.keeper.take() else {
+            return Ok(());
+        };
+        self.shared.lock().is_closed = true;
+        self.shared.keeper.notify_all();
+        let _ = keeper.join();
+        self.seal()
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::warn!(%error, "closing the staging directory");
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stage_for_power(&self, record: &Record) -> Result<(), Error> {
+        let mut state = self.lock();
+        self.add(&mut state, record)?;
+        let commit = Arc::clone(&state.next);
+        loop {
+            if let Some(outcome) = commit.outcome() {
+                return outcome;
+            }
+            // Somebody has taken it to the disk, or is still busy with the one before: the time in
+            // which the records of the next one gather.
+            if state.is_syncing || !Arc::ptr_eq(&commit, &state.next) {
+                state = commit.wait(state);
+            } else {
+                state = self.sync(state);
+                state = self.seal_if_full(state);
+            }
+        }
+    }
+
+    fn stage_for_process(&self, record: &Record) -> Result<(), Error> {
+        let mut state = self.lock();
+        self.add(&mut state, record)?;
+        let Some(entry) = &mut state.entry else {
+            return Ok(());
+        };
+        if let Err(error) = entry.write(&*self.disk) {
+            state.abandon(&error);
+            return Err(error);
+        }
+        if state.unsynced.is_none() {
+            state.unsynced = Some(Instant::now());
+            self.keeper.notify_all();
+        }
+        drop(self.seal_if_full(state));
+        Ok(())
+    }
+
+    /// Adds a record to the open entry, or to a new one.
+    fn add(&self, state: &mut State, record: &Record) -> Result<(), Error> {
+        if state.entry.is_none() {
+            state.entry = Some(OpenEntry::create(&*self.disk, &self.dir)?);
+            self.keeper.notify_all();
+        }
+        if let Some(entry) = &mut state.entry {
+            entry.add(record);
+        }
+        Ok(())
+    }
+
+    /// Puts everything that was added so far on the disk, and tells those who wait for it.
+    fn sync<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let Some(entry) = &mut state.entry else {
+            return state;
+        };
+        if let Err(error) = entry.write(&*self.disk) {
+            state.abandon(&error);
+            return state;
+        }
+        let (file, path) = (entry.file(), entry.path().to_owned());
+        let is_named = std::mem::replace(&mut entry.is_named, true);
+        let commit = std::mem::take(&mut state.next);
+        state.unsynced = None;
+        state.is_syncing = true;
+        drop(state);
+        let mut synced = self
+            .disk
+            .sync(&file)
+            .map_err(|error| Error::new("sync", &path, error));
+        if synced.is_ok() && !is_named {
+            synced = self
+                .disk
+                .sync_dir(&self.dir)
+                .map_err(|error| Error::new("sync", &self.dir, error));
+        }
+        let mut state = self.lock();
+        state.is_syncing = false;
+        let is_same = state
+            .entry
+            .as_ref()
+            .is_some_and(|entry| entry.path() == path);
+        if let Err(error) = &synced
+            && is_same
+        {
+            // What the disk has of this file is unknown from here on.
+            state.abandon(error);
+        }
+        commit.settle(synced);
+        // One of those who came meanwhile syncs next.
+        state.next.wake_one();
+        self.keeper.notify_all();
+        state
+    }
+
+    fn seal_if_full<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let is_full = state.entry.as_ref().is_some_and(|entry| {
+            entry.records >= self.limits.records || entry.bytes >= self.limits.bytes
+        });
+        if is_full {
+            self.seal_and_warn(state)
+        } else {
+            state
+        }
+    }
+
+    fn seal_and_warn<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let (state, sealed) = self.seal(state);
+        if let Err(error) = sealed {
+            tracing::warn!(%error, "an entry stays open until it is recovered");
+        }
+        state
+    }
+
+    /// Seals the open entry, if there is one. Those who wait for it are told how that went.
+    fn seal<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+    ) -> (MutexGuard<'a, State>, Result<(), Error>) {
+        while state.is_syncing {
+            let next = Arc::clone(&state.next);
+            state = next.wait(state);
+        }
+        let Some(entry) = state.entry.take() else {
+            return (state, Ok(()));
+        };
+        let commit = std::mem::take(&mut state.next);
+        state.unsynced = None;
+        // Others may begin a new entry meanwhile.
+        drop(state);
+        let sealed = entry.seal(&*self.disk, &self.dir);
+        let state = self.lock();
+        commit.settle(sealed.clone());
+        (state, sealed)
+    }
+
+    /// Syncs what was staged for the process's end, and seals what has grown old.
+    fn keep(&self) {
+        let mut state = self.lock();
+        while !state.is_closed {
+            let now = Instant::now();
+            let sync_at = state.unsynced.map(|since| since + SYNC_WITHIN);
+            let entry = state.entry.as_ref();
+            let seal_at = entry.map(|entry| entry.first_record + self.limits.age);
+            if seal_at.is_some_and(|at| at <= now) {
+                state = self.seal_and_warn(state);
+                continue;
+            }
+            if sync_at.is_some_and(|at| at <= now) && !state.is_syncing {
+                state = self.sync(state);
+                continue;
+            }
+            let next = sync_at.into_iter().chain(seal_at).min();
+            let pause = next.map_or(Duration::from_secs(3600), |at| {
+                at.saturating_duration_since(now)
+                    .max(Duration::from_millis(1))
+            });
+            state = self
+                .keeper
+                .wait_timeout(state, pause)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+}
+
+impl State {
+    /// Gives the open entry up: its lock ends, and whoever recovers it keeps what is whole. Those
+    /// who wait for it are told that they cannot know.
+    fn abandon(&mut self, error: &Error) {
+        self.entry = None;
+        self.unsynced = None;
+        std::mem::take(&mut self.next).settle(Err(error.clone()));
+    }
+}

@@ -1,0 +1,105 @@
+//! The entry that is being written.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use uuid::Uuid;
+
+use crate::disk::Disk;
+use crate::entry::{Kind, Name};
+use crate::error::Error;
+use crate::line;
+use crate::record::Record;
+
+/// An entry that this process writes. Its lock is held while it exists: nobody else cuts, seals or
+/// renames it.
+#[derive(Debug)]
+pub(super) struct OpenEntry {
+    id: Uuid,
+    path: PathBuf,
+    /// Shared with whoever is syncing it.
+    file: Arc<File>,
+    /// Lines that are not yet with the kernel.
+    unwritten: Vec<u8>,
+    pub(super) records: u64,
+    pub(super) bytes: u64,
+    pub(super) first_record: Instant,
+    /// Its name is on the disk.
+    pub(super) is_named: bool,
+}
+
+impl OpenEntry {
+    pub(super) fn create(disk: &dyn Disk, staging: &Path) -> Result<Self, Error> {
+        let id = Uuid::now_v7();
+        let path = Name {
+            id,
+            kind: Kind::Open,
+        }
+        .path_in(staging);
+        let failed = |error| Error::new("create", &path, error);
+        let file = disk.create(&path).map_err(failed)?;
+        if !tenure::file::try_lock(&file).map_err(failed)? {
+            // Somebody else was quicker to look at a file that was just made.
+            return Err(failed(io::ErrorKind::ResourceBusy.into()));
+        }
+        let mut unwritten = Vec::with_capacity(4096);
+        line::write_entry(&mut unwritten, id);
+        Ok(Self {
+            id,
+            path,
+            file: Arc::new(file),
+            unwritten,
+            records: 0,
+            bytes: 0,
+            first_record: Instant::now(),
+            is_named: false,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
+    }
+
+    pub(super) fn add(&mut self, record: &Record) {
+        self.records += 1;
+        line::write_record(&mut self.unwritten, self.records, record);
+    }
+
+    /// Hands what was added to the kernel.
+    pub(super) fn write(&mut self, disk: &dyn Disk) -> Result<(), Error> {
+        if self.unwritten.is_empty() {
+            return Ok(());
+        }
+        disk.append(&self.file, &self.unwritten)
+            .map_err(|error| Error::new("write to", &self.path, error))?;
+        self.bytes += self.unwritten.len() as u64;
+        self.unwritten.clear();
+        Ok(())
+    }
+
+    /// Makes it complete: its last line says how many records it has, its name that it is sealed.
+    /// An entry without records is removed instead.
+    pub(super) fn seal(mut self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
+        let failed = |error| Error::new("seal", &self.path, error);
+        if self.records == 0 {
+            return disk.remove(&self.path).map_err(failed);
+        }
+        line::write_sealed(&mut self.unwritten, self.records);
+        disk.append(&self.file, &self.unwritten).map_err(failed)?;
+        disk.sync(&self.file).map_err(failed)?;
+        let sealed = Name {
+            id: self.id,
+            kind: Kind::Sealed,
+        };
+        disk.rename(&self.path, &sealed.path_in(staging))
+            .map_err(failed)?;
+        disk.sync_dir(staging).map_err(failed)
+    }
+}

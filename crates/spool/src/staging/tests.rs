@@ -1,0 +1,277 @@
+//! What is acknowledged is there.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::*;
+use crate::entry::{Kind, Name};
+use crate::line::{self, Line};
+
+/// Never by age.
+const SLOW: Limits = Limits {
+    records: 64 * 1024,
+    bytes: 16 << 20,
+    age: Duration::from_secs(3600),
+};
+
+/// Counts what is done to a real disk, and fails when told to.
+#[derive(Debug, Default)]
+struct Watched {
+    syncs: AtomicUsize,
+    full: AtomicBool,
+    broken: AtomicBool,
+}
+
+impl Watched {
+    fn room(&self) -> io::Result<()> {
+        if self.full.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+}
+
+impl Disk for Watched {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.make_dir(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        self.room()?;
+        RealDisk.create(path)
+    }
+
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+        if let Err(error) = self.room() {
+            // As a disk does that has a little room left.
+            RealDisk.append(file, &bytes[..bytes.len() / 2])?;
+            return Err(error);
+        }
+        RealDisk.append(file, bytes)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        if self.broken.load(Ordering::SeqCst) {
+            return Err(io::Error::other("input/output error"));
+        }
+        RealDisk.sync(file)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+
+    fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
+        RealDisk.truncate(file, length)
+    }
+}
+
+fn record(number: usize) -> Record {
+    Record::parse(&format!(r#"{{"number":{number}}}"#)).unwrap()
+}
+
+/// Every entry in a directory, by kind and id, with the good lines it has.
+fn entries(dir: &Path) -> BTreeMap<Name, Vec<Line>> {
+    let files = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+    files
+        .filter_map(|file| Some((Name::parse(&file.file_name())?, file.path())))
+        .map(|(name, path)| {
+            let bytes = std::fs::read(path).unwrap();
+            let lines = bytes.split(|byte| *byte == b'\n');
+            let good = lines.map_while(|line| line::read(line).ok()).collect();
+            (name, good)
+        })
+        .collect()
+}
+
+/// Checks that each entry is what its name says, and returns its records' texts.
+fn records(dir: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for (name, lines) in entries(dir) {
+        let mut count = 0;
+        for (place, line) in lines.iter().enumerate() {
+            match line {
+                Line::Entry { id, version } => {
+                    assert_eq!((*id, *version, place), (name.id, 1, 0));
+                }
+                Line::Record { number, record } => {
+                    count += 1;
+                    assert_eq!(*number, count, "numbers have no gap");
+                    all.push(record.json().to_owned());
+                }
+                Line::Sealed { records } => {
+                    assert_eq!((*records, place), (count, lines.len() - 1));
+                    assert_eq!(name.kind, Kind::Sealed);
+                }
+            }
+        }
+        let is_sealed = matches!(lines.last(), Some(Line::Sealed { .. }));
+        assert_eq!(is_sealed, name.kind == Kind::Sealed, "{name:?}");
+    }
+    all
+}
+
+#[test]
+fn a_record_is_in_the_file_when_stage_returns() {
+    let dir = tempfile::tempdir().unwrap();
+    for durability in [Durability::Power, Durability::Process] {
+        let staging = Staging::open_on(Arc::new(RealDisk), dir.path(), SLOW).unwrap();
+        for number in 0..5 {
+            let record = record(number);
+            staging.stage(&record, durability).unwrap();
+            assert!(records(dir.path()).contains(&record.json().to_owned()));
+        }
+        staging.close().unwrap();
+    }
+    assert_eq!(records(dir.path()).len(), 10);
+}
+
+#[test]
+fn what_is_closed_is_sealed_and_an_unused_directory_stays_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("a/_staging");
+    Staging::open(&place).unwrap().close().unwrap();
+    assert_eq!(entries(&place).len(), 0);
+    let staging = Staging::open(&place).unwrap();
+    staging.stage(&record(1), Durability::Power).unwrap();
+    drop(staging);
+    let kinds: Vec<_> = entries(&place).keys().map(|name| name.kind).collect();
+    assert_eq!(kinds, [Kind::Sealed]);
+}
+
+#[test]
+fn producers_share_syncs_and_each_record_is_there_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Arc::new(Watched::default());
+    let limits = Limits {
+        records: 100,
+        ..SLOW
+    };
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), limits).unwrap();
+    let (producers, each) = (16, 100);
+    thread::scope(|scope| {
+        for producer in 0..producers {
+            let staging = &staging;
+            scope.spawn(move || {
+                for number in 0..each {
+                    let durability = if number % 10 == 0 {
+                        Durability::Process
+                    } else {
+                        Durability::Power
+                    };
+                    let record = record(producer * each + number);
+                    staging.stage(&record, durability).unwrap();
+                }
+            });
+        }
+    });
+    staging.close().unwrap();
+    let mut staged = records(dir.path());
+    staged.sort();
+    staged.dedup();
+    assert_eq!(staged.len(), producers * each);
+    assert!(entries(dir.path()).len() >= producers * each / (100 + producers));
+    let syncs = disk.syncs.load(Ordering::SeqCst);
+    assert!(syncs < producers * each, "{syncs} syncs");
+}
+
+#[test]
+fn an_entry_is_sealed_when_it_is_full_or_old() {
+    let by_records = Limits { records: 3, ..SLOW };
+    let by_bytes = Limits { bytes: 500, ..SLOW };
+    let by_age = Limits {
+        age: Duration::from_millis(1),
+        ..SLOW
+    };
+    for limits in [by_records, by_bytes, by_age] {
+        let dir = tempfile::tempdir().unwrap();
+        let staging = Staging::open_on(Arc::new(RealDisk), dir.path(), limits).unwrap();
+        for durability in [Durability::Power, Durability::Process] {
+            for number in 0..6 {
+                staging.stage(&record(number), durability).unwrap();
+            }
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !entries(dir.path())
+            .keys()
+            .any(|name| name.kind == Kind::Sealed)
+        {
+            assert!(Instant::now() < deadline, "{limits:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+        staging.close().unwrap();
+        assert_eq!(records(dir.path()).len(), 12);
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_at_once_and_staging_resumes_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Arc::new(Watched::default());
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), SLOW).unwrap();
+    for durability in [Durability::Power, Durability::Process] {
+        let before = records(dir.path()).len();
+        staging.stage(&record(1), durability).unwrap();
+        disk.full.store(true, Ordering::SeqCst);
+        for _ in 0..3 {
+            let error = staging.stage(&record(2), durability).unwrap_err();
+            assert!(error.is_full(), "{error}");
+            assert!(error.to_string().contains(".jsonl.open: "), "{error}");
+        }
+        disk.full.store(false, Ordering::SeqCst);
+        staging.stage(&record(3), durability).unwrap();
+        // What was acknowledged is there; what was not ends in the middle of a line.
+        assert_eq!(records(dir.path()).len(), before + 2);
+    }
+}
+
+#[test]
+fn after_a_failed_sync_nothing_more_goes_into_that_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Arc::new(Watched::default());
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), SLOW).unwrap();
+    staging.stage(&record(1), Durability::Power).unwrap();
+    disk.broken.store(true, Ordering::SeqCst);
+    thread::scope(|scope| {
+        for number in 0..8 {
+            let staging = &staging;
+            scope.spawn(move || {
+                staging
+                    .stage(&record(number), Durability::Power)
+                    .unwrap_err();
+            });
+        }
+    });
+    let broken: Vec<_> = entries(dir.path()).into_keys().collect();
+    disk.broken.store(false, Ordering::SeqCst);
+    staging.stage(&record(9), Durability::Power).unwrap();
+    let after = entries(dir.path());
+    let new: Vec<_> = after.keys().filter(|name| !broken.contains(name)).collect();
+    assert_eq!(new.len(), 1);
+    assert_eq!(after[new[0]].len(), 2, "a first line and one record");
+}
+
+#[test]
+fn nobody_else_can_lock_an_entry_that_is_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let staging = Staging::open_on(Arc::new(RealDisk), dir.path(), SLOW).unwrap();
+    staging.stage(&record(1), Durability::Power).unwrap();
+    let name = *entries(dir.path()).keys().next().unwrap();
+    let open = || File::open(name.path_in(dir.path())).unwrap();
+    assert_eq!(name.kind, Kind::Open);
+    assert!(!tenure::file::try_lock(&open()).unwrap());
+    let file = open();
+    staging.close().unwrap();
+    assert!(tenure::file::try_lock(&file).unwrap());
+}

@@ -1,0 +1,26 @@
+//! Linux and macOS.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Makes a directory for this user alone.
+pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Makes a file for this user alone, which is written at its end.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    File::options()
+        .read(true)
+        .append(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+}
+
+/// Waits until the names in a directory are on the disk.
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
