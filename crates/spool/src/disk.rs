@@ -26,6 +26,11 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Cuts the end of a file off.
     fn truncate(&self, file: &File, length: u64) -> io::Result<()>;
+    /// Called before something is written in another way: the record of a lock. A test can crash
+    /// here, too.
+    fn before_record(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The disk of this machine.

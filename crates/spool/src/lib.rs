@@ -3,14 +3,25 @@
 //! Producers stage records on disk; one consolidator folds a fixed snapshot of them into batches;
 //! batches wait until an external API has accepted them.
 
+mod batch;
+mod consolidate;
+mod data_dir;
 mod disk;
 mod entry;
 mod error;
 mod line;
+mod quarantine;
 mod record;
+mod recover;
 mod staging;
+mod staging_lock;
 mod sys;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
 
+pub use batch::{Batch, Part};
+pub use consolidate::{Consolidated, Options, consolidate};
 pub use error::Error;
 pub use record::{BadRecord, Record};
 pub use staging::{Durability, Staging};
+pub use staging_lock::{LockError, LockRecord, StagingLock};

@@ -48,12 +48,27 @@ fn write(to: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let start = to.len();
     // Writing to memory does not fail.
     let _ = to.write_fmt(text);
+    add_checksum(to, start);
+}
+
+/// Ends a JSON object that has been begun with its checksum, and the line.
+pub(crate) fn with_checksum(mut text: Vec<u8>) -> Vec<u8> {
+    add_checksum(&mut text, 0);
+    text
+}
+
+fn add_checksum(to: &mut Vec<u8>, start: usize) {
     let checksum = crc32fast::hash(&to[start..]);
     let _ = to.write_fmt(format_args!(",\"crc\":\"{checksum:08x}\"}}\n"));
 }
 
 /// Reads a line without its end, or says what is wrong with it.
 pub(crate) fn read(line: &[u8]) -> Result<Line, &'static str> {
+    parse(checked(line)?).ok_or("it is none of ours")
+}
+
+/// What a line says before its checksum, if that matches.
+pub(crate) fn checked(line: &[u8]) -> Result<&str, &'static str> {
     let (text, checksum) = line
         .split_at_checked(line.len().wrapping_sub(CHECKSUM_LENGTH))
         .ok_or("it is too short")?;
@@ -66,8 +81,7 @@ pub(crate) fn read(line: &[u8]) -> Result<Line, &'static str> {
     if crc32fast::hash(text) != expected {
         return Err("its checksum does not match");
     }
-    let text = std::str::from_utf8(text).map_err(|_| "it is not UTF-8")?;
-    parse(text).ok_or("it is none of ours")
+    std::str::from_utf8(text).map_err(|_| "it is not UTF-8")
 }
 
 /// What we wrote ourselves needs no JSON parser.

@@ -55,6 +55,13 @@ impl Record {
         Ok(Self { id, json })
     }
 
+    /// Reads a record that was staged before: it has an id.
+    pub(crate) fn parse_stored(json: &str) -> Result<Self, BadRecord> {
+        let found: Object = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
+        let id = parse_id(&found.id.ok_or_else(|| bad("it has no id"))?)?;
+        Ok(Self::trusted(id, json.to_owned()))
+    }
+
     /// A record that was checked when it was staged.
     pub(crate) fn trusted(id: Uuid, json: String) -> Self {
         Self { id, json }

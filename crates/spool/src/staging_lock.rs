@@ -1,0 +1,291 @@
+//! One consolidator at a time.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::Value;
+use tenure::{Key, Store, Tenure};
+
+use crate::disk::{Disk, RealDisk};
+use crate::error::Error;
+
+const FILE: &str = ".consolidation.lock";
+const POD_NAME: &str = "pod_name";
+const CONSUMED: &str = "consumed_ids";
+const BATCH_SIZE: &str = "batch_size";
+const WRITTEN: &str = "written";
+
+/// Sole ownership of a staging directory.
+///
+/// Its record names the entries that are being consolidated. If the owner crashes, the next one
+/// takes the record over and finishes that same set before it begins another.
+///
+/// Dropping it lets go of the lock alone: file and record stay, as after a crash.
+///
+/// ```
+/// use spool::StagingLock;
+///
+/// let staging = tempfile::tempdir()?;
+/// let lock = StagingLock::acquire(staging.path(), "pod-1", &[])?;
+/// let refused = StagingLock::acquire(staging.path(), "pod-2", &[]).unwrap_err();
+/// assert!(refused.to_string().contains("in use by pod-1, pid "));
+/// lock.release_only()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the directory is let go as soon as the lock is dropped"]
+pub struct StagingLock {
+    tenure: Option<Tenure>,
+    disk: Arc<dyn Disk>,
+    staging: PathBuf,
+    path: PathBuf,
+    record: LockRecord,
+}
+
+/// What the owner of a staging directory says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockRecord {
+    /// Its process.
+    pub pid: u32,
+    /// Which of several machines or pods it is.
+    pub pod_name: String,
+    /// When it took the directory.
+    pub started_at: Option<SystemTime>,
+    /// The file names of the entries that are being consolidated.
+    pub consumed_ids: Vec<String>,
+    /// How many records go into a batch; frozen with the entries.
+    pub batch_size: Option<usize>,
+    /// All batches are on the disk: what remains is to delete the entries.
+    pub is_written: bool,
+}
+
+/// Why a staging directory could not be owned.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Somebody else consolidates it. Nothing was changed.
+    #[non_exhaustive]
+    InUse {
+        /// Its process, if it is proven.
+        pid: Option<u32>,
+        /// Its pod, if it says so.
+        pod_name: Option<String>,
+    },
+    /// The lock could not be taken for another reason.
+    Lock(tenure::Error),
+    /// An entry, or the lock's record, could not be read or written.
+    Disk(Error),
+}
+
+impl StagingLock {
+    /// Owns a staging directory, or says who does. `consumed_ids` are the entries that will be
+    /// consolidated, if they are known already. If a crashed owner had begun a set, that set is in
+    /// the record instead.
+    pub fn acquire(
+        staging: &Path,
+        pod_name: &str,
+        consumed_ids: &[String],
+    ) -> Result<Self, LockError> {
+        Self::acquire_on(Arc::new(RealDisk), staging, pod_name, consumed_ids)
+    }
+
+    pub(crate) fn acquire_on(
+        disk: Arc<dyn Disk>,
+        staging: &Path,
+        pod_name: &str,
+        consumed_ids: &[String],
+    ) -> Result<Self, LockError> {
+        let path = staging.join(FILE);
+        let key = Key::file(&path).map_err(LockError::Lock)?;
+        let tenure = Store::default()
+            .claim(&key)
+            .verb("consolidate")
+            .field(POD_NAME, pod_name)
+            .field(CONSUMED, Vec::from(consumed_ids))
+            .inherit(CONSUMED)
+            .inherit(BATCH_SIZE)
+            .inherit(WRITTEN)
+            .try_acquire()
+            .map_err(refused)?;
+        let record = LockRecord::of(&tenure);
+        Ok(Self {
+            tenure: Some(tenure),
+            disk,
+            staging: staging.to_owned(),
+            path,
+            record,
+        })
+    }
+
+    /// What others read about this owner.
+    pub fn record(&self) -> &LockRecord {
+        &self.record
+    }
+
+    /// The lock file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fixes what is consolidated, and how. On the disk when this returns.
+    pub(crate) fn freeze(
+        &mut self,
+        names: Vec<String>,
+        batch_size: usize,
+    ) -> Result<(), LockError> {
+        self.set(WRITTEN, false)?;
+        self.set(BATCH_SIZE, batch_size)?;
+        self.set(CONSUMED, names)?;
+        self.sync()
+    }
+
+    /// Notes that all batches are on the disk. On the disk when this returns.
+    pub(crate) fn mark_written(&mut self) -> Result<(), LockError> {
+        self.set(WRITTEN, true)?;
+        self.sync()
+    }
+
+    /// Deletes exactly the consumed entries. Missing ones are no error; if one cannot be deleted,
+    /// the record stays as it is, and the next owner goes on.
+    pub(crate) fn clean_up(&mut self) -> Result<(), LockError> {
+        for name in &self.record.consumed_ids {
+            let path = self.staging.join(name);
+            match self.disk.remove(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(LockError::Disk(Error::new("delete", &path, error)));
+                }
+                _ => {}
+            }
+        }
+        self.sync_staging()?;
+        // Only now: a name that came back with the power would otherwise be taken for a new entry.
+        self.set(CONSUMED, Vec::<String>::new())
+    }
+
+    /// Success: deletes the consumed entries and the lock.
+    pub fn release_with_cleanup(mut self) -> Result<(), LockError> {
+        self.clean_up()?;
+        self.release()
+    }
+
+    /// Failure: removes the lock and leaves the entries. The next owner begins anew.
+    pub fn release_only(mut self) -> Result<(), LockError> {
+        self.release()
+    }
+
+    fn release(&mut self) -> Result<(), LockError> {
+        self.about_to_write()?;
+        match self.tenure.take() {
+            Some(tenure) => tenure.release().map_err(LockError::Lock),
+            None => Ok(()),
+        }
+    }
+
+    fn about_to_write(&self) -> Result<(), LockError> {
+        self.disk
+            .before_record()
+            .map_err(|error| LockError::Disk(Error::new("write", &self.path, error)))
+    }
+
+    fn set(&mut self, name: &str, value: impl Into<Value>) -> Result<(), LockError> {
+        self.about_to_write()?;
+        if let Some(tenure) = &mut self.tenure {
+            tenure.set_field(name, value).map_err(LockError::Lock)?;
+            self.record = LockRecord::of(tenure);
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), LockError> {
+        self.about_to_write()?;
+        if let Some(tenure) = &self.tenure {
+            tenure.sync_record().map_err(LockError::Lock)?;
+        }
+        self.sync_staging()
+    }
+
+    fn sync_staging(&self) -> Result<(), LockError> {
+        self.disk
+            .sync_dir(&self.staging)
+            .map_err(|error| LockError::Disk(Error::new("sync", &self.staging, error)))
+    }
+}
+
+impl Drop for StagingLock {
+    fn drop(&mut self) {
+        if let Some(tenure) = self.tenure.take()
+            && let Err(error) = tenure.leave()
+        {
+            tracing::warn!(%error, "letting go of a staging directory");
+        }
+    }
+}
+
+impl LockRecord {
+    fn of(tenure: &Tenure) -> Self {
+        let record = tenure.record();
+        let number = |name| {
+            let value = record.field(name)?.as_u64()?;
+            usize::try_from(value).ok()
+        };
+        let names = record.field(CONSUMED).and_then(Value::as_array);
+        Self {
+            pid: record.pid(),
+            pod_name: text(record.field(POD_NAME)).unwrap_or_default(),
+            started_at: record.started_at(),
+            consumed_ids: names
+                .into_iter()
+                .flatten()
+                .filter_map(|name| text(Some(name)))
+                .collect(),
+            batch_size: number(BATCH_SIZE),
+            is_written: record.field(WRITTEN).and_then(Value::as_bool) == Some(true),
+        }
+    }
+}
+
+fn text(value: Option<&Value>) -> Option<String> {
+    value?.as_str().map(str::to_owned)
+}
+
+fn refused(error: tenure::Error) -> LockError {
+    match error.holder() {
+        Some(holder) => LockError::InUse {
+            pid: holder.pid(),
+            pod_name: holder
+                .record()
+                .and_then(|record| text(record.field(POD_NAME))),
+        },
+        None => LockError::Lock(error),
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse { pid, pod_name } => {
+                let pod = pod_name.as_deref().unwrap_or("an unknown pod");
+                match pid {
+                    Some(pid) => write!(f, "the staging directory is in use by {pod}, pid {pid}"),
+                    None => write!(f, "the staging directory is in use by {pod}"),
+                }
+            }
+            Self::Lock(error) => error.fmt(f),
+            Self::Disk(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LockError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::InUse { .. } => None,
+            Self::Lock(error) => Some(error),
+            Self::Disk(error) => Some(error),
+        }
+    }
+}

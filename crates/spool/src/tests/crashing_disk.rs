@@ -1,0 +1,238 @@
+//! A disk that crashes at an act of one's choice, and may forget what was not synced.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use tempfile::TempDir;
+
+use crate::disk::{Disk, RealDisk};
+
+/// What happens at the crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Crash {
+    /// The process ends before the act.
+    Before,
+    /// The process ends right after it; of what is written, half.
+    After,
+    /// The power fails before the act: what was not synced never happened.
+    Power,
+}
+
+#[derive(Debug)]
+pub(super) struct CrashingDisk {
+    crash: Crash,
+    state: Mutex<State>,
+    /// Where files go that were removed: the power may fail before that is true.
+    graveyard: TempDir,
+}
+
+#[derive(Debug)]
+struct State {
+    acts_left: usize,
+    crashed: bool,
+    /// What to do to be back at the last sync, by what was not synced.
+    undo: Vec<(Unsynced, Undo)>,
+    paths: HashMap<u64, PathBuf>,
+    buried: usize,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Unsynced {
+    Content(u64),
+    Names(PathBuf),
+}
+
+#[derive(Debug)]
+enum Undo {
+    Remove(PathBuf),
+    Rename(PathBuf, PathBuf),
+    Content(u64, Vec<u8>),
+}
+
+impl CrashingDisk {
+    /// Crashes at the act with this number, counted from 0.
+    pub(super) fn new(crash: Crash, at: usize) -> Self {
+        Self {
+            crash,
+            state: Mutex::new(State {
+                acts_left: at,
+                crashed: false,
+                undo: Vec::new(),
+                paths: HashMap::new(),
+                buried: 0,
+            }),
+            graveyard: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(super) fn has_crashed(&self) -> bool {
+        self.state.lock().unwrap().crashed
+    }
+
+    /// Does an act, unless the time for the crash has come.
+    fn act<T>(&self, act: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.state.lock().unwrap();
+        if state.crashed {
+            return Err(crashed());
+        }
+        if state.acts_left > 0 {
+            state.acts_left -= 1;
+            return act(&mut state);
+        }
+        state.crashed = true;
+        match self.crash {
+            Crash::Before => {}
+            Crash::After => drop(act(&mut state)),
+            Crash::Power => {
+                let undo = std::mem::take(&mut state.undo);
+                for (_, undo) in undo.into_iter().rev() {
+                    undo.apply(&state.paths);
+                }
+            }
+        }
+        Err(crashed())
+    }
+
+    /// Keeps a copy of what is about to go.
+    fn bury(&self, state: &mut State, path: &Path) -> io::Result<()> {
+        state.buried += 1;
+        let grave = self.graveyard.path().join(state.buried.to_string());
+        fs::copy(path, &grave)?;
+        let back = Undo::Rename(grave, path.to_owned());
+        state.undo.push((parent(path), back));
+        Ok(())
+    }
+
+    fn is_last(&self, state: &State) -> bool {
+        state.crashed && self.crash == Crash::After
+    }
+}
+
+impl Undo {
+    fn apply(self, paths: &HashMap<u64, PathBuf>) {
+        match self {
+            Self::Remove(path) => drop(fs::remove_file(path)),
+            Self::Rename(from, to) => fs::rename(from, to).unwrap(),
+            Self::Content(id, bytes) => {
+                if let Some(path) = paths.get(&id).filter(|path| path.exists()) {
+                    fs::write(path, bytes).unwrap();
+                }
+            }
+        }
+    }
+}
+
+fn crashed() -> io::Error {
+    io::Error::other("crashed")
+}
+
+fn id_of(file: &File) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(file.metadata()?.ino())
+}
+
+fn parent(path: &Path) -> Unsynced {
+    Unsynced::Names(path.parent().unwrap().to_owned())
+}
+
+/// The path of a file that was opened in another way.
+fn path_of(file: &File) -> PathBuf {
+    use std::os::fd::AsRawFd;
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
+}
+
+impl Disk for CrashingDisk {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.make_dir(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        self.act(|state| {
+            let file = RealDisk.create(path)?;
+            state
+                .undo
+                .push((parent(path), Undo::Remove(path.to_owned())));
+            state.paths.insert(id_of(&file)?, path.to_owned());
+            Ok(file)
+        })
+    }
+
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+        self.act(|state| {
+            let id = id_of(file)?;
+            let path = state.paths.entry(id).or_insert_with(|| path_of(file));
+            let before = fs::read(path)?;
+            state
+                .undo
+                .push((Unsynced::Content(id), Undo::Content(id, before)));
+            let length = if self.is_last(state) {
+                bytes.len() / 2
+            } else {
+                bytes.len()
+            };
+            RealDisk.append(file, &bytes[..length])
+        })
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        self.act(|state| {
+            let id = id_of(file)?;
+            state
+                .undo
+                .retain(|(what, _)| *what != Unsynced::Content(id));
+            Ok(())
+        })
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.act(|state| {
+            let names = Unsynced::Names(dir.to_owned());
+            state.undo.retain(|(what, _)| *what != names);
+            Ok(())
+        })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.act(|state| {
+            if to.exists() {
+                self.bury(state, to)?;
+            }
+            RealDisk.rename(from, to)?;
+            let back = Undo::Rename(to.to_owned(), from.to_owned());
+            state.undo.push((parent(to), back));
+            for path in state.paths.values_mut().filter(|path| *path == from) {
+                *path = to.to_owned();
+            }
+            Ok(())
+        })
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.act(|state| {
+            if !path.exists() {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            self.bury(state, path)?;
+            RealDisk.remove(path)
+        })
+    }
+
+    fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
+        self.act(|state| {
+            let id = id_of(file)?;
+            let path = state.paths.entry(id).or_insert_with(|| path_of(file));
+            let before = fs::read(path)?;
+            state
+                .undo
+                .push((Unsynced::Content(id), Undo::Content(id, before)));
+            RealDisk.truncate(file, length)
+        })
+    }
+
+    fn before_record(&self) -> io::Result<()> {
+        self.act(|_| Ok(()))
+    }
+}

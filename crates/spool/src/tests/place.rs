@@ -1,0 +1,115 @@
+//! A data directory of one test's own, and what is in it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::batch::Batch;
+use crate::data_dir::DataDir;
+use crate::disk::RealDisk;
+use crate::line;
+use crate::record::Record;
+
+pub(super) struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    pub(super) fn new() -> Self {
+        let place = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        place.data().make(&RealDisk).unwrap();
+        place
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(super) fn data(&self) -> DataDir {
+        DataDir::new(self.path())
+    }
+
+    fn staged(&self, ending: &str) -> PathBuf {
+        let name = format!("{}.{ending}", Uuid::now_v7());
+        self.data().staging.join(name)
+    }
+
+    /// An entry with so many records; `sealed` or left open by a writer that is gone.
+    pub(super) fn entry(&self, records: usize, sealed: bool) -> Vec<Record> {
+        let id = Uuid::now_v7();
+        let ending = if sealed { "jsonl" } else { "jsonl.open" };
+        let path = self.data().staging.join(format!("{id}.{ending}"));
+        let records: Vec<_> = (0..records).map(|_| record()).collect();
+        let mut bytes = Vec::new();
+        line::write_entry(&mut bytes, id);
+        for (place, record) in records.iter().enumerate() {
+            line::write_record(&mut bytes, place as u64 + 1, record);
+        }
+        if sealed {
+            line::write_sealed(&mut bytes, records.len() as u64);
+        } else {
+            bytes.extend(br#"{"n":99,"id":"01890a5d"#);
+        }
+        fs::write(path, bytes).unwrap();
+        records
+    }
+
+    /// A file with one record, as any program may drop one in.
+    pub(super) fn single(&self) -> Record {
+        let record = record();
+        fs::write(self.staged("json"), record.json()).unwrap();
+        record
+    }
+
+    pub(super) fn junk(&self, ending: &str, content: &str) {
+        fs::write(self.staged(ending), content).unwrap();
+    }
+
+    /// How often each record is in a batch, wherever the batch is.
+    pub(super) fn batched(&self) -> BTreeMap<Uuid, usize> {
+        let mut counts = BTreeMap::new();
+        let data = self.data();
+        for dir in [&data.spool, &data.sent] {
+            for name in names(dir) {
+                if name.starts_with('.') {
+                    continue; // Half of a file, which nobody reads.
+                }
+                let bytes = fs::read(dir.join(&name)).unwrap();
+                let batch = Batch::decode(&bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
+                assert_eq!(batch.file_name(), name);
+                for record in batch.records() {
+                    *counts.entry(record.id()).or_default() += 1;
+                }
+            }
+        }
+        counts
+    }
+
+    /// What a deliverer does that finds everything accepted.
+    pub(super) fn deliver_all(&self) {
+        let data = self.data();
+        for name in names(&data.spool) {
+            if !name.starts_with('.') {
+                fs::rename(data.spool.join(&name), data.sent.join(&name)).unwrap();
+            }
+        }
+    }
+}
+
+pub(super) fn record() -> Record {
+    Record::parse(r#"{"tokens":1}"#).unwrap()
+}
+
+pub(super) fn names(dir: &Path) -> Vec<String> {
+    let files = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let mut names: Vec<_> = files
+        .map(|file| file.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
