@@ -140,9 +140,11 @@ fn key_of(ids: impl Iterator<Item = Uuid>) -> String {
         hash.update(id.to_string().as_bytes());
         hash.update(b"\n");
     }
-    hash.finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
+    let digits = b"0123456789abcdef";
+    let bytes = hash.finalize();
+    let halves = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    halves
+        .map(|half| char::from(digits[usize::from(half)]))
         .collect()
 }
 

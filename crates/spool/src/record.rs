@@ -43,15 +43,13 @@ impl Record {
     fn parse_or(json: &str, id: impl FnOnce() -> Uuid) -> Result<Self, BadRecord> {
         let found: Object = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
         let mut json = without_space(json);
-        let id = match found.id {
-            Some(text) => parse_id(&text)?,
-            None => {
-                let id = id();
-                let comma = if found.is_empty { "" } else { "," };
-                json.insert_str(1, &format!(r#""id":"{id}"{comma}"#));
-                id
-            }
-        };
+        if let Some(text) = found.id {
+            let id = parse_id(&text)?;
+            return Ok(Self { id, json });
+        }
+        let id = id();
+        let comma = if found.is_empty { "" } else { "," };
+        json.insert_str(1, &format!(r#""id":"{id}"{comma}"#));
         Ok(Self { id, json })
     }
 

@@ -17,7 +17,7 @@ const CRASHES: [Crash; 3] = [Crash::Before, Crash::After, Crash::Power];
 
 fn options() -> Options {
     Options {
-        batch_size: 3,
+        batch_size: 4,
         ..Options::default()
     }
 }
@@ -63,8 +63,16 @@ fn recover(place: &Place, expected: &BTreeSet<Uuid>, what: &str) {
         "{what}: all was consumed"
     );
     let failed = names(&place.data().failed);
-    let torn = failed.iter().filter(|name| name.ends_with(".torn")).count();
+    let torn = failed
+        .iter()
+        .filter(|name| name.contains(".torn") && !name.contains("reason"))
+        .count();
     assert_eq!(torn, 1, "{what}: what was torn is kept: {failed:?}");
+    assert_eq!(
+        failed.len(),
+        4,
+        "{what}: and the junk, each with a reason: {failed:?}"
+    );
 }
 
 #[test]

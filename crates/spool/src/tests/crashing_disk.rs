@@ -204,7 +204,7 @@ impl Disk for CrashingDisk {
             let back = Undo::Rename(to.to_owned(), from.to_owned());
             state.undo.push((parent(to), back));
             for path in state.paths.values_mut().filter(|path| *path == from) {
-                *path = to.to_owned();
+                to.clone_into(path);
             }
             Ok(())
         })

@@ -1,0 +1,183 @@
+//! The lock of a staging directory, and what is deleted with it. (S3, S4, S8)
+
+use std::fs;
+use std::sync::Arc;
+
+use super::place::{Place, names, record};
+use crate::consolidate::{Options, consolidate};
+use crate::manager::SpoolManager;
+use crate::record::Record;
+use crate::staging::{Durability, Staging};
+use crate::staging_lock::{LockError, StagingLock};
+
+fn own(place: &Place, consumed: &[String]) -> Result<StagingLock, LockError> {
+    StagingLock::acquire(&place.data().staging, "pod-7", consumed)
+}
+
+#[test]
+fn a_second_owner_is_told_of_the_first() {
+    let place = Place::new();
+    let lock = own(&place, &[]).unwrap();
+    let refused = own(&place, &[]).unwrap_err();
+    assert!(matches!(
+        &refused,
+        LockError::InUse { pid: Some(pid), pod_name: Some(pod) }
+            if *pid == std::process::id() && pod == "pod-7"
+    ));
+    let busy = consolidate(place.path(), &Options::default()).unwrap_err();
+    assert!(matches!(busy, LockError::InUse { .. }));
+    lock.release_only().unwrap();
+    assert_eq!(names(&place.data().staging), [""; 0]);
+}
+
+#[test]
+fn dropping_the_lock_leaves_its_record_for_the_next_owner() {
+    let place = Place::new();
+    place.single();
+    let set = names(&place.data().staging);
+    drop(own(&place, &set).unwrap());
+    let next = own(&place, &[]).unwrap();
+    assert_eq!(next.record().consumed_ids, set);
+    assert_eq!(next.record().pid, std::process::id());
+    next.release_only().unwrap();
+    assert_eq!(names(&place.data().staging), set, "the entries stay");
+}
+
+#[test]
+fn cleaning_up_deletes_exactly_the_set() {
+    let place = Place::new();
+    place.single();
+    let mut set = names(&place.data().staging);
+    set.push("01890a5d-ac96-774b-bcce-b302099a8057.json".to_owned());
+    let lock = own(&place, &set).unwrap();
+    place.single();
+    lock.release_with_cleanup().unwrap();
+    let left = names(&place.data().staging);
+    assert_eq!(left.len(), 1);
+    assert!(!set.contains(&left[0]));
+}
+
+#[test]
+fn an_entry_that_cannot_be_deleted_keeps_the_record_in_place() {
+    let place = Place::new();
+    let staging = place.data().staging;
+    // A directory cannot be removed as a file is.
+    let stubborn = "01890a5d-ac96-774b-bcce-b302099a8057.json".to_owned();
+    fs::create_dir(staging.join(&stubborn)).unwrap();
+    let lock = own(&place, std::slice::from_ref(&stubborn)).unwrap();
+    assert!(matches!(
+        lock.release_with_cleanup(),
+        Err(LockError::Disk(_))
+    ));
+    fs::remove_dir(staging.join(&stubborn)).unwrap();
+    let next = own(&place, &[]).unwrap();
+    assert_eq!(next.record().consumed_ids, [stubborn]);
+}
+
+#[test]
+fn a_lock_file_that_makes_no_sense_is_taken_over() {
+    for content in ["", "garbage", "{\"pid\":1}", "[]", "\0\0"] {
+        let place = Place::new();
+        let expected = place.single().id();
+        fs::write(place.data().staging.join(".consolidation.lock"), content).unwrap();
+        let done = consolidate(place.path(), &Options::default()).unwrap();
+        assert_eq!(done.records, 1, "{content:?}");
+        assert!(place.batched().contains_key(&expected));
+        assert_eq!(names(&place.data().staging), [""; 0]);
+    }
+}
+
+#[test]
+fn the_same_record_staged_twice_is_delivered_once() {
+    let place = Place::new();
+    let staging = Staging::open(&place.data().staging).unwrap();
+    let record = record();
+    for _ in 0..3 {
+        staging.stage(&record, Durability::Power).unwrap();
+        staging.seal().unwrap();
+    }
+    staging.close().unwrap();
+    let done = consolidate(place.path(), &Options::default()).unwrap();
+    assert_eq!((done.entries, done.records, done.repeated), (3, 1, 2));
+    assert_eq!(place.batched().get(&record.id()), Some(&1));
+}
+
+#[test]
+fn an_entry_that_is_being_written_waits_for_its_seal() {
+    let place = Place::new();
+    let staging = Staging::open(&place.data().staging).unwrap();
+    staging.stage(&record(), Durability::Power).unwrap();
+    let done = consolidate(place.path(), &Options::default()).unwrap();
+    assert_eq!(done.entries, 0);
+    staging.seal().unwrap();
+    let done = consolidate(place.path(), &Options::default()).unwrap();
+    assert_eq!((done.entries, done.records), (1, 1));
+}
+
+#[test]
+fn files_that_are_none_of_ours_are_left_alone() {
+    let place = Place::new();
+    let data = place.data();
+    for dir in [&data.staging, &data.spool] {
+        for name in ["notes.txt", "x.json", ".hidden", "a-b-c.json"] {
+            fs::write(dir.join(name), "mine").unwrap();
+        }
+    }
+    place.single();
+    consolidate(place.path(), &Options::default()).unwrap();
+    assert_eq!(names(&data.staging).len(), 4);
+    let spool = SpoolManager::open(place.path()).unwrap();
+    let pending = spool.pending().unwrap();
+    assert_eq!(pending.len(), 1);
+    spool.load(&pending[0]).unwrap();
+}
+
+#[test]
+fn a_bad_line_is_set_aside_and_its_neighbours_are_kept() {
+    let place = Place::new();
+    let records = place.entry(3, true);
+    let data = place.data();
+    let path = data.staging.join(&names(&data.staging)[0]);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen(r#""n":2"#, r#""n":9"#, 1)).unwrap();
+    consolidate(place.path(), &Options::default()).unwrap();
+    let batched = place.batched();
+    let kept: Vec<_> = [&records[0], &records[2]].map(Record::id).into();
+    assert_eq!(batched.into_keys().collect::<Vec<_>>(), kept);
+    let aside = names(&data.failed);
+    assert_eq!(aside.len(), 2, "{aside:?}");
+    assert!(aside[0].ends_with(".jsonl-line-00000003"));
+    let reason = fs::read_to_string(data.failed.join(&aside[1])).unwrap();
+    assert!(reason.contains("checksum"), "{reason}");
+}
+
+#[test]
+fn many_threads_consolidate_and_each_record_is_in_one_batch() {
+    let place = Place::new();
+    let mut expected: Vec<_> = (0..20)
+        .flat_map(|_| place.entry(7, true))
+        .map(|record| record.id())
+        .collect();
+    let options = Arc::new(Options {
+        most_entries: 3,
+        ..Options::default()
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                loop {
+                    match consolidate(place.path(), &options) {
+                        Ok(done) if done.entries == 0 => return,
+                        Ok(_) => {}
+                        Err(LockError::InUse { .. }) => std::thread::yield_now(),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    });
+    expected.sort();
+    let batched = place.batched();
+    assert!(batched.values().all(|count| *count == 1));
+    assert_eq!(batched.into_keys().collect::<Vec<_>>(), expected);
+}
