@@ -27,3 +27,8 @@ pub use manager::SpoolManager;
 pub use record::{BadRecord, Record};
 pub use staging::{Durability, Staging};
 pub use staging_lock::{LockError, LockRecord, StagingLock};
+
+/// The README's example is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -83,16 +83,23 @@ fn record(number: usize) -> Record {
 
 /// Every entry in a directory, by kind and id, with the good lines it has.
 fn entries(dir: &Path) -> BTreeMap<Name, Vec<Line>> {
-    let files = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
-    files
-        .filter_map(|file| Some((Name::parse(&file.file_name())?, file.path())))
-        .map(|(name, path)| {
-            let bytes = std::fs::read(path).unwrap();
-            let lines = bytes.split(|byte| *byte == b'\n');
-            let good = lines.map_while(|line| line::read(line).ok()).collect();
-            (name, good)
-        })
-        .collect()
+    loop {
+        let files = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+        let found: io::Result<_> = files
+            .filter_map(|file| Some((Name::parse(&file.file_name())?, file.path())))
+            .map(|(name, path)| {
+                let bytes = std::fs::read(path)?;
+                let lines = bytes.split(|byte| *byte == b'\n');
+                let good = lines.map_while(|line| line::read(line).ok()).collect();
+                Ok((name, good))
+            })
+            .collect();
+        match found {
+            Ok(found) => return found,
+            // Sealed while we looked: it has another name now.
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
+        }
+    }
 }
 
 /// Checks that each entry is what its name says, and returns its records' texts.
