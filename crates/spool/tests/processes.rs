@@ -1,0 +1,214 @@
+//! Real processes on one data directory, killed at random moments, and what the kernel saw them do.
+//! (S1, S3, S5)
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use spool::{Durability, LockError, Options, Record, SpoolManager, Staging, consolidate};
+
+/// Where a child of a test finds its data directory.
+const DATA: &str = "SPOOL_TEST_DATA";
+
+fn data() -> PathBuf {
+    std::env::var_os(DATA).unwrap().into()
+}
+
+/// One of the ignored tests below, as a process of its own.
+fn command(role: &str, data: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", role, "--ignored", "--nocapture"])
+        .env(DATA, data)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+fn record() -> Record {
+    Record::parse(r#"{"tokens":1}"#).unwrap()
+}
+
+#[test]
+#[ignore = "another test runs it as a process"]
+fn produces() {
+    let acks = data().join(format!("acks-{}", std::process::id()));
+    let mut acks = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(acks)
+        .unwrap();
+    let staging = Staging::open(data().join("_staging")).unwrap();
+    for number in 0.. {
+        let record = record();
+        let durability = if number % 2 == 0 {
+            Durability::Process
+        } else {
+            Durability::Power
+        };
+        staging.stage(&record, durability).unwrap();
+        // Only what was acknowledged is noted, in one write.
+        acks.write_all(format!("{}\n", record.id()).as_bytes())
+            .unwrap();
+    }
+}
+
+#[test]
+#[ignore = "another test runs it as a process"]
+fn consolidates() {
+    let mut options = Options::default();
+    options.batch_size = 7;
+    options.most_entries = 2;
+    loop {
+        match consolidate(&data(), &options) {
+            Ok(done) if done.entries == 0 => thread::sleep(Duration::from_millis(1)),
+            Ok(_) | Err(LockError::InUse { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Children that are gone when the test is.
+struct Crowd(Vec<(&'static str, Child)>);
+
+impl Crowd {
+    fn kill(&mut self, place: usize) -> &'static str {
+        let (role, mut child) = self.0.swap_remove(place);
+        let ended = child.try_wait().unwrap();
+        assert!(
+            ended.is_none(),
+            "one that {role} ended by itself: {ended:?}"
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+        role
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_or_doubled_under_kill_nine() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |role: &'static str| (role, command(role, dir.path()).spawn().unwrap());
+    let mut crowd = Crowd(Vec::new());
+    for role in ["produces", "consolidates"] {
+        crowd.0.extend((0..4).map(|_| start(role)));
+    }
+    // The same storm every time, as far as the victims go.
+    let mut seed = 0x9e37_79b9_u32;
+    for _ in 0..100 {
+        seed ^= seed << 13;
+        seed ^= seed >> 17;
+        seed ^= seed << 5;
+        thread::sleep(Duration::from_millis(u64::from(seed % 20)));
+        let victim = seed as usize % crowd.0.len();
+        let role = crowd.kill(victim);
+        crowd.0.push(start(role));
+    }
+    while !crowd.0.is_empty() {
+        crowd.kill(0);
+    }
+    while consolidate(dir.path(), &Options::default())
+        .unwrap()
+        .entries
+        > 0
+    {}
+
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let spool = SpoolManager::open(dir.path()).unwrap();
+    for name in spool.pending().unwrap() {
+        for record in spool.load(&name).unwrap().records() {
+            *counts.entry(record.id().to_string()).or_default() += 1;
+        }
+    }
+    let doubled = counts.values().filter(|count| **count > 1).count();
+    assert_eq!(doubled, 0, "of {}", counts.len());
+    let mut acknowledged = 0;
+    for file in fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
+        if !file.file_name().to_string_lossy().starts_with("acks-") {
+            continue;
+        }
+        for id in fs::read_to_string(file.path()).unwrap().lines() {
+            acknowledged += 1;
+            assert!(counts.contains_key(id), "{id} was acknowledged and is lost");
+        }
+    }
+    assert!(
+        acknowledged > 100,
+        "{acknowledged} is too few to say anything"
+    );
+    assert_eq!(
+        fs::read_dir(dir.path().join("_staging")).unwrap().count(),
+        0
+    );
+}
+
+#[test]
+#[ignore = "another test runs it under strace"]
+fn stages_a_few() {
+    let staging = Staging::open(data().join("_staging")).unwrap();
+    let mut acks = fs::File::create(data().join("acknowledgements")).unwrap();
+    for _ in 0..3 {
+        staging.stage(&record(), Durability::Power).unwrap();
+        acks.write_all(b"acknowledged").unwrap();
+    }
+}
+
+#[test]
+fn every_acknowledgement_follows_the_sync_of_its_data_and_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("trace");
+    let role = command("stages_a_few", dir.path());
+    let status = Command::new("strace")
+        .args(["-f", "-y", "-e", "trace=write,fdatasync,fsync,openat", "-o"])
+        .arg(&trace)
+        .arg(role.get_program())
+        .args(role.get_args())
+        .env(DATA, dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let (mut data_synced, mut name_synced, mut acknowledged) = (false, false, 0);
+    let trace = fs::read_to_string(&trace).unwrap();
+    for line in trace.lines() {
+        let entry = line.contains(".jsonl.open");
+        if line.contains("openat(") && entry && line.contains("O_CREAT") {
+            name_synced = false;
+        } else if line.contains(" write(") && entry {
+            data_synced = false;
+        } else if line.contains("fdatasync(") && entry {
+            data_synced = true;
+        } else if line.contains("fsync(") && line.contains("_staging>") {
+            name_synced = true;
+        } else if line.contains("\"acknowledged\"") {
+            acknowledged += 1;
+            assert!(
+                data_synced,
+                "data before acknowledgement {acknowledged}:\n{trace}"
+            );
+            assert!(
+                name_synced,
+                "name before acknowledgement {acknowledged}:\n{trace}"
+            );
+        }
+    }
+    assert_eq!(acknowledged, 3, "{trace}");
+}
