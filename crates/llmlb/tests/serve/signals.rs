@@ -19,10 +19,14 @@ fn either_signal_drains() {
     for one in [Signal::TERM, Signal::INT] {
         let place = Place::new();
         let held = Held::new();
-        let server = place.serve(&format!("--backend {}", held.mock.url()));
+        let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
+        // It ends because the streams do, not because the time is up.
+        let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
         let mut clients = held.clients(&server, 2);
         signal(&server.process, one);
         until("no more is accepted", || refuses(&server));
+        // Longer than idle connections are given.
+        std::thread::sleep(std::time::Duration::from_millis(600));
         held.finish();
         for client in &mut clients {
             assert_complete(client);
