@@ -139,6 +139,7 @@ impl App {
         self.orders.drain.cancel();
         let requests = self.shared.requests.clone();
         let reporting = async {
+            // Until one of the others below has happened.
             loop {
                 sleep(REPORT_EVERY).await;
                 report(requests.now());

@@ -4,8 +4,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use super::args::Serve;
-use super::check;
 use super::exit::{self, Failure};
+use super::{check, stop};
 use crate::app::{App, Ended};
 use crate::config::{self, Config, Flags, env};
 use crate::forward::Via;
@@ -17,8 +17,6 @@ use crate::sys::{self, signals::Signals};
 /// How often another free port is tried when the one that the system gave belongs to a server
 /// that is just starting.
 const FREE_PORT_TRIES: usize = 8;
-/// What `stop` allows on top of the drain; a service manager should too.
-const BEYOND_DRAIN: std::time::Duration = std::time::Duration::from_secs(5);
 
 pub(super) fn serve(args: &Serve) -> Result<u8, Failure> {
     let flags = Flags {
@@ -95,7 +93,7 @@ async fn run(config: &Config, demo: bool) -> Result<u8, Failure> {
     );
     tell_draining(&mut lock, in_flight);
     notify.stopping(
-        limit + BEYOND_DRAIN,
+        limit + stop::GRACE,
         &format!("draining, {in_flight} in flight"),
     );
     let report = |in_flight| tell_draining(&mut lock, in_flight);

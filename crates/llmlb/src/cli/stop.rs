@@ -14,8 +14,8 @@ use crate::lock::{self, LockInfo};
 
 /// How long a server drains that does not say how long.
 const DRAIN: Duration = Duration::from_secs(30);
-/// What it may take on top of that to end.
-const GRACE: Duration = Duration::from_secs(5);
+/// What a server may take on top of its drain to end.
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 /// A wait longer than this is explained.
 const SILENCE: Duration = Duration::from_secs(1);
 

@@ -111,9 +111,10 @@ fn relay(
 ) -> Result<Response<Relay>, Failed> {
     let (mut head, body) = response.into_parts();
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(Failed::NoAnswer(
-            "it wants to speak another protocol".to_owned(),
-        ));
+        let name = &slot.backend().name;
+        return Err(Failed::NoAnswer(format!(
+            "backend {name}: it wants to speak another protocol"
+        )));
     }
     headers::to_client(&mut head.headers);
     // How the client is answered does not depend on how the backend answers us: in HTTP/1.0 an

@@ -151,9 +151,14 @@ impl Connection {
         Answer { head, body }
     }
 
-    /// Whether the other side has closed, and sent nothing before.
+    /// Whether the other side has closed, and sent nothing before. One that only stays silent has
+    /// not.
     pub(crate) fn is_closed(&mut self) -> bool {
-        self.reader.fill_buf().map_or(true, <[u8]>::is_empty)
+        use std::io::ErrorKind::{TimedOut, WouldBlock};
+        match self.reader.fill_buf() {
+            Ok(more) => more.is_empty(),
+            Err(error) => !matches!(error.kind(), TimedOut | WouldBlock),
+        }
     }
 }
 
