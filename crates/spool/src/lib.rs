@@ -4,8 +4,10 @@
 //! batches wait until an external API has accepted them.
 
 mod batch;
+mod cancel;
 mod consolidate;
 mod data_dir;
+mod delivery;
 mod disk;
 mod entry;
 mod error;
@@ -21,7 +23,9 @@ mod sys;
 mod tests;
 
 pub use batch::{Batch, Part};
+pub use cancel::Cancel;
 pub use consolidate::{Consolidated, Options, consolidate};
+pub use delivery::{Answer, Sink};
 pub use error::Error;
 pub use manager::SpoolManager;
 pub use record::{BadRecord, Record};
