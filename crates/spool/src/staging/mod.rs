@@ -122,10 +122,36 @@ impl Staging {
     ///
     /// After an error it is unknown whether the record is there: stage it again.
     pub fn stage(&self, record: &Record, durability: Durability) -> Result<(), Error> {
-        match durability {
-            Durability::Power => self.shared.stage_for_power(record),
-            Durability::Process => self.shared.stage_for_process(record),
+        self.stage_all(std::slice::from_ref(record), durability)
+    }
+
+    /// Stages many records at the price of one. When this returns all of them are as safe as was
+    /// asked for.
+    ///
+    /// After an error it is unknown which of them are there: stage them all again.
+    ///
+    /// ```
+    /// use spool::{Durability, Record, Staging};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let staging = Staging::open(dir.path())?;
+    /// let records: Result<Vec<_>, _> = [r#"{"tokens":42}"#, r#"{"tokens":7}"#]
+    ///     .into_iter()
+    ///     .map(Record::parse)
+    ///     .collect();
+    /// staging.stage_all(&records?, Durability::Power)?; // one sync
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stage_all(&self, records: &[Record], durability: Durability) -> Result<(), Error> {
+        // What does not fit into one entry goes into several, so that memory is bounded.
+        let most = usize::try_from(self.shared.limits.records).unwrap_or(usize::MAX);
+        for records in records.chunks(most) {
+            match durability {
+                Durability::Power => self.shared.stage_for_power(records)?,
+                Durability::Process => self.shared.stage_for_process(records)?,
+            }
         }
+        Ok(())
     }
 
     /// Seals what is open, so that it can be consolidated at once.
@@ -163,9 +189,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stage_for_power(&self, record: &Record) -> Result<(), Error> {
+    fn stage_for_power(&self, records: &[Record]) -> Result<(), Error> {
         let mut state = self.lock();
-        self.add(&mut state, record)?;
+        self.add(&mut state, records)?;
         let commit = Arc::clone(&state.next);
         if commit.lead() {
             // The time of the sync before this one is that in which its records gather.
@@ -190,9 +216,9 @@ impl Shared {
         state
     }
 
-    fn stage_for_process(&self, record: &Record) -> Result<(), Error> {
+    fn stage_for_process(&self, records: &[Record]) -> Result<(), Error> {
         let mut state = self.lock();
-        self.add(&mut state, record)?;
+        self.add(&mut state, records)?;
         let Some(entry) = &mut state.entry else {
             return Ok(());
         };
@@ -208,14 +234,16 @@ impl Shared {
         Ok(())
     }
 
-    /// Adds a record to the open entry, or to a new one.
-    fn add(&self, state: &mut State, record: &Record) -> Result<(), Error> {
+    /// Adds records to the open entry, or to a new one.
+    fn add(&self, state: &mut State, records: &[Record]) -> Result<(), Error> {
         if state.entry.is_none() {
             state.entry = Some(OpenEntry::create(&*self.disk, &self.dir)?);
             self.keeper.notify_all();
         }
         if let Some(entry) = &mut state.entry {
-            entry.add(record);
+            for record in records {
+                entry.add(record);
+            }
         }
         Ok(())
     }

@@ -194,6 +194,31 @@ fn producers_share_syncs_and_each_record_is_there_once() {
 }
 
 #[test]
+fn many_records_share_one_sync_and_fill_as_many_entries_as_they_need() {
+    let all: Vec<_> = (0..25).map(record).collect();
+    for durability in [Durability::Power, Durability::Process] {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(Watched::default());
+        let limits = Limits {
+            records: 10,
+            ..SLOW
+        };
+        let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), limits).unwrap();
+        staging.stage_all(&[], durability).unwrap();
+        assert_eq!(entries(dir.path()).len(), 0);
+        staging.stage_all(&all[..5], durability).unwrap();
+        assert_eq!(records(dir.path()).len(), 5);
+        if durability == Durability::Power {
+            assert_eq!(disk.syncs.load(Ordering::SeqCst), 1);
+        }
+        staging.stage_all(&all[5..], durability).unwrap();
+        let texts: Vec<_> = all.iter().map(|record| record.json().to_owned()).collect();
+        assert_eq!(records(dir.path()), texts);
+        assert!(entries(dir.path()).len() > 1);
+    }
+}
+
+#[test]
 fn an_entry_is_sealed_when_it_is_full_or_old() {
     let by_records = Limits { records: 3, ..SLOW };
     let by_bytes = Limits { bytes: 500, ..SLOW };
