@@ -23,11 +23,11 @@ impl Commit {
         !self.is_led.swap(true, Ordering::Relaxed)
     }
 
-    /// Tells everyone who waits, the leader of the next one first: its work goes on beside the
-    /// waking of all others. The first outcome stands.
+    /// Tells everyone who waits. The leader of the next one comes last: those who are woken before
+    /// it may have another record for it to take along. The first outcome stands.
     pub(super) fn settle(&self, outcome: Result<(), Error>) {
-        let _ = self.over.set(());
         let _ = self.outcome.set(outcome);
+        let _ = self.over.set(());
     }
 
     pub(super) fn until_over(&self) {
