@@ -7,13 +7,18 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use crate::disk::Disk;
-use crate::error::Error;
+use crate::error::{Error, is_full};
 
 pub(crate) const FILE: &str = ".reserve";
 /// Enough for a batch, what is noted about it, and the halves it may be split into.
 pub(crate) const BYTES: usize = 4 << 20;
+
+/// How long to wait for another process that does the same.
+const MOST_TRIES: u32 = 100;
 
 /// The reserve of a staging directory.
 #[derive(Clone, Debug)]
@@ -41,13 +46,29 @@ impl Reserve {
 
     /// Lays so many bytes by, unless they are. It takes twice the room for a moment: the deliverer
     /// must not lose what it was just given.
+    ///
+    /// On a disk that has little room it is less, but something.
     pub(crate) fn lay_by(&self, disk: &dyn Disk, bytes: usize) -> Result<(), Error> {
-        if self.is_there() {
-            return Ok(());
-        }
         let half = self.dir.join(format!("{FILE}.tmp"));
-        let made = self.fill(disk, &half, bytes);
-        made.map_err(|error| Error::new("lay a reserve by in", &self.dir, error))
+        let mut last = Ok(());
+        for bytes in [bytes, bytes / 4, bytes / 16] {
+            for _ in 0..MOST_TRIES {
+                if self.is_there() {
+                    return Ok(());
+                }
+                last = self.fill(disk, &half, bytes);
+                match &last {
+                    Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                    _ => break,
+                }
+            }
+            if !last.as_ref().is_err_and(is_full) {
+                break;
+            }
+        }
+        last.map_err(|error| Error::new("lay a reserve by in", &self.dir, error))
     }
 
     fn fill(&self, disk: &dyn Disk, half: &Path, bytes: usize) -> io::Result<()> {
@@ -111,7 +132,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let reserve = Reserve::of(dir.path());
         std::fs::write(dir.path().join(".reserve.tmp"), "half").unwrap();
-        assert!(reserve.lay_by(&RealDisk, 100_000).is_err());
         reserve.lay_by(&RealDisk, 100_000).unwrap();
         assert!(reserve.is_there());
     }

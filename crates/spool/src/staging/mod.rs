@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
 use crate::record::Record;
+use crate::reserve::{self, Reserve};
 use commit::Commit;
 use open_entry::OpenEntry;
 
@@ -23,6 +24,8 @@ pub(crate) struct Limits {
     pub(crate) bytes: u64,
     /// After its first record.
     pub(crate) age: Duration,
+    /// How many bytes are laid by for a full disk.
+    pub(crate) reserve: usize,
 }
 
 impl Default for Limits {
@@ -31,6 +34,7 @@ impl Default for Limits {
             records: 64 * 1024,
             bytes: 16 << 20,
             age: Duration::from_secs(1),
+            reserve: reserve::BYTES,
         }
     }
 }
@@ -44,6 +48,9 @@ pub enum Durability {
     /// returns, and on the disk a few milliseconds later.
     Process,
 }
+
+/// How often it is tried to lay a reserve by.
+const RESERVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// How soon the disk follows what was staged for [`Durability::Process`].
 const SYNC_WITHIN: Duration = Duration::from_millis(5);
@@ -71,6 +78,7 @@ struct Shared {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     limits: Limits,
+    reserve: Reserve,
     state: Mutex<State>,
     /// Wakes the keeper.
     keeper: Condvar,
@@ -85,6 +93,8 @@ struct State {
     running: Option<Arc<Commit>>,
     /// Since when something that the kernel has is not on the disk.
     unsynced: Option<Instant>,
+    /// When it was last tried in vain to lay the reserve by.
+    full_since: Option<Instant>,
     is_closed: bool,
 }
 
@@ -100,10 +110,18 @@ impl Staging {
         if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
             disk.sync_dir(above).map_err(failed)?;
         }
+        let reserve = Reserve::of(dir);
+        if limits.reserve > 0
+            && let Err(error) = reserve.lay_by(&*disk, limits.reserve)
+        {
+            // It can be opened all the same: there may be room later.
+            tracing::warn!(%error, "nothing can be staged until there is room");
+        }
         let shared = Arc::new(Shared {
             disk,
             dir: dir.to_owned(),
             limits,
+            reserve,
             state: Mutex::default(),
             keeper: Condvar::new(),
         });
@@ -237,6 +255,7 @@ impl Shared {
     /// Adds records to the open entry, or to a new one.
     fn add(&self, state: &mut State, records: &[Record]) -> Result<(), Error> {
         if state.entry.is_none() {
+            self.check_reserve(state)?;
             state.entry = Some(OpenEntry::create(&*self.disk, &self.dir)?);
             self.keeper.notify_all();
         }
@@ -246,6 +265,26 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Nothing is staged while the deliverer needs the reserve; it is laid by again as soon as there
+    /// is room for it.
+    fn check_reserve(&self, state: &mut State) -> Result<(), Error> {
+        if self.has_reserve() {
+            return Ok(());
+        }
+        let is_soon = |since: Instant| since.elapsed() < RESERVE_PAUSE;
+        if state.full_since.is_some_and(is_soon) {
+            let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            return Err(Error::new("stage in", &self.dir, full));
+        }
+        let laid_by = self.reserve.lay_by(&*self.disk, self.limits.reserve);
+        state.full_since = laid_by.is_err().then(Instant::now);
+        laid_by
+    }
+
+    fn has_reserve(&self) -> bool {
+        self.limits.reserve == 0 || self.reserve.is_there()
     }
 
     /// Puts everything that was added so far on the disk, and tells those who wait for it.
@@ -287,7 +326,11 @@ impl Shared {
         }
         drop(state);
         commit.settle(synced);
-        self.lock()
+        if self.has_reserve() {
+            return self.lock();
+        }
+        // The disk is full: what room is left is for the deliverer.
+        self.seal_and_warn(self.lock())
     }
 
     fn seal_if_full<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {

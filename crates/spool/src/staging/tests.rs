@@ -16,6 +16,7 @@ const SLOW: Limits = Limits {
     records: 64 * 1024,
     bytes: 16 << 20,
     age: Duration::from_secs(3600),
+    reserve: 0,
 };
 
 /// Counts what is done to a real disk, and fails when told to.
@@ -340,4 +341,118 @@ fn a_file_grows_ahead_of_its_lines_and_none_of_that_is_left() {
         let aside = data.failed.join(format!("{}.torn", name.id));
         assert_eq!(std::fs::read_to_string(aside).unwrap_or_default(), torn);
     }
+}
+
+/// A consolidator that looks at every new file before its writer has locked it.
+#[derive(Debug, Default)]
+struct Hasty {
+    files: AtomicUsize,
+}
+
+impl Disk for Hasty {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.make_dir(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        let file = RealDisk.create(path)?;
+        if self.files.fetch_add(1, Ordering::SeqCst) < 2 {
+            RealDisk.remove(path)?;
+        }
+        Ok(file)
+    }
+
+    fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+        RealDisk.write_at(file, at, bytes)
+    }
+
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+        RealDisk.append(file, bytes)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        RealDisk.sync(file)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+
+    fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
+        RealDisk.truncate(file, length)
+    }
+}
+
+#[test]
+fn nothing_is_written_to_a_file_that_was_removed_before_it_was_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    let staging = Staging::open_on(Arc::new(Hasty::default()), dir.path(), SLOW).unwrap();
+    let record = record(1);
+    staging.stage(&record, Durability::Power).unwrap();
+    staging.close().unwrap();
+    let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(names.len(), 1);
+    let text = std::fs::read_to_string(names[0].as_ref().unwrap().path()).unwrap();
+    assert!(text.contains(&record.id().to_string()));
+}
+
+#[test]
+fn a_full_disk_is_not_filled_with_halves() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Arc::new(Watched::default());
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), SLOW).unwrap();
+    staging.stage(&record(1), Durability::Power).unwrap();
+    disk.full.store(true, Ordering::SeqCst);
+    for durability in [Durability::Power, Durability::Process] {
+        for _ in 0..10 {
+            let error = staging.stage(&record(1), durability).unwrap_err();
+            assert!(error.is_full(), "{error}");
+        }
+    }
+    let files: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(files.len(), 1, "the one with a good record");
+    let text = std::fs::read_to_string(files[0].as_ref().unwrap().path()).unwrap();
+    assert_eq!(
+        text.trim_end().lines().count(),
+        2,
+        "its head and that record"
+    );
+    assert!(text.ends_with('\n'), "and no half of another");
+    disk.full.store(false, Ordering::SeqCst);
+    staging.stage(&record(1), Durability::Power).unwrap();
+}
+
+#[test]
+fn nothing_is_staged_without_the_reserve_and_staging_resumes_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        reserve: 64 * 1024,
+        ..SLOW
+    };
+    let disk = Arc::new(Watched::default());
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), limits).unwrap();
+    let reserve = dir.path().join(".reserve");
+    assert_eq!(reserve.metadata().unwrap().len(), 64 * 1024);
+    staging.stage(&record(1), Durability::Power).unwrap();
+    // A deliverer needs the room.
+    disk.full.store(true, Ordering::SeqCst);
+    std::fs::remove_file(&reserve).unwrap();
+    for _ in 0..2 {
+        staging.stage(&record(1), Durability::Power).unwrap_err();
+    }
+    disk.full.store(false, Ordering::SeqCst);
+    // It was tried a moment ago, in vain.
+    let error = staging.stage(&record(1), Durability::Power).unwrap_err();
+    assert!(error.is_full(), "{error}");
+    staging.shared.lock().full_since = None;
+    staging.stage(&record(1), Durability::Power).unwrap();
+    assert!(reserve.exists());
 }
