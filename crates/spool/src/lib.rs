@@ -11,6 +11,8 @@ mod delivery;
 mod disk;
 mod entry;
 mod error;
+#[cfg(feature = "http")]
+mod http;
 mod line;
 mod manager;
 mod quarantine;
@@ -27,6 +29,8 @@ pub use cancel::Cancel;
 pub use consolidate::{Consolidated, Options, consolidate};
 pub use delivery::{Answer, Sink};
 pub use error::Error;
+#[cfg(feature = "http")]
+pub use http::{Http, HttpError, HttpOptions, Token};
 pub use manager::SpoolManager;
 pub use record::{BadRecord, Record};
 pub use staging::{Durability, Staging};
