@@ -12,7 +12,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use spool::{Durability, LockError, Options, Record, SpoolManager, Staging, consolidate};
+use spool::{
+    BatchStore, Durability, LockError, Options, Record, SpoolManager, Staging, consolidate,
+};
 
 /// Where a child of a test finds its data directory.
 const DATA: &str = "SPOOL_TEST_DATA";
@@ -132,7 +134,7 @@ fn nothing_acknowledged_is_lost_or_doubled_under_kill_nine() {
 
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let spool = SpoolManager::open(dir.path()).unwrap();
-    for name in spool.pending().unwrap() {
+    for name in spool.pending(None, usize::MAX).unwrap() {
         for record in spool.load(&name).unwrap().records() {
             *counts.entry(record.id().to_string()).or_default() += 1;
         }

@@ -8,5 +8,8 @@
 
 mod crash;
 mod crashing_disk;
+mod delivering;
 mod owning;
 mod place;
+mod receiver;
+mod verifying;
