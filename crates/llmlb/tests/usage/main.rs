@@ -18,4 +18,5 @@ mod cli_look;
 mod cli_schedule;
 mod cli_secrets;
 mod cli_stage;
+mod cli_tls;
 mod cli_words;
