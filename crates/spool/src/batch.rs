@@ -10,6 +10,8 @@
 //! ],"checks":["xxxxxxxx","xxxxxxxx"],"crc":"xxxxxxxx"}
 //! ```
 
+use std::fmt::Write as _;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -135,9 +137,10 @@ impl Batch {
             }
             text.push('\n');
             text += record.json();
-            checks += &format!(r#""{:08x}""#, record.checksum());
+            // Writing to memory does not fail.
+            let _ = write!(checks, r#""{:08x}""#, record.checksum());
         }
-        text += &format!("\n],\"checks\":[{checks}]");
+        let _ = write!(text, "\n],\"checks\":[{checks}]");
         line::with_checksum(text.into_bytes())
     }
 

@@ -128,16 +128,21 @@ impl Title {
             loop {
                 text.clear();
                 reader.read_until(b'\n', &mut text).map_err(failed)?;
-                let Some(text) = text.strip_suffix(b"\n") else {
-                    break;
-                };
                 line += 1;
                 let spot = Spot {
                     path: &path,
                     generation,
                     line,
                 };
-                each(&spot, self.read_line(&spot, text));
+                match text.split_last() {
+                    Some((b'\n', text)) => each(&spot, self.read_line(&spot, text)),
+                    // A whole line, but its end is something else.
+                    Some((_, text)) if line::checked(text).is_ok() => {
+                        each(&spot, Read::Damaged("its end is damaged"));
+                        break;
+                    }
+                    _ => break,
+                }
             }
         }
         Ok(())

@@ -56,7 +56,8 @@ pub(crate) fn move_aside(
 pub(crate) struct Reason {
     version: u32,
     pub(crate) name: String,
-    pub(crate) reason: String,
+    #[serde(rename = "reason")]
+    pub(crate) why: String,
     pub(crate) at: Moment,
     /// Of what was set aside, if it is not a batch, which has its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,7 +82,7 @@ impl Reason {
         Self {
             version: VERSION,
             name: name.to_owned(),
-            reason: reason.to_owned(),
+            why: reason.to_owned(),
             at: SystemTime::now().into(),
             checksum,
             batch: None,
@@ -99,7 +100,7 @@ impl Reason {
 
     pub(crate) fn write(&self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
         let path = failed.join(&self.name);
-        tracing::warn!(path = %path.display(), reason = self.reason, "set aside");
+        tracing::warn!(path = %path.display(), reason = self.why, "set aside");
         place(disk, failed, &Self::file_name(&self.name), &encode(self))
     }
 

@@ -4,6 +4,7 @@
 //! The deliverer gives the reserve up when the disk is full. While it is gone nothing is staged, so
 //! that the space goes to the deliverer; it is laid by again as soon as there is room for it.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -44,25 +45,33 @@ impl Reserve {
         if self.is_there() {
             return Ok(());
         }
-        // Others may do the same at this moment.
-        let half = self
-            .dir
-            .join(format!("{FILE}-{}.tmp", uuid::Uuid::now_v7().simple()));
+        let half = self.dir.join(format!("{FILE}.tmp"));
         let made = self.fill(disk, &half, bytes);
-        if made.is_err() {
-            let _ = disk.remove(&half);
-        }
         made.map_err(|error| Error::new("lay a reserve by in", &self.dir, error))
     }
 
     fn fill(&self, disk: &dyn Disk, half: &Path, bytes: usize) -> io::Result<()> {
-        let file = disk.create(half)?;
+        let file = match disk.create(half) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Somebody is at it, or was when it ended.
+                if tenure::file::try_lock(&File::open(half)?)? {
+                    disk.remove(half)?;
+                }
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            file => file?,
+        };
+        // Held until the file is closed.
+        tenure::file::try_lock(&file)?;
         let chunk = noise();
-        for _ in 0..(2 * bytes).div_ceil(chunk.len()) {
-            disk.append(&file, &chunk)?;
+        let filled = (0..(2 * bytes).div_ceil(chunk.len()))
+            .try_for_each(|_| disk.append(&file, &chunk))
+            .and_then(|()| disk.truncate(&file, bytes as u64))
+            .and_then(|()| disk.rename(half, &self.path));
+        if filled.is_err() {
+            let _ = disk.remove(half);
         }
-        disk.truncate(&file, bytes as u64)?;
-        disk.rename(half, &self.path)
+        filled
     }
 }
 
@@ -77,4 +86,33 @@ fn noise() -> Vec<u8> {
         bytes.extend(state.to_le_bytes());
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::RealDisk;
+
+    #[test]
+    fn it_is_laid_by_once_and_given_up_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let reserve = Reserve::of(dir.path());
+        for _ in 0..2 {
+            reserve.lay_by(&RealDisk, 100_000).unwrap();
+            assert_eq!(std::fs::metadata(&reserve.path).unwrap().len(), 100_000);
+        }
+        assert!(reserve.give_up(&RealDisk));
+        assert!(!reserve.give_up(&RealDisk));
+        assert!(!reserve.is_there());
+    }
+
+    #[test]
+    fn what_a_crash_left_of_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let reserve = Reserve::of(dir.path());
+        std::fs::write(dir.path().join(".reserve.tmp"), "half").unwrap();
+        assert!(reserve.lay_by(&RealDisk, 100_000).is_err());
+        reserve.lay_by(&RealDisk, 100_000).unwrap();
+        assert!(reserve.is_there());
+    }
 }

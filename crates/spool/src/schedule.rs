@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// use spool::Schedule;
 ///
 /// let mut schedule = Schedule::new(Duration::from_secs(3600));
-/// assert_eq!(schedule.next().wait, Duration::ZERO); // the first run is now
-/// let next = schedule.next();
+/// assert_eq!(schedule.tick().wait, Duration::ZERO); // the first run is now
+/// let next = schedule.tick();
 /// assert!(next.wait > Duration::from_secs(3500));
 /// assert_eq!(next.skipped, 0);
 /// ```
@@ -40,11 +40,11 @@ impl Schedule {
     }
 
     /// Called when a run has ended: when is the next?
-    pub fn next(&mut self) -> Tick {
-        self.next_at(Instant::now())
+    pub fn tick(&mut self) -> Tick {
+        self.tick_at(Instant::now())
     }
 
-    fn next_at(&mut self, now: Instant) -> Tick {
+    fn tick_at(&mut self, now: Instant) -> Tick {
         let due = self.next.unwrap_or(now);
         let mut tick = Tick {
             wait: due.saturating_duration_since(now),
@@ -76,14 +76,14 @@ mod tests {
         let mut schedule = Schedule::new(hour);
         let start = Instant::now();
         let tick = |wait, skipped| Tick { wait, skipped };
-        assert_eq!(schedule.next_at(start), tick(Duration::ZERO, 0));
+        assert_eq!(schedule.tick_at(start), tick(Duration::ZERO, 0));
         // A run of ten minutes.
         let now = start + hour / 6;
-        assert_eq!(schedule.next_at(now), tick(hour - hour / 6, 0));
+        assert_eq!(schedule.tick_at(now), tick(hour * 5 / 6, 0));
         // A run of two hours and a half, from the first hour on.
         let now = start + hour + hour * 5 / 2;
-        assert_eq!(schedule.next_at(now), tick(hour / 2, 2));
+        assert_eq!(schedule.tick_at(now), tick(hour / 2, 2));
         // In step with the first again.
-        assert_eq!(schedule.next_at(start + hour * 4), tick(hour, 0));
+        assert_eq!(schedule.tick_at(start + hour * 4), tick(hour, 0));
     }
 }

@@ -56,7 +56,8 @@ struct Row {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Day {
     version: u32,
-    day: String,
+    #[serde(rename = "day")]
+    date: String,
     /// The last snapshot that is in it.
     snapshot: Uuid,
     totals: Vec<Row>,
@@ -112,7 +113,7 @@ impl Totals {
             let rows = all.into_iter().map(|(group, sum)| Row { group, sum });
             let file = Day {
                 version: VERSION,
-                day,
+                date: day,
                 snapshot,
                 totals: rows.collect(),
             };
@@ -164,7 +165,7 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Day, String> {
     if day.version != VERSION {
         return Err(format!("its version is {}, not {VERSION}", day.version));
     }
-    if format!("{}.json", day.day) != name {
+    if format!("{}.json", day.date) != name {
         return Err("it is not of the day in its name".to_owned());
     }
     Ok(day)

@@ -39,6 +39,7 @@ pub(crate) fn deliver(
         is_paused: false,
         done: Delivered::default(),
     };
+    store.tidy()?;
     courier.run()?;
     courier.done.waiting = store.count()?;
     Ok(courier.done)
@@ -46,6 +47,7 @@ pub(crate) fn deliver(
 
 /// Archives what waits. Returns how many records that is.
 pub(crate) fn archive(store: &dyn BatchStore, watch: &Watch<'_>) -> Result<u64, Error> {
+    store.tidy()?;
     let (mut archived, mut after) = (0, None);
     loop {
         let names = store.pending(after.as_deref(), PAGE)?;
@@ -197,7 +199,8 @@ impl Courier<'_> {
         }
         let left = state.wait_left(now).min(self.options.longest_wait);
         let is_first = state.run != Some(self.run);
-        if !left.is_zero() && !(self.options.ignore_backoff && is_first) {
+        let is_ignored = self.options.ignore_backoff && is_first;
+        if !left.is_zero() && !is_ignored {
             return Ok(Next::Due(left));
         }
         let Some(batch) = self.store.take(name)? else {
@@ -294,9 +297,10 @@ impl Courier<'_> {
             let pause = Pause::new(self.sink.name(), now, left, said, false);
             self.store.set_pause(Some(&pause))?;
             self.is_paused = true;
-            return Ok(match self.wait_or_stop(left, pause)? {
-                true => Next::Due(Duration::ZERO),
-                false => Next::Stop,
+            return Ok(if self.wait_or_stop(left, pause)? {
+                Next::Due(Duration::ZERO)
+            } else {
+                Next::Stop
             });
         }
         let wait = backoff(state.attempts, self.options.longest_wait);

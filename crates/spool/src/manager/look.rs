@@ -111,7 +111,7 @@ impl SpoolManager {
             records: batch.as_ref().map_or(0, |batch| batch.records),
             attempts: batch.map_or(0, |batch| batch.attempts),
             at: reason.as_ref().map(|reason| reason.at.into()),
-            reason: reason.map_or_else(|| "no reason is noted".to_owned(), |why| why.reason),
+            reason: reason.map_or_else(|| "no reason is noted".to_owned(), |reason| reason.why),
             name,
         }
     }

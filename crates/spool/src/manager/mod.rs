@@ -35,6 +35,8 @@ pub trait BatchStore {
     fn flush(&self) -> Result<(), Error>;
     /// The names of batches that wait, oldest first, at most so many, those after a name.
     fn pending(&self, after: Option<&str>, most: usize) -> Result<Vec<String>, Error>;
+    /// Removes what a deliverer that crashed left behind.
+    fn tidy(&self) -> Result<(), Error>;
     /// How many batches wait.
     fn count(&self) -> Result<u64, Error>;
     /// Reads a batch and checks all that can be checked of it. One that is gone, done with, or
@@ -130,7 +132,7 @@ impl SpoolManager {
         let state = State {
             unknown: (reason.as_ref().and_then(|reason| reason.batch.as_ref()))
                 .is_some_and(|batch| batch.ambiguous),
-            last_error: reason.map(|reason| reason.reason),
+            last_error: reason.map(|reason| reason.why),
             ..State::default()
         };
         self.set_state(name, &state)?;
@@ -274,6 +276,25 @@ impl BatchStore for SpoolManager {
         Ok(names.into_sorted_vec())
     }
 
+    fn tidy(&self) -> Result<(), Error> {
+        let dir = &self.data.spool;
+        let failed = |error| Error::new("list", dir, error);
+        for file in std::fs::read_dir(dir).map_err(failed)? {
+            let file = file.map_err(failed)?;
+            let name = file.file_name();
+            let name = name.to_str().unwrap_or_default();
+            // Notes about a batch that is gone, or half of such a note.
+            let half = name
+                .strip_prefix('.')
+                .and_then(|name| name.strip_suffix(".tmp"));
+            let is_orphan = is_state_name(name) && !dir.join(batch_of(name)).exists();
+            if is_orphan || half.is_some_and(is_state_name) {
+                self.remove(&file.path())?;
+            }
+        }
+        Ok(())
+    }
+
     fn count(&self) -> Result<u64, Error> {
         let mut count = 0;
         self.each_waiting(|_| count += 1)?;
@@ -362,7 +383,7 @@ impl BatchStore for SpoolManager {
         reason.write(&*self.disk, &self.data.failed)?;
         let (from, to) = (self.data.spool.join(&name), self.data.failed.join(&name));
         self.rename(&from, &to)?;
-        self.note(batch, Outcome::Failed, &reason.reason)?;
+        self.note(batch, Outcome::Failed, &reason.why)?;
         self.remove(&self.state_path(&name))
     }
 
@@ -396,6 +417,14 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Batch, String> {
 pub(crate) fn is_state_name(name: &str) -> bool {
     let stem = name.strip_suffix(".state.json");
     stem.is_some_and(|stem| batch::is_name(&format!("{stem}.json")))
+}
+
+/// The batch that such a file is about.
+fn batch_of(state: &str) -> String {
+    format!(
+        "{}.json",
+        state.strip_suffix(".state.json").unwrap_or(state)
+    )
 }
 
 /// The file beside a batch that says how far its delivery has come.

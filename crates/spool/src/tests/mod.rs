@@ -1,10 +1,6 @@
 //! Tests of the whole: crashes at every act, and what is left of the data.
 
-#![expect(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail the test that called them"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
 mod crash;
 mod crashing_disk;

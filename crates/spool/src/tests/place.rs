@@ -107,13 +107,6 @@ impl Place {
             &Watch::silent(),
         )
     }
-
-    /// What is staged, sealed or open.
-    pub(super) fn staged_names(&self) -> Vec<String> {
-        let mut names = names(&self.data().staging);
-        names.retain(|name| !name.starts_with('.'));
-        names
-    }
 }
 
 pub(super) fn record() -> Record {

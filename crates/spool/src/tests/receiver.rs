@@ -1,6 +1,6 @@
 //! A receiver of one test's own, which answers as it is told, and time that passes by itself.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
@@ -35,7 +35,7 @@ struct Taken {
     billed: BTreeMap<Uuid, usize>,
     /// The body of each key that ever came.
     bodies: HashMap<String, Vec<u8>>,
-    committed: HashMap<String, ()>,
+    committed: HashSet<String>,
     /// When something came.
     arrivals: Vec<Moment>,
 }
@@ -59,7 +59,7 @@ impl Taken {
     /// Knows batches by their keys.
     fn commit(&mut self, batch: &Batch) {
         let key = batch.idempotency_key().to_owned();
-        if self.committed.insert(key, ()).is_none() {
+        if self.committed.insert(key) {
             for record in batch.records() {
                 *self.billed.entry(record.id()).or_default() += 1;
             }
@@ -68,7 +68,7 @@ impl Taken {
 }
 
 impl Sink for Receiver {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "the receiver"
     }
 

@@ -34,8 +34,8 @@ impl Audit<'_> {
                     }
                     Err(damage) => {
                         let record = damage.record.map(|number| {
-                            let line = bytes.split(|byte| *byte == b'\n');
-                            let line = line.skip(usize::try_from(number).unwrap_or(0)).next();
+                            let mut lines = bytes.split(|byte| *byte == b'\n');
+                            let line = lines.nth(usize::try_from(number).unwrap_or(0));
                             named("record", number, line.unwrap_or_default())
                         });
                         self.problem(&path, record, damage.what);
