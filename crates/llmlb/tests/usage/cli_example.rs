@@ -1,4 +1,4 @@
-//! The receiver in examples/ takes what is delivered, each record once.
+//! What the documentation shows works: the receiver in examples/, and dropping a file by hand.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -65,4 +65,31 @@ fn the_example_takes_each_record_once() {
         print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM records').fetchone()[0])";
     let ran = python(count, &[&database]).unwrap();
     assert_eq!(ran.out.trim(), "251", "{ran:?}");
+}
+
+/// The commands are GNU's.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_is_dropped_as_the_page_shows() {
+    let page = include_str!("../../../../docs/usage.md");
+    let (_, rest) = page.split_once("```sh\nstaging=~/").expect("the example");
+    let (script, _) = rest.split_once("```").expect("its end");
+    let place = Place::new();
+    place.stage(1);
+    let home = place.data();
+    let data = home.join(".local/share/llmlb");
+    std::fs::create_dir_all(data.join("_staging")).unwrap();
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-ec", &format!("staging=~/{script}")])
+        .env("HOME", &home);
+    for _ in 0..3 {
+        let ran = Ran::of(&mut shell);
+        assert_eq!((ran.code, ran.all().as_str()), (0, ""));
+    }
+    let ran = place.usage(&["--data", data.to_str().unwrap(), "consolidate"]);
+    assert_eq!(
+        ran.out, "consolidated 3 entries: 3 records in 1 batch\n",
+        "{ran:?}"
+    );
 }

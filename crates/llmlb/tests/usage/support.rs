@@ -78,8 +78,8 @@ impl Place {
 
     /// Stages so many records, numbered from 1.
     pub(crate) fn stage(&self, count: usize) {
-        let lines: String = (1..=count).map(|n| format!("{{\"n\":{n}}}\n")).collect();
-        let ran = self.usage_with(&["stage"], lines);
+        let lines: Vec<String> = (1..=count).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+        let ran = self.usage_with(&["stage"], lines.concat());
         assert_eq!(ran.code, 0, "{ran:?}");
     }
 

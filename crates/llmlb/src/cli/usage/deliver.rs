@@ -82,7 +82,7 @@ impl Work {
     fn again_and_again(&self, every: Duration, cancel: &Cancel) {
         let mut schedule = Schedule::new(every);
         loop {
-            let tick = schedule.next();
+            let tick = schedule.tick();
             if tick.skipped > 0 {
                 let skipped = counted(tick.skipped, "run");
                 tracing::warn!("{skipped} skipped: the one before took longer than {every:?}");
