@@ -46,6 +46,13 @@ impl Bar {
         }
     }
 
+    /// Something that stays for a while.
+    pub(super) fn tell(&self, text: &str) {
+        if self.is_on {
+            draw(text);
+        }
+    }
+
     fn is_due(&self) -> bool {
         let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -134,7 +141,8 @@ mod tests {
     fn nothing_is_drawn_where_nobody_watches() {
         let bar = Bar::new(true);
         bar.show("staged", 1, None);
-        bar.say("waiting");
+        bar.say("checked");
+        bar.tell("waiting");
         assert_eq!(SHOWN.load(Ordering::Relaxed), 0);
     }
 }

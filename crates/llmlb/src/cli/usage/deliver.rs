@@ -115,7 +115,7 @@ impl Work {
                 bar.show("delivered", done.get(), Some(total.get().max(done.get())));
             }
             Progress::Waiting { until, why, .. } => {
-                bar.say(&format!("waiting until {}: {why}", time::point(until)));
+                bar.tell(&format!("waiting until {}: {why}", time::point(until)));
             }
             _ => {}
         };
