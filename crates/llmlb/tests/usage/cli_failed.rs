@@ -133,3 +133,28 @@ fn a_dropped_file_that_is_no_record_is_set_aside_and_cannot_be_resent() {
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("cannot be resent: "), "{ran:?}");
 }
+
+#[test]
+fn nothing_is_put_back_while_somebody_delivers() {
+    let place = Place::new();
+    place.stage(1);
+    assert_eq!(place.usage(&["deliver"]).code, 0);
+    let name = place.files("archive").remove(0);
+    let lock = spool::DeliveryLock::acquire(&place.data()).unwrap();
+    let ran = place.usage(&["resend", &name]);
+    assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{ran:?}");
+    let told = format!(
+        "pid {} is at work on this data directory",
+        std::process::id()
+    );
+    assert!(ran.err.contains(&told), "{ran:?}");
+    assert!(ran.err.contains("hint: nothing was changed"), "{ran:?}");
+    // Looking is free.
+    let ran = place.usage(&["resend", "--dry-run", &name]);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (0, "1 batch would be put back into the spool\n")
+    );
+    drop(lock);
+    assert_eq!(place.usage(&["resend", &name]).code, 0);
+}

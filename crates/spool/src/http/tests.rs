@@ -297,6 +297,19 @@ fn half_a_head_is_no_answer() {
 }
 
 #[test]
+fn interim_answers_are_none() {
+    for interim in [
+        "100 Continue",
+        "102 Processing",
+        "103 Early Hints\r\nLink: </x>",
+    ] {
+        let last = answer("202 Accepted", "", "");
+        let url = answering(format!("HTTP/1.1 {interim}\r\n\r\n{last}"));
+        assert_eq!(send(&url), Answer::accepted("202 Accepted"), "{interim}");
+    }
+}
+
+#[test]
 fn what_is_no_http_is_no_answer() {
     let answer = send(&answering("SSH-2.0-OpenSSH_9.2p1\r\n\r\n"));
     assert!(

@@ -1,6 +1,6 @@
 //! `llmlb usage resend`: batches that failed go back into the spool.
 
-use spool::{DeliveryLock, Failed, SpoolManager};
+use spool::{DeliveryLock, Failed, RunError, SpoolManager};
 
 use super::args::Resend;
 use super::place::Place;
@@ -21,7 +21,9 @@ pub(super) fn resend(args: &Resend, place: &Place) -> Result<u8, Failure> {
     let ambiguous = chosen.iter().filter(|one| one.is_ambiguous).count() as u64;
     let mut done = 0;
     // What waits must not change under the hands of whoever delivers it.
-    let lock = DeliveryLock::acquire(place.dir()).map_err(|error| deliver::failed(&error))?;
+    let lock = (!args.dry_run)
+        .then(|| DeliveryLock::acquire(place.dir()).map_err(|error| busy(&error)))
+        .transpose()?;
     let spool = SpoolManager::open(place.dir()).map_err(|error| disk(&error))?;
     for one in chosen {
         let resent = if args.dry_run {
@@ -59,6 +61,15 @@ pub(super) fn resend(args: &Resend, place: &Place) -> Result<u8, Failure> {
     let list = place.command("resend");
     Err(Failure::new(exit::FAILED, problems.join("\nllmlb: "))
         .hint(format!("{list} lists what can be resent")))
+}
+
+/// Somebody delivers, or the lock cannot be had.
+fn busy(error: &RunError) -> Failure {
+    let failure = deliver::failed(error);
+    match error {
+        RunError::Busy { .. } => failure.hint("nothing was changed: try again when it is done"),
+        _ => failure,
+    }
 }
 
 /// What could be resent.
