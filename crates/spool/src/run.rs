@@ -74,7 +74,7 @@ pub fn run(
         Err(error) if rescue(error.is_full()) => DeliveryLock::acquire(data)?,
         taken => taken?,
     };
-    let store = SpoolManager::open_on(Arc::clone(&disk), data)?;
+    let store = SpoolManager::on(Arc::clone(&disk), data);
     let (mut all, mut goes_on) = (Run::default(), true);
     loop {
         let mut folded = consolidate_on(&disk, data, options);

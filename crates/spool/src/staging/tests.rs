@@ -6,8 +6,10 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
+use crate::data_dir::DataDir;
 use crate::entry::{Kind, Name};
 use crate::line::{self, Line};
+use crate::recover::seal_abandoned;
 
 /// Never by age.
 const SLOW: Limits = Limits {
@@ -43,12 +45,18 @@ impl Disk for Watched {
         RealDisk.create(path)
     }
 
-    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+    fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
         if let Err(error) = self.room() {
             // As a disk does that has a little room left.
-            RealDisk.append(file, &bytes[..bytes.len() / 2])?;
+            let half = bytes.trim_ascii_end().len() / 2;
+            RealDisk.write_at(file, at, &bytes[..half])?;
             return Err(error);
         }
+        RealDisk.write_at(file, at, bytes)
+    }
+
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+        self.room()?;
         RealDisk.append(file, bytes)
     }
 
@@ -194,6 +202,31 @@ fn producers_share_syncs_and_each_record_is_there_once() {
 }
 
 #[test]
+fn many_records_share_one_sync_and_fill_as_many_entries_as_they_need() {
+    let all: Vec<_> = (0..25).map(record).collect();
+    for durability in [Durability::Power, Durability::Process] {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(Watched::default());
+        let limits = Limits {
+            records: 10,
+            ..SLOW
+        };
+        let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), limits).unwrap();
+        staging.stage_all(&[], durability).unwrap();
+        assert_eq!(entries(dir.path()).len(), 0);
+        staging.stage_all(&all[..5], durability).unwrap();
+        assert_eq!(records(dir.path()).len(), 5);
+        if durability == Durability::Power {
+            assert_eq!(disk.syncs.load(Ordering::SeqCst), 1);
+        }
+        staging.stage_all(&all[5..], durability).unwrap();
+        let texts: Vec<_> = all.iter().map(|record| record.json().to_owned()).collect();
+        assert_eq!(records(dir.path()), texts);
+        assert!(entries(dir.path()).len() > 1);
+    }
+}
+
+#[test]
 fn an_entry_is_sealed_when_it_is_full_or_old() {
     let by_records = Limits { records: 3, ..SLOW };
     let by_bytes = Limits { bytes: 500, ..SLOW };
@@ -281,4 +314,30 @@ fn nobody_else_can_lock_an_entry_that_is_being_written() {
     let file = open();
     staging.close().unwrap();
     assert!(tenure::file::try_lock(&file).unwrap());
+}
+
+#[test]
+fn a_file_grows_ahead_of_its_lines_and_none_of_that_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::new(dir.path());
+    data.make(&RealDisk).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let staging = Staging::open_on(Arc::new(RealDisk), elsewhere.path(), SLOW).unwrap();
+    staging.stage(&record(1), Durability::Power).unwrap();
+    let name = *entries(elsewhere.path()).keys().next().unwrap();
+    let bytes = std::fs::read(name.path_in(elsewhere.path())).unwrap();
+    assert!(bytes.ends_with(b" "), "there is room ahead");
+    staging.close().unwrap();
+    let sealed = records(elsewhere.path());
+    // The same entry, as a writer leaves it that is killed; then in the middle of a record, too.
+    for torn in ["", "{\"n\":2,"] {
+        let mut bytes = bytes.clone();
+        let end = bytes.trim_ascii_end().len() + 1;
+        bytes[end..end + torn.len()].copy_from_slice(torn.as_bytes());
+        std::fs::write(name.path_in(&data.staging), bytes).unwrap();
+        assert!(seal_abandoned(&RealDisk, &data, name).unwrap());
+        assert_eq!(records(&data.staging), sealed);
+        let aside = data.failed.join(format!("{}.torn", name.id));
+        assert_eq!(std::fs::read_to_string(aside).unwrap_or_default(), torn);
+    }
 }
