@@ -1,6 +1,6 @@
 //! What can be typed, and where data lies if nobody says so.
 
-use crate::support::{Place, Ran};
+use crate::support::Place;
 
 #[test]
 fn wrong_words_exit_2() {
@@ -93,6 +93,8 @@ fn a_directory_that_was_named_is_named_in_what_to_type_next() {
 #[cfg(target_os = "linux")]
 #[test]
 fn data_lies_in_the_users_own_directory_unless_told_otherwise() {
+    use crate::support::Ran;
+
     let place = Place::new();
     let home = place.file("x", "").parent().unwrap().join("home");
     let stage = |variables: &[(&str, &str)]| {

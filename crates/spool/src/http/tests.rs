@@ -24,7 +24,7 @@ fn batch() -> Batch {
 
 #[cfg(target_os = "linux")]
 fn large_batch() -> Batch {
-    let record = |_| Record::parse(&format!(r#"{{"x":"{}"}}"#, "x".repeat(1 << 20))).unwrap();
+    let record = |_| Record::parse(&format!(r#"{{"x":"{}"}}"#, "x".repeat(1_000_000))).unwrap();
     Batch::new(Vec::new(), (0..16).map(record).collect())
 }
 

@@ -132,7 +132,7 @@ impl Work {
 
     /// About how many records wait already: most batches are full.
     fn waiting(&self) -> u64 {
-        let batches = SpoolManager::open(self.place.dir()).and_then(|spool| spool.count());
+        let batches = SpoolManager::of(self.place.dir()).count();
         batches.unwrap_or_default() * self.options.batch_size as u64
     }
 

@@ -73,8 +73,8 @@ pub(super) fn failed(args: &Look, place: &Place) -> Result<u8, Failure> {
 
 pub(super) fn list(place: &Place) -> Result<Vec<Failed>, Failure> {
     place.must_exist()?;
-    SpoolManager::open(place.dir())
-        .and_then(|spool| spool.failed())
+    SpoolManager::of(place.dir())
+        .failed()
         .map_err(|error| disk(&error))
 }
 

@@ -45,7 +45,7 @@ struct Totals {
 
 pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Failure> {
     place.must_exist()?;
-    let spool = SpoolManager::open(place.dir()).map_err(|error| disk(&error))?;
+    let spool = SpoolManager::of(place.dir());
     let bar = Bar::new(quiet);
     let batches = all(&spool, &bar).map_err(|error| disk(&error))?;
     let paused = spool.pause().map_err(|error| disk(&error))?;

@@ -4,7 +4,7 @@ use spool::{DeliveryLock, Failed, RunError, SpoolManager};
 
 use super::args::Resend;
 use super::place::Place;
-use super::{counted, deliver, disk, failed};
+use super::{counted, deliver, failed};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 
@@ -24,7 +24,7 @@ pub(super) fn resend(args: &Resend, place: &Place) -> Result<u8, Failure> {
     let lock = (!args.dry_run)
         .then(|| DeliveryLock::acquire(place.dir()).map_err(|error| busy(&error)))
         .transpose()?;
-    let spool = SpoolManager::open(place.dir()).map_err(|error| disk(&error))?;
+    let spool = SpoolManager::of(place.dir());
     for one in chosen {
         let resent = if args.dry_run {
             Ok(())

@@ -167,8 +167,7 @@ impl Intake<'_> {
 
     /// When this returns, what was taken is on the disk.
     fn flush(&mut self) -> Result<(), Failure> {
-        let mut records = self.group.iter();
-        let staged = records.try_for_each(|one| self.staging.stage(one, Durability::Power));
+        let staged = self.staging.stage_all(&self.group, Durability::Power);
         staged.map_err(|error| {
             let from = &self.group_start;
             disk(&error).hint(format!(
