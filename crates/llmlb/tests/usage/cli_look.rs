@@ -37,6 +37,25 @@ fn what_waits_is_shown_with_its_attempts_and_its_last_error() {
 }
 
 #[test]
+fn what_is_staged_waits_too() {
+    let place = Place::new();
+    place.stage(3);
+    let ran = place.usage(&["pending"]);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (0, "1 staged entry not in batches yet\n")
+    );
+    assert_eq!(place.usage(&["consolidate"]).code, 0);
+    place.stage(1);
+    place.stage(1);
+    let ran = place.usage(&["pending"]);
+    let told = "\n1 batch with 3 records waiting; 2 staged entries not in batches yet\n";
+    assert!(ran.out.ends_with(told), "{ran:?}");
+    let document = place.usage(&["pending", "--json"]).json();
+    assert_eq!(document["totals"]["staged_entries"], 2, "{document}");
+}
+
+#[test]
 fn the_books_balance_and_say_so() {
     let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
     place.stage(5);

@@ -50,6 +50,8 @@ fn disk(error: &Error) -> Failure {
         failure.hint("make room on the disk; nothing that was staged is lost")
     } else if error.is_read_only() {
         failure.hint("the disk can only be read; nothing that was staged is lost")
+    } else if error.io_error().kind() == std::io::ErrorKind::PermissionDenied {
+        failure.hint("run it as the user whose data it is, or name another directory: `--data DIR`")
     } else {
         failure
     }
@@ -61,6 +63,7 @@ fn counted(count: u64, what: &str) -> String {
         (1, _) => format!("1 {what}"),
         (_, "batch") => format!("{count} batches"),
         (_, "entry") => format!("{count} entries"),
+        (_, "staged entry") => format!("{count} staged entries"),
         _ => format!("{count} {what}s"),
     }
 }

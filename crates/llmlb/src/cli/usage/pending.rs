@@ -41,6 +41,7 @@ struct Entry {
 struct Totals {
     batches: u64,
     records: u64,
+    staged_entries: u64,
 }
 
 pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Failure> {
@@ -53,6 +54,7 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
     let totals = Totals {
         batches: batches.len() as u64,
         records: batches.iter().map(|batch| batch.records).sum(),
+        staged_entries: staged(place),
     };
     if args.json {
         json::print(&Document {
@@ -66,24 +68,41 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
     if let Some(pause) = paused {
         output::data(&paused_line(&pause))?;
     }
-    if batches.is_empty() {
-        output::data("nothing waits")?;
-        return Ok(exit::DONE);
+    if !batches.is_empty() {
+        let now = SystemTime::now();
+        let head = ["BATCH", "RECORDS", "ATTEMPTS", "NEXT", "LAST ERROR"];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        rows.extend(batches.iter().map(|batch| row(batch, now)));
+        output::data(&aligned(&rows))?;
     }
-    let now = SystemTime::now();
-    let mut rows = vec![
-        ["BATCH", "RECORDS", "ATTEMPTS", "NEXT", "LAST ERROR"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
-    rows.extend(batches.iter().map(|batch| row(batch, now)));
-    output::data(&aligned(&rows))?;
-    let (batches, records) = (
-        counted(totals.batches, "batch"),
-        counted(totals.records, "record"),
-    );
-    output::data(&format!("{batches} with {records} waiting"))?;
+    output::data(&summary(&totals))?;
     Ok(exit::DONE)
+}
+
+fn summary(totals: &Totals) -> String {
+    let batches = counted(totals.batches, "batch");
+    let records = counted(totals.records, "record");
+    let staged = counted(totals.staged_entries, "staged entry");
+    match (totals.batches, totals.staged_entries) {
+        (0, 0) => "nothing waits".to_owned(),
+        (0, _) => format!("{staged} not in batches yet"),
+        (_, 0) => format!("{batches} with {records} waiting"),
+        (..) => format!("{batches} with {records} waiting; {staged} not in batches yet"),
+    }
+}
+
+/// How many entries are not in batches yet.
+fn staged(place: &Place) -> u64 {
+    let is_entry = |name: &str| {
+        let ends = [".json", ".jsonl", ".jsonl.open"];
+        !name.starts_with('.') && ends.iter().any(|end| name.ends_with(end))
+    };
+    let files = std::fs::read_dir(place.dir().join("_staging"));
+    let names = files.into_iter().flatten().flatten();
+    let names = names.map(|file| file.file_name());
+    names
+        .filter(|name| name.to_str().is_some_and(is_entry))
+        .count() as u64
 }
 
 fn all(spool: &SpoolManager, bar: &Bar) -> Result<Vec<Waiting>, spool::Error> {
