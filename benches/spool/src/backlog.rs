@@ -37,7 +37,7 @@ fn abandon_one(place: &Path) {
         .iter()
         .rposition(|byte| *byte == b'\n');
     bytes.truncate(last.expect("several lines") + 1);
-    bytes.extend_from_slice(br#"{"n":999999,"id":"01890a5d-"#);
+    bytes.extend_from_slice(br#"{"id":"01890a5d-"#);
     fs::write(newest.with_extension("jsonl.open"), bytes).expect("an open entry");
     fs::remove_file(newest).expect("it is gone");
 }
