@@ -259,7 +259,8 @@ impl Courier<'_> {
                     "delivery pauses: nothing is taken"
                 );
                 let now = self.clock.now();
-                let pause = Pause::new(self.sink.name(), now, MISCONFIGURED_PAUSE, &said, true);
+                let long = MISCONFIGURED_PAUSE.min(self.options.longest_wait);
+                let pause = Pause::new(self.sink.name(), now, long, &said, true);
                 self.store.set_pause(Some(&pause))?;
                 self.done.last_error = Some(said);
                 self.done.paused = Some(pause);
