@@ -91,8 +91,8 @@ pub fn verify(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
         coverage: Coverage::default(),
     };
     // While both locks are held nothing moves.
-    let delivery = audit.wait_for(|| match DeliveryLock::acquire_existing(&data_dir) {
-        Err(RunError::Busy { pid }) => Err(Busy { pid }),
+    let delivery = audit.wait_for(|| match DeliveryLock::acquire_to_read(&data_dir) {
+        Err(RunError::Busy { pid, .. }) => Err(Busy { pid }),
         taken => Ok(taken.ok()),
     });
     let staging = audit.wait_for(
