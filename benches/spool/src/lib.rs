@@ -8,20 +8,30 @@ pub mod segment;
 pub mod sqlite;
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use spool::Record;
+use uuid::Uuid;
 
 pub use load::{Measured, median, produce};
 
 /// A record of 305 bytes, as a proxy would bill one request.
 pub fn record() -> Record {
+    record_with(Uuid::now_v7())
+}
+
+/// The same with an id of one's own.
+pub fn record_with(id: Uuid) -> Record {
+    static TEXT: LazyLock<String> = LazyLock::new(text);
+    Record::parse_with_id(&TEXT, id).expect("a record")
+}
+
+fn text() -> String {
     let text = r#"{"time":"2026-01-01T00:00:00Z","model":"llama-3.3-70b-instruct","endpoint":"gpu-07","user":"#;
     let rest = r#""tokens_in":1532,"tokens_out":411,"millis":8123,"stream":true,"status":200"#;
     let length = 305 - r#","id":"00000000-0000-0000-0000-000000000000""#.len();
     let filler = "x".repeat(length - text.len() - rest.len() - r#""",}"#.len());
-    let record = Record::parse(&format!(r#"{text}"{filler}",{rest}}}"#)).expect("a record");
-    assert_eq!(record.json().len(), 305);
-    record
+    format!(r#"{text}"{filler}",{rest}}}"#)
 }
 
 /// A fresh directory for one run, below the first argument or here. It is removed when dropped:

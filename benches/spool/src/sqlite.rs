@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 
 use rusqlite::Connection;
+use spool::Record;
 
 /// Those who wait for the same transaction.
 #[derive(Default)]
@@ -16,7 +17,7 @@ struct Commit {
 
 #[derive(Default)]
 struct Queue {
-    rows: Vec<Arc<str>>,
+    rows: Vec<Record>,
     commit: Arc<Commit>,
     is_closed: bool,
 }
@@ -34,22 +35,25 @@ pub struct Grouped {
 }
 
 impl Grouped {
-    /// One key, one column, no index: as little as SQLite can be asked to do.
-    pub fn open(path: &Path) -> Self {
+    /// With ids, a record that is staged again after an error is one row, as it is one record in a
+    /// spool. Without, it is as little as SQLite can be asked to do.
+    pub fn open(path: &Path, with_ids: bool) -> Self {
         let mut database = Connection::open(path).expect("a database");
         let mode: String = database
             .query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))
             .expect("a journal");
         assert_eq!(mode, "wal");
+        let table = if with_ids {
+            "CREATE TABLE records (id TEXT PRIMARY KEY, json TEXT NOT NULL)"
+        } else {
+            "CREATE TABLE records (number INTEGER PRIMARY KEY, json TEXT NOT NULL)"
+        };
         database
-            .execute_batch(
-                "PRAGMA synchronous=FULL;
-                 CREATE TABLE records (number INTEGER PRIMARY KEY, json TEXT NOT NULL);",
-            )
+            .execute_batch(&format!("PRAGMA synchronous=FULL; {table};"))
             .expect("a table");
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
-        let committer = thread::spawn(move || own.commit(&mut database));
+        let committer = thread::spawn(move || own.commit(&mut database, with_ids));
         Self {
             shared,
             committer: Some(committer),
@@ -57,10 +61,10 @@ impl Grouped {
     }
 
     /// Adds a row. It is on the disk when this returns.
-    pub fn add(&self, json: Arc<str>) {
+    pub fn add(&self, record: Record) {
         let commit = {
             let mut queue = self.shared.queue.lock().expect("the queue");
-            queue.rows.push(json);
+            queue.rows.push(record);
             if queue.rows.len() == 1 {
                 self.shared.filled.notify_one();
             }
@@ -82,7 +86,7 @@ impl Drop for Grouped {
 }
 
 impl Shared {
-    fn commit(&self, database: &mut Connection) {
+    fn commit(&self, database: &mut Connection, with_ids: bool) {
         loop {
             let queue = self.queue.lock().expect("the queue");
             let mut queue = self
@@ -96,11 +100,19 @@ impl Shared {
             let commit = std::mem::take(&mut queue.commit);
             drop(queue);
             let transaction = database.transaction().expect("a transaction");
-            let mut insert = transaction
-                .prepare_cached("INSERT INTO records (json) VALUES (?1)")
-                .expect("a statement");
+            let insert = if with_ids {
+                "INSERT OR IGNORE INTO records (id, json) VALUES (?1, ?2)"
+            } else {
+                "INSERT INTO records (json) VALUES (?1)"
+            };
+            let mut insert = transaction.prepare_cached(insert).expect("a statement");
             for row in &rows {
-                insert.execute([&**row]).expect("a row");
+                let done = if with_ids {
+                    insert.execute((row.id().to_string(), row.json()))
+                } else {
+                    insert.execute([row.json()])
+                };
+                done.expect("a row");
             }
             drop(insert);
             transaction.commit().expect("a commit");

@@ -2,11 +2,9 @@
 //!
 //! `staging [DIRECTORY]`: a directory on the disk that matters; the default is this one.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use spool::{Durability, Staging};
@@ -19,34 +17,40 @@ const ROUND: Duration = Duration::from_secs(1);
 fn main() {
     let dir = directory();
     println!("durable records of 305 bytes, median of {ROUNDS} rounds in turn");
-    println!("| producers | | records/s | p50 us | p99 us | x raw disk | x SQLite |");
-    println!("|--:|---|--:|--:|--:|--:|--:|");
+    println!("| producers | | records/s | p50 us | p99 us | x raw | x SQLite | x with ids |");
+    println!("|--:|---|--:|--:|--:|--:|--:|--:|");
     for producers in [1, 8, 64, 256] {
-        let mut rounds: [Vec<Measured>; 3] = Default::default();
+        let mut rounds: [Vec<Measured>; 4] = Default::default();
         for round in 0..ROUNDS {
             let place = dir.path().join(format!("{producers}-{round}"));
             std::fs::create_dir(&place).expect("a directory");
             rounds[0].push(raw(&place));
-            rounds[1].push(sqlite(&place, producers));
-            rounds[2].push(staged(&place, producers));
+            rounds[1].push(sqlite(&place.join("rows"), producers, false));
+            rounds[2].push(sqlite(&place.join("ids"), producers, true));
+            rounds[3].push(staged(&place, producers));
         }
         let medians = rounds.map(|rounds| median(&rounds));
-        let [raw, sqlite, _] = medians;
-        for (name, one) in ["raw disk, 1 thread", "SQLite, grouped", "**spool**"]
-            .iter()
-            .zip(medians)
-        {
+        let [raw, rows, ids, _] = medians;
+        for (name, one) in NAMES.iter().zip(medians) {
             println!(
-                "| {producers} | {name} | {:.0} | {:.0} | {:.0} | {:.2} | {:.2} |",
+                "| {producers} | {name} | {:.0} | {:.0} | {:.0} | {:.2} | {:.2} | {:.2} |",
                 one.rate,
                 one.p50,
                 one.p99,
                 one.rate / raw.rate,
-                one.rate / sqlite.rate,
+                one.rate / rows.rate,
+                one.rate / ids.rate,
             );
         }
     }
 }
+
+const NAMES: [&str; 4] = [
+    "raw disk, 1 thread",
+    "SQLite, grouped, bare rows",
+    "SQLite, grouped, with ids",
+    "**spool**",
+];
 
 /// One thread that appends a record and syncs, again and again: what a program does that shares
 /// its syncs with nobody.
@@ -59,16 +63,9 @@ fn raw(place: &Path) -> Measured {
     })
 }
 
-fn sqlite(place: &Path, producers: usize) -> Measured {
-    thread_local! {
-        static ROW: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
-    }
-    let database = Grouped::open(&place.join("database"));
-    produce(producers, ROUND, |record| {
-        let row = ROW
-            .with_borrow_mut(|row| Arc::clone(row.get_or_insert_with(|| Arc::from(record.json()))));
-        database.add(row);
-    })
+fn sqlite(path: &Path, producers: usize, with_ids: bool) -> Measured {
+    let database = Grouped::open(path, with_ids);
+    produce(producers, ROUND, |record| database.add(record.clone()))
 }
 
 fn staged(place: &Path, producers: usize) -> Measured {
