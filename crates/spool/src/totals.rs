@@ -170,3 +170,43 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Day, String> {
     }
     Ok(day)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::RealDisk;
+
+    #[test]
+    fn totals_are_by_model_key_and_backend_and_of_tokens_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::new(dir.path());
+        data.make(&RealDisk).unwrap();
+        let fold = |texts: &[&str], snapshot| {
+            let mut totals = Totals::default();
+            for text in texts {
+                totals.add(&Record::parse(text).unwrap());
+            }
+            totals.fold(&RealDisk, &data, snapshot).unwrap();
+        };
+        let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
+        let big = r#"{"model":"a","key":"k","backend":"b","prompt_tokens":18446744073709551615}"#;
+        let first = r#"{"model":"a","key":"k","backend":"b","prompt_tokens":7,"status":200}"#;
+        let odd = r#"{"model":7,"tokens":-1,"x_tokens":1.5,"y_tokens":"9"}"#;
+        fold(&[first, odd], one);
+        fold(&[first, odd], one); // As after a crash.
+        fold(&[big], two);
+        let names: Vec<_> = std::fs::read_dir(&data.usage).unwrap().collect();
+        let path = names[0].as_ref().unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let day = check(name, &std::fs::read(&path).unwrap()).unwrap();
+        let [nobody, known] = &*day.totals else {
+            unreachable!("two groups");
+        };
+        assert_eq!((&nobody.group, nobody.sum.records), (&Group::default(), 1));
+        assert!(nobody.sum.sums.is_empty());
+        assert_eq!(known.group.model.as_deref(), Some("a"));
+        assert_eq!(known.sum.records, 2);
+        // It does not turn over.
+        assert_eq!(known.sum.sums["prompt_tokens"], u64::MAX);
+    }
+}

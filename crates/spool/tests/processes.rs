@@ -4,7 +4,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -168,7 +168,8 @@ fn nothing_acknowledged_is_lost_or_doubled_under_kill_nine() {
 #[test]
 #[ignore = "another test runs it under strace"]
 fn stages_a_few() {
-    let staging = Staging::open(data().join("_staging")).unwrap();
+    // None of these directories is there yet.
+    let staging = Staging::open(data().join("new/deep/_staging")).unwrap();
     let mut acks = fs::File::create(data().join("acknowledgements")).unwrap();
     for _ in 0..3 {
         staging.stage(&record(), Durability::Power).unwrap();
@@ -199,6 +200,9 @@ fn every_acknowledgement_follows_the_sync_of_its_data_and_its_name() {
         .unwrap();
     assert!(status.success());
     let (mut data_synced, mut name_synced, mut acknowledged) = (false, false, 0);
+    let above = dir.path().canonicalize().unwrap();
+    let above = ["", "/new", "/new/deep"].map(|name| format!("<{}{name}>", above.display()));
+    let mut parents = HashSet::new();
     let trace = fs::read_to_string(&trace).unwrap();
     for line in trace.lines() {
         let entry = line.contains(".jsonl.open");
@@ -210,6 +214,10 @@ fn every_acknowledgement_follows_the_sync_of_its_data_and_its_name() {
             data_synced = true;
         } else if line.contains("fsync(") && line.contains("_staging>") {
             name_synced = true;
+        } else if let Some(parent) = above.iter().find(|parent| line.contains(&***parent)) {
+            if line.contains("fsync(") {
+                parents.insert(parent);
+            }
         } else if line.contains("\"acknowledged\"") {
             acknowledged += 1;
             assert!(
@@ -220,6 +228,7 @@ fn every_acknowledgement_follows_the_sync_of_its_data_and_its_name() {
                 name_synced,
                 "name before acknowledgement {acknowledged}:\n{trace}"
             );
+            assert_eq!(parents.len(), 3, "and those of new directories:\n{trace}");
         }
     }
     assert_eq!(acknowledged, 3, "{trace}");

@@ -64,6 +64,9 @@ fn recover(place: &Place, expected: &BTreeSet<Uuid>, what: &str) {
         [""; 0],
         "{what}: all was consumed"
     );
+    let (records, tokens) = place.totals();
+    let count = expected.len() as u64;
+    assert_eq!((records, tokens), (count, count), "{what}: totals");
     let books = verify(place.path(), &Watch::silent()).unwrap();
     assert!(books.balance(), "{what}: {:?}", books.problems);
     assert_eq!(books.staged, books.delivered + books.pending + books.failed);

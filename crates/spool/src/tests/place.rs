@@ -90,6 +90,21 @@ impl Place {
         counts
     }
 
+    /// What the files of all days say: how many records, how many tokens.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        let (mut records, mut tokens) = (0, 0);
+        let usage = self.data().usage;
+        for name in names(&usage).iter().filter(|name| !name.contains("taken")) {
+            let day: serde_json::Value =
+                serde_json::from_slice(&fs::read(usage.join(name)).unwrap()).unwrap();
+            for row in day["totals"].as_array().unwrap() {
+                records += row["records"].as_u64().unwrap();
+                tokens += row["sums"]["tokens"].as_u64().unwrap();
+            }
+        }
+        (records, tokens)
+    }
+
     /// A run of delivery that finds everything accepted.
     pub(super) fn deliver_all(&self) {
         self.deliver(&(Arc::new(RealDisk) as Arc<dyn Disk>))

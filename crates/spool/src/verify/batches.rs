@@ -131,15 +131,17 @@ impl Audit<'_> {
         if !is_all {
             self.coverage.sent_since = since;
         }
-        let mut unfinished = 0;
+        // Those that left before the set was finished count as staged until it is.
+        let (mut delivered, mut archived) = (0, 0);
         for event in last.values() {
-            if matches!(event.outcome, Outcome::Delivered | Outcome::Archived) {
-                unfinished += self.coverage.cover(&event.entries);
+            match event.outcome {
+                Outcome::Delivered => delivered += self.coverage.cover(&event.entries),
+                Outcome::Archived => archived += self.coverage.cover(&event.entries),
+                _ => {}
             }
         }
-        // Delivered before the set was finished: its records are counted as staged until it is.
-        self.books.delivered = sums.delivered.saturating_sub(unfinished);
-        self.books.archived = sums.archived;
+        self.books.delivered = sums.delivered.saturating_sub(delivered);
+        self.books.archived = sums.archived.saturating_sub(archived);
         Ok(())
     }
 }
