@@ -188,7 +188,10 @@ impl Reason {
     pub(crate) fn write(&self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
         let path = failed.join(&self.name);
         tracing::warn!(path = %path.display(), reason = self.why, "set aside");
-        place(disk, failed, &Self::file_name(&self.name), &encode(self))
+        place(disk, failed, &Self::file_name(&self.name), &encode(self))?;
+        // Before what it is about: that must not be there without it.
+        disk.sync_dir(failed)
+            .map_err(|error| Error::new("sync", failed, error))
     }
 
     pub(crate) fn read(failed: &Path, name: &str) -> Result<Option<Self>, Error> {

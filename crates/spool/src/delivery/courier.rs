@@ -1,6 +1,6 @@
 //! One run of delivery: oldest first, and bad batches never hold up the others.
 
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -108,6 +108,8 @@ enum Next {
     GoOn,
     /// It is due again so soon.
     Due(Duration),
+    /// These took its place.
+    Halves([String; 2]),
     Stop,
 }
 
@@ -199,12 +201,19 @@ impl Courier<'_> {
 
     /// `false`: the run ends.
     fn pass(&mut self, names: &[String], soonest: &mut Option<Duration>) -> Result<bool, Error> {
-        for name in names {
+        let mut names: VecDeque<_> = names.iter().cloned().collect();
+        while let Some(name) = names.pop_front() {
             if self.watch.cancel.is_cancelled() {
                 return Ok(false);
             }
-            match self.one(name)? {
+            match self.one(&name)? {
                 Next::GoOn => {}
+                // Before anything else: the sooner it is known what the destination takes, the
+                // fewer are split in vain.
+                Next::Halves([first, second]) => {
+                    names.push_front(second);
+                    names.push_front(first);
+                }
                 Next::Due(wait) => {
                     *soonest = Some(soonest.map_or(wait, |other| other.min(wait)));
                 }
@@ -274,11 +283,12 @@ impl Courier<'_> {
     fn try_one(&mut self, name: &str) -> Result<Next, Error> {
         let mut state = self.store.state(name)?;
         if state.splitting {
-            if let Some(batch) = self.store.take(name)? {
-                self.store.split(&batch, &state)?;
-            }
-            // Its halves may have names that were passed already.
-            return Ok(Next::Due(Duration::ZERO));
+            let batch = self.store.take(name)?;
+            let halves = batch.map(|batch| self.store.split(&batch, &state));
+            return Ok(halves
+                .transpose()?
+                .flatten()
+                .map_or(Next::GoOn, Next::Halves));
         }
         let now = self.clock.now();
         if state.is_in_the_future(now) {
@@ -325,9 +335,9 @@ impl Courier<'_> {
                 if state.unknown {
                     let why = format!("ambiguous: the destination may have it; it said: {said}");
                     self.fail(&batch, &state, &why)?;
-                } else if self.store.split(&batch, &state)? {
+                } else if let Some(halves) = self.store.split(&batch, &state)? {
                     self.done.split += 1;
-                    return Ok(Next::Due(Duration::ZERO));
+                    return Ok(Next::Halves(halves));
                 } else {
                     self.fail(&batch, &state, &said)?;
                 }

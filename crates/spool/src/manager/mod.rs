@@ -48,8 +48,9 @@ pub trait BatchStore {
     fn set_state(&self, name: &str, state: &State) -> Result<(), Error>;
     /// Its destination has it.
     fn delivered(&self, batch: &Batch, said: &str) -> Result<(), Error>;
-    /// Puts two halves in its place, always the same two. `false`: it cannot be split.
-    fn split(&self, batch: &Batch, state: &State) -> Result<bool, Error>;
+    /// Puts two halves in its place, always the same two, and says their names. `None`: it cannot be
+    /// split.
+    fn split(&self, batch: &Batch, state: &State) -> Result<Option<[String; 2]>, Error>;
     /// It cannot be delivered.
     fn fail(&self, batch: &Batch, state: &State, reason: &str) -> Result<(), Error>;
     /// It has no destination.
@@ -347,9 +348,9 @@ impl BatchStore for SpoolManager {
         self.forget(&batch.file_name())
     }
 
-    fn split(&self, batch: &Batch, state: &State) -> Result<bool, Error> {
+    fn split(&self, batch: &Batch, state: &State) -> Result<Option<[String; 2]>, Error> {
         let Some(halves) = batch.halves() else {
-            return Ok(false);
+            return Ok(None);
         };
         let name = batch.file_name();
         if !state.splitting {
@@ -369,7 +370,7 @@ impl BatchStore for SpoolManager {
         self.flush()?;
         self.note(batch, Outcome::Split, "")?;
         self.forget(&name)?;
-        Ok(true)
+        Ok(Some(halves.map(|half| half.file_name())))
     }
 
     fn fail(&self, batch: &Batch, state: &State, reason: &str) -> Result<(), Error> {

@@ -19,7 +19,20 @@ pub(super) enum Crash {
     After,
     /// The power fails before the act: what was not synced never happened.
     Power,
+    /// The same, but every second one of those acts had reached the disk already.
+    Some,
+    /// The same, with the other ones.
+    Others,
 }
+
+/// Every way to crash.
+pub(super) const CRASHES: [Crash; 5] = [
+    Crash::Before,
+    Crash::After,
+    Crash::Power,
+    Crash::Some,
+    Crash::Others,
+];
 
 #[derive(Debug)]
 pub(super) struct CrashingDisk {
@@ -50,6 +63,7 @@ enum Undo {
     Remove(PathBuf),
     Rename(PathBuf, PathBuf),
     Content(u64, Vec<u8>),
+    Both(Box<Undo>, Box<Undo>),
 }
 
 impl CrashingDisk {
@@ -86,10 +100,18 @@ impl CrashingDisk {
         match self.crash {
             Crash::Before => {}
             Crash::After => drop(act(&mut state)),
-            Crash::Power => {
+            Crash::Power | Crash::Some | Crash::Others => {
                 let undo = std::mem::take(&mut state.undo);
-                for (_, undo) in undo.into_iter().rev() {
-                    undo.apply(&state.paths);
+                for (number, (_, undo)) in undo.into_iter().enumerate().rev() {
+                    let is_even = number % 2 == 0;
+                    let is_lost = match self.crash {
+                        Crash::Some => is_even,
+                        Crash::Others => !is_even,
+                        _ => true,
+                    };
+                    if is_lost {
+                        undo.apply(&state.paths);
+                    }
                 }
             }
         }
@@ -122,13 +144,11 @@ impl CrashingDisk {
     }
 
     /// Keeps a copy of what is about to go.
-    fn bury(&self, state: &mut State, path: &Path) -> io::Result<()> {
+    fn bury(&self, state: &mut State, path: &Path) -> io::Result<Undo> {
         state.buried += 1;
         let grave = self.graveyard.path().join(state.buried.to_string());
         fs::copy(path, &grave)?;
-        let back = Undo::Rename(grave, path.to_owned());
-        state.undo.push((parent(path), back));
-        Ok(())
+        Ok(Undo::Rename(grave, path.to_owned()))
     }
 
     fn is_last(&self, state: &State) -> bool {
@@ -139,8 +159,13 @@ impl CrashingDisk {
 impl Undo {
     fn apply(self, paths: &HashMap<u64, PathBuf>) {
         match self {
+            Self::Both(first, second) => {
+                first.apply(paths);
+                second.apply(paths);
+            }
             Self::Remove(path) => drop(fs::remove_file(path)),
-            Self::Rename(from, to) => fs::rename(from, to).unwrap(),
+            // It may have been given another name by an act that is not undone.
+            Self::Rename(from, to) => drop(fs::rename(from, to)),
             Self::Content(id, bytes) => {
                 if let Some(path) = paths.get(&id).filter(|path| path.exists()) {
                     fs::write(path, bytes).unwrap();
@@ -213,11 +238,14 @@ impl Disk for CrashingDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.act(|state| {
-            if to.exists() {
-                self.bury(state, to)?;
-            }
+            let replaced = to.exists().then(|| self.bury(state, to)).transpose()?;
             RealDisk.rename(from, to)?;
             let back = Undo::Rename(to.to_owned(), from.to_owned());
+            // One act: there is always the old one or the new one.
+            let back = match replaced {
+                Some(old) => Undo::Both(Box::new(back), Box::new(old)),
+                None => back,
+            };
             state.undo.push((parent(to), back));
             for path in state.paths.values_mut().filter(|path| *path == from) {
                 to.clone_into(path);
@@ -231,7 +259,8 @@ impl Disk for CrashingDisk {
             if !path.exists() {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            self.bury(state, path)?;
+            let back = self.bury(state, path)?;
+            state.undo.push((parent(path), back));
             RealDisk.remove(path)
         })
     }
