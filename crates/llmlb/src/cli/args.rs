@@ -28,11 +28,11 @@ pub(super) struct Args {
     pub(super) verb: Verb,
 
     /// Say more on stderr; `serve` reports every request
-    #[arg(short, long, global = true, action = ArgAction::SetTrue, conflicts_with = "quiet")]
+    #[arg(short, long, global = true, action = ArgAction::SetTrue, conflicts_with = "quiet", display_order = 900)]
     pub(super) verbose: bool,
 
     /// Say nothing on stderr but warnings and errors
-    #[arg(short, long, global = true, action = ArgAction::SetTrue)]
+    #[arg(short, long, global = true, action = ArgAction::SetTrue, display_order = 901)]
     pub(super) quiet: bool,
 }
 

@@ -73,19 +73,28 @@ fn the_receiver_and_the_token_come_from_the_environment_too() {
 fn without_a_receiver_batches_are_archived_and_can_be_put_back() {
     let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
     place.stage(2);
+    // Forgetting the receiver is not the wish to have none.
     let ran = place.usage(&["deliver"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{ran:?}");
+    assert!(ran.err.contains("no receiver is named"), "{ran:?}");
     assert!(
-        ran.out
-            .starts_with("no receiver was named: 2 records put into "),
+        ran.err.contains("`--to URL`") && ran.err.contains("`--archive`"),
         "{ran:?}"
     );
+    assert_eq!(place.books()["pending"], 2);
+
+    let ran = place.usage(&["deliver", "--archive"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.starts_with("2 records put into "), "{ran:?}");
     assert!(
-        ran.err.contains("hint: `--to URL` or LLMLB_USAGE_URL"),
+        ran.err.contains("resend --archived --all` puts them back"),
         "{ran:?}"
     );
     assert_eq!(place.books()["archived"], 2);
-    assert_eq!(place.usage(&["deliver"]).out, "nothing to archive\n");
+    let ran = place.usage(&["deliver", "--archive"]);
+    assert_eq!(ran.out, "nothing to archive\n");
+    let ran = place.usage(&["resend", "--archived"]);
+    assert!(ran.out.contains(&place.files("archive")[0]), "{ran:?}");
 
     let name = place.files("archive").remove(0);
     let ran = place.usage(&["resend", &format!("data/archive/{name}")]);
@@ -114,8 +123,9 @@ fn where_nobody_listens_batches_wait_and_it_is_told_what_to_do() {
         "{ran:?}"
     );
     assert!(
-        ran.err
-            .contains("llmlb: 1 batch waiting: connection refused\n"),
+        ran.err.contains(&format!(
+            "llmlb: 1 batch waiting: {url}: connection refused\n"
+        )),
         "{ran:?}"
     );
     assert!(
@@ -142,7 +152,8 @@ fn a_wrong_token_pauses_delivery_and_loses_nothing() {
     assert_eq!(ran.code, 1, "{ran:?}");
     let told = "llmlb: 3 batches waiting: the receiver takes nothing from us: 401 Unauthorized\n";
     assert!(ran.err.contains(told), "{ran:?}");
-    assert!(ran.err.contains("`llmlb usage deliver --now`"), "{ran:?}");
+    let again = format!("`llmlb usage deliver --to {} --now`", receiver.url);
+    assert!(ran.err.contains(&again), "{ran:?}");
     assert_eq!(
         receiver.requests().len(),
         1,

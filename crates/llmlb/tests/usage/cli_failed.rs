@@ -43,7 +43,7 @@ fn one_bad_record_stands_alone_and_can_be_resent_once_it_is_accepted() {
     assert_eq!(ran.code, 0);
     let told = "422 Unprocessable Entity: record 7 is bad  [31m";
     assert!(ran.out.contains(told), "{ran:?}");
-    assert!(ran.out.contains("\n1 file with 1 record in "), "{ran:?}");
+    assert!(ran.out.contains("\n1 batch with 1 record in "), "{ran:?}");
 
     let document = place.usage(&["failed", "--json"]).json();
     assert_eq!(document["version"], 1);
@@ -119,8 +119,13 @@ fn a_dropped_file_that_is_no_record_is_set_aside_and_cannot_be_resent() {
     place.stage(1);
     let name = "01890a5d-ac96-774b-bcce-b302099a8057.json";
     std::fs::write(place.data().join("_staging").join(name), "half a rec").unwrap();
-    let ran = place.usage(&["deliver"]);
+    let ran = place.usage(&["deliver", "--archive"]);
     assert_eq!(ran.code, 0, "{ran:?}");
+    let ran = place.usage(&["failed"]);
+    assert!(
+        ran.out.contains("1 file that could not be read in "),
+        "{ran:?}"
+    );
     let document = place.usage(&["failed", "--json"]).json();
     let one = &document["failed"][0];
     assert_eq!(one["batch"], false, "{document}");
@@ -138,7 +143,7 @@ fn a_dropped_file_that_is_no_record_is_set_aside_and_cannot_be_resent() {
 fn nothing_is_put_back_while_somebody_delivers() {
     let place = Place::new();
     place.stage(1);
-    assert_eq!(place.usage(&["deliver"]).code, 0);
+    assert_eq!(place.usage(&["deliver", "--archive"]).code, 0);
     let name = place.files("archive").remove(0);
     let lock = spool::DeliveryLock::acquire(&place.data()).unwrap();
     let ran = place.usage(&["resend", &name]);

@@ -13,7 +13,7 @@ fn wrong_words_exit_2() {
         &["deliver", "--every", "60"],
         &["deliver", "--timeout", "0s"],
         &["deliver", "--batch-size", "0"],
-        &["deliver", "--token-file", "x"],
+        &["deliver", "--archive", "--to", "https://billing.example/"],
         &["resend", "--all", "x.json"],
         &["pending", "extra"],
     ] {
@@ -58,13 +58,25 @@ fn a_directory_that_is_not_there_is_not_made_by_looking_at_it() {
     }
     assert!(!place.data().exists());
     // A scheduled run that comes before the first record is no failure.
-    let ran = place.usage(&["consolidate"]);
-    assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (0, "nothing is staged\n"),
-        "{ran:?}"
-    );
-    assert_eq!(place.usage(&["pending"]).out, "nothing waits\n");
+    for words in [&["consolidate"] as &[&str], &["deliver", "--archive"]] {
+        let ran = place.usage(words);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(
+            ran.out.starts_with("nothing ") && ran.out.contains("does not exist"),
+            "{ran:?}"
+        );
+    }
+    assert!(!place.data().exists());
+    std::fs::write(place.data(), "").unwrap();
+    for words in [
+        &["pending"] as &[&str],
+        &["stage"],
+        &["deliver", "--archive"],
+    ] {
+        let ran = place.usage(words);
+        assert_eq!(ran.code, 1, "{ran:?}");
+        assert!(ran.err.contains("data is not a directory\n"), "{ran:?}");
+    }
 }
 
 #[test]

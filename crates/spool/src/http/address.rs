@@ -46,10 +46,14 @@ impl Address {
         }
         let is_loopback = is_loopback(host);
         if is("http://") && !is_loopback && !allow_plain_http {
-            return Err(refused(
+            let refused = refused(
                 "without https anyone on the way can read the records and the token; only this \
                  machine may be reached over http",
-            ));
+            );
+            return Err(HttpError {
+                is_plain_http: true,
+                ..refused
+            });
         }
         let scheme = if is("https://") { "https" } else { "http" };
         let shown = format!("{scheme}://{authority}{}", uri.path());

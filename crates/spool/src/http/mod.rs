@@ -92,7 +92,10 @@ pub struct Http {
 
 /// Why a receiver cannot be spoken to as was asked. No secret is in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpError(String);
+pub struct HttpError {
+    why: String,
+    is_plain_http: bool,
+}
 
 impl Http {
     /// Checks the URL and the options. Nothing is sent yet.
@@ -168,6 +171,10 @@ impl Http {
                 format!("no answer within {} s", limit.as_secs_f32())
             }
             ureq::Error::HostNotFound => "its host is not known".to_owned(),
+            // What a plain HTTP server answers to a TLS client.
+            ureq::Error::Rustls(error) if error.to_string().contains("corrupt message") => {
+                "it does not speak TLS; is it http:// and not https://?".to_owned()
+            }
             ureq::Error::Io(error) => {
                 let text = error.to_string();
                 let words = text.split(" (os error").next().unwrap_or(&text);
@@ -197,7 +204,10 @@ impl Sink for Http {
                 Answer::later(format!("{said}, but it did not read the batch"), true, None)
             }
             Ok(answer) => answer,
-            Err(error) => Answer::later(self.in_words(&error), body.is_begun, None),
+            Err(error) => {
+                let words = format!("{}: {}", self.name(), self.in_words(&error));
+                Answer::later(words, body.is_begun, None)
+            }
         }
     }
 }
@@ -245,7 +255,15 @@ impl Read for Handed<'_> {
 
 impl HttpError {
     fn new(why: impl Into<String>) -> Self {
-        Self(why.into())
+        Self {
+            why: why.into(),
+            is_plain_http: false,
+        }
+    }
+
+    /// The URL begins with `http://`, and the receiver is on another machine.
+    pub fn is_plain_http(&self) -> bool {
+        self.is_plain_http
     }
 }
 
@@ -259,7 +277,7 @@ impl fmt::Debug for Http {
 
 impl fmt::Display for HttpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.why)
     }
 }
 

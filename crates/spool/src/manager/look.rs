@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::{BatchStore, Pause, SpoolManager, for_each_file};
@@ -54,19 +55,17 @@ pub struct Failed {
 impl SpoolManager {
     /// What is known of a batch that waits.
     pub fn waiting(&self, name: &str) -> Result<Waiting, Error> {
-        let path = self.data.spool.join(name);
-        let failed = |error| Error::read(&path, error);
-        let mut head = Vec::new();
-        let file = BufReader::new(File::open(&path).map_err(failed)?);
-        // Its first line says how many records there are.
-        file.take(batch::MOST_BYTES as u64)
-            .read_until(b'\n', &mut head)
-            .map_err(failed)?;
+        let records = match self.head(&self.data.spool.join(name)) {
+            Ok(head) => head.count,
+            // The deliverer sets it aside.
+            Err(error) if error.is_damage() => 0,
+            Err(error) => return Err(error),
+        };
         let state = self.state(name)?;
         let wait = Duration::from_millis(state.waits_for);
         Ok(Waiting {
             name: name.to_owned(),
-            records: Head::read(&head).map(|head| head.count).unwrap_or_default(),
+            records,
             attempts: state.attempts,
             rounds: state.rounds,
             first_attempt: state.first_attempt.map(Into::into),
@@ -94,6 +93,41 @@ impl SpoolManager {
             .into_iter()
             .map(|name| self.failed_one(name))
             .collect())
+    }
+
+    /// What is in `archive/`, by name.
+    pub fn archived(&self) -> Result<Vec<Failed>, Error> {
+        let mut names = Vec::new();
+        for_each_file(&self.data.archive, |name| {
+            if batch::is_name(name) {
+                names.push(name.to_owned());
+            }
+        })?;
+        names.sort_unstable();
+        let of = |name: String| {
+            let records = self.head(&self.data.archive.join(&name))?.count;
+            Ok(Failed {
+                name,
+                reason: "it has no destination".to_owned(),
+                at: None,
+                is_batch: true,
+                is_ambiguous: false,
+                records,
+                attempts: 0,
+            })
+        };
+        names.into_iter().map(of).collect()
+    }
+
+    /// What a batch says of itself: its first line.
+    fn head(&self, path: &Path) -> Result<Head, Error> {
+        let failed = |error| Error::read(path, error);
+        let mut line = Vec::new();
+        let file = BufReader::new(File::open(path).map_err(failed)?);
+        file.take(batch::MOST_BYTES as u64)
+            .read_until(b'\n', &mut line)
+            .map_err(failed)?;
+        Head::read(&line).map_err(|damage| Error::damage(path, damage.to_string()))
     }
 
     fn failed_one(&self, name: String) -> Failed {

@@ -78,10 +78,15 @@ pub(super) struct Batches {
 }
 
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags as they are typed")]
 pub(super) struct Deliver {
-    /// The receiver [default: LLMLB_USAGE_URL; without one, batches are archived]
+    /// The receiver [default: LLMLB_USAGE_URL]
     #[arg(long, value_name = "URL")]
     pub(super) to: Option<String>,
+
+    /// There is no receiver: keep the batches in archive/
+    #[arg(long, conflicts_with = "to")]
+    pub(super) archive: bool,
 
     /// Deliver again and again, so often, until SIGTERM or Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = every)]
@@ -132,13 +137,17 @@ pub(super) struct Look {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Resend {
-    /// Batches in failed/, by name or path; without any, those that could be resent are listed
+    /// Batches in failed/ or archive/, by name or path; without any, those of failed/ are listed
     #[arg(value_name = "FILE", conflicts_with = "all")]
     pub(super) files: Vec<PathBuf>,
 
     /// All of them
     #[arg(long)]
     pub(super) all: bool,
+
+    /// Those of archive/ instead of failed/
+    #[arg(long)]
+    pub(super) archived: bool,
 
     /// Only tell what would be done
     #[arg(long)]

@@ -9,6 +9,11 @@ use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 
 pub(super) fn consolidate(args: &Consolidate, place: &Place) -> Result<u8, Failure> {
+    if !place.dir().exists() {
+        let dir = place.dir().display();
+        output::data(&format!("nothing is staged: {dir} does not exist"))?;
+        return Ok(exit::DONE);
+    }
     let options = options(args.batches.batch_size);
     let (mut entries, mut records, mut batches) = (0, 0, 0);
     loop {

@@ -20,6 +20,7 @@ use crate::config::{Secret, env};
 pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, Failure> {
     let work = Work {
         to: receiver(args)?,
+        again: again(args, &place),
         place,
         options: options(args.batches.batch_size),
         delivery: delivery(args),
@@ -30,6 +31,11 @@ pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, F
             work.announce(every);
             // Ending when asked to is what it is for.
             interruptible(move |cancel| work.again_and_again(every, &cancel))?;
+            Ok(exit::DONE)
+        }
+        None if !work.place.dir().exists() => {
+            let dir = work.place.dir().display();
+            output::data(&format!("nothing to deliver: {dir} does not exist"))?;
             Ok(exit::DONE)
         }
         None => match interruptible(move |cancel| work.once_for_a_person(&cancel))? {
@@ -45,6 +51,8 @@ pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, F
 /// What is delivered from where to where.
 struct Work {
     to: Option<Http>,
+    /// What to type to do it again at once.
+    again: String,
     place: Place,
     options: Options,
     delivery: DeliveryOptions,
@@ -58,13 +66,10 @@ impl Work {
             Ok(run) => {
                 output::data(&report::done(&run, self.name(), &self.place))?;
                 if run.archived > 0 && !self.quiet {
-                    let again = self.place.command("resend FILE");
-                    output::hint(&format!(
-                        "`--to URL` or LLMLB_USAGE_URL names a receiver; {again} puts a batch of \
-                         the archive back"
-                    ));
+                    let again = self.place.command("resend --archived --all");
+                    output::hint(&format!("{again} puts them back, to be delivered"));
                 }
-                match report::problem(&run, &self.place, cancel.is_cancelled()) {
+                match report::problem(&run, &self.place, &self.again, cancel.is_cancelled()) {
                     Some(failure) => Err(failure),
                     None => Ok(exit::DONE),
                 }
@@ -93,7 +98,7 @@ impl Work {
             match self.once(cancel) {
                 Ok(run) => {
                     tracing::info!("{}", report::done(&run, self.name(), &self.place));
-                    if let Some(failure) = report::problem(&run, &self.place, false) {
+                    if let Some(failure) = report::problem(&run, &self.place, &self.again, false) {
                         tracing::warn!("{}", failure.message());
                     }
                 }
@@ -142,29 +147,34 @@ impl Work {
 
     fn announce(&self, every: Duration) {
         let from = self.place.dir().display();
-        let to = self
-            .name()
-            .unwrap_or("its archive, because no URL was given");
+        let to = self.name().unwrap_or("its archive");
         let every = time::span(every);
         tracing::info!("delivering from {from} to {to}, every {every}, until SIGTERM or Ctrl-C");
     }
 }
 
-/// The receiver, if one was named.
+/// The same command, with what was typed to name the data and the receiver.
+fn again(args: &Deliver, place: &Place) -> String {
+    // A query may hold a key.
+    let to = args.to.as_deref().and_then(|to| to.split('?').next());
+    let to = to.map_or_else(String::new, |to| format!(" --to {to}"));
+    place.command(&format!("deliver{to} --now"))
+}
+
+/// The receiver, unless there is none.
 fn receiver(args: &Deliver) -> Result<Option<Http>, Failure> {
     let from_env = match &args.to {
         Some(_) => None,
         None => env::usage_url().transpose().map_err(not_text)?,
     };
     let url = args.to.as_deref().or(from_env.as_ref().map(Secret::expose));
-    let Some(url) = url else {
-        if args.token_file.is_some() {
-            return Err(
-                Failure::new(exit::USAGE, "there is a token, but no receiver")
-                    .hint("name it: `--to URL`, or LLMLB_USAGE_URL"),
-            );
-        }
+    if args.archive {
         return Ok(None);
+    }
+    let Some(url) = url else {
+        return Err(Failure::new(exit::FAILED, "no receiver is named")
+            .hint("name it: `--to URL`, or LLMLB_USAGE_URL")
+            .hint("if there is none yet: `--archive` keeps the batches in archive/"));
     };
     let mut options = HttpOptions::default();
     options.timeout = args.timeout;
@@ -172,10 +182,9 @@ fn receiver(args: &Deliver) -> Result<Option<Http>, Failure> {
     options.conflict_is_failure = args.conflict_is_failure;
     options.allow_plain_http = args.allow_http;
     options.user_agent = format!("llmlb/{}", env!("CARGO_PKG_VERSION"));
-    let is_plain = !args.allow_http && url.starts_with("http://");
     Http::new(url, options).map(Some).map_err(|error| {
         let failure = wrong(&error);
-        if is_plain {
+        if error.is_plain_http() {
             failure.hint("use https://, or `--allow-http` if the way there is safe")
         } else {
             failure.hint("a receiver is named like https://billing.example/usage")

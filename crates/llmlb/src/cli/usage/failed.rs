@@ -56,14 +56,21 @@ pub(super) fn failed(args: &Look, place: &Place) -> Result<u8, Failure> {
         return Ok(exit::DONE);
     }
     output::data(&table(&found))?;
-    let (files, records) = (
-        counted(totals.files, "file"),
-        counted(totals.records, "record"),
-    );
-    output::data(&format!(
-        "{files} with {records} in {}",
-        place.shown("failed")
-    ))?;
+    let batches = found.iter().filter(|one| one.is_batch).count() as u64;
+    let others = totals.files - batches;
+    let mut told = Vec::new();
+    if batches > 0 {
+        let records = counted(totals.records, "record");
+        told.push(format!("{} with {records}", counted(batches, "batch")));
+    }
+    if others > 0 {
+        told.push(format!(
+            "{} that could not be read",
+            counted(others, "file")
+        ));
+    }
+    let told = told.join(" and ");
+    output::data(&format!("{told} in {}", place.shown("failed")))?;
     if found.iter().any(|one| one.is_batch) {
         let resend = place.command("resend");
         output::hint(&format!("{resend} lists what can be delivered again"));
@@ -88,7 +95,12 @@ pub(super) fn table(found: &[Failed]) -> String {
         let doubt = if one.is_ambiguous { "ambiguous: " } else { "" };
         vec![
             one.name.clone(),
-            one.records.to_string(),
+            // What was set aside may be anything.
+            if one.is_batch {
+                one.records.to_string()
+            } else {
+                "-".to_owned()
+            },
             one.at.map_or_else(|| "-".to_owned(), time::point),
             format!("{doubt}{}", one.reason),
         ]

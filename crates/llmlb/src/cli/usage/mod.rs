@@ -24,6 +24,7 @@ use place::Place;
 
 pub(super) fn usage(args: &Usage, quiet: bool) -> Result<u8, Failure> {
     let place = Place::find(args.data.as_deref())?;
+    place.may_exist()?;
     match &args.verb {
         Verb::Stage(stage) => stage::stage(stage, &place, quiet),
         Verb::Consolidate(consolidate) => consolidate::consolidate(consolidate, &place),

@@ -66,14 +66,15 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
         })?;
         return Ok(exit::DONE);
     }
-    if let Some(pause) = paused {
-        output::data(&paused_line(&pause))?;
+    if let Some(pause) = &paused {
+        output::data(&paused_line(pause))?;
     }
     if !batches.is_empty() {
         let now = SystemTime::now();
         let head = ["BATCH", "RECORDS", "ATTEMPTS", "NEXT", "LAST ERROR"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
-        rows.extend(batches.iter().map(|batch| row(batch, now)));
+        let pause = paused.map(|pause| pause.until());
+        rows.extend(batches.iter().map(|batch| row(batch, pause, now)));
         output::data(&aligned(&rows))?;
     }
     output::data(&summary(&totals))?;
@@ -128,8 +129,8 @@ fn all(spool: &SpoolManager, bar: &Bar) -> Result<Vec<Waiting>, spool::Error> {
     }
 }
 
-fn row(batch: &Waiting, now: SystemTime) -> Vec<String> {
-    let next = match batch.not_before {
+fn row(batch: &Waiting, pause: Option<SystemTime>, now: SystemTime) -> Vec<String> {
+    let next = match batch.not_before.max(pause) {
         Some(at) => at.duration_since(now).map_or_else(
             |_| "now".to_owned(),
             |wait| format!("in {}", time::span(wait)),

@@ -41,9 +41,23 @@ impl Place {
         if self.dir.is_dir() {
             return Ok(());
         }
+        if self.dir.exists() {
+            let message = format!("{dir} is not a directory");
+            return Err(Failure::new(exit::FAILED, message)
+                .hint("`--data DIR` or LLMLB_DATA_DIR names the directory of the usage data"));
+        }
         let message = format!("there is no usage data: {dir} does not exist");
         Err(Failure::new(exit::FAILED, message)
             .hint("`llmlb usage stage` makes it; `--data DIR` or LLMLB_DATA_DIR names another one"))
+    }
+
+    /// Refuses what is there and cannot be a data directory.
+    pub(super) fn may_exist(&self) -> Result<(), Failure> {
+        if self.dir.exists() {
+            self.must_exist()
+        } else {
+            Ok(())
+        }
     }
 
     /// What to type for another verb about the same data.

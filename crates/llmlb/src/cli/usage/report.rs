@@ -13,7 +13,7 @@ pub(super) fn done(run: &Run, to: Option<&str>, place: &Place) -> String {
     match to {
         None if run.archived == 0 => "nothing to archive".to_owned(),
         None => format!(
-            "no receiver was named: {} put into {}",
+            "{} put into {}",
             counted(run.archived, "record"),
             place.shown("archive")
         ),
@@ -41,7 +41,12 @@ pub(super) fn skipped(pid: Option<u32>, place: &Place) -> String {
 }
 
 /// What was not done, why, and what to do about it.
-pub(super) fn problem(run: &Run, place: &Place, is_cancelled: bool) -> Option<Failure> {
+pub(super) fn problem(
+    run: &Run,
+    place: &Place,
+    again: &str,
+    is_cancelled: bool,
+) -> Option<Failure> {
     let delivered = &run.delivered;
     let mut messages = Vec::new();
     let mut hints = Vec::new();
@@ -59,7 +64,7 @@ pub(super) fn problem(run: &Run, place: &Place, is_cancelled: bool) -> Option<Fa
             "{batches} waiting: {}",
             why(delivered, is_cancelled)
         ));
-        hints.push(advice(delivered, place));
+        hints.push(advice(delivered, place, again));
     }
     if run.consolidated.unreadable > 0 {
         let entries = counted(run.consolidated.unreadable as u64, "staged file");
@@ -84,23 +89,20 @@ fn why(delivered: &Delivered, is_cancelled: bool) -> String {
         }
         _ if is_cancelled => "it was ended by a signal".to_owned(),
         (None, Some(error)) => error.clone(),
-        (None, None) => "they were not tried yet".to_owned(),
+        (None, None) => "they failed before, and their time has not come".to_owned(),
     }
 }
 
-fn advice(delivered: &Delivered, place: &Place) -> String {
-    let is_misconfigured = delivered
-        .paused
-        .as_ref()
-        .is_some_and(|pause| pause.is_misconfigured);
-    if is_misconfigured {
-        let again = place.command("deliver --now");
-        format!(
+fn advice(delivered: &Delivered, place: &Place, again: &str) -> String {
+    match &delivered.paused {
+        Some(pause) if pause.is_misconfigured => format!(
             "nothing is lost: check the URL and the token (LLMLB_USAGE_TOKEN, --token-file), then \
              {again}"
-        )
-    } else {
-        let pending = place.command("pending");
-        format!("the next delivery tries again; {pending} shows when, `--now` does not wait")
+        ),
+        Some(_) => "nothing is lost: the first delivery after that goes on".to_owned(),
+        None => {
+            let pending = place.command("pending");
+            format!("the next delivery tries again, {pending} shows when; {again} does not wait")
+        }
     }
 }

@@ -4,14 +4,18 @@ use spool::{DeliveryLock, Failed, RunError, SpoolManager};
 
 use super::args::Resend;
 use super::place::Place;
-use super::{counted, deliver, failed};
+use super::{counted, deliver, disk, failed};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 
 pub(super) fn resend(args: &Resend, place: &Place) -> Result<u8, Failure> {
-    let found = failed::list(place)?;
+    let found = if args.archived {
+        archived(place)?
+    } else {
+        failed::list(place)?
+    };
     if args.files.is_empty() && !args.all {
-        return offer(found, place);
+        return offer(found, place, args.archived);
     }
     let (chosen, mut problems) = choose(args, found, place);
     if chosen.is_empty() && problems.is_empty() {
@@ -52,7 +56,7 @@ pub(super) fn resend(args: &Resend, place: &Place) -> Result<u8, Failure> {
     if done > 0 && !args.dry_run {
         output::hint(&format!(
             "{} sends what was put back",
-            place.command("deliver")
+            place.command("deliver --to URL")
         ));
     }
     if problems.is_empty() {
@@ -61,6 +65,14 @@ pub(super) fn resend(args: &Resend, place: &Place) -> Result<u8, Failure> {
     let list = place.command("resend");
     Err(Failure::new(exit::FAILED, problems.join("\nllmlb: "))
         .hint(format!("{list} lists what can be resent")))
+}
+
+/// What is in the archive.
+fn archived(place: &Place) -> Result<Vec<Failed>, Failure> {
+    place.must_exist()?;
+    SpoolManager::of(place.dir())
+        .archived()
+        .map_err(|error| disk(&error))
 }
 
 /// Somebody delivers, or the lock cannot be had.
@@ -73,15 +85,16 @@ fn busy(error: &RunError) -> Failure {
 }
 
 /// What could be resent.
-fn offer(found: Vec<Failed>, place: &Place) -> Result<u8, Failure> {
+fn offer(found: Vec<Failed>, place: &Place, is_archived: bool) -> Result<u8, Failure> {
     let batches: Vec<Failed> = found.into_iter().filter(|one| one.is_batch).collect();
     if batches.is_empty() {
         output::data("nothing can be resent")?;
         return Ok(exit::DONE);
     }
     output::data(&failed::table(&batches))?;
+    let words = if is_archived { " --archived" } else { "" };
     let one = place.command("resend FILE");
-    let all = place.command("resend --all");
+    let all = place.command(&format!("resend{words} --all"));
     output::hint(&format!(
         "{one} puts one back into the spool, {all} all of them"
     ));

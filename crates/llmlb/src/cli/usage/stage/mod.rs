@@ -50,7 +50,12 @@ pub(super) fn stage(args: &Stage, place: &Place, quiet: bool) -> Result<u8, Fail
     output::data(&if args.json {
         format!(r#"{{"staged":{staged},"refused":{refused}}}"#)
     } else {
-        format!("staged {}", counted(staged, "record"))
+        let told = format!("staged {}", counted(staged, "record"));
+        if refused == 0 {
+            told
+        } else {
+            format!("{told}, refused {refused}")
+        }
     })?;
     taken?;
     Ok(if refused == 0 {
