@@ -88,6 +88,12 @@ impl Mix {
         ])
     }
 
+    /// The same without one of them.
+    pub(crate) fn without(mut self, fault: Fault) -> Self {
+        self.0.retain(|(_, known)| *known != fault);
+        self
+    }
+
     pub(crate) fn draw(&self, random: &mut Random) -> Fault {
         let sum = self.0.iter().map(|(weight, _)| weight).sum();
         let mut left = random.below(sum);

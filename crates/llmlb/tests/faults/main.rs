@@ -11,13 +11,33 @@
 //! versions.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
+#![expect(
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers fail the test that called them; each case prints its counts"
+)]
 
 mod books;
+mod elsewhere;
 mod fault;
+mod process;
+mod producer;
 mod random;
 mod receiver;
+mod reckoning;
 mod sample;
 mod wire;
+mod world;
 
+mod backlog;
+mod clock;
+mod consolidators;
+mod full_disk;
+mod junk;
+mod kill_nine;
+mod locks;
+mod poison;
+mod read_only;
 mod receiver_itself;
+mod silence;

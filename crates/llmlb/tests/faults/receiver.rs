@@ -102,7 +102,7 @@ impl Receiver {
                     return;
                 }
                 let served = Arc::clone(&served);
-                thread::spawn(move || served.connection(stream));
+                thread::spawn(move || served.connection(&stream));
             }
         });
         Self { address, shared }
@@ -153,13 +153,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn connection(&self, stream: TcpStream) {
+    fn connection(&self, stream: &TcpStream) {
         let _ = stream.set_nodelay(true);
         let Ok(copy) = stream.try_clone() else { return };
         let mut reader = BufReader::new(copy);
         while let Ok(Some(request)) = Request::read(&mut reader) {
             self.busy.fetch_add(1, Ordering::SeqCst);
-            let goes_on = self.answer(&request, &stream);
+            let goes_on = self.answer(&request, stream);
             self.busy.fetch_sub(1, Ordering::SeqCst);
             if !goes_on {
                 break;

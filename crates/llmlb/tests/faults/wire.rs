@@ -103,11 +103,16 @@ impl Reply {
 
     /// Sends it. `true`: the connection may be used again.
     pub(crate) fn send(&self, stream: &TcpStream) -> bool {
-        let mut head = format!("HTTP/1.1 {} said the receiver\r\n", self.status);
-        for (name, value) in &self.headers {
-            head += &format!("{name}: {value}\r\n");
-        }
-        head += &format!("Content-Length: {}\r\n\r\n", self.body.len());
+        let headers = self.headers.iter();
+        let headers: Vec<_> = headers
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        let head = format!(
+            "HTTP/1.1 {} said the receiver\r\n{}Content-Length: {}\r\n\r\n",
+            self.status,
+            headers.concat(),
+            self.body.len()
+        );
         let whole = head.clone() + &self.body;
         let length = match self.ending {
             Ending::Whole => whole.len(),
