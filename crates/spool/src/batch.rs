@@ -1,20 +1,30 @@
 //! Batches: what is sent, with what it is made of.
 //!
-//! A batch is one line of JSON in one file, and never changes:
+//! A batch is one JSON document in one file, and never changes. Each record has a line of its own,
+//! and a checksum of its own besides that of the whole, so that damage can be told to the record:
 //!
 //! ```text
-//! {"version":1,"idempotency_key":"<sha-256>","entries":[{"name":"<uuid>.jsonl","from":1,"to":57}],"records":[..],"crc":"xxxxxxxx"}
+//! {"version":1,"idempotency_key":"<sha-256>","count":2,"entries":[{"name":"<uuid>.jsonl","from":1,"to":2}],"records":[
+//! {"id":"<uuid>",..},
+//! {"id":"<uuid>",..}
+//! ],"checks":["xxxxxxxx","xxxxxxxx"],"crc":"xxxxxxxx"}
 //! ```
 
+use std::fmt::Write as _;
+
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use crate::entry::Name;
 use crate::line;
-use crate::record::Record;
+use crate::record::{self, Record, parse_id};
 
 const VERSION: u32 = 1;
+/// A batch is cut before its records exceed this: it must fit into
+/// memory, and into the reserve of a full disk. Part of the format: what was frozen by one release
+/// is finished by the next.
+pub(crate) const MOST_BYTES: usize = record::MOST_BYTES;
 
 /// Which records of an entry are in a batch, by their line numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +45,22 @@ pub struct Batch {
     records: Vec<Record>,
 }
 
+/// What a batch says of itself before its records.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Head {
+    version: u32,
+    idempotency_key: String,
+    pub(crate) count: u64,
+    pub(crate) entries: Vec<Part>,
+}
+
+/// What is wrong with a batch, and with which of its records, counted from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Damage {
+    pub(crate) record: Option<u64>,
+    pub(crate) what: String,
+}
+
 impl Batch {
     pub(crate) fn new(parts: Vec<Part>, records: Vec<Record>) -> Self {
         let key = key_of(records.iter().map(Record::id));
@@ -50,7 +76,7 @@ impl Batch {
         &self.key
     }
 
-    /// What it is made of.
+    /// What it is made of: as many lines as there are records, in the same order.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
@@ -62,7 +88,7 @@ impl Batch {
 
     /// The name of its file: batches sort by the time of what is in them, and the same batch has
     /// the same name whenever it is made.
-    pub(crate) fn file_name(&self) -> String {
+    pub fn file_name(&self) -> String {
         let first = self.parts.first();
         let (entry, line) = first.map_or(("", 0), |part| (part.name.as_str(), part.from));
         let entry = entry.split('.').next().unwrap_or(entry);
@@ -80,57 +106,206 @@ impl Batch {
         .into_bytes()
     }
 
+    /// The two halves of it, always the same two. `None` for a single record.
+    pub(crate) fn halves(&self) -> Option<[Self; 2]> {
+        let middle = self.records.len() / 2;
+        if middle == 0 {
+            return None;
+        }
+        let (first, second) = self.records.split_at(middle);
+        let [before, after] = divide(&self.parts, middle as u64);
+        Some([
+            Self::new(before, first.to_vec()),
+            Self::new(after, second.to_vec()),
+        ])
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut text = format!(
-            r#"{{"version":{VERSION},"idempotency_key":"{}","entries":"#,
-            self.key
+            r#"{{"version":{VERSION},"idempotency_key":"{}","count":{},"entries":"#,
+            self.key,
+            self.records.len(),
         );
         // Names and numbers: this does not fail.
         text += &serde_json::to_string(&self.parts).unwrap_or_default();
         text += r#","records":["#;
+        let mut checks = String::new();
         for (place, record) in self.records.iter().enumerate() {
             if place > 0 {
                 text.push(',');
+                checks.push(',');
             }
+            text.push('\n');
             text += record.json();
+            // Writing to memory does not fail.
+            let _ = write!(checks, r#""{:08x}""#, record.checksum());
         }
-        text.push(']');
+        let _ = write!(text, "\n],\"checks\":[{checks}]");
         line::with_checksum(text.into_bytes())
     }
 
     /// Reads a batch and checks all that can be checked of it.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
-        #[derive(Deserialize)]
-        struct Text<'a> {
-            version: u32,
-            idempotency_key: String,
-            entries: Vec<Part>,
-            #[serde(borrow)]
-            records: Vec<&'a RawValue>,
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+        let whole = line::checked(bytes.strip_suffix(b"\n").unwrap_or_default());
+        let lines = Lines::of(bytes);
+        if let Err(why) = whole {
+            // The whole is damaged: say where, as closely as it can be said.
+            return Err(lines.first_damaged().unwrap_or_else(|| Damage::of(why)));
         }
-
-        let text = line::checked(
-            bytes
-                .strip_suffix(b"\n")
-                .ok_or("it does not end in a line")?,
-        )?;
-        // What came before the checksum lacks its last brace.
-        let text = format!("{text}}}");
-        let text: Text<'_> = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-        if text.version != VERSION {
-            return Err(format!("its version is {}, not {VERSION}", text.version));
+        let (head, lines) = (Head::read(bytes)?, lines.records()?);
+        let mut records = Vec::with_capacity(lines.len());
+        for (place, json) in lines.iter().enumerate() {
+            let record = Record::parse_stored(json).map_err(|bad| Damage {
+                record: Some(place as u64 + 1),
+                what: bad.to_string(),
+            })?;
+            records.push(record);
         }
-        let records = text
-            .records
-            .iter()
-            .map(|record| Record::parse_stored(record.get()).map_err(|bad| bad.to_string()))
-            .collect::<Result<Vec<_>, _>>()?;
-        let batch = Self::new(text.entries, records);
-        if batch.key != text.idempotency_key {
-            return Err("its key is not that of its records".to_owned());
+        let batch = Self::new(head.entries, records);
+        if batch.key != head.idempotency_key {
+            return Err(Damage::of("its key is not that of its records"));
+        }
+        if batch.records.is_empty() || count(&batch.parts) != Some(batch.records.len() as u64) {
+            return Err(Damage::of("its entries do not add up to its records"));
         }
         Ok(batch)
     }
+}
+
+impl Head {
+    /// Reads the head alone, which is the first line of the file: its checksum is not looked at.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Damage> {
+        let line = bytes.split(|byte| *byte == b'\n').next();
+        let text = line.and_then(|line| std::str::from_utf8(line).ok());
+        let text = text.and_then(|text| text.strip_suffix(r#","records":["#));
+        let text = text.ok_or_else(|| Damage::of("its head is not that of a batch"))?;
+        let head: Self = serde_json::from_str(&format!("{text}}}"))
+            .map_err(|error| Damage::of(error.to_string()))?;
+        if head.version != VERSION {
+            let what = format!("its version is {}, not {VERSION}", head.version);
+            return Err(Damage::of(what));
+        }
+        if head.entries.iter().any(|part| !part.is_sound()) {
+            return Err(Damage::of("it names entries that cannot be"));
+        }
+        Ok(head)
+    }
+}
+
+impl Part {
+    fn is_sound(&self) -> bool {
+        self.from >= 1 && self.from <= self.to && Name::parse(self.name.as_ref()).is_some()
+    }
+}
+
+impl Damage {
+    fn of(what: impl Into<String>) -> Self {
+        Self {
+            record: None,
+            what: what.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.record {
+            Some(record) => write!(f, "record {record}: {}", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+/// A batch's file by its lines.
+struct Lines<'a> {
+    lines: Vec<&'a [u8]>,
+}
+
+impl<'a> Lines<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        Self {
+            lines: text.split(|byte| *byte == b'\n').collect(),
+        }
+    }
+
+    /// What is between the first and the last line, without the commas.
+    fn records(&self) -> Result<Vec<&'a str>, Damage> {
+        let [_, records @ .., _] = &*self.lines else {
+            return Err(Damage::of("it has no records"));
+        };
+        let plain = |line: &&'a [u8]| {
+            let line: &'a [u8] = line;
+            std::str::from_utf8(line.strip_suffix(b",").unwrap_or(line)).ok()
+        };
+        let records: Option<Vec<&str>> = records.iter().map(plain).collect();
+        records.ok_or_else(|| Damage::of("it is not UTF-8"))
+    }
+
+    /// The first record whose text does not match its checksum.
+    fn first_damaged(&self) -> Option<Damage> {
+        let [_, records @ .., last] = &*self.lines else {
+            return None;
+        };
+        let last = std::str::from_utf8(last).ok()?;
+        let checks = last.strip_prefix(r#"],"checks":[""#)?;
+        let checks = checks.split_once(r#""],"#)?.0.split(r#"",""#);
+        for (place, check) in checks.enumerate() {
+            let line = records.get(place).copied().unwrap_or_default();
+            let line = line.strip_suffix(b",").unwrap_or(line);
+            if format!("{:08x}", crc32fast::hash(line)) != check {
+                return Some(Damage {
+                    record: Some(place as u64 + 1),
+                    what: "its checksum does not match".to_owned(),
+                });
+            }
+        }
+        None
+    }
+}
+
+/// How many lines there are in these parts.
+fn count(parts: &[Part]) -> Option<u64> {
+    parts
+        .iter()
+        .try_fold(0_u64, |sum, part| sum.checked_add(part.to - part.from + 1))
+}
+
+/// The first `middle` lines of these parts, and the rest.
+fn divide(parts: &[Part], middle: u64) -> [Vec<Part>; 2] {
+    let [mut before, mut after] = [Vec::new(), Vec::new()];
+    let mut left = middle;
+    for part in parts {
+        let lines = part.to - part.from + 1;
+        let here = left.min(lines);
+        left -= here;
+        if here > 0 {
+            before.push(Part {
+                to: part.from + here - 1,
+                ..part.clone()
+            });
+        }
+        if here < lines {
+            after.push(Part {
+                from: part.from + here,
+                ..part.clone()
+            });
+        }
+    }
+    [before, after]
+}
+
+/// Whether a file can be a batch, by its name: `{uuid}-{line}-{key}.json`.
+pub(crate) fn is_name(name: &str) -> bool {
+    let Some(stem) = name.strip_suffix(".json") else {
+        return false;
+    };
+    let digits = |text: &str, count: usize| {
+        text.len() >= count && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let parts: Vec<&str> = stem.rsplitn(3, '-').collect();
+    matches!(parts[..], [key, line, entry]
+        if key.len() == 16 && digits(key, 16) && digits(line, 8) && parse_id(entry).is_ok())
 }
 
 /// The key of a batch: SHA-256 over the ids of its records, in order, one per line.
@@ -168,8 +343,8 @@ mod tests {
         let batch = batch();
         let bytes = batch.encode();
         assert_eq!(Batch::decode(&bytes), Ok(batch.clone()));
-        assert!(serde_json::from_slice::<&RawValue>(&bytes).is_ok());
-        assert!(serde_json::from_slice::<&RawValue>(&batch.body()).is_ok());
+        assert!(serde_json::from_slice::<&serde_json::value::RawValue>(&bytes).is_ok());
+        assert!(serde_json::from_slice::<&serde_json::value::RawValue>(&batch.body()).is_ok());
         assert!(
             batch
                 .file_name()
@@ -188,6 +363,49 @@ mod tests {
         assert_eq!(same, batch.key);
         assert_ne!(key(vec![b.clone(), a.clone()]), same);
         assert_eq!(same.len(), 64);
+    }
+
+    #[test]
+    fn damage_is_told_to_the_record() {
+        let batch = batch();
+        let bytes = batch.encode();
+        for (place, record) in batch.records().iter().enumerate() {
+            let json = record.json().as_bytes();
+            let start = bytes.windows(json.len()).position(|part| part == json);
+            for at in start.unwrap()..start.unwrap() + json.len() {
+                let mut flipped = bytes.clone();
+                flipped[at] ^= 0x08;
+                let damage = Batch::decode(&flipped).unwrap_err();
+                assert_eq!(damage.record, Some(place as u64 + 1), "byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn halves_have_all_records_and_lines_once_and_in_order() {
+        let name = |number: u8| format!("01890a5d-ac96-774b-bcce-b302099a80{number:02x}.jsonl");
+        let part = |number, from, to| Part {
+            name: name(number),
+            from,
+            to,
+        };
+        let records: Vec<_> = (0..9).map(|_| Record::parse("{}").unwrap()).collect();
+        let parts = vec![part(1, 3, 5), part(2, 1, 1), part(3, 10, 14)];
+        let whole = Batch::new(parts, records);
+        let [a, b] = whole.halves().unwrap();
+        assert_eq!(a.parts(), [part(1, 3, 5), part(2, 1, 1)]);
+        assert_eq!(b.parts(), [part(3, 10, 14)]);
+        assert_eq!([a.records(), b.records()].concat(), whole.records());
+        let [c, d] = b.halves().unwrap();
+        assert_eq!(
+            (c.parts(), d.parts()),
+            (&[part(3, 10, 11)][..], &[part(3, 12, 14)][..])
+        );
+        for batch in [&a, &b, &c, &d] {
+            assert_eq!(Batch::decode(&batch.encode()).as_ref(), Ok(batch));
+            assert!(is_name(&batch.file_name()));
+        }
+        assert_eq!(c.halves().unwrap()[0].halves(), None);
     }
 
     #[test]

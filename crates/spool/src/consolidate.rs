@@ -2,29 +2,31 @@
 //!
 //! Under the lock of the staging directory:
 //!
-//! 1. finish what a crashed owner had begun: its record says which entries, and how far it was;
+//! 1. finish what a crashed owner had begun: its record says which entries, and a mark how far;
 //! 2. list a bounded snapshot of entries, and put their names into the record, on the disk;
-//! 3. write the batches; the same snapshot gives the same batches under the same names, so that
-//!    doing it again after a crash changes nothing;
-//! 4. note that they are written, on the disk;
+//! 3. write the batches, fold the totals, note what was taken; the same snapshot gives the same
+//!    files, so that doing it again after a crash changes nothing;
+//! 4. mark the snapshot as written, on the disk;
 //! 5. delete exactly those entries, then the lock.
 
-use std::collections::HashSet;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::batch::{Batch, Part};
-use crate::data_dir::{DataDir, place};
+use crate::batch::{self, Batch, Part};
+use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
 use crate::entry::{Kind, Name};
+use crate::entry_reader::EntryReader;
 use crate::error::Error;
-use crate::line::{self, Line};
-use crate::quarantine::set_aside;
+use crate::manager::{BatchStore, SpoolManager};
 use crate::record::Record;
 use crate::recover::seal_abandoned;
 use crate::staging_lock::{LockError, StagingLock};
+use crate::taken::{Seen, Taken, TakenBook, id_text};
+use crate::totals::Totals;
 
 /// How consolidation works.
 #[derive(Clone, Debug)]
@@ -32,10 +34,12 @@ use crate::staging_lock::{LockError, StagingLock};
 pub struct Options {
     /// Which of several machines or pods this is.
     pub pod_name: String,
-    /// How many records go into a batch.
+    /// How many records go into a batch. It is cut earlier if it would exceed 1 MiB.
     pub batch_size: usize,
     /// How many entries are taken at once; the rest is for the next round.
     pub most_entries: usize,
+    /// How many bytes of entries are taken at once, but always one entry.
+    pub most_bytes: u64,
 }
 
 impl Default for Options {
@@ -44,6 +48,7 @@ impl Default for Options {
             pod_name: "local".to_owned(),
             batch_size: 100,
             most_entries: 1000,
+            most_bytes: 32 << 20,
         }
     }
 }
@@ -58,11 +63,12 @@ pub struct Consolidated {
     pub records: usize,
     /// Batches that were written now; one that was there from before a crash does not count.
     pub batches: usize,
-    /// Records with an id that another one in the snapshot has too; they are the same record.
+    /// Records that had been taken before; they are the same record.
     pub repeated: usize,
 }
 
-/// Folds what is staged under a data directory into batches.
+/// Folds what is staged under a data directory into batches, as much of it as is done at once:
+/// nothing is left when no entry was taken.
 ///
 /// ```
 /// use spool::{Durability, Options, Record, Staging, consolidate};
@@ -85,48 +91,56 @@ pub(crate) fn consolidate_on(
     data: &Path,
     options: &Options,
 ) -> Result<Consolidated, LockError> {
+    let spool = SpoolManager::open_on(Arc::clone(disk), data).map_err(LockError::Disk)?;
     let data = DataDir::new(data);
-    data.make(&**disk).map_err(LockError::Disk)?;
     let mut lock =
         StagingLock::acquire_on(Arc::clone(disk), &data.staging, &options.pod_name, &[])?;
     let mut fold = Fold {
-        disk: &**disk,
+        disk,
         data: &data,
+        spool: &spool,
         done: Consolidated::default(),
     };
-    fold.finish(&mut lock)?;
-    let names = fold
-        .snapshot(options.most_entries)
-        .map_err(LockError::Disk)?;
-    if names.is_empty() {
-        lock.release_only()?;
-    } else {
-        lock.freeze(names, options.batch_size)?;
-        fold.finish(&mut lock)?;
-        lock.release_only()?;
+    if !lock.record().consumed_ids.is_empty() {
+        fold.finish(&mut lock, true)?;
     }
+    let names = fold.snapshot(options).map_err(LockError::Disk)?;
+    if !names.is_empty() {
+        lock.freeze(names, options.batch_size)?;
+        fold.finish(&mut lock, false)?;
+    }
+    lock.release_only()?;
     Ok(fold.done)
 }
 
 struct Fold<'a> {
-    disk: &'a dyn Disk,
+    disk: &'a Arc<dyn Disk>,
     data: &'a DataDir,
+    spool: &'a dyn BatchStore,
     done: Consolidated,
 }
 
 impl Fold<'_> {
-    /// Does what is left to do of the set in the lock's record, from whichever point a crash left
-    /// it at. Nothing, if there is none.
-    fn finish(&mut self, lock: &mut StagingLock) -> Result<(), LockError> {
+    /// Does what is left to do of the set in the lock's record. `again`: somebody had begun, and
+    /// may have come to any point.
+    fn finish(&mut self, lock: &mut StagingLock, again: bool) -> Result<(), LockError> {
         let record = lock.record().clone();
-        if record.consumed_ids.is_empty() {
-            return Ok(());
-        }
-        if !record.is_written {
+        if !lock.is_written() {
             let size = record.batch_size.unwrap_or(1).max(1);
-            self.write_batches(&record.consumed_ids, size)
+            let mut snapshot = Snapshot {
+                id: record.snapshot.unwrap_or_default(),
+                size,
+                again,
+                parts: Vec::new(),
+                records: Vec::new(),
+                bytes: 0,
+                totals: Totals::default(),
+            };
+            let mut book = self
+                .write(&mut snapshot, &record.consumed_ids)
                 .map_err(LockError::Disk)?;
             lock.mark_written()?;
+            book.turn_if_full().map_err(LockError::Disk)?;
         }
         lock.clean_up()?;
         self.done.entries += record.consumed_ids.len();
@@ -134,128 +148,156 @@ impl Fold<'_> {
     }
 
     /// The oldest entries that nobody writes any more, by name.
-    fn snapshot(&self, most: usize) -> Result<Vec<String>, Error> {
-        let staging = &self.data.staging;
-        let mut names = self.list()?;
-        for name in names.iter().filter(|name| name.kind == Kind::Open) {
-            seal_abandoned(self.disk, self.data, *name)?;
+    fn snapshot(&self, options: &Options) -> Result<Vec<String>, Error> {
+        for name in self.list()?.iter().filter(|name| name.kind == Kind::Open) {
+            seal_abandoned(&**self.disk, self.data, *name)?;
         }
-        names = self.list()?;
+        let mut names = self.list()?;
         names.retain(|name| name.kind != Kind::Open);
         names.sort_unstable();
-        names.truncate(most);
-        let texts = names.iter().filter_map(|name| {
-            let path = name.path_in(staging);
-            Some(path.file_name()?.to_str()?.to_owned())
-        });
-        Ok(texts.collect())
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        for name in names {
+            let path = name.path_in(&self.data.staging);
+            // One that is gone or cannot be read is left alone: it must not hold up the others.
+            let length = match File::open(&path).and_then(|file| file.metadata()) {
+                Ok(metadata) => metadata.len(),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "an entry that cannot be read");
+                    continue;
+                }
+            };
+            bytes += length;
+            if taken.len() == options.most_entries
+                || bytes > options.most_bytes && !taken.is_empty()
+            {
+                break;
+            }
+            taken.extend(
+                path.file_name()
+                    .and_then(|name| name.to_str())
+                    .map(str::to_owned),
+            );
+        }
+        Ok(taken)
     }
 
+    /// Entries, by their names. What only looks like one, such as a directory, is none of ours.
     fn list(&self) -> Result<Vec<Name>, Error> {
         let staging = &self.data.staging;
         let failed = |error| Error::new("list", staging, error);
         let mut names = Vec::new();
         for file in std::fs::read_dir(staging).map_err(failed)? {
-            names.extend(Name::parse(&file.map_err(failed)?.file_name()));
+            let file = file.map_err(failed)?;
+            if file.file_type().is_ok_and(|kind| kind.is_file()) {
+                names.extend(Name::parse(&file.file_name()));
+            }
         }
         Ok(names)
     }
 
-    /// Writes the batches of a set of entries, each unless it is there already.
-    fn write_batches(&mut self, names: &[String], size: usize) -> Result<(), Error> {
-        let mut seen = HashSet::new();
-        let (mut parts, mut records) = (Vec::new(), Vec::new());
+    /// Writes everything that comes of a set of entries, each unless it is there already.
+    fn write(&mut self, snapshot: &mut Snapshot, names: &[String]) -> Result<TakenBook, Error> {
+        let mut book = TakenBook::open(self.disk, self.data, snapshot.id)?;
         for name in names {
-            let lines = self.read_entry(name)?;
-            for (number, record) in lines {
-                if !seen.insert(record.id()) {
+            let opened = EntryReader::open(&**self.disk, self.data, name)?;
+            // Missing ones are no error.
+            if let Some(reader) = opened {
+                let taken = self.write_entry(snapshot, &mut book, reader, name)?;
+                book.add(&taken)?;
+            }
+        }
+        self.write_batch(snapshot)?;
+        self.spool.flush()?;
+        std::mem::take(&mut snapshot.totals).fold(&**self.disk, self.data, snapshot.id)?;
+        book.sync()?;
+        Ok(book)
+    }
+
+    fn write_entry(
+        &mut self,
+        snapshot: &mut Snapshot,
+        book: &mut TakenBook,
+        mut reader: EntryReader<'_>,
+        name: &str,
+    ) -> Result<Taken, Error> {
+        let mut taken = Taken::new(snapshot.id, name);
+        while let Some((number, record)) = reader.next()? {
+            match book.seen(&record) {
+                Seen::Never => {}
+                Seen::Same => {
                     self.done.repeated += 1;
+                    taken.repeated.push(number);
                     continue;
                 }
-                extend(&mut parts, name, number);
-                records.push(record);
-                if records.len() == size {
-                    self.write_batch(std::mem::take(&mut parts), std::mem::take(&mut records))?;
+                Seen::Other => {
+                    reader.set_aside(number, &record)?;
+                    continue;
                 }
             }
+            if !snapshot.has_room_for(&record) {
+                self.write_batch(snapshot)?;
+            }
+            book.learn(&record);
+            taken.ids.push(id_text(&record));
+            snapshot.add(name, number, record);
+            if snapshot.records.len() == snapshot.size {
+                self.write_batch(snapshot)?;
+            }
         }
-        if !records.is_empty() {
-            self.write_batch(parts, records)?;
-        }
-        let spool = &self.data.spool;
-        self.disk
-            .sync_dir(spool)
-            .map_err(|error| Error::new("sync", spool, error))
+        (taken.lines, taken.aside) = reader.account();
+        Ok(taken)
     }
 
-    fn write_batch(&mut self, parts: Vec<Part>, records: Vec<Record>) -> Result<(), Error> {
-        let batch = Batch::new(parts, records);
-        self.done.records += batch.records().len();
-        let name = batch.file_name();
-        // It may have been delivered already, by whoever found it after a crash.
-        let places = [&self.data.spool, &self.data.sent, &self.data.failed];
-        if places.iter().any(|dir| dir.join(&name).exists()) {
+    fn write_batch(&mut self, snapshot: &mut Snapshot) -> Result<(), Error> {
+        let Some(batch) = snapshot.cut() else {
             return Ok(());
-        }
-        self.done.batches += 1;
-        place(self.disk, &self.data.spool, &name, &batch.encode())
-    }
-
-    /// The good records of an entry with their line numbers; what is not good is set aside.
-    fn read_entry(&self, name: &str) -> Result<Vec<(u64, Record)>, Error> {
-        let path = self.data.staging.join(name);
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            // Missing ones are no error.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(Error::new("read", &path, error)),
         };
-        match Name::parse(name.as_ref()) {
-            Some(Name {
-                id,
-                kind: Kind::Single,
-            }) => self.read_single(name, id, &bytes),
-            _ => self.read_lines(name, &bytes),
+        self.done.records += batch.records().len();
+        if self.spool.put(&batch, snapshot.again)? {
+            self.done.batches += 1;
         }
-    }
-
-    fn read_single(&self, name: &str, id: Uuid, bytes: &[u8]) -> Result<Vec<(u64, Record)>, Error> {
-        let parsed = std::str::from_utf8(bytes)
-            .map_err(|error| error.to_string())
-            .and_then(|text| Record::parse_with_id(text, id).map_err(|bad| bad.to_string()));
-        match parsed {
-            Ok(record) => Ok(vec![(1, record)]),
-            Err(why) => {
-                set_aside(self.disk, &self.data.failed, name, bytes, &why)?;
-                Ok(Vec::new())
-            }
-        }
-    }
-
-    fn read_lines(&self, name: &str, bytes: &[u8]) -> Result<Vec<(u64, Record)>, Error> {
-        let mut records = Vec::new();
-        for (place, text) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
-            match line::read(text.strip_suffix(b"\n").unwrap_or(text)) {
-                Ok(Line::Record { number, record }) => records.push((number, record)),
-                Ok(_) => {}
-                Err(why) => {
-                    let aside = format!("{name}-line-{:08}", place + 1);
-                    set_aside(self.disk, &self.data.failed, &aside, text, why)?;
-                }
-            }
-        }
-        Ok(records)
+        Ok(())
     }
 }
 
-/// Adds a line to the last part, or begins a new one.
-fn extend(parts: &mut Vec<Part>, name: &str, number: u64) {
-    match parts.last_mut() {
-        Some(part) if part.name == name && part.to + 1 == number => part.to = number,
-        _ => parts.push(Part {
-            name: name.to_owned(),
-            from: number,
-            to: number,
-        }),
+/// A set of entries on its way into batches.
+struct Snapshot {
+    id: Uuid,
+    /// How many records go into a batch.
+    size: usize,
+    again: bool,
+    /// The batch that is being filled.
+    parts: Vec<Part>,
+    records: Vec<Record>,
+    bytes: usize,
+    totals: Totals,
+}
+
+impl Snapshot {
+    fn has_room_for(&self, record: &Record) -> bool {
+        self.records.is_empty() || self.bytes + record.json().len() <= batch::MOST_BYTES
+    }
+
+    fn add(&mut self, name: &str, number: u64, record: Record) {
+        match self.parts.last_mut() {
+            Some(part) if part.name == name && part.to + 1 == number => part.to = number,
+            _ => self.parts.push(Part {
+                name: name.to_owned(),
+                from: number,
+                to: number,
+            }),
+        }
+        self.totals.add(&record);
+        self.bytes += record.json().len();
+        self.records.push(record);
+    }
+
+    fn cut(&mut self) -> Option<Batch> {
+        let (parts, records) = (
+            std::mem::take(&mut self.parts),
+            std::mem::take(&mut self.records),
+        );
+        self.bytes = 0;
+        (!records.is_empty()).then(|| Batch::new(parts, records))
     }
 }

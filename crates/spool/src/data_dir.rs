@@ -9,12 +9,17 @@ use crate::error::Error;
 /// The directories of one spool.
 #[derive(Clone, Debug)]
 pub(crate) struct DataDir {
+    root: PathBuf,
     /// Entries, until they are consolidated.
     pub(crate) staging: PathBuf,
     /// Batches that wait for delivery.
     pub(crate) spool: PathBuf,
-    /// Batches that were delivered.
+    /// Which batches were delivered.
     pub(crate) sent: PathBuf,
+    /// Batches that have no destination.
+    pub(crate) archive: PathBuf,
+    /// Totals by day, and which entries are in them.
+    pub(crate) usage: PathBuf,
     /// What cannot be read or delivered, each with a reason.
     pub(crate) failed: PathBuf,
 }
@@ -22,19 +27,42 @@ pub(crate) struct DataDir {
 impl DataDir {
     pub(crate) fn new(root: &Path) -> Self {
         Self {
+            root: root.to_owned(),
             staging: root.join("_staging"),
             spool: root.join("spool"),
             sent: root.join("sent"),
             failed: root.join("failed"),
+            archive: root.join("archive"),
+            usage: root.join("usage"),
         }
     }
 
     pub(crate) fn make(&self, disk: &dyn Disk) -> Result<(), Error> {
-        for dir in [&self.staging, &self.spool, &self.sent, &self.failed] {
+        let mut made = false;
+        for dir in self.all().into_iter().filter(|dir| !dir.is_dir()) {
             disk.make_dir(dir)
                 .map_err(|error| Error::new("make", dir, error))?;
+            made = true;
+        }
+        if made {
+            // What is put into a directory is as safe as the directory's own name.
+            disk.sync_dir(&self.root)
+                .map_err(|error| Error::new("sync", &self.root, error))?;
         }
         Ok(())
+    }
+
+    pub(crate) fn all(&self) -> [&Path; 6] {
+        let Self {
+            root: _,
+            staging,
+            spool,
+            sent,
+            archive,
+            usage,
+            failed,
+        } = self;
+        [staging, spool, sent, archive, usage, failed].map(PathBuf::as_path)
     }
 }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::record::parse_id;
 
 /// What a file in the staging directory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// `{uuid}.json`: one record, dropped in by any program.
     Single,
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 }
 
 /// An entry's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Name {
     pub(crate) id: Uuid,
     pub(crate) kind: Kind,

@@ -27,10 +27,7 @@ impl Error {
 
     /// The disk, or the user's share of it, is full.
     pub fn is_full(&self) -> bool {
-        matches!(
-            self.source.kind(),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-        )
+        is_full(&self.source)
     }
 
     /// The disk can only be read.
@@ -47,6 +44,13 @@ impl Error {
     pub fn io_error(&self) -> &io::Error {
         &self.source
     }
+}
+
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 impl fmt::Display for Error {

@@ -4,33 +4,48 @@
 //! batches wait until an external API has accepted them.
 
 mod batch;
+mod book;
 mod cancel;
 mod consolidate;
 mod data_dir;
 mod delivery;
 mod disk;
 mod entry;
+mod entry_reader;
 mod error;
 mod line;
+mod lines;
 mod manager;
 mod quarantine;
 mod record;
 mod recover;
+mod reserve;
+mod run;
+mod schedule;
 mod staging;
 mod staging_lock;
 mod sys;
+mod taken;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
+mod time;
+mod totals;
+mod verify;
 
 pub use batch::{Batch, Part};
 pub use cancel::Cancel;
 pub use consolidate::{Consolidated, Options, consolidate};
-pub use delivery::{Answer, Sink};
+pub use delivery::{
+    Answer, Delivered, DeliveryLock, DeliveryOptions, Progress, RunError, Sink, Watch,
+};
 pub use error::Error;
-pub use manager::SpoolManager;
+pub use manager::{BatchStore, Failed, Pause, SpoolManager, State, Waiting};
 pub use record::{BadRecord, Record};
+pub use run::{Destination, Run, run};
+pub use schedule::{Schedule, Tick};
 pub use staging::{Durability, Staging};
 pub use staging_lock::{LockError, LockRecord, StagingLock};
+pub use verify::{Books, Busy, Problem, verify};
 
 /// The README's example is compiled and run.
 #[cfg(doctest)]

@@ -6,6 +6,9 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use uuid::{Uuid, Version};
 
+/// The longest record that is taken.
+pub(crate) const MOST_BYTES: usize = 1 << 20;
+
 /// A JSON object with an `id`, kept as the text it came in: unknown fields, the order of fields,
 /// Unicode and numbers of any size survive.
 ///
@@ -43,13 +46,18 @@ impl Record {
     fn parse_or(json: &str, id: impl FnOnce() -> Uuid) -> Result<Self, BadRecord> {
         let found: Object = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
         let mut json = without_space(json);
-        if let Some(text) = found.id {
-            let id = parse_id(&text)?;
-            return Ok(Self { id, json });
+        let id = if let Some(text) = found.id {
+            parse_id(&text)?
+        } else {
+            let id = id();
+            let comma = if found.is_empty { "" } else { "," };
+            json.insert_str(1, &format!(r#""id":"{id}"{comma}"#));
+            id
+        };
+        if json.len() > MOST_BYTES {
+            let long = json.len();
+            return Err(bad(format!("it has {long} bytes, more than {MOST_BYTES}")));
         }
-        let id = id();
-        let comma = if found.is_empty { "" } else { "," };
-        json.insert_str(1, &format!(r#""id":"{id}"{comma}"#));
         Ok(Self { id, json })
     }
 
@@ -73,6 +81,11 @@ impl Record {
     /// Its text, on one line.
     pub fn json(&self) -> &str {
         &self.json
+    }
+
+    /// Tells this text from another one with the same id.
+    pub(crate) fn checksum(&self) -> u32 {
+        crc32fast::hash(self.json.as_bytes())
     }
 }
 

@@ -8,15 +8,21 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 use tenure::{Key, Store, Tenure};
+use uuid::Uuid;
 
+use crate::data_dir::place;
 use crate::disk::{Disk, RealDisk};
-use crate::error::Error;
+use crate::entry::Name;
+use crate::error::{Error, is_full};
 
 const FILE: &str = ".consolidation.lock";
 const POD_NAME: &str = "pod_name";
 const CONSUMED: &str = "consumed_ids";
 const BATCH_SIZE: &str = "batch_size";
-const WRITTEN: &str = "written";
+const SNAPSHOT: &str = "snapshot";
+/// Names the snapshot whose batches are all on the disk. A file of its own: writing the record a
+/// second time could tear it just when it matters.
+const WRITTEN: &str = ".consolidation.written";
 
 /// Sole ownership of a staging directory.
 ///
@@ -43,6 +49,8 @@ pub struct StagingLock {
     staging: PathBuf,
     path: PathBuf,
     record: LockRecord,
+    /// All batches of the set are on the disk: what remains is to delete the entries.
+    is_written: bool,
 }
 
 /// What the owner of a staging directory says about itself.
@@ -59,8 +67,8 @@ pub struct LockRecord {
     pub consumed_ids: Vec<String>,
     /// How many records go into a batch; frozen with the entries.
     pub batch_size: Option<usize>,
-    /// All batches are on the disk: what remains is to delete the entries.
-    pub is_written: bool,
+    /// Tells this set from every other one.
+    pub(crate) snapshot: Option<Uuid>,
 }
 
 /// Why a staging directory could not be owned.
@@ -108,17 +116,27 @@ impl StagingLock {
             .field(CONSUMED, Vec::from(consumed_ids))
             .inherit(CONSUMED)
             .inherit(BATCH_SIZE)
-            .inherit(WRITTEN)
+            .field(SNAPSHOT, Uuid::now_v7().to_string())
+            .inherit(SNAPSHOT)
             .try_acquire()
             .map_err(refused)?;
         let record = LockRecord::of(&tenure);
-        Ok(Self {
+        let mut lock = Self {
             tenure: Some(tenure),
             disk,
             staging: staging.to_owned(),
             path,
             record,
-        })
+            is_written: false,
+        };
+        if lock.record.consumed_ids.is_empty() {
+            if !consumed_ids.is_empty() {
+                lock.set(CONSUMED, Vec::from(consumed_ids))?;
+            }
+        } else {
+            lock.is_written = lock.record.snapshot == lock.written()?;
+        }
+        Ok(lock)
     }
 
     /// What others read about this owner.
@@ -137,33 +155,68 @@ impl StagingLock {
         names: Vec<String>,
         batch_size: usize,
     ) -> Result<(), LockError> {
-        self.set(WRITTEN, false)?;
+        self.set(SNAPSHOT, Uuid::now_v7().to_string())?;
         self.set(BATCH_SIZE, batch_size)?;
         self.set(CONSUMED, names)?;
+        self.is_written = false;
         self.sync()
+    }
+
+    pub(crate) fn is_written(&self) -> bool {
+        self.is_written
     }
 
     /// Notes that all batches are on the disk. On the disk when this returns.
     pub(crate) fn mark_written(&mut self) -> Result<(), LockError> {
-        self.set(WRITTEN, true)?;
-        self.sync()
+        let snapshot = self.record.snapshot.unwrap_or_default().to_string();
+        place(
+            &*self.disk,
+            &self.staging,
+            WRITTEN,
+            format!("{snapshot}\n").as_bytes(),
+        )
+        .map_err(LockError::Disk)?;
+        self.sync_staging()?;
+        self.is_written = true;
+        Ok(())
+    }
+
+    /// The snapshot whose batches are all on the disk.
+    fn written(&self) -> Result<Option<Uuid>, LockError> {
+        let path = self.staging.join(WRITTEN);
+        match std::fs::read(&path) {
+            Ok(bytes) => {
+                let text = std::str::from_utf8(&bytes).ok();
+                Ok(text.and_then(|text| Uuid::try_parse(text.trim_end()).ok()))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(LockError::Disk(Error::new("read", &path, error))),
+        }
     }
 
     /// Deletes exactly the consumed entries. Missing ones are no error; if one cannot be deleted,
     /// the record stays as it is, and the next owner goes on.
     pub(crate) fn clean_up(&mut self) -> Result<(), LockError> {
+        if !self.is_written && !self.record.consumed_ids.is_empty() {
+            // Half of the set must not be taken for the whole of it after a crash.
+            self.mark_written()?;
+        }
         for name in &self.record.consumed_ids {
-            let path = self.staging.join(name);
-            match self.disk.remove(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(LockError::Disk(Error::new("delete", &path, error)));
-                }
-                _ => {}
-            }
+            self.remove(name)?;
         }
         self.sync_staging()?;
         // Only now: a name that came back with the power would otherwise be taken for a new entry.
         self.set(CONSUMED, Vec::<String>::new())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), LockError> {
+        let path = self.staging.join(name);
+        match self.disk.remove(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(LockError::Disk(Error::new("delete", &path, error)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Success: deletes the consumed entries and the lock.
@@ -173,11 +226,17 @@ impl StagingLock {
     }
 
     /// Failure: removes the lock and leaves the entries. The next owner begins anew.
+    ///
+    /// Once batches were written from the set this is wrong: drop the lock instead, so that the
+    /// next owner goes on with the same set.
     pub fn release_only(mut self) -> Result<(), LockError> {
         self.release()
     }
 
     fn release(&mut self) -> Result<(), LockError> {
+        if self.staging.join(WRITTEN).exists() {
+            self.remove(WRITTEN)?;
+        }
         self.about_to_write()?;
         match self.tenure.take() {
             Some(tenure) => tenure.release().map_err(LockError::Lock),
@@ -241,9 +300,11 @@ impl LockRecord {
                 .into_iter()
                 .flatten()
                 .filter_map(|name| text(Some(name)))
+                // Whatever a record says: nothing but entries is ever read or deleted.
+                .filter(|name| Name::parse(name.as_ref()).is_some())
                 .collect(),
             batch_size: number(BATCH_SIZE),
-            is_written: record.field(WRITTEN).and_then(Value::as_bool) == Some(true),
+            snapshot: text(record.field(SNAPSHOT)).and_then(|id| Uuid::try_parse(&id).ok()),
         }
     }
 }
@@ -261,6 +322,17 @@ fn refused(error: tenure::Error) -> LockError {
                 .and_then(|record| text(record.field(POD_NAME))),
         },
         None => LockError::Lock(error),
+    }
+}
+
+impl LockError {
+    /// The disk, or the user's share of it, is full.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::InUse { .. } => false,
+            Self::Lock(error) => error.io_error().is_some_and(is_full),
+            Self::Disk(error) => error.is_full(),
+        }
     }
 }
 

@@ -1,12 +1,11 @@
 //! Tests of the whole: crashes at every act, and what is left of the data.
 
-#![expect(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail the test that called them"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
 mod crash;
 mod crashing_disk;
+mod delivering;
 mod owning;
 mod place;
+mod receiver;
+mod verifying;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::place::{Place, names, record};
 use crate::consolidate::{Options, consolidate};
-use crate::manager::SpoolManager;
+use crate::manager::{BatchStore, SpoolManager};
 use crate::record::Record;
 use crate::staging::{Durability, Staging};
 use crate::staging_lock::{LockError, StagingLock};
@@ -127,7 +127,7 @@ fn files_that_are_none_of_ours_are_left_alone() {
     consolidate(place.path(), &Options::default()).unwrap();
     assert_eq!(names(&data.staging).len(), 4);
     let spool = SpoolManager::open(place.path()).unwrap();
-    let pending = spool.pending().unwrap();
+    let pending = spool.pending(None, 10).unwrap();
     assert_eq!(pending.len(), 1);
     spool.load(&pending[0]).unwrap();
 }

@@ -3,24 +3,31 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::batch::Batch;
+use super::receiver::Receiver;
 use crate::data_dir::DataDir;
-use crate::disk::RealDisk;
+use crate::delivery::{Delivered, DeliveryOptions, Watch, deliver};
+use crate::disk::{Disk, RealDisk};
+use crate::error::Error;
 use crate::line;
+use crate::manager::{BatchStore, SpoolManager};
 use crate::record::Record;
 
 pub(super) struct Place {
     dir: TempDir,
+    /// What was delivered from it.
+    pub(super) receiver: Receiver,
 }
 
 impl Place {
     pub(super) fn new() -> Self {
         let place = Self {
             dir: tempfile::tempdir().unwrap(),
+            receiver: Receiver::default(),
         };
         place.data().make(&RealDisk).unwrap();
         place
@@ -70,34 +77,35 @@ impl Place {
         fs::write(self.staged(ending), content).unwrap();
     }
 
-    /// How often each record is in a batch, wherever the batch is.
+    /// How often each record is in a batch that waits, or was delivered.
     pub(super) fn batched(&self) -> BTreeMap<Uuid, usize> {
-        let mut counts = BTreeMap::new();
-        let data = self.data();
-        for dir in [&data.spool, &data.sent] {
-            for name in names(dir) {
-                if name.starts_with('.') {
-                    continue; // Half of a file, which nobody reads.
-                }
-                let bytes = fs::read(dir.join(&name)).unwrap();
-                let batch = Batch::decode(&bytes).unwrap_or_else(|why| panic!("{name}: {why}"));
-                assert_eq!(batch.file_name(), name);
-                for record in batch.records() {
-                    *counts.entry(record.id()).or_default() += 1;
-                }
+        let mut counts = self.receiver.billed();
+        let spool = SpoolManager::open(self.path()).unwrap();
+        for name in spool.pending(None, usize::MAX).unwrap() {
+            let batch = spool.load(&name).unwrap();
+            for record in batch.records() {
+                *counts.entry(record.id()).or_default() += 1;
             }
         }
         counts
     }
 
-    /// What a deliverer does that finds everything accepted.
+    /// A run of delivery that finds everything accepted.
     pub(super) fn deliver_all(&self) {
-        let data = self.data();
-        for name in names(&data.spool) {
-            if !name.starts_with('.') {
-                fs::rename(data.spool.join(&name), data.sent.join(&name)).unwrap();
-            }
-        }
+        self.deliver(&(Arc::new(RealDisk) as Arc<dyn Disk>))
+            .unwrap();
+    }
+
+    pub(super) fn deliver(&self, disk: &Arc<dyn Disk>) -> Result<Delivered, Error> {
+        let store = SpoolManager::open_on(Arc::clone(disk), self.path())?;
+        let options = DeliveryOptions::default();
+        deliver(
+            &store,
+            &self.receiver,
+            &options,
+            &self.receiver.clock,
+            &Watch::silent(),
+        )
     }
 }
 

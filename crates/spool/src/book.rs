@@ -1,0 +1,311 @@
+//! Books: what happened, one checked line for each event, in files that are only added to.
+//!
+//! ```text
+//! {"book":"sent","version":1,"generation":3,"before":{..},"crc":"xxxxxxxx"}     the first line
+//! {..,"crc":"xxxxxxxx"}                                                       one for each event
+//! ```
+//!
+//! A book is bounded: when a file is full a new generation begins, which says what all before it
+//! add up to, and of the older ones only the last is kept.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::data_dir::{DataDir, place};
+use crate::disk::Disk;
+use crate::error::Error;
+use crate::line;
+use crate::quarantine::set_aside;
+
+const VERSION: u32 = 1;
+
+/// Which book.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Title {
+    /// What was consolidated; kept by the consolidator.
+    Taken,
+    /// What became of the batches; kept by the deliverer.
+    Sent,
+}
+
+/// The first line of a file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head<T> {
+    book: String,
+    version: u32,
+    generation: u64,
+    /// What all events before this file add up to.
+    before: T,
+}
+
+/// What is read from a book.
+pub(crate) enum Read<'a, T> {
+    /// The first line of a file.
+    Head(T),
+    /// An event, as the JSON object it is.
+    Event(&'a str),
+    /// A line that is damaged, and why.
+    Damaged(&'static str),
+}
+
+/// Where something was read.
+pub(crate) struct Spot<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) generation: u64,
+    /// Counted from 1.
+    pub(crate) line: u64,
+}
+
+/// A book that is being written, by the only one who does.
+#[derive(Debug)]
+pub(crate) struct Book {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    title: Title,
+    generation: u64,
+    path: PathBuf,
+    file: File,
+}
+
+impl Title {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Taken => "taken",
+            Self::Sent => "sent",
+        }
+    }
+
+    fn dir(self, data: &DataDir) -> &Path {
+        match self {
+            Self::Taken => &data.usage,
+            Self::Sent => &data.sent,
+        }
+    }
+
+    fn file_name(self, generation: u64) -> String {
+        format!("{}-{generation:08}.jsonl", self.word())
+    }
+
+    /// The generations that there are, oldest first.
+    pub(crate) fn generations(self, data: &DataDir) -> Result<Vec<u64>, Error> {
+        let dir = self.dir(data);
+        let failed = |error| Error::new("list", dir, error);
+        let mut found = Vec::new();
+        for file in std::fs::read_dir(dir).map_err(failed)? {
+            let name = file.map_err(failed)?.file_name();
+            let number = name.to_str().and_then(|name| {
+                let rest = name.strip_prefix(self.word())?.strip_prefix('-')?;
+                let number: u64 = rest.strip_suffix(".jsonl")?.parse().ok()?;
+                (self.file_name(number) == name).then_some(number)
+            });
+            found.extend(number);
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Reads what is kept of the book, oldest first. The end of the last file may be half written;
+    /// it is not reported.
+    pub(crate) fn read<T: DeserializeOwned>(
+        self,
+        data: &DataDir,
+        each: &mut dyn FnMut(&Spot<'_>, Read<'_, T>),
+    ) -> Result<(), Error> {
+        for generation in self.generations(data)? {
+            let path = self.dir(data).join(self.file_name(generation));
+            let failed = |error| Error::new("read", &path, error);
+            let file = match File::open(&path) {
+                // Older than what is kept now: removed since it was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                file => file.map_err(failed)?,
+            };
+            let (mut reader, mut text, mut line) = (BufReader::new(file), Vec::new(), 0);
+            loop {
+                text.clear();
+                reader.read_until(b'\n', &mut text).map_err(failed)?;
+                line += 1;
+                let spot = Spot {
+                    path: &path,
+                    generation,
+                    line,
+                };
+                match text.split_last() {
+                    Some((b'\n', text)) => each(&spot, self.read_line(&spot, text)),
+                    // A whole line, but its end is something else.
+                    Some((_, text)) if line::checked(text).is_ok() => {
+                        each(&spot, Read::Damaged("its end is damaged"));
+                        break;
+                    }
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_line<'a, T: DeserializeOwned>(self, spot: &Spot<'_>, text: &'a [u8]) -> Read<'a, T> {
+        if let Err(why) = line::checked(text) {
+            return Read::Damaged(why);
+        }
+        let Ok(text) = std::str::from_utf8(text) else {
+            return Read::Damaged("it is not UTF-8");
+        };
+        if spot.line > 1 {
+            return Read::Event(text);
+        }
+        match serde_json::from_str::<Head<T>>(text) {
+            Ok(head) if head.version != VERSION => Read::Damaged("it has a version we do not know"),
+            Ok(head) if head.book == self.word() && head.generation == spot.generation => {
+                Read::Head(head.before)
+            }
+            _ => Read::Damaged("it is not the head of this file"),
+        }
+    }
+}
+
+impl Book {
+    /// Opens a book to add to it, or begins it. What a crash left half written is cut off and kept.
+    pub(crate) fn open<T: Serialize + Default>(
+        disk: &Arc<dyn Disk>,
+        data: &DataDir,
+        title: Title,
+    ) -> Result<Self, Error> {
+        let dir = title.dir(data);
+        let Some(generation) = title.generations(data)?.pop() else {
+            return Self::begin(disk, dir, title, 1, &T::default());
+        };
+        let path = dir.join(title.file_name(generation));
+        let failed = |error| Error::new("open", &path, error);
+        let file = File::options().read(true).append(true).open(&path);
+        let file = file.map_err(failed)?;
+        let (whole, length) = good_length(&file).map_err(failed)?;
+        if whole < length {
+            let bytes = std::fs::read(&path).map_err(failed)?;
+            let tail = bytes.get(usize::try_from(whole).unwrap_or(usize::MAX)..);
+            let name = format!("{}-{whole}.torn", title.file_name(generation));
+            let why = "the end of a book whose writer was interrupted";
+            set_aside(&**disk, &data.failed, &name, tail.unwrap_or_default(), why)?;
+            disk.truncate(&file, whole).map_err(failed)?;
+            disk.sync(&file).map_err(failed)?;
+        }
+        Ok(Self {
+            disk: Arc::clone(disk),
+            dir: dir.to_owned(),
+            title,
+            generation,
+            path,
+            file,
+        })
+    }
+
+    fn begin<T: Serialize>(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        title: Title,
+        generation: u64,
+        before: &T,
+    ) -> Result<Self, Error> {
+        let head = Head {
+            book: title.word().to_owned(),
+            version: VERSION,
+            generation,
+            before,
+        };
+        let name = title.file_name(generation);
+        place(&**disk, dir, &name, &encode(&head))?;
+        disk.sync_dir(dir)
+            .map_err(|error| Error::new("sync", dir, error))?;
+        let path = dir.join(name);
+        let file = File::options().read(true).append(true).open(&path);
+        let file = file.map_err(|error| Error::new("open", &path, error))?;
+        Ok(Self {
+            disk: Arc::clone(disk),
+            dir: dir.to_owned(),
+            title,
+            generation,
+            path,
+            file,
+        })
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Adds an event. It is on the disk after the next [`Book::sync`].
+    pub(crate) fn add<T: Serialize>(&self, event: &T) -> Result<(), Error> {
+        let failed = |error| Error::new("write to", &self.path, error);
+        let length = self.file.metadata().map_err(failed)?.len();
+        let added = self.disk.append(&self.file, &encode(event));
+        if added.is_err() {
+            // Half a line would swallow the next one.
+            let _ = self.disk.truncate(&self.file, length);
+        }
+        added.map_err(failed)
+    }
+
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        self.disk
+            .sync(&self.file)
+            .map_err(|error| Error::new("sync", &self.path, error))
+    }
+
+    /// Begins the next generation: these are the sums of all up to now. Of the older ones only the
+    /// last is kept.
+    pub(crate) fn turn<T: Serialize>(&mut self, before: &T) -> Result<(), Error> {
+        self.sync()?;
+        let next = self.generation + 1;
+        let old = (self.generation.checked_sub(1)).map(|old| self.title.file_name(old));
+        *self = Self::begin(&self.disk, &self.dir, self.title, next, before)?;
+        if let Some(old) = old {
+            let path = self.dir.join(old);
+            match self.disk.remove(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::new("delete", &path, error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A JSON object as a line with a checksum.
+pub(crate) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    // What we write down is made of texts and numbers: this does not fail.
+    let mut text = serde_json::to_vec(value).unwrap_or_default();
+    text.pop();
+    line::with_checksum(text)
+}
+
+/// Reads one such line, which is all that a file has.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let text = bytes
+        .strip_suffix(b"\n")
+        .ok_or("it does not end in a line")?;
+    line::checked(text)?;
+    serde_json::from_slice(text).map_err(|error| error.to_string())
+}
+
+/// Up to the end of the last line that is whole, and the length of the file.
+fn good_length(file: &File) -> io::Result<(u64, u64)> {
+    let (mut good, mut end) = (0, 0);
+    let (mut reader, mut text) = (BufReader::new(file), Vec::new());
+    loop {
+        text.clear();
+        let read = reader.read_until(b'\n', &mut text)?;
+        if read == 0 {
+            return Ok((good, end));
+        }
+        end += read as u64;
+        let line = text.strip_suffix(b"\n");
+        if line.is_some_and(|line| line::checked(line).is_ok()) {
+            good = end;
+        }
+    }
+}

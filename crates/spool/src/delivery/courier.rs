@@ -1,0 +1,336 @@
+//! One run of delivery: oldest first, and one bad batch never holds up the others.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::backoff::backoff;
+use super::{Answer, Clock, Delivered, DeliveryOptions, Progress, Sink, Watch};
+use crate::error::Error;
+use crate::manager::{BatchStore, Pause, State};
+
+/// How many names are in memory at a time.
+const PAGE: usize = 1024;
+/// A run waits for what is due within this, and leaves the rest for the next one.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After so many failures in a row it is not the batches: it waits between them ...
+const STRIKES_TO_SLOW_DOWN: u32 = 3;
+/// ... and after so many the run ends.
+const STRIKES_TO_STOP: u32 = 6;
+/// How soon a destination is asked again that takes nothing from us.
+const MISCONFIGURED_PAUSE: Duration = Duration::from_secs(30);
+
+/// Delivers what waits. Whoever calls this is the only one who does.
+pub(crate) fn deliver(
+    store: &dyn BatchStore,
+    sink: &dyn Sink,
+    options: &DeliveryOptions,
+    clock: &dyn Clock,
+    watch: &Watch<'_>,
+) -> Result<Delivered, Error> {
+    let mut courier = Courier {
+        store,
+        sink,
+        options,
+        clock,
+        watch,
+        run: Uuid::now_v7(),
+        strikes: 0,
+        is_paused: false,
+        done: Delivered::default(),
+    };
+    store.tidy()?;
+    courier.run()?;
+    courier.done.waiting = store.count()?;
+    Ok(courier.done)
+}
+
+/// Archives what waits. Returns how many records that is.
+pub(crate) fn archive(store: &dyn BatchStore, watch: &Watch<'_>) -> Result<u64, Error> {
+    store.tidy()?;
+    let (mut archived, mut after) = (0, None);
+    loop {
+        let names = store.pending(after.as_deref(), PAGE)?;
+        for name in &names {
+            if watch.cancel.is_cancelled() {
+                return Ok(archived);
+            }
+            let state = store.state(name)?;
+            let Some(batch) = store.take(name)? else {
+                continue;
+            };
+            if state.splitting {
+                // Its halves are archived instead.
+                store.split(&batch, &state)?;
+                continue;
+            }
+            let records = batch.records().len() as u64;
+            store.archive(&batch)?;
+            archived += records;
+            (watch.progress)(Progress::Delivered { records });
+        }
+        after = names.last().cloned();
+        if after.is_none() {
+            return Ok(archived);
+        }
+    }
+}
+
+struct Courier<'a> {
+    store: &'a dyn BatchStore,
+    sink: &'a dyn Sink,
+    options: &'a DeliveryOptions,
+    clock: &'a dyn Clock,
+    watch: &'a Watch<'a>,
+    run: Uuid,
+    /// Failures in a row.
+    strikes: u32,
+    /// A pause is noted that the next success ends.
+    is_paused: bool,
+    done: Delivered,
+}
+
+/// What to do after a batch.
+enum Next {
+    GoOn,
+    /// It is due again so soon.
+    Due(Duration),
+    Stop,
+}
+
+impl Courier<'_> {
+    fn run(&mut self) -> Result<(), Error> {
+        if !self.wait_for_the_pause()? {
+            self.done.is_stopped = true;
+            return Ok(());
+        }
+        loop {
+            let (mut after, mut soonest) = (None, None::<Duration>);
+            loop {
+                let names = self.store.pending(after.as_deref(), PAGE)?;
+                for name in &names {
+                    if self.watch.cancel.is_cancelled() {
+                        return Ok(());
+                    }
+                    match self.one(name)? {
+                        Next::GoOn => {}
+                        Next::Due(wait) => {
+                            soonest = Some(soonest.map_or(wait, |other| other.min(wait)));
+                        }
+                        Next::Stop => {
+                            self.done.is_stopped = true;
+                            return Ok(());
+                        }
+                    }
+                }
+                after = names.last().cloned();
+                if after.is_none() {
+                    break;
+                }
+            }
+            match soonest {
+                Some(wait) if wait <= PATIENCE => {
+                    let why = self.done.last_error.clone().unwrap_or_default();
+                    if self.wait(wait, &why) {
+                        return Ok(());
+                    }
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// `false`: the pause is too long to wait for it.
+    fn wait_for_the_pause(&mut self) -> Result<bool, Error> {
+        let Some(mut pause) = self.store.pause()? else {
+            return Ok(true);
+        };
+        self.is_paused = true;
+        let ours = pause.is_misconfigured && self.options.ignore_backoff;
+        if ours || pause.to != self.sink.name() {
+            return Ok(true);
+        }
+        let now = self.clock.now();
+        if pause.since > now {
+            // The clock went back: the pause begins anew, or it would never end.
+            pause.since = now;
+            self.store.set_pause(Some(&pause))?;
+        }
+        let left = pause.left(now).min(self.options.longest_wait);
+        self.wait_or_stop(left, pause)
+    }
+
+    /// Waits for the end of a pause if it is near. `false`: it is not, or the work is to end.
+    fn wait_or_stop(&mut self, left: Duration, pause: Pause) -> Result<bool, Error> {
+        if left > PATIENCE || pause.is_misconfigured && !left.is_zero() {
+            self.done.last_error = Some(pause.why.clone());
+            self.done.paused = Some(pause);
+            return Ok(false);
+        }
+        Ok(!self.wait(left, &pause.why))
+    }
+
+    /// `true`: the work is to end.
+    fn wait(&self, long: Duration, why: &str) -> bool {
+        if long.is_zero() {
+            return self.watch.cancel.is_cancelled();
+        }
+        (self.watch.progress)(Progress::Waiting {
+            until: self.clock.now().after(long).into(),
+            why: why.to_owned(),
+        });
+        self.clock.wait(&self.watch.cancel, long)
+    }
+
+    fn one(&mut self, name: &str) -> Result<Next, Error> {
+        let mut state = self.store.state(name)?;
+        if state.splitting {
+            if let Some(batch) = self.store.take(name)? {
+                self.store.split(&batch, &state)?;
+            }
+            // Its halves may have names that were passed already.
+            return Ok(Next::Due(Duration::ZERO));
+        }
+        let now = self.clock.now();
+        if state.is_in_the_future(now) {
+            let long = Duration::from_millis(state.waits_for);
+            state.wait(now, long);
+            self.store.set_state(name, &state)?;
+        }
+        let left = state.wait_left(now).min(self.options.longest_wait);
+        let is_first = state.run != Some(self.run);
+        let is_ignored = self.options.ignore_backoff && is_first;
+        if !left.is_zero() && !is_ignored {
+            return Ok(Next::Due(left));
+        }
+        let Some(batch) = self.store.take(name)? else {
+            return Ok(Next::GoOn);
+        };
+        // A crash may have come after the last attempt: it may have got through.
+        state.unknown = state.is_unknown();
+        state.begin(now);
+        self.store.set_state(name, &state)?;
+        match self.sink.send(&batch) {
+            Answer::Accepted { said } => {
+                self.store.delivered(&batch, &said)?;
+                self.strikes = 0;
+                self.end_the_pause()?;
+                let records = batch.records().len() as u64;
+                self.done.batches += 1;
+                self.done.records += records;
+                (self.watch.progress)(Progress::Delivered { records });
+                Ok(Next::GoOn)
+            }
+            Answer::Rejected { said } => {
+                // It was heard and answered: the destination is well.
+                self.strikes = 0;
+                self.end_the_pause()?;
+                state.end(false, &said);
+                if state.unknown {
+                    let why = format!("ambiguous: the destination may have it; it said: {said}");
+                    self.fail(&batch, &state, &why)?;
+                } else if self.store.split(&batch, &state)? {
+                    self.done.split += 1;
+                    return Ok(Next::Due(Duration::ZERO));
+                } else {
+                    self.fail(&batch, &state, &said)?;
+                }
+                Ok(Next::GoOn)
+            }
+            Answer::Later {
+                said,
+                unknown,
+                after,
+            } => {
+                state.end(unknown, &said);
+                state.count_round(self.run);
+                self.later(name, &batch, state, &said, after)
+            }
+            Answer::Misconfigured { said } => {
+                state.end(false, &said);
+                self.store.set_state(name, &state)?;
+                tracing::warn!(
+                    to = self.sink.name(),
+                    said,
+                    "delivery pauses: nothing is taken"
+                );
+                let now = self.clock.now();
+                let pause = Pause::new(self.sink.name(), now, MISCONFIGURED_PAUSE, &said, true);
+                self.store.set_pause(Some(&pause))?;
+                self.done.last_error = Some(said);
+                self.done.paused = Some(pause);
+                Ok(Next::Stop)
+            }
+        }
+    }
+
+    fn later(
+        &mut self,
+        name: &str,
+        batch: &crate::Batch,
+        mut state: State,
+        said: &str,
+        after: Option<Duration>,
+    ) -> Result<Next, Error> {
+        tracing::debug!(
+            batch = name,
+            attempts = state.attempts,
+            said,
+            "not delivered"
+        );
+        self.done.last_error = Some(said.to_owned());
+        let tried_for = Duration::from_secs(state.tried_for);
+        if state.rounds >= self.options.give_up_rounds && tried_for >= self.options.give_up_after {
+            let why = if state.unknown {
+                format!("ambiguous: given up, the destination may have it; it said: {said}")
+            } else {
+                format!("given up; the destination said: {said}")
+            };
+            self.fail(batch, &state, &why)?;
+            return Ok(Next::GoOn);
+        }
+        let now = self.clock.now();
+        if let Some(after) = after {
+            // It is the destination that wants to wait, not this batch alone.
+            self.store.set_state(name, &state)?;
+            let left = after.min(self.options.longest_wait);
+            let pause = Pause::new(self.sink.name(), now, left, said, false);
+            self.store.set_pause(Some(&pause))?;
+            self.is_paused = true;
+            return Ok(if self.wait_or_stop(left, pause)? {
+                Next::Due(Duration::ZERO)
+            } else {
+                Next::Stop
+            });
+        }
+        let wait = backoff(state.attempts, self.options.longest_wait);
+        state.wait(now, wait);
+        self.store.set_state(name, &state)?;
+        self.strikes += 1;
+        if self.strikes >= STRIKES_TO_STOP {
+            return Ok(Next::Stop);
+        }
+        if self.strikes >= STRIKES_TO_SLOW_DOWN {
+            let slow = backoff(self.strikes + 1 - STRIKES_TO_SLOW_DOWN, PATIENCE);
+            if self.wait(slow, said) {
+                return Ok(Next::Stop);
+            }
+        }
+        Ok(Next::Due(wait))
+    }
+
+    fn fail(&mut self, batch: &crate::Batch, state: &State, why: &str) -> Result<(), Error> {
+        self.store.fail(batch, state, why)?;
+        self.done.failed += batch.records().len() as u64;
+        self.done.ambiguous += u64::from(state.is_unknown());
+        self.done.last_error = Some(why.to_owned());
+        Ok(())
+    }
+
+    fn end_the_pause(&mut self) -> Result<(), Error> {
+        if std::mem::take(&mut self.is_paused) {
+            self.store.set_pause(None)?;
+        }
+        Ok(())
+    }
+}

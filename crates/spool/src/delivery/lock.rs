@@ -1,0 +1,113 @@
+//! One deliverer at a time for a data directory.
+
+use std::fmt;
+use std::path::Path;
+
+use tenure::{Key, Store, Tenure};
+
+use crate::data_dir::DataDir;
+use crate::error::{Error, is_full};
+use crate::staging_lock::LockError;
+
+const FILE: &str = ".delivery.lock";
+
+/// Sole right to deliver what is in a data directory, and to change what was noted about it.
+#[derive(Debug)]
+#[must_use = "others may deliver as soon as it is dropped"]
+pub struct DeliveryLock {
+    _tenure: Tenure,
+}
+
+/// Why a run did not do its work.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RunError {
+    /// Another process delivers from this data directory. Nothing was changed.
+    #[non_exhaustive]
+    Busy {
+        /// Its process, if it is proven.
+        pid: Option<u32>,
+    },
+    /// The lock could not be taken for another reason.
+    Lock(tenure::Error),
+    /// Something could not be read or written.
+    Disk(Error),
+}
+
+impl DeliveryLock {
+    /// Takes the right, or says who has it.
+    pub fn acquire(data: &Path) -> Result<Self, RunError> {
+        let data = DataDir::new(data);
+        data.make(&crate::disk::RealDisk).map_err(RunError::Disk)?;
+        let key = Key::file(data.spool.join(FILE)).map_err(RunError::Lock)?;
+        let tenure = Store::default().claim(&key).verb("deliver").try_acquire();
+        let tenure = tenure.map_err(|error| match error.holder() {
+            Some(holder) => RunError::Busy { pid: holder.pid() },
+            None => RunError::Lock(error),
+        })?;
+        Ok(Self { _tenure: tenure })
+    }
+}
+
+impl RunError {
+    /// The disk, or the user's share of it, is full.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Busy { .. } => false,
+            Self::Lock(error) => error.io_error().is_some_and(is_full),
+            Self::Disk(error) => error.is_full(),
+        }
+    }
+
+    /// The disk can only be read.
+    pub fn is_read_only(&self) -> bool {
+        let read_only =
+            |error: &std::io::Error| error.kind() == std::io::ErrorKind::ReadOnlyFilesystem;
+        match self {
+            Self::Busy { .. } => false,
+            Self::Lock(error) => error.io_error().is_some_and(read_only),
+            Self::Disk(error) => error.is_read_only(),
+        }
+    }
+}
+
+impl From<LockError> for RunError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::InUse { pid, .. } => Self::Busy { pid },
+            LockError::Lock(error) => Self::Lock(error),
+            LockError::Disk(error) => Self::Disk(error),
+        }
+    }
+}
+
+impl From<Error> for RunError {
+    fn from(error: Error) -> Self {
+        Self::Disk(error)
+    }
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy { pid: Some(pid) } => {
+                write!(f, "pid {pid} is at work on this data directory")
+            }
+            Self::Busy { pid: None } => {
+                f.write_str("another process is at work on this data directory")
+            }
+            Self::Lock(error) => error.fmt(f),
+            Self::Disk(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RunError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Busy { .. } => None,
+            Self::Lock(error) => Some(error),
+            Self::Disk(error) => Some(error),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The records of an entry, one at a time. What is not good is set aside.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+
+use uuid::Uuid;
+
+use crate::data_dir::DataDir;
+use crate::disk::Disk;
+use crate::entry::{Kind, Name};
+use crate::error::Error;
+use crate::line::{self, Line};
+use crate::lines::Lines;
+use crate::quarantine::{move_aside, set_aside};
+use crate::record::{self, Record};
+
+/// Reads an entry.
+pub(crate) struct EntryReader<'a> {
+    disk: &'a dyn Disk,
+    data: &'a DataDir,
+    name: &'a str,
+    path: PathBuf,
+    source: Source,
+    /// The highest number that was seen, or that the seal speaks of.
+    highest: u64,
+    /// Which lines no good record came of: the first and the last of each range.
+    aside: Vec<[u64; 2]>,
+}
+
+enum Source {
+    Single(Option<(Uuid, File)>),
+    Lines { lines: Lines<File>, place: u64 },
+}
+
+impl<'a> EntryReader<'a> {
+    /// `None` if there is no such entry.
+    pub(crate) fn open(
+        disk: &'a dyn Disk,
+        data: &'a DataDir,
+        name: &'a str,
+    ) -> Result<Option<Self>, Error> {
+        let path = data.staging.join(name);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::new("read", &path, error)),
+        };
+        let source = match Name::parse(name.as_ref()) {
+            Some(Name {
+                id,
+                kind: Kind::Single,
+            }) => Source::Single(Some((id, file))),
+            _ => Source::Lines {
+                lines: Lines::new(file),
+                place: 0,
+            },
+        };
+        Ok(Some(Self {
+            disk,
+            data,
+            name,
+            path,
+            source,
+            highest: 0,
+            aside: Vec::new(),
+        }))
+    }
+
+    /// The next good record, with the number of its line.
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, Record)>, Error> {
+        if let Source::Single(single) = &mut self.source {
+            return match single.take() {
+                Some((id, file)) => self.read_single(id, file),
+                None => Ok(None),
+            };
+        }
+        self.next_line()
+    }
+
+    fn next_line(&mut self) -> Result<Option<(u64, Record)>, Error> {
+        loop {
+            let Source::Lines { lines, place } = &mut self.source else {
+                return Ok(None);
+            };
+            let read = lines.next();
+            let Some(text) = read.map_err(|error| Error::new("read", &self.path, error))? else {
+                return Ok(None);
+            };
+            *place += 1;
+            let why = match line::read(text.strip_suffix(b"\n").unwrap_or(text)) {
+                Ok(Line::Record { number, .. }) if number <= self.highest => "it is out of order",
+                Ok(Line::Record { number, record }) => {
+                    self.skip_to(number - 1);
+                    self.highest = number;
+                    return Ok(Some((number, record)));
+                }
+                Ok(Line::Entry { version, .. }) if version != line::VERSION => {
+                    "it is of a version that this program does not know"
+                }
+                Ok(Line::Entry { .. }) => continue,
+                Ok(Line::Sealed { records }) => {
+                    self.skip_to(records);
+                    continue;
+                }
+                Err(why) => why,
+            };
+            let aside = format!("{}-line-{place:08}", self.name);
+            set_aside(self.disk, &self.data.failed, &aside, text, why)?;
+        }
+    }
+
+    fn read_single(&mut self, id: Uuid, file: File) -> Result<Option<(u64, Record)>, Error> {
+        self.skip_to(1);
+        let mut bytes = Vec::new();
+        // White space may be taken out of it.
+        let most = 4 * record::MOST_BYTES as u64;
+        file.take(most + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| Error::new("read", &self.path, error))?;
+        if bytes.len() as u64 > most {
+            let why = format!("it is longer than {most} bytes");
+            move_aside(self.disk, &self.path, &self.data.failed, self.name, &why)?;
+            return Ok(None);
+        }
+        let parsed = std::str::from_utf8(&bytes)
+            .map_err(|error| error.to_string())
+            .and_then(|text| Record::parse_with_id(text, id).map_err(|bad| bad.to_string()));
+        match parsed {
+            Ok(record) => {
+                self.aside.clear();
+                Ok(Some((1, record)))
+            }
+            Err(why) => {
+                set_aside(self.disk, &self.data.failed, self.name, &bytes, &why)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Sets a record aside that was good in itself: another one has its id.
+    pub(crate) fn set_aside(&mut self, number: u64, record: &Record) -> Result<(), Error> {
+        self.aside.push([number, number]);
+        let name = format!("{}-record-{number:08}", self.name);
+        let why = format!("another record has its id {}", record.id());
+        let json = record.json().as_bytes();
+        set_aside(self.disk, &self.data.failed, &name, json, &why)
+    }
+
+    /// No good record has these numbers.
+    fn skip_to(&mut self, number: u64) {
+        if number > self.highest {
+            self.aside.push([self.highest + 1, number]);
+            self.highest = number;
+        }
+    }
+
+    /// How many lines the entry has, and which of them no good record came of.
+    pub(crate) fn account(self) -> (u64, Vec<[u64; 2]>) {
+        (self.highest, self.aside)
+    }
+}

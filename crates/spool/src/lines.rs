@@ -1,0 +1,39 @@
+//! The lines of a file, one at a time, however long the file is.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use crate::record;
+
+/// The longest line that can be one of ours: a record, its id, its number and its checksum.
+const LONGEST: u64 = record::MOST_BYTES as u64 + 1024;
+
+/// Reads lines. One that is too long comes in pieces, none of which is a good line.
+pub(crate) struct Lines<R> {
+    reader: BufReader<R>,
+    text: Vec<u8>,
+    /// Where the line begins and ends in the file.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+impl<R: Read> Lines<R> {
+    pub(crate) fn new(file: R) -> Self {
+        Self {
+            reader: BufReader::with_capacity(64 * 1024, file),
+            text: Vec::new(),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// The next line with its end, if it has one. `None` at the end of the file.
+    pub(crate) fn next(&mut self) -> io::Result<Option<&[u8]>> {
+        self.text.clear();
+        self.start = self.end;
+        let read = (&mut self.reader)
+            .take(LONGEST)
+            .read_until(b'\n', &mut self.text)?;
+        self.end += read as u64;
+        Ok((read > 0).then_some(&*self.text))
+    }
+}

@@ -1,0 +1,172 @@
+//! The book of what became of the batches.
+//!
+//! ```text
+//! {"batch":"<name>","outcome":"delivered","records":100,"entries":[..],"at":"..","said":"200","crc":..}
+//! ```
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::batch::{Batch, Part};
+use crate::book::{Book, Read, Title};
+use crate::data_dir::DataDir;
+use crate::disk::Disk;
+use crate::error::Error;
+use crate::time::Moment;
+
+/// How many events one generation has.
+const MOST_EVENTS: u64 = 50_000;
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    /// Its destination has it.
+    Delivered,
+    /// It has no destination.
+    Archived,
+    /// Two batches took its place.
+    Split,
+    /// It was put into `failed/`.
+    Failed,
+    /// It was put back into the spool by a person.
+    Resent,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Event {
+    pub(crate) batch: String,
+    pub(crate) outcome: Outcome,
+    pub(crate) records: u64,
+    pub(crate) entries: Vec<Part>,
+    pub(crate) at: Moment,
+    /// By the destination.
+    pub(crate) said: String,
+}
+
+/// What the events add up to, in records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sums {
+    pub(crate) delivered: u64,
+    pub(crate) archived: u64,
+    pub(crate) batches_delivered: u64,
+}
+
+/// The book as the deliverer keeps it.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    book: Book,
+    sums: Sums,
+    /// In this generation.
+    events: u64,
+    index: Index,
+}
+
+/// The last outcome of every batch that the book still has, and in which generation it is.
+#[derive(Debug, Default)]
+pub(crate) struct Index(HashMap<String, (Outcome, u64)>);
+
+impl Event {
+    pub(super) fn new(batch: &Batch, outcome: Outcome, at: Moment, said: &str) -> Self {
+        Self {
+            batch: batch.file_name(),
+            outcome,
+            records: batch.records().len() as u64,
+            entries: batch.parts().to_vec(),
+            at,
+            said: said.to_owned(),
+        }
+    }
+}
+
+impl Sums {
+    /// `before`: what had become of the same batch.
+    pub(crate) fn add(&mut self, event: &Event, before: Option<Outcome>) {
+        match event.outcome {
+            Outcome::Delivered => {
+                self.delivered += event.records;
+                self.batches_delivered += 1;
+            }
+            Outcome::Archived => self.archived += event.records,
+            Outcome::Resent if before == Some(Outcome::Archived) => {
+                self.archived = self.archived.saturating_sub(event.records);
+            }
+            Outcome::Split | Outcome::Failed | Outcome::Resent => {}
+        }
+    }
+}
+
+impl Index {
+    pub(crate) fn get(&self, batch: &str) -> Option<Outcome> {
+        self.0.get(batch).map(|(outcome, _)| *outcome)
+    }
+
+    fn insert(&mut self, event: &Event, generation: u64) {
+        self.0
+            .insert(event.batch.clone(), (event.outcome, generation));
+    }
+
+    /// Reads the book without writing to it.
+    pub(crate) fn read(data: &DataDir) -> Result<Self, Error> {
+        Ok(read(data)?.0)
+    }
+}
+
+impl Ledger {
+    pub(super) fn open(disk: &Arc<dyn Disk>, data: &DataDir) -> Result<Self, Error> {
+        let book = Book::open::<Sums>(disk, data, Title::Sent)?;
+        let (index, sums, events) = read(data)?;
+        Ok(Self {
+            book,
+            sums,
+            events,
+            index,
+        })
+    }
+
+    /// Notes what became of a batch. On the disk when this returns.
+    pub(super) fn note(&mut self, event: &Event) -> Result<(), Error> {
+        if self.events >= MOST_EVENTS {
+            self.book.turn(&self.sums)?;
+            self.events = 0;
+            let oldest = self.book.generation().saturating_sub(1);
+            self.index
+                .0
+                .retain(|_, (_, generation)| *generation >= oldest);
+        }
+        self.book.add(event)?;
+        self.book.sync()?;
+        self.events += 1;
+        self.sums.add(event, self.index.get(&event.batch));
+        self.index.insert(event, self.book.generation());
+        Ok(())
+    }
+
+    pub(super) fn outcome(&self, batch: &str) -> Option<Outcome> {
+        self.index.get(batch)
+    }
+}
+
+/// What is kept of the book: the last outcomes, the sums, and the events of the last generation.
+fn read(data: &DataDir) -> Result<(Index, Sums, u64), Error> {
+    let (mut index, mut sums, mut events) = (Index::default(), Sums::default(), 0);
+    Title::Sent.read(data, &mut |spot, read| match read {
+        Read::Head(before) => (sums, events) = (before, 0),
+        Read::Event(text) => match serde_json::from_str::<Event>(text) {
+            Ok(event) => {
+                events += 1;
+                sums.add(&event, index.get(&event.batch));
+                index.insert(&event, spot.generation);
+            }
+            Err(_) => {
+                tracing::warn!(path = %spot.path.display(), line = spot.line, "not an event");
+            }
+        },
+        Read::Damaged(why) => {
+            tracing::warn!(path = %spot.path.display(), line = spot.line, why, "damaged");
+        }
+    })?;
+    Ok((index, sums, events))
+}

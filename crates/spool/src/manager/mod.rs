@@ -1,0 +1,436 @@
+//! The batches, wherever they are: waiting, delivered, failed or archived.
+
+mod ledger;
+mod look;
+mod pause;
+mod state;
+
+use std::collections::BinaryHeap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub(crate) use ledger::{Event, Index, Outcome, Sums as SentSums};
+pub use look::{Failed, Waiting};
+pub use pause::Pause;
+pub(crate) use pause::{NAME as PAUSE_FILE, check as check_pause};
+pub use state::State;
+
+use crate::batch::{self, Batch};
+use crate::book::{decode, encode};
+use crate::data_dir::{DataDir, place};
+use crate::disk::{Disk, RealDisk};
+use crate::error::Error;
+use crate::quarantine::{BatchReason, Reason, move_aside};
+use crate::time::Moment;
+use ledger::Ledger;
+
+/// Where batches are kept. Consolidation and delivery know nothing else of it, so that another
+/// storage could take the place of files. Only one deliverer uses it at a time.
+pub trait BatchStore {
+    /// Keeps a batch for delivery, unless it is there. `again`: it may even have been delivered
+    /// since it was kept. `true`: it was not there.
+    fn put(&self, batch: &Batch, again: bool) -> Result<bool, Error>;
+    /// Waits until everything that was put is safe.
+    fn flush(&self) -> Result<(), Error>;
+    /// The names of batches that wait, oldest first, at most so many, those after a name.
+    fn pending(&self, after: Option<&str>, most: usize) -> Result<Vec<String>, Error>;
+    /// Removes what a deliverer that crashed left behind.
+    fn tidy(&self) -> Result<(), Error>;
+    /// How many batches wait.
+    fn count(&self) -> Result<u64, Error>;
+    /// Reads a batch and checks all that can be checked of it. One that is gone, done with, or
+    /// damaged and now set aside, is `None`.
+    fn take(&self, name: &str) -> Result<Option<Batch>, Error>;
+    /// How far its delivery has come.
+    fn state(&self, name: &str) -> Result<State, Error>;
+    /// Notes how far its delivery has come. Safe when this returns.
+    fn set_state(&self, name: &str, state: &State) -> Result<(), Error>;
+    /// Its destination has it.
+    fn delivered(&self, batch: &Batch, said: &str) -> Result<(), Error>;
+    /// Puts two halves in its place, always the same two. `false`: it cannot be split.
+    fn split(&self, batch: &Batch, state: &State) -> Result<bool, Error>;
+    /// It cannot be delivered.
+    fn fail(&self, batch: &Batch, state: &State, reason: &str) -> Result<(), Error>;
+    /// It has no destination.
+    fn archive(&self, batch: &Batch) -> Result<(), Error>;
+    /// Until when nothing is sent, and why.
+    fn pause(&self) -> Result<Option<Pause>, Error>;
+    /// Notes until when nothing is sent. Safe when this returns.
+    fn set_pause(&self, pause: Option<&Pause>) -> Result<(), Error>;
+}
+
+/// All access to the batches of a data directory.
+///
+/// ```
+/// use spool::{BatchStore, Durability, Options, Record, SpoolManager, Staging, consolidate};
+///
+/// let data = tempfile::tempdir()?;
+/// let staging = Staging::open(data.path().join("_staging"))?;
+/// staging.stage(&Record::parse(r#"{"tokens":42}"#)?, Durability::Power)?;
+/// staging.close()?;
+/// consolidate(data.path(), &Options::default())?;
+///
+/// let spool = SpoolManager::open(data.path())?;
+/// for name in spool.pending(None, 100)? {
+///     let batch = spool.load(&name)?;
+///     assert_eq!(batch.records().len(), 1);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct SpoolManager {
+    disk: Arc<dyn Disk>,
+    data: DataDir,
+    /// Opened by the first who writes to it: the deliverer.
+    ledger: Mutex<Option<Ledger>>,
+    /// Read by the consolidator, if it goes on with what another one had begun.
+    index: Mutex<Option<Index>>,
+}
+
+impl SpoolManager {
+    /// Opens a data directory, which is made if need be.
+    pub fn open(data: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_on(Arc::new(RealDisk), data.as_ref())
+    }
+
+    pub(crate) fn open_on(disk: Arc<dyn Disk>, data: &Path) -> Result<Self, Error> {
+        let data = DataDir::new(data);
+        data.make(&*disk)?;
+        Ok(Self {
+            disk,
+            data,
+            ledger: Mutex::default(),
+            index: Mutex::default(),
+        })
+    }
+
+    /// Reads a batch that waits and checks all that can be checked of it.
+    pub fn load(&self, name: &str) -> Result<Batch, Error> {
+        let path = self.data.spool.join(name);
+        let bytes = std::fs::read(&path).map_err(|error| Error::new("read", &path, error))?;
+        check(name, &bytes).map_err(|why| Error::new("use", &path, io::Error::other(why)))
+    }
+
+    /// Puts a batch from `failed/` or `archive/` back among those that wait. What is known of its
+    /// attempts is kept: one that the destination may have is still never split.
+    ///
+    /// Whoever calls this must be the only one who delivers: see [`DeliveryLock`](crate::DeliveryLock).
+    pub fn resend(&self, name: &str) -> Result<(), Error> {
+        let dirs = [&self.data.failed, &self.data.archive];
+        let from = dirs.into_iter().find(|dir| dir.join(name).is_file());
+        let Some(dir) = from.filter(|_| batch::is_name(name)) else {
+            let path = self.data.failed.join(name);
+            let why = "there is no such batch in failed/ or archive/";
+            return Err(Error::new("resend", &path, io::Error::other(why)));
+        };
+        let path = dir.join(name);
+        let bytes = std::fs::read(&path).map_err(|error| Error::new("read", &path, error))?;
+        let batch = check(name, &bytes)
+            .map_err(|why| Error::new("resend", &path, io::Error::other(why)))?;
+        let reason = Reason::read(&self.data.failed, name)?;
+        let state = State {
+            unknown: (reason.as_ref().and_then(|reason| reason.batch.as_ref()))
+                .is_some_and(|batch| batch.ambiguous),
+            last_error: reason.map(|reason| reason.why),
+            ..State::default()
+        };
+        self.set_state(name, &state)?;
+        self.note(&batch, Outcome::Resent, "")?;
+        self.rename(&path, &self.data.spool.join(name))?;
+        self.remove(&self.data.failed.join(Reason::file_name(name)))
+    }
+
+    fn lock_ledger(&self) -> Result<MutexGuard<'_, Option<Ledger>>, Error> {
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        if ledger.is_none() {
+            *ledger = Some(Ledger::open(&self.disk, &self.data)?);
+        }
+        Ok(ledger)
+    }
+
+    fn note(&self, batch: &Batch, outcome: Outcome, said: &str) -> Result<(), Error> {
+        let at = Moment::from(std::time::SystemTime::now());
+        let event = Event::new(batch, outcome, at, said);
+        match &mut *self.lock_ledger()? {
+            Some(ledger) => ledger.note(&event),
+            None => Ok(()),
+        }
+    }
+
+    fn outcome(&self, name: &str) -> Result<Option<Outcome>, Error> {
+        let ledger = self.lock_ledger()?;
+        Ok(ledger.as_ref().and_then(|ledger| ledger.outcome(name)))
+    }
+
+    /// Whether a batch was kept before, whatever became of it.
+    fn was_put(&self, name: &str) -> Result<bool, Error> {
+        if self.data.failed.join(name).exists() || self.data.archive.join(name).exists() {
+            return Ok(true);
+        }
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        if index.is_none() {
+            *index = Some(Index::read(&self.data)?);
+        }
+        Ok(index
+            .as_ref()
+            .is_some_and(|index| index.get(name).is_some()))
+    }
+
+    fn state_path(&self, name: &str) -> PathBuf {
+        self.data.spool.join(state_name(name))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<(), Error> {
+        self.disk
+            .sync_dir(dir)
+            .map_err(|error| Error::new("sync", dir, error))
+    }
+
+    /// Removes a file; one that is gone is no error.
+    fn remove(&self, path: &Path) -> Result<(), Error> {
+        match self.disk.remove(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::new("delete", path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves a file; one that is gone was moved before a crash.
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), Error> {
+        match self.disk.rename(from, to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::new("move", from, error));
+            }
+            _ => {}
+        }
+        for dir in [to.parent(), from.parent()].into_iter().flatten() {
+            self.sync_dir(dir)?;
+        }
+        Ok(())
+    }
+
+    /// What waits, in no order. Files that cannot be batches are none of ours.
+    fn each_waiting(&self, mut each: impl FnMut(&str)) -> Result<(), Error> {
+        let dir = &self.data.spool;
+        let failed = |error| Error::new("list", dir, error);
+        for file in std::fs::read_dir(dir).map_err(failed)? {
+            let file = file.map_err(failed)?;
+            let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
+            if let Some(name) = file.file_name().to_str()
+                && is_file
+                && batch::is_name(name)
+            {
+                each(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a batch that left the spool.
+    fn forget(&self, name: &str) -> Result<(), Error> {
+        self.remove(&self.data.spool.join(name))?;
+        self.remove(&self.state_path(name))
+    }
+
+    /// Does what a crash left undone for a batch that is done with. `true`: it is.
+    fn settle(&self, name: &str) -> Result<bool, Error> {
+        match self.outcome(name)? {
+            Some(Outcome::Delivered | Outcome::Split) => self.forget(name)?,
+            Some(Outcome::Archived) => {
+                let to = self.data.archive.join(name);
+                self.rename(&self.data.spool.join(name), &to)?;
+            }
+            Some(Outcome::Failed | Outcome::Resent) | None => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+impl BatchStore for SpoolManager {
+    fn put(&self, batch: &Batch, again: bool) -> Result<bool, Error> {
+        let name = batch.file_name();
+        if self.data.spool.join(&name).exists() || again && self.was_put(&name)? {
+            return Ok(false);
+        }
+        place(&*self.disk, &self.data.spool, &name, &batch.encode())?;
+        Ok(true)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.sync_dir(&self.data.spool)
+    }
+
+    fn pending(&self, after: Option<&str>, most: usize) -> Result<Vec<String>, Error> {
+        // The smallest names, however many there are.
+        let mut names = BinaryHeap::new();
+        self.each_waiting(|name| {
+            if after.is_none_or(|after| name > after) {
+                names.push(name.to_owned());
+                if names.len() > most {
+                    names.pop();
+                }
+            }
+        })?;
+        Ok(names.into_sorted_vec())
+    }
+
+    fn tidy(&self) -> Result<(), Error> {
+        let dir = &self.data.spool;
+        let failed = |error| Error::new("list", dir, error);
+        for file in std::fs::read_dir(dir).map_err(failed)? {
+            let file = file.map_err(failed)?;
+            let name = file.file_name();
+            let name = name.to_str().unwrap_or_default();
+            // Notes about a batch that is gone, or half of such a note.
+            let half = name
+                .strip_prefix('.')
+                .and_then(|name| name.strip_suffix(".tmp"));
+            let is_orphan = is_state_name(name) && !dir.join(batch_of(name)).exists();
+            if is_orphan || half.is_some_and(is_state_name) {
+                self.remove(&file.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&self) -> Result<u64, Error> {
+        let mut count = 0;
+        self.each_waiting(|_| count += 1)?;
+        Ok(count)
+    }
+
+    fn take(&self, name: &str) -> Result<Option<Batch>, Error> {
+        if self.settle(name)? {
+            return Ok(None);
+        }
+        let path = self.data.spool.join(name);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::new("read", &path, error)),
+        };
+        match check(name, &bytes) {
+            Ok(batch) => Ok(Some(batch)),
+            Err(why) => {
+                move_aside(&*self.disk, &path, &self.data.failed, name, &why)?;
+                self.remove(&self.state_path(name))?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn state(&self, name: &str) -> Result<State, Error> {
+        let path = self.state_path(name);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
+            Err(error) => return Err(Error::new("read", &path, error)),
+        };
+        match decode::<State>(&bytes) {
+            Ok(state) if state.is_known() => Ok(state),
+            _ => {
+                tracing::warn!(path = %path.display(), "not readable: its batch is taken for tried");
+                Ok(State::lost())
+            }
+        }
+    }
+
+    fn set_state(&self, name: &str, state: &State) -> Result<(), Error> {
+        let dir = &self.data.spool;
+        place(&*self.disk, dir, &state_name(name), &encode(state))?;
+        self.sync_dir(dir)
+    }
+
+    fn delivered(&self, batch: &Batch, said: &str) -> Result<(), Error> {
+        self.note(batch, Outcome::Delivered, said)?;
+        self.forget(&batch.file_name())
+    }
+
+    fn split(&self, batch: &Batch, state: &State) -> Result<bool, Error> {
+        let Some(halves) = batch.halves() else {
+            return Ok(false);
+        };
+        let name = batch.file_name();
+        if !state.splitting {
+            let state = State {
+                splitting: true,
+                ..state.clone()
+            };
+            self.set_state(&name, &state)?;
+        }
+        for half in &halves {
+            if self.outcome(&half.file_name())?.is_none() {
+                self.put(half, false)?;
+            }
+        }
+        self.flush()?;
+        self.note(batch, Outcome::Split, "")?;
+        self.forget(&name)?;
+        Ok(true)
+    }
+
+    fn fail(&self, batch: &Batch, state: &State, reason: &str) -> Result<(), Error> {
+        let name = batch.file_name();
+        let mut reason = Reason::new(&name, reason, None);
+        reason.batch = Some(BatchReason {
+            records: batch.records().len() as u64,
+            attempts: state.attempts,
+            first_attempt: state.first_attempt,
+            ambiguous: state.is_unknown(),
+        });
+        reason.write(&*self.disk, &self.data.failed)?;
+        let (from, to) = (self.data.spool.join(&name), self.data.failed.join(&name));
+        self.rename(&from, &to)?;
+        self.note(batch, Outcome::Failed, &reason.why)?;
+        self.remove(&self.state_path(&name))
+    }
+
+    fn archive(&self, batch: &Batch) -> Result<(), Error> {
+        let name = batch.file_name();
+        self.note(batch, Outcome::Archived, "")?;
+        self.rename(&self.data.spool.join(&name), &self.data.archive.join(&name))?;
+        self.remove(&self.state_path(&name))
+    }
+
+    fn pause(&self) -> Result<Option<Pause>, Error> {
+        pause::read(&self.data)
+    }
+
+    fn set_pause(&self, pause: Option<&Pause>) -> Result<(), Error> {
+        pause::write(&*self.disk, &self.data, pause)
+    }
+}
+
+/// Reads a batch, and checks that it is the one its name says.
+pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Batch, String> {
+    let batch = Batch::decode(bytes).map_err(|damage| damage.to_string())?;
+    if batch.file_name() == name {
+        Ok(batch)
+    } else {
+        Err("its name is not that of its records".to_owned())
+    }
+}
+
+/// Whether a file says how far the delivery of a batch has come.
+pub(crate) fn is_state_name(name: &str) -> bool {
+    let stem = name.strip_suffix(".state.json");
+    stem.is_some_and(|stem| batch::is_name(&format!("{stem}.json")))
+}
+
+/// The batch that such a file is about.
+fn batch_of(state: &str) -> String {
+    format!(
+        "{}.json",
+        state.strip_suffix(".state.json").unwrap_or(state)
+    )
+}
+
+/// The file beside a batch that says how far its delivery has come.
+pub(crate) fn state_name(batch: &str) -> String {
+    format!(
+        "{}.state.json",
+        batch.strip_suffix(".json").unwrap_or(batch)
+    )
+}

@@ -1,0 +1,169 @@
+//! One run: what is staged is folded into batches, and what waits is delivered.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::consolidate::{Consolidated, Options, consolidate_on};
+use crate::data_dir::DataDir;
+use crate::delivery::{
+    Delivered, DeliveryLock, DeliveryOptions, Progress, RealClock, RunError, Sink, Watch, archive,
+    deliver,
+};
+use crate::disk::{Disk, RealDisk};
+use crate::manager::SpoolManager;
+use crate::reserve::{self, Reserve};
+use crate::staging_lock::LockError;
+
+/// Where batches go.
+#[derive(Clone, Copy)]
+pub enum Destination<'a> {
+    /// To something that takes them.
+    To(&'a dyn Sink),
+    /// Nowhere: they are kept in `archive/`.
+    Archive,
+}
+
+/// What a run did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Run {
+    /// What was folded into batches.
+    pub consolidated: Consolidated,
+    /// What was delivered.
+    pub delivered: Delivered,
+    /// How many records were archived.
+    pub archived: u64,
+}
+
+/// Folds what is staged into batches and delivers what waits, until there is nothing left that can
+/// be done now. Only one process at a time does this for a data directory; the others are told.
+///
+/// ```
+/// use spool::{Answer, Batch, Destination, Durability, Record, Sink, Staging, Watch, run};
+///
+/// struct Printer;
+/// impl Sink for Printer {
+///     fn name(&self) -> &str { "printer" }
+///     fn send(&self, batch: &Batch) -> Answer {
+///         println!("{}", String::from_utf8_lossy(&batch.body()));
+///         Answer::accepted("printed")
+///     }
+/// }
+///
+/// let data = tempfile::tempdir()?;
+/// let staging = Staging::open(data.path().join("_staging"))?;
+/// staging.stage(&Record::parse(r#"{"tokens":42}"#)?, Durability::Power)?;
+/// staging.close()?;
+///
+/// let (options, delivery) = (Default::default(), Default::default());
+/// let done = run(data.path(), &options, &delivery, Destination::To(&Printer), &Watch::silent())?;
+/// assert_eq!(done.delivered.records, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn run(
+    data: &Path,
+    options: &Options,
+    delivery: &DeliveryOptions,
+    destination: Destination<'_>,
+    watch: &Watch<'_>,
+) -> Result<Run, RunError> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    let reserve = Reserve::of(&DataDir::new(data).staging);
+    let rescue = |is_full: bool| is_full && reserve.give_up(&*disk);
+    let _lock = match DeliveryLock::acquire(data) {
+        Err(error) if rescue(error.is_full()) => DeliveryLock::acquire(data)?,
+        taken => taken?,
+    };
+    let store = SpoolManager::open_on(Arc::clone(&disk), data)?;
+    let (mut all, mut goes_on) = (Run::default(), true);
+    loop {
+        let mut folded = consolidate_on(&disk, data, options);
+        if folded.as_ref().is_err_and(|error| rescue(error.is_full())) {
+            folded = consolidate_on(&disk, data, options);
+        }
+        let (folded, full) = match folded {
+            Ok(folded) => (folded, None),
+            // Somebody else folds: there may still be something to deliver.
+            Err(LockError::InUse { pid, .. }) => {
+                tracing::info!(pid, "another process consolidates");
+                (Consolidated::default(), None)
+            }
+            // What is delivered makes room.
+            Err(error) if error.is_full() => (Consolidated::default(), Some(error)),
+            Err(error) => return Err(error.into()),
+        };
+        let records = folded.records as u64;
+        if records > 0 {
+            (watch.progress)(Progress::Consolidated { records });
+        }
+        all.add_consolidated(folded);
+        let before = all.left_the_spool();
+        if goes_on {
+            let mut step = |all: &mut Run| match destination {
+                Destination::To(sink) => {
+                    let done = deliver(&store, sink, delivery, &RealClock, watch)?;
+                    goes_on = !done.is_stopped;
+                    all.add_delivered(done);
+                    Ok(())
+                }
+                Destination::Archive => {
+                    all.archived += archive(&store, watch)?;
+                    Ok::<_, crate::Error>(())
+                }
+            };
+            match step(&mut all) {
+                Err(error) if rescue(error.is_full()) => step(&mut all)?,
+                done => done?,
+            }
+        }
+        let has_delivered = all.left_the_spool() > before;
+        if watch.cancel.is_cancelled() || folded.entries == 0 && !(has_delivered && full.is_some())
+        {
+            if let Some(error) = full {
+                return Err(error.into());
+            }
+            break;
+        }
+    }
+    if !reserve.is_there()
+        && let Err(error) = reserve.lay_by(&*disk, reserve::BYTES)
+    {
+        tracing::warn!(%error, "nothing can be staged until there is room");
+    }
+    Ok(all)
+}
+
+impl Run {
+    fn add_consolidated(&mut self, more: Consolidated) {
+        self.consolidated.entries += more.entries;
+        self.consolidated.records += more.records;
+        self.consolidated.batches += more.batches;
+        self.consolidated.repeated += more.repeated;
+    }
+
+    fn add_delivered(&mut self, more: Delivered) {
+        let all = &mut self.delivered;
+        all.batches += more.batches;
+        all.records += more.records;
+        all.split += more.split;
+        all.failed += more.failed;
+        all.ambiguous += more.ambiguous;
+        all.waiting = more.waiting;
+        all.paused = more.paused;
+        all.is_stopped = more.is_stopped;
+        all.last_error = more.last_error.or(all.last_error.take());
+    }
+
+    fn left_the_spool(&self) -> u64 {
+        self.delivered.records + self.delivered.failed + self.archived
+    }
+}
+
+impl std::fmt::Debug for Destination<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::To(sink) => write!(f, "To({})", sink.name()),
+            Self::Archive => f.write_str("Archive"),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The book of what was consolidated: every entry with its lines, and the ids of its records.
+//!
+//! ```text
+//! {"snapshot":"<uuid>","entry":"<uuid>.jsonl","lines":3,"aside":[2],"ids":["<uuid> <crc>",..],"crc":..}
+//! ```
+//!
+//! The ids keep a record that is staged again, after an error or a crash, from being counted again.
+//! That holds for at least the last [`WINDOW`] records.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::book::{Book, Read, Title};
+use crate::data_dir::DataDir;
+use crate::disk::Disk;
+use crate::error::Error;
+use crate::record::Record;
+
+/// How many ids one generation of the book has.
+pub(crate) const WINDOW: u64 = 250_000;
+
+/// An entry that was consolidated.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Taken {
+    /// The set it was consolidated with.
+    pub(crate) snapshot: Uuid,
+    pub(crate) entry: String,
+    /// How many it has; they are numbered from 1.
+    pub(crate) lines: u64,
+    /// Those that are records which had been taken before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) repeated: Vec<u64>,
+    /// Those that no good record came of, in ranges: the first and the last of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) aside: Vec<[u64; 2]>,
+    /// The records that went into batches: id and checksum.
+    pub(crate) ids: Vec<String>,
+}
+
+/// What the events of a book add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sums {
+    pub(crate) entries: u64,
+    /// That went into batches.
+    pub(crate) records: u64,
+    pub(crate) repeated: u64,
+    pub(crate) aside: u64,
+}
+
+/// The book as the consolidator keeps it.
+#[derive(Debug)]
+pub(crate) struct TakenBook {
+    book: Book,
+    sums: Sums,
+    /// In this generation.
+    ids: u64,
+    /// What was taken with earlier snapshots.
+    known: HashMap<Uuid, u32>,
+    /// The entries that are in the book with this snapshot.
+    current: HashSet<String>,
+}
+
+/// Whether a record was seen before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Never,
+    /// The same record.
+    Same,
+    /// Another record with the same id.
+    Other,
+}
+
+impl Taken {
+    pub(crate) fn new(snapshot: Uuid, entry: &str) -> Self {
+        Self {
+            snapshot,
+            entry: entry.to_owned(),
+            lines: 0,
+            repeated: Vec::new(),
+            aside: Vec::new(),
+            ids: Vec::new(),
+        }
+    }
+}
+
+impl Sums {
+    pub(crate) fn add(&mut self, taken: &Taken) {
+        self.entries += 1;
+        self.records += taken.ids.len() as u64;
+        self.repeated += taken.repeated.len() as u64;
+        let lines = taken.aside.iter().map(|[from, to]| to - from + 1);
+        self.aside += lines.sum::<u64>();
+    }
+}
+
+impl TakenBook {
+    /// Opens the book to add this snapshot to it. If a crash interrupted that, it is gone on with:
+    /// what was known is what was known before it.
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        data: &DataDir,
+        snapshot: Uuid,
+    ) -> Result<Self, Error> {
+        let book = Book::open::<Sums>(disk, data, Title::Taken)?;
+        let (mut sums, mut ids) = (Sums::default(), 0);
+        let (mut known, mut current) = (HashMap::new(), HashSet::new());
+        Title::Taken.read(data, &mut |spot, read| match read {
+            Read::Head(before) => (sums, ids) = (before, 0),
+            Read::Event(text) => {
+                let Ok(taken) = serde_json::from_str::<Taken>(text) else {
+                    tracing::warn!(path = %spot.path.display(), line = spot.line, "not an entry");
+                    return;
+                };
+                sums.add(&taken);
+                ids += taken.ids.len() as u64;
+                if taken.snapshot == snapshot {
+                    current.insert(taken.entry);
+                } else {
+                    known.extend(taken.ids.iter().filter_map(|text| parse(text)));
+                }
+            }
+            Read::Damaged(why) => {
+                tracing::warn!(path = %spot.path.display(), line = spot.line, why, "damaged");
+            }
+        })?;
+        Ok(Self {
+            book,
+            sums,
+            ids,
+            known,
+            current,
+        })
+    }
+
+    pub(crate) fn seen(&self, record: &Record) -> Seen {
+        match self.known.get(&record.id()) {
+            None => Seen::Never,
+            Some(checksum) if *checksum == record.checksum() => Seen::Same,
+            Some(_) => Seen::Other,
+        }
+    }
+
+    pub(crate) fn learn(&mut self, record: &Record) {
+        self.known.insert(record.id(), record.checksum());
+    }
+
+    /// Adds an entry, unless a crash came after that.
+    pub(crate) fn add(&mut self, taken: &Taken) -> Result<(), Error> {
+        if self.current.contains(&taken.entry) {
+            return Ok(());
+        }
+        self.book.add(taken)?;
+        self.sums.add(taken);
+        self.ids += taken.ids.len() as u64;
+        Ok(())
+    }
+
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        self.book.sync()
+    }
+
+    /// Begins a new generation when the time has come. Never in the midst of a snapshot: going on
+    /// with it after a crash must find what it began with.
+    pub(crate) fn turn_if_full(&mut self) -> Result<(), Error> {
+        if self.ids >= WINDOW {
+            self.book.turn(&self.sums)?;
+            self.ids = 0;
+        }
+        Ok(())
+    }
+}
+
+/// How a record is written down.
+pub(crate) fn id_text(record: &Record) -> String {
+    format!("{} {:08x}", record.id().simple(), record.checksum())
+}
+
+/// The id and checksum of a record that was written down.
+pub(crate) fn parse(text: &str) -> Option<(Uuid, u32)> {
+    let (id, checksum) = text.split_once(' ')?;
+    Some((
+        Uuid::try_parse(id).ok()?,
+        u32::from_str_radix(checksum, 16).ok()?,
+    ))
+}

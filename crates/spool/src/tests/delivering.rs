@@ -1,0 +1,436 @@
+//! Delivery under faults of the destination, the disk and the clock. (S6, S7, S8, S10)
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::crashing_disk::{Crash, CrashingDisk};
+use super::place::{Place, names};
+use super::receiver::Act;
+use crate::consolidate::{Options, consolidate};
+use crate::delivery::{Answer, DeliveryOptions, Watch, archive, deliver};
+use crate::disk::Disk;
+use crate::manager::{BatchStore, SpoolManager};
+use crate::record::Record;
+use crate::verify::verify;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// So many records in batches of four.
+fn filled(records: usize) -> (Place, Vec<Uuid>) {
+    let place = Place::new();
+    let ids = place.entry(records, true).iter().map(Record::id).collect();
+    let options = Options {
+        batch_size: 4,
+        ..Options::default()
+    };
+    consolidate(place.path(), &options).unwrap();
+    (place, ids)
+}
+
+fn spool(place: &Place) -> SpoolManager {
+    SpoolManager::open(place.path()).unwrap()
+}
+
+fn later(after: Option<u64>) -> Answer {
+    Answer::later("503", false, after.map(Duration::from_secs))
+}
+
+fn unknown() -> Answer {
+    Answer::later("connection reset", true, None)
+}
+
+/// What is billed, each once.
+fn billed(place: &Place) -> BTreeSet<Uuid> {
+    let billed = place.receiver.billed();
+    assert!(billed.values().all(|times| *times == 1), "{billed:?}");
+    billed.into_keys().collect()
+}
+
+fn assert_books(place: &Place, what: &str) {
+    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert!(books.balance(), "{what}: {:?}", books.problems);
+    let sum = books.delivered + books.archived + books.pending + books.failed;
+    assert_eq!(books.staged, sum, "{what}: {books:?}");
+}
+
+#[test]
+fn everything_is_delivered_once_and_the_spool_is_empty() {
+    let (place, ids) = filled(10);
+    place.deliver_all();
+    assert_eq!(billed(&place), ids.into_iter().collect());
+    assert_eq!(names(&place.data().spool), [""; 0]);
+    assert_books(&place, "delivered");
+    assert_eq!(place.receiver.arrivals().len(), 3);
+    place.deliver_all();
+    assert_eq!(
+        place.receiver.arrivals().len(),
+        3,
+        "nothing is left to send"
+    );
+}
+
+#[test]
+fn poison_ends_alone_with_its_reason_and_its_neighbours_are_delivered() {
+    let (place, ids) = filled(12);
+    place
+        .receiver
+        .poison
+        .lock()
+        .unwrap()
+        .extend([ids[1], ids[6], ids[7]]);
+    place.deliver_all();
+    let good: BTreeSet<_> = ids
+        .iter()
+        .filter(|id| ![ids[1], ids[6], ids[7]].contains(id))
+        .copied()
+        .collect();
+    assert_eq!(billed(&place), good);
+    let failed = spool(&place).failed().unwrap();
+    assert_eq!(failed.len(), 3);
+    for one in &failed {
+        assert!(one.is_batch && !one.is_ambiguous && one.records == 1);
+        assert_eq!(one.reason, "422: poison");
+    }
+    assert_books(&place, "poison");
+}
+
+#[test]
+fn a_batch_that_may_have_arrived_is_never_split() {
+    let (place, ids) = filled(4);
+    place.receiver.poison.lock().unwrap().push(ids[0]);
+    // It took the batch, but the answer was lost; now it does not like it any more.
+    place.receiver.then(Act::Commit(unknown()));
+    place.deliver_all();
+    assert_eq!(billed(&place).len(), 4);
+    let failed = spool(&place).failed().unwrap();
+    assert_eq!(failed.len(), 1);
+    assert!(failed[0].is_ambiguous && failed[0].records == 4);
+    assert!(
+        failed[0].reason.starts_with("ambiguous"),
+        "{}",
+        failed[0].reason
+    );
+    assert_books(&place, "ambiguous");
+}
+
+#[test]
+fn delivery_is_exact_whatever_act_it_crashes_at() {
+    for kind in [Crash::Before, Crash::After, Crash::Power] {
+        for at in 0.. {
+            let (place, ids) = filled(11);
+            place.receiver.poison.lock().unwrap().push(ids[9]);
+            place.receiver.then(Act::Refuse(later(None)));
+            place.receiver.then(Act::Commit(unknown()));
+            let disk = Arc::new(CrashingDisk::new(kind, at));
+            let done = place.deliver(&(Arc::clone(&disk) as Arc<dyn Disk>));
+            let what = format!("{kind:?} at {at}");
+            assert_eq!(done.is_err(), disk.has_crashed(), "{what}: {done:?}");
+            place.deliver_all();
+            let mut found = billed(&place);
+            let mut is_ambiguous = false;
+            for failed in spool(&place).failed().unwrap() {
+                if !failed.is_batch {
+                    assert!(failed.name.starts_with("sent-"), "{what}: {failed:?}");
+                    continue;
+                }
+                is_ambiguous |= failed.is_ambiguous;
+                let bytes = fs::read(place.data().failed.join(&failed.name)).unwrap();
+                let batch = crate::manager::check(&failed.name, &bytes).unwrap();
+                found.extend(batch.records().iter().map(Record::id));
+            }
+            assert_eq!(found, ids.iter().copied().collect(), "{what}: none is lost");
+            if !is_ambiguous {
+                assert_eq!(billed(&place).len(), 10, "{what}: neighbours are delivered");
+            }
+            assert_books(&place, &what);
+            assert_eq!(names(&place.data().spool), [""; 0], "{what}");
+            if !disk.has_crashed() {
+                assert!(at > 60, "there are acts to crash at");
+                assert!(!is_ambiguous);
+                break;
+            }
+        }
+    }
+}
+
+/// Never takes one of the batches.
+struct Picky<'a>(&'a super::receiver::Receiver, String);
+impl crate::delivery::Sink for Picky<'_> {
+    fn name(&self) -> &'static str {
+        "picky"
+    }
+    fn send(&self, batch: &crate::Batch) -> Answer {
+        if batch.file_name() == self.1 {
+            return Answer::later("500", true, None);
+        }
+        self.0.send(batch)
+    }
+}
+
+#[test]
+fn one_bad_batch_never_holds_up_the_others() {
+    let (place, ids) = filled(40);
+    // The first is refused for ever; the destination is well otherwise.
+    place.receiver.poison.lock().unwrap().clear();
+    let first = spool(&place).pending(None, 1).unwrap().remove(0);
+    let store = spool(&place);
+    let sink = Picky(&place.receiver, first.clone());
+    let options = DeliveryOptions::default();
+    let clock = &place.receiver.clock;
+    let done = deliver(&store, &sink, &options, clock, &Watch::silent()).unwrap();
+    assert_eq!((done.records, done.waiting), (36, 1));
+    assert_eq!(billed(&place), ids[4..].iter().copied().collect());
+    assert_eq!(store.pending(None, 9).unwrap(), [first]);
+}
+
+#[test]
+fn nothing_is_sent_during_a_retry_after_not_even_after_a_restart_or_a_jump_of_the_clock() {
+    let (place, ids) = filled(8);
+    place.receiver.then(Act::Refuse(later(Some(600))));
+    let clock = &place.receiver.clock;
+    place.deliver_all();
+    assert_eq!(place.receiver.arrivals().len(), 1);
+    for step in [1, 300, 288] {
+        clock.forward(Duration::from_secs(step));
+        place.deliver_all();
+        let sent = place.receiver.arrivals().len();
+        assert_eq!(sent, 1, "after {step} seconds more");
+    }
+    // The clock goes back by days: the wait begins anew, but does not last for days.
+    clock.back(3 * DAY);
+    place.deliver_all();
+    assert_eq!(place.receiver.arrivals().len(), 1);
+    clock.forward(Duration::from_secs(599));
+    place.deliver_all();
+    assert_eq!(billed(&place), ids.into_iter().collect());
+    assert_books(&place, "after the wait");
+}
+
+#[test]
+fn a_short_retry_after_is_waited_for_and_a_long_one_is_bounded() {
+    let (place, _) = filled(4);
+    place.receiver.then(Act::Refuse(later(Some(5))));
+    place.deliver_all();
+    let arrivals = place.receiver.arrivals();
+    assert_eq!(arrivals.len(), 2);
+    assert!(arrivals[1].since(arrivals[0]) >= Duration::from_secs(5));
+
+    let (place, ids) = filled(4);
+    place
+        .receiver
+        .then(Act::Refuse(later(Some(365 * 24 * 3600))));
+    place.deliver_all();
+    place
+        .receiver
+        .clock
+        .forward(DeliveryOptions::default().longest_wait);
+    place.deliver_all();
+    assert_eq!(billed(&place), ids.into_iter().collect());
+}
+
+#[test]
+fn a_batch_is_given_up_after_ten_rounds_and_seven_days_not_one_of_them() {
+    let (place, _) = filled(4);
+    let options = DeliveryOptions::default();
+    let clock = &place.receiver.clock;
+    let round = || {
+        for _ in 0..20 {
+            place.receiver.then(Act::Refuse(later(None)));
+        }
+        place.deliver_all();
+        place.receiver.acts.lock().unwrap().clear();
+    };
+    for _ in 0..20 {
+        round();
+        clock.forward(options.longest_wait);
+    }
+    assert_eq!(spool(&place).count().unwrap(), 1, "many rounds, one day");
+    // A clock that jumps is not time that passed.
+    clock.forward(300 * DAY);
+    round();
+    assert_eq!(spool(&place).count().unwrap(), 1, "one jump");
+    for _ in 0..7 {
+        clock.forward(DAY);
+        round();
+    }
+    let failed = spool(&place).failed().unwrap();
+    assert_eq!(failed.len(), 1);
+    assert!(
+        failed[0].reason.starts_with("given up"),
+        "{}",
+        failed[0].reason
+    );
+    assert!(!failed[0].is_ambiguous);
+    assert_books(&place, "given up");
+
+    let (place, _) = filled(4);
+    for _ in 0..9 {
+        place.receiver.then(Act::Refuse(later(None)));
+    }
+    for _ in 0..5 {
+        place.receiver.clock.forward(2 * DAY);
+        place.deliver_all();
+    }
+    assert_eq!(
+        spool(&place).failed().unwrap().len(),
+        0,
+        "many days, few rounds"
+    );
+}
+
+#[test]
+fn a_destination_that_is_down_is_not_asked_for_every_batch() {
+    let (place, ids) = filled(400);
+    for _ in 0..50 {
+        place.receiver.then(Act::Refuse(later(None)));
+    }
+    place.deliver_all();
+    let asked = place.receiver.arrivals().len();
+    assert!(asked < 10, "{asked}");
+    place.receiver.acts.lock().unwrap().clear();
+    place.receiver.clock.forward(DAY);
+    place.deliver_all();
+    assert_eq!(billed(&place), ids.into_iter().collect());
+}
+
+#[test]
+fn a_destination_that_knows_us_not_pauses_delivery_and_the_data_stays() {
+    let (place, ids) = filled(8);
+    let clock = &place.receiver.clock;
+    for _ in 0..30 {
+        place
+            .receiver
+            .then(Act::Refuse(Answer::misconfigured("401: who are you?")));
+    }
+    for _ in 0..30 {
+        place.deliver_all();
+        clock.forward(DAY);
+    }
+    assert_eq!(place.receiver.arrivals().len(), 30, "one question a run");
+    let pause = spool(&place).pause().unwrap().unwrap();
+    assert!(pause.is_misconfigured && pause.why.contains("who are you"));
+    assert_eq!(spool(&place).failed().unwrap().len(), 0);
+    place.deliver_all();
+    assert_eq!(billed(&place), ids.into_iter().collect());
+    assert_eq!(spool(&place).pause().unwrap(), None);
+}
+
+#[test]
+fn what_failed_is_sent_again_when_a_person_says_so() {
+    let (place, ids) = filled(4);
+    place.receiver.poison.lock().unwrap().push(ids[2]);
+    place.deliver_all();
+    let store = spool(&place);
+    let failed = store.failed().unwrap().remove(0);
+    store.resend(&failed.name).unwrap();
+    assert_eq!(store.failed().unwrap().len(), 0);
+    assert_books(&place, "resent");
+    place.receiver.poison.lock().unwrap().clear();
+    place.deliver_all();
+    assert_eq!(billed(&place), ids.into_iter().collect());
+    assert_books(&place, "delivered at last");
+    assert!(store.resend("nothing.json").is_err());
+}
+
+#[test]
+fn what_was_ambiguous_stays_so_when_it_is_sent_again() {
+    let (place, ids) = filled(4);
+    place.receiver.poison.lock().unwrap().push(ids[0]);
+    place.receiver.then(Act::Refuse(unknown()));
+    place.deliver_all();
+    let store = spool(&place);
+    let failed = store.failed().unwrap().remove(0);
+    assert!(failed.is_ambiguous);
+    store.resend(&failed.name).unwrap();
+    place.deliver_all();
+    let again = store.failed().unwrap();
+    assert_eq!(again.len(), 1);
+    assert!(
+        again[0].is_ambiguous && again[0].records == 4,
+        "it was not split"
+    );
+}
+
+#[test]
+fn without_a_destination_batches_are_archived_and_can_be_sent_later() {
+    let (place, ids) = filled(9);
+    let store = spool(&place);
+    assert_eq!(archive(&store, &Watch::silent()).unwrap(), 9);
+    assert_eq!(names(&place.data().archive).len(), 3);
+    assert_books(&place, "archived");
+    for name in names(&place.data().archive) {
+        store.resend(&name).unwrap();
+    }
+    assert_books(&place, "taken out");
+    place.deliver_all();
+    assert_eq!(billed(&place), ids.into_iter().collect());
+    assert_books(&place, "delivered");
+}
+
+#[test]
+fn a_damaged_batch_is_set_aside_and_the_others_are_delivered() {
+    let (place, ids) = filled(8);
+    let data = place.data();
+    let name = names(&data.spool).remove(0);
+    let path = data.spool.join(&name);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("tokens", "tokeNs", 1)).unwrap();
+    place.deliver_all();
+    assert_eq!(billed(&place), ids[4..].iter().copied().collect());
+    let failed = spool(&place).failed().unwrap();
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0].reason, "record 1: its checksum does not match");
+    let books = verify(place.path(), &Watch::silent()).unwrap();
+    let named = books
+        .problems
+        .iter()
+        .find(|problem| problem.path.ends_with(&name));
+    let named = named.unwrap().to_string();
+    assert!(
+        named.contains(&format!("record 1 (id {})", ids[0])),
+        "{named}"
+    );
+}
+
+#[test]
+fn attempts_that_cannot_be_read_count_as_made() {
+    let (place, ids) = filled(4);
+    place.receiver.poison.lock().unwrap().push(ids[0]);
+    let store = spool(&place);
+    let name = store.pending(None, 1).unwrap().remove(0);
+    let state = place.data().spool.join(crate::manager::state_name(&name));
+    fs::write(state, "garbage").unwrap();
+    place.deliver_all();
+    let failed = store.failed().unwrap();
+    assert!(failed.len() == 1 && failed[0].is_ambiguous, "{failed:?}");
+}
+
+#[test]
+fn a_record_that_is_staged_again_later_is_counted_once() {
+    let (place, _) = filled(3);
+    let data = place.data();
+    let record = Record::parse(r#"{"tokens":5}"#).unwrap();
+    let drop_in = |record: &Record| {
+        let name = format!("{}.json", Uuid::now_v7());
+        fs::write(data.staging.join(name), record.json()).unwrap();
+        consolidate(place.path(), &Options::default()).unwrap()
+    };
+    assert_eq!(drop_in(&record).records, 1);
+    place.deliver_all();
+    let again = drop_in(&record);
+    assert_eq!((again.records, again.repeated), (0, 1));
+    // The same id on something else is no repetition: it is kept for a person to look at.
+    let other = Record::parse_with_id(r#"{"tokens":6}"#, record.id()).unwrap();
+    let other = drop_in(&other);
+    assert_eq!((other.records, other.repeated), (0, 0));
+    let failed = spool(&place).failed().unwrap();
+    assert_eq!(failed.len(), 1);
+    assert!(failed[0].reason.contains("another record has its id"));
+    place.deliver_all();
+    assert_eq!(billed(&place).len(), 4);
+    assert_books(&place, "repeated");
+}

@@ -1,0 +1,135 @@
+//! One flipped byte in any file that was written is found, and its file is named. (S12)
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::place::Place;
+use super::receiver::Act;
+use crate::consolidate::{Options, consolidate};
+use crate::delivery::{Answer, Watch};
+use crate::verify::{Books, verify};
+
+fn books(place: &Place) -> Books {
+    verify(place.path(), &Watch::silent()).unwrap()
+}
+
+fn all_files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for file in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        let path = file.path();
+        if path.is_dir() {
+            found.extend(all_files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A data directory with a file of every kind that is ever written.
+fn furnished() -> Place {
+    let place = Place::new();
+    let options = Options {
+        batch_size: 3,
+        ..Options::default()
+    };
+    let ids: Vec<_> = place.entry(9, true).iter().map(crate::Record::id).collect();
+    place.entry(2, false); // torn: a piece of it is set aside
+    place.junk("json", "no record");
+    consolidate(place.path(), &options).unwrap();
+    place.receiver.poison.lock().unwrap().push(ids[1]);
+    place.deliver_all();
+    // One that failed and waits, a pause, and something staged.
+    place.entry(3, true);
+    consolidate(place.path(), &options).unwrap();
+    let later = Answer::later("429", true, Some(std::time::Duration::from_secs(3600)));
+    place.receiver.then(Act::Refuse(later));
+    place.deliver_all();
+    place.entry(4, true);
+    place
+}
+
+#[test]
+fn the_books_balance_and_say_what_is_where() {
+    let place = furnished();
+    let books = books(&place);
+    assert!(books.balance(), "{:?}", books.problems);
+    assert_eq!((books.staged, books.delivered), (19, 10));
+    assert_eq!((books.pending, books.failed, books.archived), (7, 2, 0));
+}
+
+#[test]
+fn no_flipped_byte_goes_unnoticed_in_any_file() {
+    let place = furnished();
+    let files = all_files(place.path());
+    let kinds = [
+        "_staging/",
+        "spool/",
+        "sent/",
+        "failed/",
+        "usage/",
+        ".state.json",
+        ".pause.json",
+    ];
+    for kind in kinds {
+        let is_there = files
+            .iter()
+            .any(|path| path.to_string_lossy().contains(kind));
+        assert!(is_there, "{kind}: {files:?}");
+    }
+    for path in files {
+        let bytes = fs::read(&path).unwrap();
+        for at in (0..bytes.len()).step_by(5) {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << (at % 8);
+            fs::write(&path, flipped).unwrap();
+            let books = books(&place);
+            let named = books.problems.iter().any(|problem| problem.path == path);
+            assert!(named, "{}: byte {at}: {:?}", path.display(), books.problems);
+        }
+        fs::write(&path, bytes).unwrap();
+    }
+    assert!(books(&place).balance(), "all is as it was");
+}
+
+#[test]
+fn what_is_missing_is_named_to_the_line() {
+    let place = furnished();
+    let gone = all_files(&place.data().spool)
+        .into_iter()
+        .find(|path| crate::batch::is_name(path.file_name().unwrap().to_str().unwrap()));
+    fs::remove_file(gone.unwrap()).unwrap();
+    let problems = books(&place).problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    let told = problems[0].to_string();
+    assert!(
+        told.ends_with(".jsonl: lines 1 to 3: in no batch"),
+        "{told}"
+    );
+}
+
+#[test]
+fn what_is_there_twice_is_named_to_the_line() {
+    let place = furnished();
+    let data = place.data();
+    let failed = all_files(&data.failed)
+        .into_iter()
+        .find(|path| crate::batch::is_name(path.file_name().unwrap().to_str().unwrap()))
+        .unwrap();
+    let batch = crate::Batch::decode(&fs::read(&failed).unwrap()).unwrap();
+    let part = crate::Part {
+        from: 1,
+        to: 2,
+        ..batch.parts()[0].clone()
+    };
+    let records = vec![batch.records()[0].clone(), super::place::record()];
+    let forged = crate::Batch::new(vec![part], records);
+    fs::write(data.spool.join(forged.file_name()), forged.encode()).unwrap();
+    let problems = books(&place).problems;
+    let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    assert!(
+        told.iter().any(|told| told.contains("in two batches")),
+        "{told:?}"
+    );
+}

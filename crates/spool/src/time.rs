@@ -1,0 +1,99 @@
+//! Times as they are written down: RFC 3339, UTC, to the millisecond.
+
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
+
+/// A moment, to the millisecond. Wall clocks jump: nothing is decided by one alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(i64);
+
+impl Moment {
+    /// How long it is since another one; none if the clock went back.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        let millis = self.0.saturating_sub(earlier.0);
+        Duration::from_millis(u64::try_from(millis).unwrap_or_default())
+    }
+
+    pub(crate) fn after(self, long: Duration) -> Self {
+        let millis = i64::try_from(long.as_millis()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_add(millis))
+    }
+}
+
+impl From<SystemTime> for Moment {
+    fn from(time: SystemTime) -> Self {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH);
+        Self(i64::try_from(since.unwrap_or_default().as_millis()).unwrap_or_default())
+    }
+}
+
+impl From<Moment> for SystemTime {
+    fn from(moment: Moment) -> Self {
+        let millis = Duration::from_millis(u64::try_from(moment.0).unwrap_or_default());
+        Self::UNIX_EPOCH
+            .checked_add(millis)
+            .unwrap_or(Self::UNIX_EPOCH)
+    }
+}
+
+impl std::fmt::Display for Moment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        Timestamp::from_millisecond(self.0)
+            .unwrap_or_default()
+            .fmt(f)
+    }
+}
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let time: Timestamp = text.parse().map_err(serde::de::Error::custom)?;
+        Ok(Self(time.as_millisecond()))
+    }
+}
+
+/// The day on which an id was made, in UTC: `2026-11-16`.
+pub(crate) fn day_of(id: Uuid) -> String {
+    let (seconds, _) = id
+        .get_timestamp()
+        .map(|time| time.to_unix())
+        .unwrap_or_default();
+    let time = i64::try_from(seconds)
+        .ok()
+        .and_then(|seconds| Timestamp::from_second(seconds).ok());
+    let mut text = Moment(time.unwrap_or_default().as_millisecond()).to_string();
+    text.truncate(10);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_read_as_it_is_written() {
+        let moment = Moment(1_763_251_200_123);
+        let text = serde_json::to_string(&moment).unwrap();
+        assert_eq!(text, r#""2025-11-16T00:00:00.123Z""#);
+        assert_eq!(serde_json::from_str::<Moment>(&text).unwrap(), moment);
+        assert_eq!(Moment::from(SystemTime::from(moment)), moment);
+    }
+
+    #[test]
+    fn an_id_says_its_day() {
+        let id = Uuid::try_parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap();
+        assert_eq!(day_of(id), "2023-06-30");
+        // The last that can be written; years have four digits.
+        let last = Uuid::try_parse("ffffffff-ffff-7fff-bfff-ffffffffffff").unwrap();
+        assert_eq!(day_of(last).len(), 10);
+    }
+}

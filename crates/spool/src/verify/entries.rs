@@ -1,0 +1,187 @@
+//! What is staged, and what was taken from there.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use uuid::Uuid;
+
+use super::coverage::Account;
+use super::{Audit, named};
+use crate::book::{Read, Title};
+use crate::entry::{Kind, Name};
+use crate::error::Error;
+use crate::line::{self, Line};
+use crate::lines::Lines;
+use crate::record::Record;
+use crate::staging_lock::StagingLock;
+use crate::taken::{Sums, Taken, parse};
+use crate::time::Moment;
+
+impl Audit<'_> {
+    /// The book of what was taken.
+    pub(super) fn read_taken(&mut self) -> Result<(), Error> {
+        if !self.data.usage.exists() {
+            return Ok(());
+        }
+        let mut sums = Sums::default();
+        let mut seen = HashSet::new();
+        let mut problems = Vec::new();
+        Title::Taken.read(self.data, &mut |spot, read| {
+            let fault = match read {
+                Read::Head(before) => return sums = before,
+                Read::Event(text) => match serde_json::from_str::<Taken>(text) {
+                    Ok(taken) => {
+                        // A crash may have come between writing it and the end of the set.
+                        if seen.insert((taken.snapshot, taken.entry.clone())) {
+                            sums.add(&taken);
+                        }
+                        match self.take(&taken) {
+                            Ok(()) => return,
+                            Err(why) => why,
+                        }
+                    }
+                    Err(error) => error.to_string(),
+                },
+                Read::Damaged(why) => why.to_owned(),
+            };
+            problems.push((spot.path.to_owned(), format!("line {}", spot.line), fault));
+        })?;
+        for (path, record, what) in problems {
+            self.coverage.is_damaged = true;
+            self.problem(&path, Some(record), what);
+        }
+        self.coverage.taken = sums.records;
+        self.coverage.aside = sums.aside;
+        self.books.repeated = sums.repeated;
+        Ok(())
+    }
+
+    fn take(&mut self, taken: &Taken) -> Result<(), String> {
+        let name = Name::parse(taken.entry.as_ref()).ok_or("it names no entry")?;
+        if taken.ids.iter().any(|text| parse(text).is_none()) {
+            return Err("it has an id that is none".to_owned());
+        }
+        let repeated = taken.repeated.iter().map(|number| (*number, *number));
+        let aside = taken.aside.iter().map(|[from, to]| (*from, *to));
+        let mut account = Account {
+            lines: taken.lines,
+            records: taken.ids.len() as u64,
+            aside: aside.clone().map(|(from, to)| to - from + 1).sum(),
+            at: time_of(taken.snapshot),
+            ..Account::default()
+        };
+        // Lines that are in no batch, and need not be.
+        account.ranges = repeated.chain(aside).collect();
+        if account.records + account.aside + taken.repeated.len() as u64 != taken.lines {
+            return Err("its lines do not add up".to_owned());
+        }
+        self.coverage.taken(name, account);
+        Ok(())
+    }
+
+    /// What is in the staging directory now.
+    pub(super) fn read_staging(&mut self, lock: Option<&StagingLock>) -> Result<(), Error> {
+        let staging = self.data.staging.clone();
+        let set: HashSet<String> = lock.map_or_else(HashSet::new, |lock| {
+            lock.record().consumed_ids.iter().cloned().collect()
+        });
+        let is_written = lock.is_some_and(StagingLock::is_written);
+        let mut taken_again = (0, 0);
+        for file in self.files(&staging)? {
+            let Some(name) = Name::parse(file.as_ref()) else {
+                continue;
+            };
+            let is_taken = set.contains(&file);
+            if is_taken && is_written {
+                continue; // It is in batches; only its deletion is left to do.
+            }
+            let path = name.path_in(&staging);
+            let records = match name.kind {
+                Kind::Single => self.check_single(&path, name.id),
+                Kind::Sealed | Kind::Open => self.check_lines(&path, name.kind),
+            };
+            self.coverage.staged += records;
+            if is_taken {
+                let (lines, aside) = self.coverage.begun(name);
+                taken_again.0 += lines;
+                taken_again.1 += aside;
+                self.coverage.unfinished(name);
+            }
+        }
+        // What is noted of a set that is not finished is noted too early.
+        self.coverage.taken -= taken_again.0.min(self.coverage.taken);
+        self.coverage.aside -= taken_again.1.min(self.coverage.aside);
+        Ok(())
+    }
+
+    fn check_single(&mut self, path: &Path, id: Uuid) -> u64 {
+        // Any program may have written it: what is wrong with it is found out, and set aside, when
+        // it is consolidated.
+        let Some(bytes) = self.content(path) else {
+            return 0;
+        };
+        let text = std::str::from_utf8(&bytes).ok();
+        let record = text.and_then(|text| Record::parse_with_id(text, id).ok());
+        if record.is_none() {
+            tracing::info!(path = %path.display(), "not a record: it will be set aside");
+        }
+        u64::from(record.is_some())
+    }
+
+    fn check_lines(&mut self, path: &Path, kind: Kind) -> u64 {
+        let Ok(file) = File::open(path) else {
+            return 0; // It moved on.
+        };
+        let (mut lines, mut place, mut records, mut last, mut sealed) =
+            (Lines::new(file), 0, 0, 0, None);
+        let mut faults = Vec::new();
+        loop {
+            let text = match lines.next() {
+                Ok(Some(text)) => text,
+                Ok(None) => break,
+                Err(error) => {
+                    self.problem(path, None, format!("it cannot be read: {error}"));
+                    return records;
+                }
+            };
+            place += 1;
+            match line::read(text.strip_suffix(b"\n").unwrap_or(text)) {
+                Ok(Line::Record { number, .. }) => {
+                    if number != last + 1 {
+                        let what = format!("it has number {number} and follows {last}");
+                        faults.push((named("line", place, text), what));
+                    }
+                    last = number;
+                    records += 1;
+                }
+                Ok(Line::Sealed { records }) => sealed = Some(records),
+                Ok(Line::Entry { .. }) => {}
+                // The end of one that is being written, or was when its writer died.
+                Err(_) if kind == Kind::Open && !text.ends_with(b"\n") => {}
+                Err(why) => faults.push((named("line", place, text), why.to_owned())),
+            }
+        }
+        let length = lines.end;
+        self.checked(length);
+        for (record, what) in faults {
+            self.problem(path, Some(record), what);
+        }
+        if kind == Kind::Sealed && sealed != Some(last) {
+            let what = match sealed {
+                Some(sealed) => format!("its seal speaks of {sealed} records, the last is {last}"),
+                None => "it has no seal".to_owned(),
+            };
+            self.problem(path, None, what);
+        }
+        records
+    }
+}
+
+/// When a snapshot was taken.
+fn time_of(snapshot: Uuid) -> Moment {
+    let time = snapshot.get_timestamp().map(|time| time.to_unix());
+    let (seconds, nanos) = time.unwrap_or_default();
+    Moment::from(UNIX_EPOCH + Duration::new(seconds, nanos))
+}

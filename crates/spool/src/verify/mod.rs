@@ -1,0 +1,230 @@
+//! The books: staged = delivered + archived + pending + failed, proven from what is on the disk.
+//!
+//! Every line of an entry has a number; the book of what was taken says how many lines each entry
+//! had; every batch says which lines are in it; the book of what was sent says which batches are
+//! gone, and which lines they had. So a line that is in no batch, or in two, has a name.
+
+mod batches;
+mod coverage;
+mod entries;
+mod small_files;
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::data_dir::DataDir;
+use crate::delivery::{DeliveryLock, Progress, RunError, Watch};
+use crate::error::Error;
+use crate::staging_lock::{LockError, StagingLock};
+use coverage::Coverage;
+
+/// How long to wait for those who are at work.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// What the books say, in records.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Books {
+    /// All that were ever staged and are accounted for, each once.
+    pub staged: u64,
+    /// Those that their destination has.
+    pub delivered: u64,
+    /// Those that had no destination.
+    pub archived: u64,
+    /// Those that wait: staged or in batches.
+    pub pending: u64,
+    /// Those in `failed/`, and lines that were set aside there.
+    pub failed: u64,
+    /// Records that were staged more than once; they count once.
+    pub repeated: u64,
+    /// What is wrong. None: the books balance.
+    pub problems: Vec<Problem>,
+    /// A process that is at work: what looks wrong may be on its way.
+    pub busy: Option<Busy>,
+}
+
+/// Somebody is at work on the data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Busy {
+    /// Its process, if it is proven.
+    pub pid: Option<u32>,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// In which file.
+    pub path: PathBuf,
+    /// With which record or line of it.
+    pub record: Option<String>,
+    /// What.
+    pub what: String,
+}
+
+/// Proves that nothing was lost and nothing is there twice, or says what is wrong with what. It
+/// changes nothing.
+///
+/// ```
+/// use spool::{Durability, Record, Staging, Watch, verify};
+///
+/// let data = tempfile::tempdir()?;
+/// let staging = Staging::open(data.path().join("_staging"))?;
+/// staging.stage(&Record::parse(r#"{"tokens":42}"#)?, Durability::Power)?;
+/// staging.close()?;
+///
+/// let books = verify(data.path(), &Watch::silent())?;
+/// assert!(books.balance());
+/// assert_eq!((books.staged, books.pending), (1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn verify(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
+    let data_dir = DataDir::new(data);
+    let mut audit = Audit {
+        data: &data_dir,
+        watch,
+        books: Books::default(),
+        coverage: Coverage::default(),
+    };
+    // While both locks are held nothing moves.
+    let delivery = audit.wait_for(|| match DeliveryLock::acquire(data) {
+        Err(RunError::Busy { pid }) => Err(Busy { pid }),
+        taken => Ok(taken.ok()),
+    });
+    let staging = audit.wait_for(
+        || match StagingLock::acquire(&data_dir.staging, "verify", &[]) {
+            Err(LockError::InUse { pid, .. }) => Err(Busy { pid }),
+            taken => Ok(taken.ok()),
+        },
+    );
+    audit.read(staging.as_ref())?;
+    // What a crashed owner had begun stays for the next one, as it was.
+    if let Some(lock) = staging
+        && lock.record().consumed_ids.is_empty()
+    {
+        let _ = lock.release_only();
+    }
+    drop(delivery);
+    Ok(audit.books)
+}
+
+impl Books {
+    /// Nothing is wrong.
+    pub fn balance(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
+        if let Some(record) = &self.record {
+            write!(f, "{record}: ")?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+struct Audit<'a> {
+    data: &'a DataDir,
+    watch: &'a Watch<'a>,
+    books: Books,
+    coverage: Coverage,
+}
+
+impl Audit<'_> {
+    /// Takes a lock, waiting for whoever has it. Without it the books are read all the same.
+    fn wait_for<T>(&mut self, take: impl Fn() -> Result<Option<T>, Busy>) -> Option<T> {
+        let start = Instant::now();
+        loop {
+            match take() {
+                Ok(taken) => return taken,
+                Err(busy) if start.elapsed() > WAIT || self.watch.cancel.is_cancelled() => {
+                    self.books.busy = Some(busy);
+                    return None;
+                }
+                Err(_) => {
+                    self.watch.cancel.wait(Duration::from_millis(50));
+                }
+            }
+        }
+    }
+
+    /// In this order, so that what moves on meanwhile is met again further on, not missed.
+    fn read(&mut self, staging: Option<&StagingLock>) -> Result<(), Error> {
+        self.read_taken()?;
+        self.read_staging(staging)?;
+        self.read_batches()?;
+        self.read_sent()?;
+        self.read_small_files()?;
+        self.balance();
+        Ok(())
+    }
+
+    fn problem(&mut self, path: &Path, record: Option<String>, what: impl Into<String>) {
+        self.books.problems.push(Problem {
+            path: path.to_owned(),
+            record,
+            what: what.into(),
+        });
+    }
+
+    /// The files of a directory, by name. One that is not there has none.
+    fn files(&self, dir: &Path) -> Result<Vec<String>, Error> {
+        if !dir.exists() {
+            return Ok(Vec::new());
+        }
+        let failed = |error| Error::new("list", dir, error);
+        let mut names = Vec::new();
+        for file in fs::read_dir(dir).map_err(failed)? {
+            let file = file.map_err(failed)?;
+            let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
+            names.extend(
+                file.file_name()
+                    .to_str()
+                    .filter(|_| is_file)
+                    .map(str::to_owned),
+            );
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The content of a file; one that went away meanwhile has moved on.
+    fn content(&mut self, path: &Path) -> Option<Vec<u8>> {
+        match fs::read(path) {
+            Ok(bytes) => {
+                self.checked(bytes.len() as u64);
+                Some(bytes)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => {
+                self.problem(path, None, format!("it cannot be read: {error}"));
+                None
+            }
+        }
+    }
+
+    fn checked(&self, bytes: u64) {
+        (self.watch.progress)(Progress::Checked { bytes });
+    }
+}
+
+/// The id in a text that may be damaged, if one is still to be seen.
+fn id_in(text: &[u8]) -> Option<String> {
+    let mark = br#""id":""#;
+    let start = text.windows(mark.len()).position(|part| part == mark)? + mark.len();
+    let id = std::str::from_utf8(text.get(start..start + 36)?).ok()?;
+    uuid::Uuid::try_parse(id).ok().map(|id| id.to_string())
+}
+
+/// How a record is named.
+fn named(what: &str, number: u64, text: &[u8]) -> String {
+    match id_in(text) {
+        Some(id) => format!("{what} {number} (id {id})"),
+        None => format!("{what} {number}"),
+    }
+}

@@ -1,0 +1,71 @@
+//! What is noted beside the batches: attempts, reasons, totals, a pause.
+
+use std::path::Path;
+
+use super::Audit;
+use crate::book::decode;
+use crate::error::Error;
+use crate::manager::{PAUSE_FILE, State, check_pause, is_state_name};
+use crate::quarantine::Reason;
+use crate::totals;
+
+impl Audit<'_> {
+    pub(super) fn read_small_files(&mut self) -> Result<(), Error> {
+        let spool = self.data.spool.clone();
+        for name in self.files(&spool)? {
+            if name == PAUSE_FILE {
+                self.check(&spool, &name, |bytes| check_pause(bytes).map(drop));
+            } else if is_state_name(&name) {
+                self.check(&spool, &name, |bytes| decode::<State>(bytes).map(drop));
+            }
+        }
+        let usage = self.data.usage.clone();
+        for name in self.files(&usage)? {
+            if is_day(&name) {
+                self.check(&usage, &name, |bytes| totals::check(&name, bytes).map(drop));
+            }
+        }
+        let failed = self.data.failed.clone();
+        for name in self.files(&failed)? {
+            let Some(of) = Reason::of(&name) else {
+                continue;
+            };
+            let aside = failed.join(of);
+            let Some(bytes) = self.content(&failed.join(&name)) else {
+                continue;
+            };
+            match decode::<Reason>(&bytes) {
+                Ok(reason) => {
+                    let expected = reason.checksum;
+                    let found = expected.as_ref().and_then(|_| self.content(&aside));
+                    if let Some((expected, found)) = expected.zip(found)
+                        && format!("{:08x}", crc32fast::hash(&found)) != expected
+                    {
+                        self.problem(&aside, None, "its checksum is not that in its reason");
+                    }
+                }
+                Err(why) => self.problem(&failed.join(&name), None, why),
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, dir: &Path, name: &str, check: impl Fn(&[u8]) -> Result<(), String>) {
+        let path = dir.join(name);
+        if let Some(bytes) = self.content(&path)
+            && let Err(why) = check(&bytes)
+        {
+            self.problem(&path, None, why);
+        }
+    }
+}
+
+/// `2026-11-16.json`
+fn is_day(name: &str) -> bool {
+    name.strip_suffix(".json").is_some_and(|day| {
+        day.len() == 10
+            && day
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || byte == b'-')
+    })
+}
