@@ -1,5 +1,7 @@
 //! What a receiver can do wrong, and how often.
 
+use std::time::Duration;
+
 use crate::random::Random;
 
 /// Before or after the batch is billed.
@@ -38,6 +40,16 @@ pub(crate) enum Fault {
     Unauthorized,
 }
 
+impl Fault {
+    /// After it nothing is sent for a while.
+    pub(crate) fn is_pause(self) -> bool {
+        matches!(
+            self,
+            Self::WaitSeconds(_) | Self::WaitDate | Self::Unauthorized
+        )
+    }
+}
+
 /// Faults, each with how often it comes among all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mix(Vec<(u64, Fault)>);
@@ -53,15 +65,15 @@ impl Mix {
     }
 
     /// Every fault there is. Those that cost the client a second are rarer, so that in the time of
-    /// a test all of them come.
+    /// a test the others come too.
     pub(crate) fn all() -> Self {
         Self::of(&[
-            (500, Fault::None),
+            (300, Fault::None),
             (20, Fault::Error(Commit::Before)),
             (20, Fault::Error(Commit::After)),
             (20, Fault::Unavailable),
-            (4, Fault::WaitSeconds(1)),
-            (4, Fault::WaitDate),
+            (2, Fault::WaitSeconds(1)),
+            (2, Fault::WaitDate),
             (15, Fault::Reset(Commit::Before)),
             (15, Fault::Reset(Commit::After)),
             (10, Fault::Close(Commit::Before)),
@@ -72,14 +84,14 @@ impl Mix {
             (20, Fault::CutHead),
             (20, Fault::CutBody),
             (20, Fault::TooLarge(5)),
-            (4, Fault::Unauthorized),
+            (2, Fault::Unauthorized),
         ])
     }
 
     /// Those after which the client knows that nothing was billed.
     pub(crate) fn harmless() -> Self {
         Self::of(&[
-            (500, Fault::None),
+            (300, Fault::None),
             (40, Fault::Unavailable),
             (4, Fault::WaitSeconds(1)),
             (4, Fault::WaitDate),
@@ -93,6 +105,9 @@ impl Mix {
         self.0.retain(|(_, known)| *known != fault);
         self
     }
+
+    /// Those that stop all delivery for a while come this long apart at least.
+    pub(crate) const REST: Duration = Duration::from_secs(4);
 
     pub(crate) fn draw(&self, random: &mut Random) -> Fault {
         let sum = self.0.iter().map(|(weight, _)| weight).sum();

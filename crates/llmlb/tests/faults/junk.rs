@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 use crate::books::Policy;
-use crate::fault::Mix;
+use crate::fault::{Fault, Mix};
 use crate::random::Random;
 use crate::reckoning::Reckoning;
 use crate::world::World;
@@ -23,8 +23,8 @@ const DIRS: [&str; 7] = [
 /// What lies there and is none of ours.
 #[derive(Debug, Default)]
 struct Junk {
-    /// By what it is, how often these bytes lie there.
-    files: BTreeMap<Vec<u8>, (usize, PathBuf)>,
+    /// By what it is, where these bytes were put.
+    files: BTreeMap<Vec<u8>, Vec<PathBuf>>,
     links: Vec<PathBuf>,
 }
 
@@ -65,12 +65,12 @@ fn contents(random: &mut Random) -> Vec<Vec<u8>> {
         b"null".to_vec(),
         br#"{"id":7}"#.to_vec(),
         br#"{"id":"x"}"#.to_vec(),
-        br#"{"version":1,"idempotency_key":"x","entries":[],"records":{},"crc":"00000000"}"#
+        br#"{"id":7,"version":1,"idempotency_key":"x","entries":[],"records":{},"crc":"00000000"}"#
             .to_vec(),
-        br#"{"version":999,"idempotency_key":"x","entries":[],"records":[]}"#.to_vec(),
+        br#"{"id":7,"version":999,"idempotency_key":"x","entries":[],"records":[]}"#.to_vec(),
         format!(r#"{{"id":"{id}","id":"{id}"}}"#).into_bytes(),
         vec![0; 70_000],
-        vec![b'\n'; 5000],
+        vec![b'\n'; 50],
         vec![b'['; 200_000],
         b"{\"a\":".repeat(50_000),
         "\u{feff}{}".as_bytes().to_vec(),
@@ -87,8 +87,7 @@ impl Junk {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return,
             Err(error) => panic!("{}: {error}", path.display()),
         }
-        let known = self.files.entry(content).or_insert((0, path));
-        known.0 += 1;
+        self.files.entry(content).or_default().push(path);
     }
 
     fn link(&mut self, path: PathBuf, target: &OsStr) {
@@ -147,14 +146,16 @@ impl Junk {
             }
         });
         let mut missing = Vec::new();
-        for (bytes, (times, path)) in &self.files {
+        for (bytes, paths) in &self.files {
             let there = counts.get(bytes).copied().unwrap_or(0);
             // Nothing is lost with an empty file.
-            if there < *times && !bytes.is_empty() {
-                let start = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]);
+            if there < paths.len() && !bytes.is_empty() {
+                let start = String::from_utf8_lossy(&bytes[..bytes.len().min(20)]);
+                let gone = paths.iter().filter(|path| !path.exists());
+                let gone: Vec<_> = gone.collect();
                 missing.push(format!(
-                    "{there} of {times} with {start:?}, such as {}",
-                    path.display()
+                    "{there} of {} with {start:?}, of those not in their place any more: {gone:?}",
+                    paths.len()
                 ));
             }
         }
@@ -237,7 +238,119 @@ fn junk_in_every_directory_is_kept_and_stops_nobody() {
         after <= before + 4 * batches,
         "{before} files became {after}"
     );
-    let files: usize = junk.files.values().map(|(times, _)| times).sum();
+    let files: usize = junk.files.values().map(Vec::len).sum();
     let what = format!("junk: {files} files and {} links", junk.links.len());
     Reckoning::among_junk(&what, &world).must_be_clean();
+}
+
+/// Files of ours that somebody has overwritten.
+const OURS: [&str; 9] = [
+    "_staging/.consolidation.written",
+    "_staging/.reserve",
+    "spool/.pause.json",
+    "sent/sent-00000001.jsonl",
+    "sent/sent-00000007.jsonl",
+    "usage/taken-00000001.jsonl",
+    "usage/taken-00000007.jsonl",
+    "usage/TODAY.json",
+    "sent/sent-99999999.jsonl",
+];
+
+fn today() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
+}
+
+/// Something is put in the place of each file of ours: what is staged is delivered once, if not
+/// at once then as soon as what is in the way, which is named, is gone.
+fn in_the_place_of_ours(what: &str, put: impl Fn(&Path, &mut Random), may_stop: bool) {
+    let mut random = Random::of_run(9);
+    let mut stopped = Vec::new();
+    for ours in OURS {
+        let world = World::new(Policy::ByBatch { known: 409 }, Mix::none());
+        world.stage_fresh(50, 0).assert_code(0);
+        world.deliver_now().assert_code(0);
+        world.stage_fresh(50, 0).assert_code(0);
+        let path = world.data().join(ours.replace("TODAY", &today()));
+        let _ = fs::remove_file(&path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        put(&path, &mut random);
+        let mut last = world.deliver_now();
+        for words in ["pending", "failed", "verify"] {
+            world.run(words);
+        }
+        world.stage_fresh(50, 0).assert_code(0);
+        for _ in 0..2 {
+            last = world.deliver_now();
+        }
+        if world.waiting() > 0 {
+            let name = path.file_name().unwrap().to_string_lossy();
+            assert!(
+                may_stop && last.err.contains(&*name),
+                "{what} {ours}: {last:#?}"
+            );
+            assert_eq!(fs::read(path.join("inside")).unwrap(), b"somebody else's");
+            fs::remove_dir_all(&path).unwrap();
+            stopped.push(ours);
+        }
+        world.drain();
+        Reckoning::among_junk(&format!("{what} {ours}"), &world).assert_clean();
+        assert_eq!(world.waiting(), 0, "{what} {ours}");
+    }
+    println!(
+        "{what} each of {} files of ours: none lost, none twice; stopped until it was gone: {stopped:?}",
+        OURS.len()
+    );
+}
+
+#[test]
+fn files_of_ours_that_somebody_has_overwritten() {
+    let garbage = |path: &Path, random: &mut Random| fs::write(path, random.bytes(3000)).unwrap();
+    in_the_place_of_ours("garbage in the place of", garbage, false);
+    let nothing = |path: &Path, _: &mut Random| fs::write(path, "").unwrap();
+    in_the_place_of_ours("nothing in", nothing, false);
+    let other = |path: &Path, _: &mut Random| fs::write(path, "{\"version\":1}\n[]\n").unwrap();
+    in_the_place_of_ours("other JSON in", other, false);
+}
+
+#[test]
+fn directories_in_the_place_of_files_of_ours() {
+    let directory = |path: &Path, _: &mut Random| {
+        fs::create_dir(path).unwrap();
+        fs::write(path.join("inside"), "somebody else's").unwrap();
+    };
+    in_the_place_of_ours("a directory in the place of", directory, true);
+}
+
+/// A batch was sent, and the note that says so is damaged: the receiver may have it, so it is not
+/// split when it is rejected.
+#[test]
+fn a_damaged_note_of_an_attempt_is_no_reason_to_bill_twice() {
+    let damages: [(&str, &[u8]); 4] = [
+        ("garbage", b"\x00\xff{"),
+        ("nothing", b""),
+        ("other JSON", b"{\"version\":1}\n"),
+        (
+            "JSON of another version",
+            b"{\"version\":2,\"attempts\":0,\"crc\":\"00000000\"}\n",
+        ),
+    ];
+    for (what, bytes) in damages {
+        let policy = Policy::ByBatch { known: 409 };
+        let world = World::new(policy, Mix::of(&[(1, Fault::HangThenCommit)]));
+        world.stage_fresh(10, 0).assert_code(0);
+        let deliverer = world.start_deliverer();
+        crate::process::until("it is sent", || world.receiver.state().tally.requests > 0);
+        deliverer.kill();
+        world.receiver.wait_until_idle();
+        assert_eq!(world.receiver.state().books.billed.len(), 10);
+        let spool = world.data().join("spool");
+        let notes = crate::world::names(&spool, |name| name.ends_with(".state.json"));
+        assert_eq!(notes.len(), 1);
+        fs::write(spool.join(&notes[0]), bytes).unwrap();
+        world.receiver.state().mix = Mix::of(&[(1, Fault::TooLarge(1))]);
+        world.deliver_now().assert_code(1);
+        let found = Reckoning::among_junk(&format!("the note of an attempt: {what}"), &world);
+        found.must_be_clean();
+        assert_eq!(found.ambiguous_batches, 1, "{found}");
+    }
 }

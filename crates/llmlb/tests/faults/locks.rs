@@ -174,6 +174,6 @@ fn a_run_that_finds_another_deliverer_is_skipped_and_says_so() {
     assert!(said.contains(&deliverer.pid().to_string()), "{skipped:#?}");
     world.receiver.behave();
     until("all is delivered", || world.waiting() == 0);
-    assert!(deliverer.terminate().success());
+    deliverer.terminate();
     Reckoning::of("a second deliverer", &world).must_be_clean();
 }

@@ -28,8 +28,7 @@ fn poisoned_records_stand_alone_and_their_neighbours_are_delivered() {
         let found = Reckoning::of(&format!("1 % poisoned, {what}"), &world);
         found.must_be_clean();
         assert!(found.isolated >= 10, "{found}");
-        // Those that were killed in the end may have been in the middle of a request.
-        assert!(found.ambiguous_batches <= 1, "{found}");
+        assert_eq!(found.ambiguous_batches, 0, "{found}");
     }
 }
 

@@ -59,19 +59,26 @@ impl Running {
     /// Kills it; until then it must have lived.
     pub(crate) fn kill(mut self) {
         if let Some(status) = self.ended() {
-            let said = std::fs::read_to_string(&self.log).unwrap_or_default();
-            let end: Vec<_> = said.lines().rev().take(20).collect();
-            panic!("it ended by itself, {status}; last words first: {end:#?}");
+            panic!("it ended by itself, {status}; {}", self.last_words());
         }
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Asks it to end, and waits until it has.
-    pub(crate) fn terminate(mut self) -> ExitStatus {
+    /// Asks it to end, and waits until it has, which is a success.
+    #[track_caller]
+    pub(crate) fn terminate(mut self) {
         let asked = Command::new("kill").arg(self.pid().to_string()).status();
         assert!(asked.unwrap().success());
-        eventually("it ends when asked to", || self.ended())
+        let status = eventually("it ends when asked to", || self.ended());
+        assert!(status.success(), "{status}; {}", self.last_words());
+    }
+
+    fn last_words(&self) -> String {
+        let said = std::fs::read(&self.log).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        let end: Vec<_> = said.lines().rev().take(20).collect();
+        format!("last words first: {end:#?}")
     }
 }
 

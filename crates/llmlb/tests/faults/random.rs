@@ -5,14 +5,17 @@
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The seed of a run: `FAULT_SEED`, with something of the caller's own so that two parts of a
-    /// run do not draw alike.
+    /// The seed of a run: `FAULT_SEED`, with the test's name and something of the caller's own, so
+    /// that no two draw alike.
     pub(crate) fn of_run(part: u64) -> Self {
         let seed = std::env::var("FAULT_SEED")
             .ok()
             .and_then(|text| text.parse().ok())
             .unwrap_or(1_u64);
-        Self::new(mix(seed) ^ mix(part))
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or_default().bytes();
+        let test = name.fold(0, |sum, byte| mix(sum ^ u64::from(byte)));
+        Self::new(mix(seed) ^ mix(part) ^ test)
     }
 
     pub(crate) fn new(seed: u64) -> Self {

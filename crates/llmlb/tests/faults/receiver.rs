@@ -47,6 +47,7 @@ pub(crate) struct State {
     pub(crate) tally: Tally,
     random: Random,
     locked_until: Option<Instant>,
+    last_pause: Option<Instant>,
     quiet: Option<Quiet>,
 }
 
@@ -90,6 +91,7 @@ impl Receiver {
                 tally: Tally::default(),
                 random: Random::of_run(7),
                 locked_until: None,
+                last_pause: None,
                 quiet: None,
             }),
             is_over: AtomicBool::new(false),
@@ -203,7 +205,17 @@ impl State {
             self.tally.unsigned += 1;
         }
         self.books.note(&posted);
-        let fault = self.mix.draw(&mut self.random);
+        let mut fault = self.mix.draw(&mut self.random);
+        if fault.is_pause() {
+            if self
+                .last_pause
+                .is_some_and(|last| last.elapsed() < Mix::REST)
+            {
+                fault = Fault::None;
+            } else {
+                self.last_pause = Some(Instant::now());
+            }
+        }
         if fault != Fault::None {
             *self.books.faults.entry(format!("{fault:?}")).or_default() += 1;
         }

@@ -21,7 +21,7 @@ use crate::sample::Sample;
 pub(crate) const LLMLB: &str = env!("CARGO_BIN_EXE_llmlb");
 
 /// How every deliverer of these tests is called. Batches are small so that there are many.
-const DELIVER: &str = "deliver --batch-size 20 --timeout 1s --max-wait 2s";
+const DELIVER: &str = "deliver --batch-size 10 --timeout 1s --max-wait 2s";
 
 /// Which processes live in a world.
 #[derive(Clone, Copy, Debug)]
@@ -212,30 +212,37 @@ impl World {
         while Instant::now() < deadline {
             thread::sleep(Duration::from_millis(self.random.below(80)));
             match self.random.below(10) {
-                0..=3 if crowd.is_killed && !deliverers.is_empty() => {
+                0 | 1 if crowd.is_killed && !deliverers.is_empty() => {
                     let victim = self.random.below(deliverers.len() as u64);
                     self.kill(deliverers.swap_remove(victim.try_into().unwrap()));
                     deliverers.push(self.start_deliverer());
                 }
-                4 if crowd.is_killed && !producers.is_empty() => {
+                2 if crowd.is_killed && !producers.is_empty() => {
                     let victim = self.random.below(producers.len() as u64);
                     self.kill(producers.swap_remove(victim.try_into().unwrap()));
                     producers.push(self.start_producer(crowd.poison));
                 }
-                5 | 6 => {
+                3 | 4 => {
                     let count = self.random.below(60).try_into().unwrap();
                     let outcome = self.stage_fresh(count, crowd.poison);
                     assert!(outcome.code == Some(0) || crowd.is_refused, "{outcome:#?}");
                 }
-                7 if crowd.is_killed => self.cut_a_stage_short(crowd.poison),
+                5 if crowd.is_killed => self.cut_a_stage_short(crowd.poison),
                 _ => {
                     let count = self.random.below(5).try_into().unwrap();
                     self.drop_files(count, crowd.poison);
                 }
             }
         }
-        for process in producers.into_iter().chain(deliverers) {
-            self.kill(process);
+        for producer in producers {
+            self.kill(producer);
+        }
+        for deliverer in deliverers {
+            if crowd.is_killed {
+                self.kill(deliverer);
+            } else {
+                deliverer.terminate();
+            }
         }
     }
 
