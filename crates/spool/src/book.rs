@@ -20,6 +20,7 @@ use crate::data_dir::{DataDir, place};
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::line;
+use crate::manager::for_each_file;
 use crate::quarantine::set_aside;
 
 const VERSION: u32 = 1;
@@ -91,20 +92,16 @@ impl Title {
         format!("{}-{generation:08}.jsonl", self.word())
     }
 
+    fn generation(self, name: &str) -> Option<u64> {
+        let rest = name.strip_prefix(self.word())?.strip_prefix('-')?;
+        let number: u64 = rest.strip_suffix(".jsonl")?.parse().ok()?;
+        (self.file_name(number) == name).then_some(number)
+    }
+
     /// The generations that there are, oldest first.
     pub(crate) fn generations(self, data: &DataDir) -> Result<Vec<u64>, Error> {
-        let dir = self.dir(data);
-        let failed = |error| Error::new("list", dir, error);
         let mut found = Vec::new();
-        for file in std::fs::read_dir(dir).map_err(failed)? {
-            let name = file.map_err(failed)?.file_name();
-            let number = name.to_str().and_then(|name| {
-                let rest = name.strip_prefix(self.word())?.strip_prefix('-')?;
-                let number: u64 = rest.strip_suffix(".jsonl")?.parse().ok()?;
-                (self.file_name(number) == name).then_some(number)
-            });
-            found.extend(number);
-        }
+        for_each_file(self.dir(data), |name| found.extend(self.generation(name)))?;
         found.sort_unstable();
         Ok(found)
     }

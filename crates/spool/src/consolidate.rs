@@ -91,8 +91,9 @@ pub(crate) fn consolidate_on(
     data: &Path,
     options: &Options,
 ) -> Result<Consolidated, LockError> {
-    let spool = SpoolManager::open_on(Arc::clone(disk), data).map_err(LockError::Disk)?;
+    let spool = SpoolManager::on(Arc::clone(disk), data);
     let data = DataDir::new(data);
+    data.make(&**disk).map_err(LockError::Disk)?;
     let mut lock =
         StagingLock::acquire_on(Arc::clone(disk), &data.staging, &options.pod_name, &[])?;
     let mut fold = Fold {

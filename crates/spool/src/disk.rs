@@ -14,7 +14,9 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
     /// Makes a new file for this user alone. It is an error if there is one.
     fn create(&self, path: &Path) -> io::Result<File>;
-    /// Adds bytes to the end of a file.
+    /// Writes to a place in a file.
+    fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Adds bytes to the end of a file that was opened for that, or has just been made.
     fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()>;
     /// Waits until a file's content is on the disk.
     fn sync(&self, file: &File) -> io::Result<()>;
@@ -44,6 +46,10 @@ impl Disk for RealDisk {
 
     fn create(&self, path: &Path) -> io::Result<File> {
         sys::create(path)
+    }
+
+    fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+        sys::write_at(file, at, bytes)
     }
 
     fn append(&self, mut file: &File, bytes: &[u8]) -> io::Result<()> {

@@ -32,9 +32,12 @@ pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Res
     let bytes = std::fs::read(&path).map_err(failed)?;
     let good = Good::of(&bytes);
     if good.length < bytes.len() {
-        let tail = format!("{}.torn", name.id);
-        let why = "the end of an entry whose writer was interrupted";
-        set_aside(disk, &data.failed, &tail, &bytes[good.length..], why)?;
+        let tail = without_room(&bytes[good.length..]);
+        if !tail.is_empty() {
+            let name = format!("{}.torn", name.id);
+            let why = "the end of an entry whose writer was interrupted";
+            set_aside(disk, &data.failed, &name, tail, why)?;
+        }
         disk.truncate(&file, good.length as u64).map_err(failed)?;
     }
     if good.records == 0 {
@@ -61,6 +64,12 @@ pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Res
 fn sync(disk: &dyn Disk, dir: &Path) -> Result<(), Error> {
     disk.sync_dir(dir)
         .map_err(|error| Error::new("sync", dir, error))
+}
+
+/// What is left without the spaces that were written ahead of the next record.
+fn without_room(tail: &[u8]) -> &[u8] {
+    let end = tail.iter().rposition(|byte| *byte != b' ');
+    &tail[..end.map_or(0, |last| last + 1)]
 }
 
 /// How much of an entry is whole.

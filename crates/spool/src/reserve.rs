@@ -4,15 +4,21 @@
 //! The deliverer gives the reserve up when the disk is full. While it is gone nothing is staged, so
 //! that the space goes to the deliverer; it is laid by again as soon as there is room for it.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use crate::disk::Disk;
-use crate::error::Error;
+use crate::error::{Error, is_full};
 
 pub(crate) const FILE: &str = ".reserve";
 /// Enough for a batch, what is noted about it, and the halves it may be split into.
 pub(crate) const BYTES: usize = 4 << 20;
+
+/// How long to wait for another process that does the same.
+const MOST_TRIES: u32 = 100;
 
 /// The reserve of a staging directory.
 #[derive(Clone, Debug)]
@@ -40,29 +46,53 @@ impl Reserve {
 
     /// Lays so many bytes by, unless they are. It takes twice the room for a moment: the deliverer
     /// must not lose what it was just given.
+    ///
+    /// On a disk that has little room it is less, but something.
     pub(crate) fn lay_by(&self, disk: &dyn Disk, bytes: usize) -> Result<(), Error> {
-        if self.is_there() {
-            return Ok(());
+        let half = self.dir.join(format!("{FILE}.tmp"));
+        let mut last = Ok(());
+        for bytes in [bytes, bytes / 4, bytes / 16] {
+            for _ in 0..MOST_TRIES {
+                if self.is_there() {
+                    return Ok(());
+                }
+                last = self.fill(disk, &half, bytes);
+                match &last {
+                    Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                    _ => break,
+                }
+            }
+            if !last.as_ref().is_err_and(is_full) {
+                break;
+            }
         }
-        // Others may do the same at this moment.
-        let half = self
-            .dir
-            .join(format!("{FILE}-{}.tmp", uuid::Uuid::now_v7().simple()));
-        let made = self.fill(disk, &half, bytes);
-        if made.is_err() {
-            let _ = disk.remove(&half);
-        }
-        made.map_err(|error| Error::new("lay a reserve by in", &self.dir, error))
+        last.map_err(|error| Error::new("lay a reserve by in", &self.dir, error))
     }
 
     fn fill(&self, disk: &dyn Disk, half: &Path, bytes: usize) -> io::Result<()> {
-        let file = disk.create(half)?;
+        let file = match disk.create(half) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Somebody is at it, or was when it ended.
+                if tenure::file::try_lock(&File::open(half)?)? {
+                    disk.remove(half)?;
+                }
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            file => file?,
+        };
+        // Held until the file is closed.
+        tenure::file::try_lock(&file)?;
         let chunk = noise();
-        for _ in 0..(2 * bytes).div_ceil(chunk.len()) {
-            disk.append(&file, &chunk)?;
+        let filled = (0..(2 * bytes).div_ceil(chunk.len()))
+            .try_for_each(|_| disk.append(&file, &chunk))
+            .and_then(|()| disk.truncate(&file, bytes as u64))
+            .and_then(|()| disk.rename(half, &self.path));
+        if filled.is_err() {
+            let _ = disk.remove(half);
         }
-        disk.truncate(&file, bytes as u64)?;
-        disk.rename(half, &self.path)
+        filled
     }
 }
 
@@ -77,4 +107,32 @@ fn noise() -> Vec<u8> {
         bytes.extend(state.to_le_bytes());
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::RealDisk;
+
+    #[test]
+    fn it_is_laid_by_once_and_given_up_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let reserve = Reserve::of(dir.path());
+        for _ in 0..2 {
+            reserve.lay_by(&RealDisk, 100_000).unwrap();
+            assert_eq!(std::fs::metadata(&reserve.path).unwrap().len(), 100_000);
+        }
+        assert!(reserve.give_up(&RealDisk));
+        assert!(!reserve.give_up(&RealDisk));
+        assert!(!reserve.is_there());
+    }
+
+    #[test]
+    fn what_a_crash_left_of_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let reserve = Reserve::of(dir.path());
+        std::fs::write(dir.path().join(".reserve.tmp"), "half").unwrap();
+        reserve.lay_by(&RealDisk, 100_000).unwrap();
+        assert!(reserve.is_there());
+    }
 }

@@ -74,7 +74,9 @@ pub fn run(
         Err(error) if rescue(error.is_full()) => DeliveryLock::acquire(data)?,
         taken => taken?,
     };
-    let store = SpoolManager::open_on(Arc::clone(&disk), data)?;
+    // It is tried again, and said, at the end.
+    let _ = reserve.lay_by(&*disk, reserve::BYTES);
+    let store = SpoolManager::on(Arc::clone(&disk), data);
     let (mut all, mut goes_on) = (Run::default(), true);
     loop {
         let mut folded = consolidate_on(&disk, data, options);
@@ -125,9 +127,7 @@ pub fn run(
             break;
         }
     }
-    if !reserve.is_there()
-        && let Err(error) = reserve.lay_by(&*disk, reserve::BYTES)
-    {
+    if let Err(error) = reserve.lay_by(&*disk, reserve::BYTES) {
         tracing::warn!(%error, "nothing can be staged until there is room");
     }
     Ok(all)

@@ -39,6 +39,11 @@ impl DeliveryLock {
     pub fn acquire(data: &Path) -> Result<Self, RunError> {
         let data = DataDir::new(data);
         data.make(&crate::disk::RealDisk).map_err(RunError::Disk)?;
+        Self::acquire_existing(&data)
+    }
+
+    /// The same without making what is not there.
+    pub(crate) fn acquire_existing(data: &DataDir) -> Result<Self, RunError> {
         let key = Key::file(data.spool.join(FILE)).map_err(RunError::Lock)?;
         let tenure = Store::default().claim(&key).verb("deliver").try_acquire();
         let tenure = tenure.map_err(|error| match error.holder() {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, SystemTime};
 
-use super::{BatchStore, SpoolManager};
+use super::{BatchStore, SpoolManager, for_each_file};
 use crate::batch::{self, Head};
 use crate::error::Error;
 use crate::quarantine::Reason;
@@ -78,17 +78,12 @@ impl SpoolManager {
 
     /// What is in `failed/`, by name.
     pub fn failed(&self) -> Result<Vec<Failed>, Error> {
-        let dir = &self.data.failed;
-        let failed = |error| Error::new("list", dir, error);
         let mut names = Vec::new();
-        for file in std::fs::read_dir(dir).map_err(failed)? {
-            let file = file.map_err(failed)?;
-            let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
-            let name = file.file_name().to_string_lossy().into_owned();
-            if is_file && !name.starts_with('.') && Reason::of(&name).is_none() {
-                names.push(name);
+        for_each_file(&self.data.failed, |name| {
+            if !name.starts_with('.') && Reason::of(name).is_none() {
+                names.push(name.to_owned());
             }
-        }
+        })?;
         names.sort_unstable();
         Ok(names
             .into_iter()

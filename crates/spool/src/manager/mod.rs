@@ -71,7 +71,7 @@ pub trait BatchStore {
 /// staging.close()?;
 /// consolidate(data.path(), &Options::default())?;
 ///
-/// let spool = SpoolManager::open(data.path())?;
+/// let spool = SpoolManager::of(data.path());
 /// for name in spool.pending(None, 100)? {
 ///     let batch = spool.load(&name)?;
 ///     assert_eq!(batch.records().len(), 1);
@@ -89,20 +89,19 @@ pub struct SpoolManager {
 }
 
 impl SpoolManager {
-    /// Opens a data directory, which is made if need be.
-    pub fn open(data: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::open_on(Arc::new(RealDisk), data.as_ref())
+    /// The batches of a data directory. Looking at them changes nothing: a directory that is not
+    /// there has none.
+    pub fn of(data: impl AsRef<Path>) -> Self {
+        Self::on(Arc::new(RealDisk), data.as_ref())
     }
 
-    pub(crate) fn open_on(disk: Arc<dyn Disk>, data: &Path) -> Result<Self, Error> {
-        let data = DataDir::new(data);
-        data.make(&*disk)?;
-        Ok(Self {
+    pub(crate) fn on(disk: Arc<dyn Disk>, data: &Path) -> Self {
+        Self {
             disk,
-            data,
+            data: DataDir::new(data),
             ledger: Mutex::default(),
             index: Mutex::default(),
-        })
+        }
     }
 
     /// Reads a batch that waits and checks all that can be checked of it.
@@ -128,6 +127,7 @@ impl SpoolManager {
         let bytes = std::fs::read(&path).map_err(|error| Error::new("read", &path, error))?;
         let batch = check(name, &bytes)
             .map_err(|why| Error::new("resend", &path, io::Error::other(why)))?;
+        self.data.make(&*self.disk)?;
         let reason = Reason::read(&self.data.failed, name)?;
         let state = State {
             unknown: (reason.as_ref().and_then(|reason| reason.batch.as_ref()))
@@ -213,19 +213,11 @@ impl SpoolManager {
 
     /// What waits, in no order. Files that cannot be batches are none of ours.
     fn each_waiting(&self, mut each: impl FnMut(&str)) -> Result<(), Error> {
-        let dir = &self.data.spool;
-        let failed = |error| Error::new("list", dir, error);
-        for file in std::fs::read_dir(dir).map_err(failed)? {
-            let file = file.map_err(failed)?;
-            let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
-            if let Some(name) = file.file_name().to_str()
-                && is_file
-                && batch::is_name(name)
-            {
+        for_each_file(&self.data.spool, |name| {
+            if batch::is_name(name) {
                 each(name);
             }
-        }
-        Ok(())
+        })
     }
 
     /// Forgets a batch that left the spool.
@@ -277,22 +269,18 @@ impl BatchStore for SpoolManager {
     }
 
     fn tidy(&self) -> Result<(), Error> {
-        let dir = &self.data.spool;
-        let failed = |error| Error::new("list", dir, error);
-        for file in std::fs::read_dir(dir).map_err(failed)? {
-            let file = file.map_err(failed)?;
-            let name = file.file_name();
-            let name = name.to_str().unwrap_or_default();
+        let (dir, mut done) = (&self.data.spool, Ok(()));
+        for_each_file(dir, |name| {
             // Notes about a batch that is gone, or half of such a note.
             let half = name
                 .strip_prefix('.')
                 .and_then(|name| name.strip_suffix(".tmp"));
             let is_orphan = is_state_name(name) && !dir.join(batch_of(name)).exists();
-            if is_orphan || half.is_some_and(is_state_name) {
-                self.remove(&file.path())?;
+            if done.is_ok() && (is_orphan || half.is_some_and(is_state_name)) {
+                done = self.remove(&dir.join(name));
             }
-        }
-        Ok(())
+        })?;
+        done
     }
 
     fn count(&self) -> Result<u64, Error> {
@@ -411,6 +399,25 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Batch, String> {
     } else {
         Err("its name is not that of its records".to_owned())
     }
+}
+
+/// The files of a directory, in no order. A directory that is not there has none.
+pub(crate) fn for_each_file(dir: &Path, mut each: impl FnMut(&str)) -> Result<(), Error> {
+    let failed = |error| Error::new("list", dir, error);
+    let files = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        files => files.map_err(failed)?,
+    };
+    for file in files {
+        let file = file.map_err(failed)?;
+        let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
+        if let Some(name) = file.file_name().to_str()
+            && is_file
+        {
+            each(name);
+        }
+    }
+    Ok(())
 }
 
 /// Whether a file says how far the delivery of a batch has come.

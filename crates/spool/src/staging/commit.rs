@@ -1,39 +1,40 @@
 //! Those who wait for the same sync.
 
-use std::sync::{Arc, Condvar, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::State;
 use crate::error::Error;
 
 /// One sync, to come or done.
+///
+/// Whoever waits here holds no lock, and needs none when it is woken: many are woken at once, and a
+/// lock would let them through one by one.
 #[derive(Debug, Default)]
 pub(super) struct Commit {
+    is_led: AtomicBool,
+    /// The disk is free for the next one.
+    over: OnceLock<()>,
     outcome: OnceLock<Result<(), Error>>,
-    /// Always used with the lock of the state.
-    changed: Condvar,
 }
 
 impl Commit {
-    pub(super) fn outcome(&self) -> Option<Result<(), Error>> {
-        self.outcome.get().cloned()
+    /// `true` for the first who asks: it takes everyone's records to the disk.
+    pub(super) fn lead(&self) -> bool {
+        !self.is_led.swap(true, Ordering::Relaxed)
     }
 
-    /// Tells everyone who waits. The first outcome stands.
+    /// Tells everyone who waits. The leader of the next one comes last: those who are woken before
+    /// it may have another record for it to take along. The first outcome stands.
     pub(super) fn settle(&self, outcome: Result<(), Error>) {
         let _ = self.outcome.set(outcome);
-        self.changed.notify_all();
+        let _ = self.over.set(());
     }
 
-    /// Wakes one who waits, so that it does the work.
-    pub(super) fn wake_one(&self) {
-        self.changed.notify_one();
+    pub(super) fn until_over(&self) {
+        self.over.wait();
     }
 
-    pub(super) fn wait<'a>(
-        self: &Arc<Self>,
-        state: MutexGuard<'a, State>,
-    ) -> MutexGuard<'a, State> {
-        let waiting = self.changed.wait(state);
-        waiting.unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn outcome(&self) -> Result<(), Error> {
+        self.outcome.wait().clone()
     }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
 use crate::record::Record;
+use crate::reserve::{self, Reserve};
 use commit::Commit;
 use open_entry::OpenEntry;
 
@@ -23,6 +24,8 @@ pub(crate) struct Limits {
     pub(crate) bytes: u64,
     /// After its first record.
     pub(crate) age: Duration,
+    /// How many bytes are laid by for a full disk.
+    pub(crate) reserve: usize,
 }
 
 impl Default for Limits {
@@ -31,6 +34,7 @@ impl Default for Limits {
             records: 64 * 1024,
             bytes: 16 << 20,
             age: Duration::from_secs(1),
+            reserve: reserve::BYTES,
         }
     }
 }
@@ -44,6 +48,9 @@ pub enum Durability {
     /// returns, and on the disk a few milliseconds later.
     Process,
 }
+
+/// How often it is tried to lay a reserve by.
+const RESERVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// How soon the disk follows what was staged for [`Durability::Process`].
 const SYNC_WITHIN: Duration = Duration::from_millis(5);
@@ -71,6 +78,7 @@ struct Shared {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     limits: Limits,
+    reserve: Reserve,
     state: Mutex<State>,
     /// Wakes the keeper.
     keeper: Condvar,
@@ -81,10 +89,12 @@ struct State {
     entry: Option<OpenEntry>,
     /// Those who wait for the next sync.
     next: Arc<Commit>,
-    /// Somebody is syncing.
-    is_syncing: bool,
+    /// The sync that is under way.
+    running: Option<Arc<Commit>>,
     /// Since when something that the kernel has is not on the disk.
     unsynced: Option<Instant>,
+    /// When it was last tried in vain to lay the reserve by.
+    full_since: Option<Instant>,
     is_closed: bool,
 }
 
@@ -100,10 +110,18 @@ impl Staging {
         if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
             disk.sync_dir(above).map_err(failed)?;
         }
+        let reserve = Reserve::of(dir);
+        if limits.reserve > 0
+            && let Err(error) = reserve.lay_by(&*disk, limits.reserve)
+        {
+            // It can be opened all the same: there may be room later.
+            tracing::warn!(%error, "nothing can be staged until there is room");
+        }
         let shared = Arc::new(Shared {
             disk,
             dir: dir.to_owned(),
             limits,
+            reserve,
             state: Mutex::default(),
             keeper: Condvar::new(),
         });
@@ -122,10 +140,36 @@ impl Staging {
     ///
     /// After an error it is unknown whether the record is there: stage it again.
     pub fn stage(&self, record: &Record, durability: Durability) -> Result<(), Error> {
-        match durability {
-            Durability::Power => self.shared.stage_for_power(record),
-            Durability::Process => self.shared.stage_for_process(record),
+        self.stage_all(std::slice::from_ref(record), durability)
+    }
+
+    /// Stages many records at the price of one. When this returns all of them are as safe as was
+    /// asked for.
+    ///
+    /// After an error it is unknown which of them are there: stage them all again.
+    ///
+    /// ```
+    /// use spool::{Durability, Record, Staging};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let staging = Staging::open(dir.path())?;
+    /// let records: Result<Vec<_>, _> = [r#"{"tokens":42}"#, r#"{"tokens":7}"#]
+    ///     .into_iter()
+    ///     .map(Record::parse)
+    ///     .collect();
+    /// staging.stage_all(&records?, Durability::Power)?; // one sync
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stage_all(&self, records: &[Record], durability: Durability) -> Result<(), Error> {
+        // What does not fit into one entry goes into several, so that memory is bounded.
+        let most = usize::try_from(self.shared.limits.records).unwrap_or(usize::MAX);
+        for records in records.chunks(most) {
+            match durability {
+                Durability::Power => self.shared.stage_for_power(records)?,
+                Durability::Process => self.shared.stage_for_process(records)?,
+            }
         }
+        Ok(())
     }
 
     /// Seals what is open, so that it can be consolidated at once.
@@ -163,28 +207,36 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stage_for_power(&self, record: &Record) -> Result<(), Error> {
+    fn stage_for_power(&self, records: &[Record]) -> Result<(), Error> {
         let mut state = self.lock();
-        self.add(&mut state, record)?;
+        self.add(&mut state, records)?;
         let commit = Arc::clone(&state.next);
-        loop {
-            if let Some(outcome) = commit.outcome() {
-                return outcome;
-            }
-            // Somebody has taken it to the disk, or is still busy with the one before: the time in
-            // which the records of the next one gather.
-            if state.is_syncing || !Arc::ptr_eq(&commit, &state.next) {
-                state = commit.wait(state);
-            } else {
+        if commit.lead() {
+            // The time of the sync before this one is that in which its records gather.
+            state = self.until_free(state);
+            // Whoever sealed the entry meanwhile took them to the disk.
+            if Arc::ptr_eq(&commit, &state.next) {
                 state = self.sync(state);
                 state = self.seal_if_full(state);
             }
         }
+        drop(state);
+        commit.outcome()
     }
 
-    fn stage_for_process(&self, record: &Record) -> Result<(), Error> {
+    /// Waits until nobody is syncing.
+    fn until_free<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while let Some(running) = state.running.clone() {
+            drop(state);
+            running.until_over();
+            state = self.lock();
+        }
+        state
+    }
+
+    fn stage_for_process(&self, records: &[Record]) -> Result<(), Error> {
         let mut state = self.lock();
-        self.add(&mut state, record)?;
+        self.add(&mut state, records)?;
         let Some(entry) = &mut state.entry else {
             return Ok(());
         };
@@ -200,16 +252,39 @@ impl Shared {
         Ok(())
     }
 
-    /// Adds a record to the open entry, or to a new one.
-    fn add(&self, state: &mut State, record: &Record) -> Result<(), Error> {
+    /// Adds records to the open entry, or to a new one.
+    fn add(&self, state: &mut State, records: &[Record]) -> Result<(), Error> {
         if state.entry.is_none() {
+            self.check_reserve(state)?;
             state.entry = Some(OpenEntry::create(&*self.disk, &self.dir)?);
             self.keeper.notify_all();
         }
         if let Some(entry) = &mut state.entry {
-            entry.add(record);
+            for record in records {
+                entry.add(record);
+            }
         }
         Ok(())
+    }
+
+    /// Nothing is staged while the deliverer needs the reserve; it is laid by again as soon as there
+    /// is room for it.
+    fn check_reserve(&self, state: &mut State) -> Result<(), Error> {
+        if self.has_reserve() {
+            return Ok(());
+        }
+        let is_soon = |since: Instant| since.elapsed() < RESERVE_PAUSE;
+        if state.full_since.is_some_and(is_soon) {
+            let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            return Err(Error::new("stage in", &self.dir, full));
+        }
+        let laid_by = self.reserve.lay_by(&*self.disk, self.limits.reserve);
+        state.full_since = laid_by.is_err().then(Instant::now);
+        laid_by
+    }
+
+    fn has_reserve(&self) -> bool {
+        self.limits.reserve == 0 || self.reserve.is_there()
     }
 
     /// Puts everything that was added so far on the disk, and tells those who wait for it.
@@ -225,7 +300,7 @@ impl Shared {
         let is_named = std::mem::replace(&mut entry.is_named, true);
         let commit = std::mem::take(&mut state.next);
         state.unsynced = None;
-        state.is_syncing = true;
+        state.running = Some(Arc::clone(&commit));
         drop(state);
         let mut synced = self
             .disk
@@ -238,7 +313,7 @@ impl Shared {
                 .map_err(|error| Error::new("sync", &self.dir, error));
         }
         let mut state = self.lock();
-        state.is_syncing = false;
+        state.running = None;
         let is_same = state
             .entry
             .as_ref()
@@ -249,11 +324,13 @@ impl Shared {
             // What the disk has of this file is unknown from here on.
             state.abandon(error);
         }
+        drop(state);
         commit.settle(synced);
-        // One of those who came meanwhile syncs next.
-        state.next.wake_one();
-        self.keeper.notify_all();
-        state
+        if self.has_reserve() {
+            return self.lock();
+        }
+        // The disk is full: what room is left is for the deliverer.
+        self.seal_and_warn(self.lock())
     }
 
     fn seal_if_full<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
@@ -280,10 +357,7 @@ impl Shared {
         &'a self,
         mut state: MutexGuard<'a, State>,
     ) -> (MutexGuard<'a, State>, Result<(), Error>) {
-        while state.is_syncing {
-            let next = Arc::clone(&state.next);
-            state = next.wait(state);
-        }
+        state = self.until_free(state);
         let Some(entry) = state.entry.take() else {
             return (state, Ok(()));
         };
@@ -292,9 +366,8 @@ impl Shared {
         // Others may begin a new entry meanwhile.
         drop(state);
         let sealed = entry.seal(&*self.disk, &self.dir);
-        let state = self.lock();
         commit.settle(sealed.clone());
-        (state, sealed)
+        (self.lock(), sealed)
     }
 
     /// Syncs what was staged for the process's end, and seals what has grown old.
@@ -309,7 +382,7 @@ impl Shared {
                 state = self.seal_and_warn(state);
                 continue;
             }
-            if sync_at.is_some_and(|at| at <= now) && !state.is_syncing {
+            if sync_at.is_some_and(|at| at <= now) && state.running.is_none() {
                 state = self.sync(state);
                 continue;
             }

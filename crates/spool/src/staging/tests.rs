@@ -6,14 +6,17 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
+use crate::data_dir::DataDir;
 use crate::entry::{Kind, Name};
 use crate::line::{self, Line};
+use crate::recover::seal_abandoned;
 
 /// Never by age.
 const SLOW: Limits = Limits {
     records: 64 * 1024,
     bytes: 16 << 20,
     age: Duration::from_secs(3600),
+    reserve: 0,
 };
 
 /// Counts what is done to a real disk, and fails when told to.
@@ -43,12 +46,18 @@ impl Disk for Watched {
         RealDisk.create(path)
     }
 
-    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+    fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
         if let Err(error) = self.room() {
             // As a disk does that has a little room left.
-            RealDisk.append(file, &bytes[..bytes.len() / 2])?;
+            let half = bytes.trim_ascii_end().len() / 2;
+            RealDisk.write_at(file, at, &bytes[..half])?;
             return Err(error);
         }
+        RealDisk.write_at(file, at, bytes)
+    }
+
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+        self.room()?;
         RealDisk.append(file, bytes)
     }
 
@@ -194,6 +203,31 @@ fn producers_share_syncs_and_each_record_is_there_once() {
 }
 
 #[test]
+fn many_records_share_one_sync_and_fill_as_many_entries_as_they_need() {
+    let all: Vec<_> = (0..25).map(record).collect();
+    for durability in [Durability::Power, Durability::Process] {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(Watched::default());
+        let limits = Limits {
+            records: 10,
+            ..SLOW
+        };
+        let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), limits).unwrap();
+        staging.stage_all(&[], durability).unwrap();
+        assert_eq!(entries(dir.path()).len(), 0);
+        staging.stage_all(&all[..5], durability).unwrap();
+        assert_eq!(records(dir.path()).len(), 5);
+        if durability == Durability::Power {
+            assert_eq!(disk.syncs.load(Ordering::SeqCst), 1);
+        }
+        staging.stage_all(&all[5..], durability).unwrap();
+        let texts: Vec<_> = all.iter().map(|record| record.json().to_owned()).collect();
+        assert_eq!(records(dir.path()), texts);
+        assert!(entries(dir.path()).len() > 1);
+    }
+}
+
+#[test]
 fn an_entry_is_sealed_when_it_is_full_or_old() {
     let by_records = Limits { records: 3, ..SLOW };
     let by_bytes = Limits { bytes: 500, ..SLOW };
@@ -281,4 +315,144 @@ fn nobody_else_can_lock_an_entry_that_is_being_written() {
     let file = open();
     staging.close().unwrap();
     assert!(tenure::file::try_lock(&file).unwrap());
+}
+
+#[test]
+fn a_file_grows_ahead_of_its_lines_and_none_of_that_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::new(dir.path());
+    data.make(&RealDisk).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let staging = Staging::open_on(Arc::new(RealDisk), elsewhere.path(), SLOW).unwrap();
+    staging.stage(&record(1), Durability::Power).unwrap();
+    let name = *entries(elsewhere.path()).keys().next().unwrap();
+    let bytes = std::fs::read(name.path_in(elsewhere.path())).unwrap();
+    assert!(bytes.ends_with(b" "), "there is room ahead");
+    staging.close().unwrap();
+    let sealed = records(elsewhere.path());
+    // The same entry, as a writer leaves it that is killed; then in the middle of a record, too.
+    for torn in ["", "{\"n\":2,"] {
+        let mut bytes = bytes.clone();
+        let end = bytes.trim_ascii_end().len() + 1;
+        bytes[end..end + torn.len()].copy_from_slice(torn.as_bytes());
+        std::fs::write(name.path_in(&data.staging), bytes).unwrap();
+        assert!(seal_abandoned(&RealDisk, &data, name).unwrap());
+        assert_eq!(records(&data.staging), sealed);
+        let aside = data.failed.join(format!("{}.torn", name.id));
+        assert_eq!(std::fs::read_to_string(aside).unwrap_or_default(), torn);
+    }
+}
+
+/// A consolidator that looks at every new file before its writer has locked it.
+#[derive(Debug, Default)]
+struct Hasty {
+    files: AtomicUsize,
+}
+
+impl Disk for Hasty {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.make_dir(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        let file = RealDisk.create(path)?;
+        if self.files.fetch_add(1, Ordering::SeqCst) < 2 {
+            RealDisk.remove(path)?;
+        }
+        Ok(file)
+    }
+
+    fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+        RealDisk.write_at(file, at, bytes)
+    }
+
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+        RealDisk.append(file, bytes)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        RealDisk.sync(file)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+
+    fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
+        RealDisk.truncate(file, length)
+    }
+}
+
+#[test]
+fn nothing_is_written_to_a_file_that_was_removed_before_it_was_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    let staging = Staging::open_on(Arc::new(Hasty::default()), dir.path(), SLOW).unwrap();
+    let record = record(1);
+    staging.stage(&record, Durability::Power).unwrap();
+    staging.close().unwrap();
+    let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(names.len(), 1);
+    let text = std::fs::read_to_string(names[0].as_ref().unwrap().path()).unwrap();
+    assert!(text.contains(&record.id().to_string()));
+}
+
+#[test]
+fn a_full_disk_is_not_filled_with_halves() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Arc::new(Watched::default());
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), SLOW).unwrap();
+    staging.stage(&record(1), Durability::Power).unwrap();
+    disk.full.store(true, Ordering::SeqCst);
+    for durability in [Durability::Power, Durability::Process] {
+        for _ in 0..10 {
+            let error = staging.stage(&record(1), durability).unwrap_err();
+            assert!(error.is_full(), "{error}");
+        }
+    }
+    let files: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(files.len(), 1, "the one with a good record");
+    let text = std::fs::read_to_string(files[0].as_ref().unwrap().path()).unwrap();
+    assert_eq!(
+        text.trim_end().lines().count(),
+        2,
+        "its head and that record"
+    );
+    assert!(text.ends_with('\n'), "and no half of another");
+    disk.full.store(false, Ordering::SeqCst);
+    staging.stage(&record(1), Durability::Power).unwrap();
+}
+
+#[test]
+fn nothing_is_staged_without_the_reserve_and_staging_resumes_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        reserve: 64 * 1024,
+        ..SLOW
+    };
+    let disk = Arc::new(Watched::default());
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), limits).unwrap();
+    let reserve = dir.path().join(".reserve");
+    assert_eq!(reserve.metadata().unwrap().len(), 64 * 1024);
+    staging.stage(&record(1), Durability::Power).unwrap();
+    // A deliverer needs the room.
+    disk.full.store(true, Ordering::SeqCst);
+    std::fs::remove_file(&reserve).unwrap();
+    for _ in 0..2 {
+        staging.stage(&record(1), Durability::Power).unwrap_err();
+    }
+    disk.full.store(false, Ordering::SeqCst);
+    // It was tried a moment ago, in vain.
+    let error = staging.stage(&record(1), Durability::Power).unwrap_err();
+    assert!(error.is_full(), "{error}");
+    staging.shared.lock().full_since = None;
+    staging.stage(&record(1), Durability::Power).unwrap();
+    assert!(reserve.exists());
 }

@@ -6,6 +6,6 @@ mod unix;
 mod windows;
 
 #[cfg(unix)]
-pub(crate) use unix::{create, make_dir, sync_dir};
+pub(crate) use unix::{create, make_dir, sync_dir, write_at};
 #[cfg(windows)]
-pub(crate) use windows::{create, make_dir, sync_dir};
+pub(crate) use windows::{create, make_dir, sync_dir, write_at};

@@ -150,6 +150,7 @@ fn what_was_acknowledged_is_there_whatever_act_staging_crashes_at() {
                 let limits = Limits {
                     records: 4,
                     age: Duration::from_secs(3600),
+                    reserve: 0,
                     ..Limits::default()
                 };
                 let staging = place.data().staging;

@@ -96,6 +96,31 @@ impl CrashingDisk {
         Err(crashed())
     }
 
+    /// Writes bytes, or half of them if it is the last act.
+    fn write(
+        &self,
+        file: &File,
+        bytes: &[u8],
+        write: impl FnOnce(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.act(|state| {
+            let id = id_of(file)?;
+            let path = state.paths.entry(id).or_insert_with(|| path_of(file));
+            let before = fs::read(path)?;
+            state
+                .undo
+                .push((Unsynced::Content(id), Undo::Content(id, before)));
+            // Of the text, not of the room behind it.
+            let text = bytes.trim_ascii_end().len();
+            let length = if self.is_last(state) {
+                text / 2
+            } else {
+                bytes.len()
+            };
+            write(&bytes[..length])
+        })
+    }
+
     /// Keeps a copy of what is about to go.
     fn bury(&self, state: &mut State, path: &Path) -> io::Result<()> {
         state.buried += 1;
@@ -160,21 +185,12 @@ impl Disk for CrashingDisk {
         })
     }
 
+    fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write(file, bytes, |bytes| RealDisk.write_at(file, at, bytes))
+    }
+
     fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
-        self.act(|state| {
-            let id = id_of(file)?;
-            let path = state.paths.entry(id).or_insert_with(|| path_of(file));
-            let before = fs::read(path)?;
-            state
-                .undo
-                .push((Unsynced::Content(id), Undo::Content(id, before)));
-            let length = if self.is_last(state) {
-                bytes.len() / 2
-            } else {
-                bytes.len()
-            };
-            RealDisk.append(file, &bytes[..length])
-        })
+        self.write(file, bytes, |bytes| RealDisk.append(file, bytes))
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {

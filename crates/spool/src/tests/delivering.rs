@@ -32,7 +32,7 @@ fn filled(records: usize) -> (Place, Vec<Uuid>) {
 }
 
 fn spool(place: &Place) -> SpoolManager {
-    SpoolManager::open(place.path()).unwrap()
+    SpoolManager::of(place.path())
 }
 
 fn later(after: Option<u64>) -> Answer {

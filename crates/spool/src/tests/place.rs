@@ -80,7 +80,7 @@ impl Place {
     /// How often each record is in a batch that waits, or was delivered.
     pub(super) fn batched(&self) -> BTreeMap<Uuid, usize> {
         let mut counts = self.receiver.billed();
-        let spool = SpoolManager::open(self.path()).unwrap();
+        let spool = SpoolManager::of(self.path());
         for name in spool.pending(None, usize::MAX).unwrap() {
             let batch = spool.load(&name).unwrap();
             for record in batch.records() {
@@ -97,7 +97,7 @@ impl Place {
     }
 
     pub(super) fn deliver(&self, disk: &Arc<dyn Disk>) -> Result<Delivered, Error> {
-        let store = SpoolManager::open_on(Arc::clone(disk), self.path())?;
+        let store = SpoolManager::on(Arc::clone(disk), self.path());
         let options = DeliveryOptions::default();
         deliver(
             &store,
@@ -117,6 +117,7 @@ pub(super) fn names(dir: &Path) -> Vec<String> {
     let files = fs::read_dir(dir).unwrap().map(Result::unwrap);
     let mut names: Vec<_> = files
         .map(|file| file.file_name().into_string().unwrap())
+        .filter(|name| name != ".reserve")
         .collect();
     names.sort();
     names

@@ -11,11 +11,7 @@ use crate::manager::{Event, Index, Outcome, SentSums};
 impl Audit<'_> {
     /// The batches that are there as files. Those in `archive/` are accounted for by the book.
     pub(super) fn read_batches(&mut self) -> Result<(), Error> {
-        let index = if self.data.sent.exists() {
-            Index::read(self.data)?
-        } else {
-            Index::default()
-        };
+        let index = Index::read(self.data)?;
         for dir in [&self.data.spool, &self.data.failed, &self.data.archive] {
             for name in self.files(dir)? {
                 if !batch::is_name(&name) {
@@ -66,9 +62,6 @@ impl Audit<'_> {
 
     /// The book of what became of the batches.
     pub(super) fn read_sent(&mut self) -> Result<(), Error> {
-        if !self.data.sent.exists() {
-            return Ok(());
-        }
         let mut sums = SentSums::default();
         let mut problems = Vec::new();
         let mut is_all = false;

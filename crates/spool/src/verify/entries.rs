@@ -22,9 +22,6 @@ use crate::time::Moment;
 impl Audit<'_> {
     /// The book of what was taken.
     pub(super) fn read_taken(&mut self) -> Result<(), Error> {
-        if !self.data.usage.exists() {
-            return Ok(());
-        }
         let mut sums = Sums::default();
         let mut seen = HashSet::new();
         let mut problems = Vec::new();

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use crate::data_dir::DataDir;
 use crate::delivery::{DeliveryLock, Progress, RunError, Watch};
 use crate::error::Error;
+use crate::manager::for_each_file;
 use crate::staging_lock::{LockError, StagingLock};
 use coverage::Coverage;
 
@@ -90,7 +91,7 @@ pub fn verify(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
         coverage: Coverage::default(),
     };
     // While both locks are held nothing moves.
-    let delivery = audit.wait_for(|| match DeliveryLock::acquire(data) {
+    let delivery = audit.wait_for(|| match DeliveryLock::acquire_existing(&data_dir) {
         Err(RunError::Busy { pid }) => Err(Busy { pid }),
         taken => Ok(taken.ok()),
     });
@@ -174,21 +175,8 @@ impl Audit<'_> {
 
     /// The files of a directory, by name. One that is not there has none.
     fn files(&self, dir: &Path) -> Result<Vec<String>, Error> {
-        if !dir.exists() {
-            return Ok(Vec::new());
-        }
-        let failed = |error| Error::new("list", dir, error);
         let mut names = Vec::new();
-        for file in fs::read_dir(dir).map_err(failed)? {
-            let file = file.map_err(failed)?;
-            let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
-            names.extend(
-                file.file_name()
-                    .to_str()
-                    .filter(|_| is_file)
-                    .map(str::to_owned),
-            );
-        }
+        for_each_file(dir, |name| names.push(name.to_owned()))?;
         names.sort_unstable();
         Ok(names)
     }
