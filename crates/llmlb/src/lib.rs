@@ -8,6 +8,7 @@ mod app;
 mod balance;
 pub mod cli;
 mod config;
+mod data_dir;
 mod demo;
 mod forward;
 mod health;

@@ -231,7 +231,7 @@ impl Fold<'_> {
                     continue;
                 }
                 Seen::Other => {
-                    reader.set_aside(number, &record)?;
+                    reader.set_aside(number, &record);
                     continue;
                 }
             }
@@ -245,7 +245,7 @@ impl Fold<'_> {
                 self.write_batch(snapshot)?;
             }
         }
-        (taken.lines, taken.aside) = reader.account();
+        (taken.lines, taken.aside) = reader.account()?;
         Ok(taken)
     }
 

@@ -12,7 +12,7 @@ use crate::entry::{Kind, Name};
 use crate::error::Error;
 use crate::line::{self, Line};
 use crate::lines::Lines;
-use crate::quarantine::{move_aside, set_aside};
+use crate::quarantine::{Pile, move_aside, set_aside};
 use crate::record::{self, Record};
 
 /// Reads an entry.
@@ -26,6 +26,8 @@ pub(crate) struct EntryReader<'a> {
     highest: u64,
     /// Which lines no good record came of: the first and the last of each range.
     aside: Vec<[u64; 2]>,
+    /// Those lines.
+    pile: Pile,
 }
 
 enum Source {
@@ -64,6 +66,7 @@ impl<'a> EntryReader<'a> {
             source,
             highest: 0,
             aside: Vec::new(),
+            pile: Pile::new(format!("{name}.lines")),
         }))
     }
 
@@ -88,6 +91,12 @@ impl<'a> EntryReader<'a> {
                 return Ok(None);
             };
             *place += 1;
+            if *place == 1 && !is_head(text) {
+                let why = "it is not an entry, although it is called one; to stage lines of JSON, \
+                           use `llmlb usage stage` or `Staging`";
+                move_aside(self.disk, &self.path, &self.data.failed, self.name, why)?;
+                return Ok(None);
+            }
             let why = match line::read(text.strip_suffix(b"\n").unwrap_or(text)) {
                 Ok(Line::Record { number, .. }) if number <= self.highest => "it is out of order",
                 Ok(Line::Record { number, record }) => {
@@ -105,8 +114,7 @@ impl<'a> EntryReader<'a> {
                 }
                 Err(why) => why,
             };
-            let aside = format!("{}-line-{place:08}", self.name);
-            set_aside(self.disk, &self.data.failed, &aside, text, why)?;
+            self.pile.add(*place, text, why);
         }
     }
 
@@ -139,12 +147,14 @@ impl<'a> EntryReader<'a> {
     }
 
     /// Sets a record aside that was good in itself: another one has its id.
-    pub(crate) fn set_aside(&mut self, number: u64, record: &Record) -> Result<(), Error> {
+    pub(crate) fn set_aside(&mut self, number: u64, record: &Record) {
         self.aside.push([number, number]);
-        let name = format!("{}-record-{number:08}", self.name);
         let why = format!("another record has its id {}", record.id());
-        let json = record.json().as_bytes();
-        set_aside(self.disk, &self.data.failed, &name, json, &why)
+        let place = match self.source {
+            Source::Single(_) => 1,
+            Source::Lines { place, .. } => place,
+        };
+        self.pile.add(place, record.json().as_bytes(), &why);
     }
 
     /// No good record has these numbers.
@@ -155,8 +165,15 @@ impl<'a> EntryReader<'a> {
         }
     }
 
-    /// How many lines the entry has, and which of them no good record came of.
-    pub(crate) fn account(self) -> (u64, Vec<[u64; 2]>) {
-        (self.highest, self.aside)
+    /// How many lines the entry has, and which of them no good record came of; those are set aside.
+    pub(crate) fn account(self) -> Result<(u64, Vec<[u64; 2]>), Error> {
+        self.pile.set_aside(self.disk, &self.data.failed)?;
+        Ok((self.highest, self.aside))
     }
+}
+
+/// Whether a line is the first of an entry, of whatever version.
+fn is_head(text: &[u8]) -> bool {
+    let line = text.strip_suffix(b"\n").unwrap_or(text);
+    matches!(line::read(line), Ok(Line::Entry { .. }))
 }

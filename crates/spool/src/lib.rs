@@ -13,6 +13,8 @@ mod disk;
 mod entry;
 mod entry_reader;
 mod error;
+#[cfg(feature = "http")]
+mod http;
 mod line;
 mod lines;
 mod manager;
@@ -39,6 +41,8 @@ pub use delivery::{
     Answer, Delivered, DeliveryLock, DeliveryOptions, Progress, RunError, Sink, Watch,
 };
 pub use error::Error;
+#[cfg(feature = "http")]
+pub use http::{Http, HttpError, HttpOptions, Token};
 pub use manager::{BatchStore, Failed, Pause, SpoolManager, State, Waiting};
 pub use record::{BadRecord, Record};
 pub use run::{Destination, Run, run};

@@ -24,14 +24,15 @@ pub(crate) fn set_aside(
     bytes: &[u8],
     reason: &str,
 ) -> Result<(), Error> {
-    let path = failed.join(name);
-    if path.exists() {
+    let is_same = |path: &Path| std::fs::read(path).is_ok_and(|found| found == bytes);
+    let (name, is_there) = free_name(failed, name, is_same);
+    if is_there {
         return Ok(());
     }
     // The reason first: what is there has one.
     let checksum = format!("{:08x}", crc32fast::hash(bytes));
-    Reason::new(name, reason, Some(checksum)).write(disk, failed)?;
-    place(disk, failed, name, bytes)?;
+    Reason::new(&name, reason, Some(checksum)).write(disk, failed)?;
+    place(disk, failed, &name, bytes)?;
     disk.sync_dir(failed)
         .map_err(|error| Error::new("sync", failed, error))
 }
@@ -44,11 +45,74 @@ pub(crate) fn move_aside(
     name: &str,
     reason: &str,
 ) -> Result<(), Error> {
-    Reason::new(name, reason, None).write(disk, failed)?;
+    let (name, _) = free_name(failed, name, |_| false);
+    Reason::new(&name, reason, None).write(disk, failed)?;
     disk.rename(path, &failed.join(name))
         .map_err(|error| Error::new("set aside", path, error))?;
     disk.sync_dir(failed)
         .map_err(|error| Error::new("sync", failed, error))
+}
+
+/// A name that nothing has, or (`true`) that the same thing has: what is there is never replaced.
+fn free_name(failed: &Path, name: &str, is_same: impl Fn(&Path) -> bool) -> (String, bool) {
+    let mut free = name.to_owned();
+    for number in 1.. {
+        let path = failed.join(&free);
+        if path.symlink_metadata().is_err() {
+            break;
+        }
+        if is_same(&path) {
+            return (free, true);
+        }
+        free = format!("{name}.{number}");
+    }
+    (free, false)
+}
+
+/// Lines that are set aside together, in one file.
+#[derive(Debug)]
+pub(crate) struct Pile {
+    name: String,
+    bytes: Vec<u8>,
+    reasons: Vec<String>,
+    count: u64,
+}
+
+/// How many reasons are written down.
+const MOST_REASONS: usize = 20;
+
+impl Pile {
+    pub(crate) fn new(name: String) -> Self {
+        Self {
+            name,
+            bytes: Vec::new(),
+            reasons: Vec::new(),
+            count: 0,
+        }
+    }
+
+    pub(crate) fn add(&mut self, line: u64, bytes: &[u8], why: &str) {
+        self.bytes.extend(bytes);
+        if !bytes.ends_with(b"\n") {
+            self.bytes.push(b'\n');
+        }
+        if self.reasons.len() < MOST_REASONS {
+            self.reasons.push(format!("line {line}: {why}"));
+        }
+        self.count += 1;
+    }
+
+    /// Doing it again changes nothing.
+    pub(crate) fn set_aside(self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        let mut why = self.reasons.join("; ");
+        if self.count > MOST_REASONS as u64 {
+            why = format!("{why}; and so on, {} lines in all", self.count);
+        }
+        set_aside(disk, failed, &self.name, &self.bytes, &why)
+    }
 }
 
 /// Why something is in `failed/`: `{name}.reason.json` beside it.

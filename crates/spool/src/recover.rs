@@ -1,7 +1,7 @@
 //! Entries whose writer is gone: what is whole is kept and sealed, the rest is set aside.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _, Seek as _};
 use std::path::Path;
 
 use crate::data_dir::DataDir;
@@ -9,7 +9,8 @@ use crate::disk::Disk;
 use crate::entry::{Kind, Name};
 use crate::error::Error;
 use crate::line::{self, Line};
-use crate::quarantine::set_aside;
+use crate::lines::Lines;
+use crate::quarantine::{move_aside, set_aside};
 
 /// Seals an open entry, unless somebody still writes it. `true`: it is sealed now, or gone because
 /// there was nothing in it.
@@ -20,6 +21,11 @@ pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Res
         Ok(file) => file,
         // Sealed by its writer just now.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        // Not ours, or not ours to write: it must not hold up the others.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            tracing::warn!(path = %path.display(), %error, "an entry that cannot be recovered");
+            return Ok(false);
+        }
         Err(error) => return Err(failed(error)),
     };
     if !tenure::file::try_lock(&file).map_err(failed)? {
@@ -29,21 +35,27 @@ pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Res
     if !path.exists() {
         return Ok(true);
     }
-    let bytes = std::fs::read(&path).map_err(failed)?;
-    let good = Good::of(&bytes);
-    if good.length < bytes.len() {
-        let tail = without_room(&bytes[good.length..]);
-        if !tail.is_empty() {
-            let name = format!("{}.torn", name.id);
-            let why = "the end of an entry whose writer was interrupted";
-            set_aside(disk, &data.failed, &name, tail, why)?;
-        }
-        disk.truncate(&file, good.length as u64).map_err(failed)?;
-    }
+    let good = Good::of(&file).map_err(failed)?;
+    let why = "the end of an entry whose writer was interrupted";
     if good.records == 0 {
-        disk.remove(&path).map_err(failed)?;
+        // Nothing was staged in it. What is in it all the same is kept as it is.
+        if good.is_blank {
+            disk.remove(&path).map_err(failed)?;
+        } else {
+            let name = format!("{}.torn", name.id);
+            move_aside(disk, &path, &data.failed, &name, why)?;
+        }
         sync(disk, &data.staging)?;
         return Ok(true);
+    }
+    if good.length < good.end {
+        let tail = read_from(&file, good.length).map_err(failed)?;
+        let tail = without_room(&tail);
+        if !tail.is_empty() {
+            let name = format!("{}.torn", name.id);
+            set_aside(disk, &data.failed, &name, tail, why)?;
+        }
+        disk.truncate(&file, good.length).map_err(failed)?;
     }
     if !good.is_sealed {
         let mut seal = Vec::new();
@@ -72,39 +84,51 @@ fn without_room(tail: &[u8]) -> &[u8] {
     &tail[..end.map_or(0, |last| last + 1)]
 }
 
+fn read_from(mut file: &File, start: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(io::SeekFrom::Start(start))?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// How much of an entry is whole.
+#[derive(Default)]
 struct Good {
     /// To the end of the last good line.
-    length: usize,
+    length: u64,
+    /// The length of the file.
+    end: u64,
     records: u64,
     last_number: u64,
     is_sealed: bool,
+    /// There is nothing in it but what every entry begins with, and room.
+    is_blank: bool,
 }
 
 impl Good {
-    fn of(bytes: &[u8]) -> Self {
+    fn of(file: &File) -> io::Result<Self> {
         let mut good = Self {
-            length: 0,
-            records: 0,
-            last_number: 0,
-            is_sealed: false,
+            is_blank: true,
+            ..Self::default()
         };
-        let mut end = 0;
-        for text in bytes.split_inclusive(|byte| *byte == b'\n') {
-            end += text.len();
-            let Some(Ok(line)) = text.strip_suffix(b"\n").map(line::read) else {
-                continue;
-            };
-            good.length = end;
+        let mut lines = Lines::new(file);
+        while let Some(text) = lines.next()? {
+            let line = text.strip_suffix(b"\n").map(line::read);
             match line {
-                Line::Record { number, .. } => {
+                Some(Ok(Line::Record { number, .. })) => {
                     good.records += 1;
                     good.last_number = number;
                 }
-                Line::Sealed { .. } => good.is_sealed = true,
-                Line::Entry { .. } => {}
+                Some(Ok(Line::Sealed { .. })) => good.is_sealed = true,
+                Some(Ok(Line::Entry { .. })) => {}
+                _ => {
+                    good.is_blank &= without_room(text).is_empty();
+                    continue;
+                }
             }
+            good.length = lines.end;
         }
-        good
+        good.end = lines.end;
+        Ok(good)
     }
 }

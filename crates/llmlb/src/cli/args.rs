@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser, Subcommand};
 
+use super::usage::Usage;
+
 const EXAMPLES: &str = "\
 Examples:
   llmlb serve --demo                               try it: nothing else is needed
@@ -12,6 +14,7 @@ Examples:
   llmlb serve --backend http://10.0.0.5:8000 --backend http://10.0.0.6:8000
   llmlb status                                     which servers run, and how they are
   llmlb stop -p 32768                              let its requests end, then stop it
+  llmlb usage deliver --to URL                     send usage records, each exactly once
 
 Settings: llmlb.toml in the current directory, then LLMLB_* in the environment, then flags.
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not running (status -p).";
@@ -43,6 +46,8 @@ pub(super) enum Verb {
     Status(Status),
     /// Check the configuration without starting anything
     Check(Check),
+    /// Stage usage records, deliver them, and check the books
+    Usage(Usage),
     /// Print a completion script for a shell
     Completions {
         /// bash, elvish, fish, powershell or zsh

@@ -5,6 +5,7 @@ use crate::config::{self, Config, Flags, Problems};
 use super::args::Check;
 use super::exit::{self, Failure};
 use super::output;
+use super::table::aligned;
 
 pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
     let flags = Flags {
@@ -70,25 +71,6 @@ fn backends(config: &Config) -> String {
         ]
     });
     format!("backends:\n{}", aligned(&rows.collect::<Vec<_>>()))
-}
-
-/// Columns, two spaces apart.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row: &Vec<String>| row.get(column));
-        cells
-            .map(|cell: &String| cell.chars().count())
-            .max()
-            .unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths);
-        let cells = cells.map(|(cell, width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -161,13 +143,5 @@ mod tests {
             let short = arg.get_short().map(|short| format!("-{short}"));
             assert_eq!(short.as_deref(), flag.short, "{}", flag.long);
         }
-    }
-
-    #[test]
-    fn columns_line_up() {
-        let rows = [["a", "bbb", ""], ["ccc", "d", "e"]];
-        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
-        assert_eq!(aligned(&rows), "a    bbb\nccc  d    e");
-        assert_eq!(aligned(&[]), "");
     }
 }

@@ -33,6 +33,11 @@ impl Failure {
         self
     }
 
+    /// Without the hints.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     pub(super) fn print(&self) {
         output::say(&self.message);
         for hint in &self.hints {

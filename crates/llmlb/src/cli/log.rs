@@ -17,6 +17,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::progress;
+
 /// How many lines may wait for a reader of stderr that is slow.
 const MOST_WAITING: usize = 4096;
 /// How long the end of the program waits for it.
@@ -48,6 +50,7 @@ pub(super) fn install(verbose: bool, quiet: bool) -> Log {
     // What the HTTP library has to say is for its own developers.
     let ours = Targets::new()
         .with_target("llmlb", level)
+        .with_target("spool", level)
         .with_target("tenure", level);
     let _ = tracing_subscriber::registry()
         .with(printer.with_filter(ours))
@@ -78,6 +81,7 @@ impl Lines {
         // It ends with the process: it may be stuck in a write for ever.
         thread::spawn(move || {
             for line in lines {
+                progress::clear();
                 let _ = io::stderr().write_all(&line);
                 let (count, changed) = &*written;
                 *count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;

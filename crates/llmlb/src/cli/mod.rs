@@ -5,13 +5,17 @@ mod ask;
 mod check;
 mod completions;
 mod exit;
+mod interrupt;
 mod log;
 mod neighbour;
 mod output;
+mod progress;
 mod serve;
 mod status;
 mod stop;
+mod table;
 mod time;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -39,6 +43,7 @@ pub fn run() -> ExitCode {
         Verb::Stop(stop) => stop::stop(&stop, args.quiet),
         Verb::Status(status) => status::status(&status),
         Verb::Check(check) => check::check(&check, args.quiet),
+        Verb::Usage(usage) => usage::usage(&usage, args.quiet),
         Verb::Completions { shell } => completions::completions(shell),
     };
     // What was reported comes before what is said at the end.

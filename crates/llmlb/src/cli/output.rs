@@ -4,9 +4,11 @@
 use std::io::{self, Write};
 
 use super::exit::{self, Failure};
+use super::progress;
 
 /// Data for a person or a pipe.
 pub(super) fn data(text: &str) -> Result<(), Failure> {
+    progress::clear();
     match io::stdout().write_all(format!("{text}\n").as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(exit::FAILED, format!("cannot print: {error}")))
@@ -17,6 +19,7 @@ pub(super) fn data(text: &str) -> Result<(), Failure> {
 
 /// Something a person should know.
 pub(super) fn say(text: &str) {
+    progress::clear();
     let _ = writeln!(io::stderr(), "llmlb: {text}");
 }
 

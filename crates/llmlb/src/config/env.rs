@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::origin::Origin;
 use super::problems::Gathered;
+use super::secret::Secret;
 use super::settings;
 use super::suggest::did_you_mean;
 
@@ -14,6 +15,40 @@ const PREFIX: &str = "LLMLB_";
 /// Where the port locks lie, if not in the usual place.
 pub(crate) fn lock_dir() -> Option<PathBuf> {
     set(settings::LOCK_DIR).map(PathBuf::from)
+}
+
+/// Where usage data lies, if not in the usual place.
+pub(crate) fn data_dir() -> Option<PathBuf> {
+    set(settings::DATA_DIR).map(PathBuf::from)
+}
+
+/// Where usage is delivered to. There may be a key in it.
+pub(crate) fn usage_url() -> Option<Result<Secret, &'static str>> {
+    secret(settings::USAGE_URL)
+}
+
+/// The bearer token of that receiver.
+pub(crate) fn usage_token() -> Option<Result<Secret, &'static str>> {
+    secret(settings::USAGE_TOKEN)
+}
+
+/// A directory that the system or the user has set, such as `HOME`.
+pub(crate) fn directory(name: &str) -> Option<PathBuf> {
+    // A relative one would be another one in every directory.
+    set(name)
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+}
+
+/// What the system says about itself in the environment, if that is text.
+pub(crate) fn text(name: &str) -> Option<String> {
+    set(name)?.into_string().ok()
+}
+
+/// Fails if the value is not text; the value itself is not told.
+fn secret(name: &'static str) -> Option<Result<Secret, &'static str>> {
+    let text = set(name)?.into_string();
+    Some(text.map(Secret::new).map_err(|_| name))
 }
 
 /// The socket on which systemd wants to hear that the server is ready.

@@ -29,6 +29,7 @@ pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
 pub(crate) use secret::Secret;
 pub(crate) use url::BackendUrl;
+pub(crate) use values::span;
 
 use document::Document;
 use env::Environment;

@@ -46,7 +46,9 @@ pub(super) enum Default {
 pub(super) const CONFIG: &str = "LLMLB_CONFIG";
 pub(super) const BACKENDS: &str = "LLMLB_BACKENDS";
 pub(super) const LOCK_DIR: &str = "LLMLB_LOCK_DIR";
-const DATA_DIR: &str = "LLMLB_DATA_DIR";
+pub(super) const DATA_DIR: &str = "LLMLB_DATA_DIR";
+pub(super) const USAGE_URL: &str = "LLMLB_USAGE_URL";
+pub(super) const USAGE_TOKEN: &str = "LLMLB_USAGE_TOKEN";
 
 pub(super) const CONFIG_FLAG: &str = "--config";
 pub(super) const BACKEND_FLAG: &str = "--backend";
@@ -166,13 +168,24 @@ pub(super) const BACKEND_KEY: Setting = Setting {
 pub(super) const BACKEND: [Setting; 4] = [BACKEND_NAME, BACKEND_URL, BACKEND_MODELS, BACKEND_KEY];
 
 /// Variables that are no setting of the file.
-pub(super) const OTHER_VARIABLES: [(&str, &str); 3] = [
+pub(super) const OTHER_VARIABLES: [(&str, &str); 5] = [
     (CONFIG, "The configuration file; the flag is `--config`."),
     (
         LOCK_DIR,
         "Where the port locks lie, if not in the temporary directory.",
     ),
-    (DATA_DIR, "Reserved for usage data; accepted, not used yet."),
+    (
+        DATA_DIR,
+        "Where usage data lies, if not in the user's data directory; the flag of `usage` is `--data`.",
+    ),
+    (
+        USAGE_URL,
+        "Where `usage deliver` sends records to; its flag is `--to`.",
+    ),
+    (
+        USAGE_TOKEN,
+        "The bearer token of that receiver; or name a file with `--token-file`.",
+    ),
 ];
 
 pub(super) const SECTIONS: [&str; 3] = ["server", "upstream", "backend"];

@@ -20,6 +20,7 @@ pub(super) enum Raw<'a> {
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const DAYS: (&str, u64) = ("d", 86_400_000);
 const DURATION_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
 
 const LARGEST_BODY: u64 = 2 << 30;
@@ -112,6 +113,15 @@ fn duration(raw: Raw<'_>, range: &RangeInclusive<Duration>) -> Result<Duration, 
     }
     let milliseconds =
         counted(text, &DURATION_UNITS).ok_or_else(|| format!("{shown} is not a duration"))?;
+    within(Duration::from_millis(milliseconds), range, &shown)
+}
+
+/// A flag's span of time, which may be one of days.
+pub(crate) fn span(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
+    let shown = quoted(text);
+    let [a, b, c, d] = DURATION_UNITS;
+    let milliseconds = counted(text, &[a, b, c, d, DAYS])
+        .ok_or_else(|| format!("{shown} is not a duration like 500ms, 30s, 5m, 1h or 7d"))?;
     within(Duration::from_millis(milliseconds), range, &shown)
 }
 

@@ -11,12 +11,14 @@ mod unix;
 mod windows;
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{listen, port_owner::port_owner};
+pub(crate) use linux::{data_dir::data_dir, listen, port_owner::port_owner};
 #[cfg(target_os = "macos")]
-pub(crate) use macos::{listen, port_owner::port_owner};
+pub(crate) use macos::{data_dir::data_dir, listen, port_owner::port_owner};
 #[cfg(unix)]
-pub(crate) use unix::{limits, notify, signals};
+pub(crate) use unix::{host::host_name, limits, notify, signals};
 #[cfg(windows)]
-pub(crate) use windows::{limits, listen, notify, port_owner::port_owner, signals};
+pub(crate) use windows::{
+    data_dir::data_dir, host::host_name, limits, listen, notify, port_owner::port_owner, signals,
+};
 
 pub(crate) use owner::PortOwner;

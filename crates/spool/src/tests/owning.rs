@@ -146,7 +146,7 @@ fn a_bad_line_is_set_aside_and_its_neighbours_are_kept() {
     assert_eq!(batched.into_keys().collect::<Vec<_>>(), kept);
     let aside = names(&data.failed);
     assert_eq!(aside.len(), 2, "{aside:?}");
-    assert!(aside[0].ends_with(".jsonl-line-00000003"));
+    assert!(aside[0].ends_with(".jsonl.lines"));
     let reason = fs::read_to_string(data.failed.join(&aside[1])).unwrap();
     assert!(reason.contains("checksum"), "{reason}");
 }
@@ -180,4 +180,46 @@ fn many_threads_consolidate_and_each_record_is_in_one_batch() {
     let batched = place.batched();
     assert!(batched.values().all(|count| *count == 1));
     assert_eq!(batched.into_keys().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_file_that_is_no_entry_is_set_aside_whole_and_never_replaces_another() {
+    let place = Place::new();
+    let data = place.data();
+    let good = place.single();
+    let name = format!("{}.jsonl", uuid::Uuid::now_v7());
+    for round in 0..3 {
+        let text = format!("{{\"round\":{round}}}\n").repeat(1000);
+        fs::write(data.staging.join(&name), text).unwrap();
+        consolidate(place.path(), &Options::default()).unwrap();
+    }
+    let aside = names(&data.failed);
+    assert_eq!(aside.len(), 6, "each with a reason: {aside:?}");
+    assert_eq!(place.batched().get(&good.id()), Some(&1));
+    for (round, name) in aside
+        .iter()
+        .filter(|name| !name.contains("reason"))
+        .enumerate()
+    {
+        let text = fs::read_to_string(data.failed.join(name)).unwrap();
+        assert_eq!(text.lines().count(), 1000);
+        assert!(text.contains(&format!("\"round\":{round}")), "{name}");
+    }
+}
+
+#[test]
+fn the_same_bad_file_dropped_again_with_other_content_is_kept_too() {
+    let place = Place::new();
+    let data = place.data();
+    let name = format!("{}.json", uuid::Uuid::now_v7());
+    for content in ["one", "two", "two"] {
+        fs::write(data.staging.join(&name), content).unwrap();
+        consolidate(place.path(), &Options::default()).unwrap();
+    }
+    let aside = names(&data.failed);
+    let kept: Vec<_> = aside
+        .iter()
+        .filter(|name| !name.contains("reason"))
+        .collect();
+    assert_eq!(kept.len(), 2, "{aside:?}");
 }

@@ -1,4 +1,5 @@
 //! macOS.
 
+pub(super) mod data_dir;
 pub(crate) mod listen;
 pub(super) mod port_owner;

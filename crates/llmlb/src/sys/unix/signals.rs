@@ -33,7 +33,7 @@ impl Signals {
                 _ = self.terminate.recv() => return "SIGTERM",
                 _ = self.interrupt.recv() => return "SIGINT",
                 // A terminal that is closed is no reason to end.
-                _ = self.hangup.recv() => tracing::info!("SIGHUP: the server goes on as it is"),
+                _ = self.hangup.recv() => tracing::info!("SIGHUP: nothing changes"),
             }
         }
     }

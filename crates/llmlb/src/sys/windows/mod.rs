@@ -1,5 +1,7 @@
 //! Windows.
 
+pub(super) mod data_dir;
+pub(super) mod host;
 pub(crate) mod limits;
 pub(crate) mod listen;
 pub(crate) mod notify;

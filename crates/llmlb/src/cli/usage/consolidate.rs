@@ -1,0 +1,60 @@
+//! `llmlb usage consolidate`: what is staged becomes batches.
+
+use spool::LockError;
+
+use super::args::Consolidate;
+use super::place::Place;
+use super::{counted, disk, options};
+use crate::cli::exit::{self, Failure};
+use crate::cli::output;
+
+pub(super) fn consolidate(args: &Consolidate, place: &Place) -> Result<u8, Failure> {
+    let options = options(args.batches.batch_size);
+    let (mut entries, mut records, mut batches) = (0, 0, 0);
+    loop {
+        let done = match spool::consolidate(place.dir(), &options) {
+            Ok(done) => done,
+            Err(LockError::InUse { pid, pod_name, .. }) => {
+                let who = who(pid, pod_name.as_deref());
+                output::data(&format!("skipped: {who} is consolidating it already"))?;
+                return Ok(exit::DONE);
+            }
+            Err(error) => return Err(failed(&error)),
+        };
+        entries += done.entries as u64;
+        records += done.records as u64;
+        batches += done.batches as u64;
+        // A snapshot is bounded: there may be more.
+        if done.entries == 0 {
+            break;
+        }
+    }
+    output::data(&if entries == 0 {
+        "nothing is staged".to_owned()
+    } else {
+        format!(
+            "consolidated {}: {} in {}",
+            counted(entries, "entry"),
+            counted(records, "record"),
+            counted(batches, "batch")
+        )
+    })?;
+    Ok(exit::DONE)
+}
+
+/// Somebody else who has the directory.
+fn who(pid: Option<u32>, pod: Option<&str>) -> String {
+    match (pid, pod) {
+        (Some(pid), Some(pod)) => format!("PID {pid} on {pod}"),
+        (Some(pid), None) => format!("PID {pid}"),
+        (None, Some(pod)) => format!("a process on {pod}"),
+        (None, None) => "another process".to_owned(),
+    }
+}
+
+pub(super) fn failed(error: &LockError) -> Failure {
+    match error {
+        LockError::Disk(error) => disk(error),
+        other => Failure::new(exit::FAILED, other.to_string()),
+    }
+}

@@ -1,0 +1,40 @@
+//! The documented forms: docs/usage.md. Every field is always there; what is not known is `null`.
+
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use crate::cli::exit::{self, Failure};
+use crate::cli::output;
+use crate::lock::rfc3339;
+
+/// Changes when a field is removed or changes its meaning.
+pub(super) const VERSION: u32 = 1;
+
+pub(super) fn print(document: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(document)
+        .map_err(|error| Failure::new(exit::FAILED, format!("cannot print JSON: {error}")))?;
+    output::data(&text)
+}
+
+pub(super) fn point(time: Option<SystemTime>) -> Option<String> {
+    time.map(rfc3339)
+}
+
+/// Why nothing is delivered for now.
+#[derive(Serialize)]
+pub(super) struct Pause {
+    until: Option<String>,
+    why: String,
+    misconfigured: bool,
+}
+
+impl From<spool::Pause> for Pause {
+    fn from(pause: spool::Pause) -> Self {
+        Self {
+            until: Some(rfc3339(pause.until())),
+            why: pause.why,
+            misconfigured: pause.is_misconfigured,
+        }
+    }
+}

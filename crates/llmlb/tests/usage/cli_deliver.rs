@@ -1,0 +1,262 @@
+//! S6, S7, S11: `llmlb usage deliver`, once.
+
+use std::net::TcpListener;
+use std::sync::mpsc::{Receiver as Channel, channel};
+use std::sync::{Mutex, PoisonError};
+
+use crate::receiver::Receiver;
+use crate::support::{Place, Running};
+
+fn deliver(place: &Place, receiver: &Receiver) -> crate::support::Ran {
+    place.usage(&["deliver", "--to", &receiver.url])
+}
+
+#[test]
+fn everything_staged_arrives_once_with_its_key() {
+    let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
+    place.stage(250);
+    let ran = deliver(&place, &receiver);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let told = format!("delivered 250 records in 3 batches to {}\n", receiver.url);
+    assert_eq!((ran.out, ran.err.as_str()), (told, ""));
+    assert_eq!(receiver.numbers(), (1..=250).collect::<Vec<u64>>());
+    let requests = receiver.requests();
+    for request in &requests {
+        let key = request.body["idempotency_key"].as_str();
+        assert_eq!(request.header("idempotency-key"), key);
+        assert_eq!(request.header("content-type"), Some("application/json"));
+        let agent = concat!("llmlb/", env!("CARGO_PKG_VERSION"));
+        assert_eq!(request.header("user-agent"), Some(agent));
+        assert_eq!(request.header("authorization"), None);
+        assert!(request.head.starts_with("POST /usage HTTP/1.1\r\n"));
+    }
+    let ran = deliver(&place, &receiver);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "nothing to deliver\n"));
+    assert_eq!(receiver.requests().len(), requests.len());
+    let books = place.books();
+    assert_eq!(
+        (&books["staged"], &books["delivered"]),
+        (&250.into(), &250.into())
+    );
+}
+
+#[test]
+fn the_receiver_and_the_token_come_from_the_environment_too() {
+    let (place, receiver) = (Place::new(), Receiver::always("204 No Content"));
+    place.stage(1);
+    let mut command = place.command(&["deliver", "--batch-size", "5"]);
+    command
+        .env("LLMLB_USAGE_URL", &receiver.url)
+        .env("LLMLB_USAGE_TOKEN", "s3cret");
+    let ran = crate::support::Ran::of(&mut command);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let request = receiver.requests().remove(0);
+    assert_eq!(request.header("authorization"), Some("Bearer s3cret"));
+
+    // The flags win.
+    let other = Receiver::always("200 OK");
+    let file = place.file("token", "another\n");
+    place.stage(1);
+    let words = ["deliver", "--to", &other.url, "--token-file"];
+    let mut command = place.command(&words);
+    command
+        .arg(file)
+        .env("LLMLB_USAGE_URL", &receiver.url)
+        .env("LLMLB_USAGE_TOKEN", "s3cret");
+    assert_eq!(crate::support::Ran::of(&mut command).code, 0);
+    let request = other.requests().remove(0);
+    assert_eq!(request.header("authorization"), Some("Bearer another"));
+    assert_eq!(receiver.requests().len(), 1);
+}
+
+#[test]
+fn without_a_receiver_batches_are_archived_and_can_be_put_back() {
+    let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
+    place.stage(2);
+    let ran = place.usage(&["deliver"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(
+        ran.out
+            .starts_with("no receiver was named: 2 records put into "),
+        "{ran:?}"
+    );
+    assert!(
+        ran.err.contains("hint: `--to URL` or LLMLB_USAGE_URL"),
+        "{ran:?}"
+    );
+    assert_eq!(place.books()["archived"], 2);
+    assert_eq!(place.usage(&["deliver"]).out, "nothing to archive\n");
+
+    let name = place.files("archive").remove(0);
+    let ran = place.usage(&["resend", &format!("data/archive/{name}")]);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (0, "1 batch put back into the spool\n"),
+        "{ran:?}"
+    );
+    assert_eq!(deliver(&place, &receiver).code, 0);
+    assert_eq!(receiver.numbers(), [1, 2]);
+    assert_eq!(place.books()["delivered"], 2);
+}
+
+#[test]
+fn where_nobody_listens_batches_wait_and_it_is_told_what_to_do() {
+    let place = Place::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    drop(listener);
+    place.stage(1);
+    let words = ["deliver", "--to", &url, "--max-wait", "1ms"];
+    let ran = place.usage(&words);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (1, "delivered nothing\n"),
+        "{ran:?}"
+    );
+    assert!(
+        ran.err
+            .contains("llmlb: 1 batch waiting: connection refused\n"),
+        "{ran:?}"
+    );
+    assert!(
+        ran.err.contains("hint: the next delivery tries again"),
+        "{ran:?}"
+    );
+    assert_eq!(place.books()["pending"], 1);
+}
+
+#[test]
+fn a_wrong_token_pauses_delivery_and_loses_nothing() {
+    let place = Place::new();
+    let receiver = Receiver::new(|request| {
+        let is_right = request.header("authorization") == Some("Bearer right");
+        let status = if is_right {
+            "200 OK"
+        } else {
+            "401 Unauthorized"
+        };
+        (status, String::new(), String::new())
+    });
+    place.stage(201);
+    let ran = deliver(&place, &receiver);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let told = "llmlb: 3 batches waiting: the receiver takes nothing from us: 401 Unauthorized\n";
+    assert!(ran.err.contains(told), "{ran:?}");
+    assert!(ran.err.contains("`llmlb usage deliver --now`"), "{ran:?}");
+    assert_eq!(
+        receiver.requests().len(),
+        1,
+        "the others were not even tried"
+    );
+    let ran = place.usage(&["pending"]);
+    assert!(ran.out.starts_with("delivery is paused "), "{ran:?}");
+
+    let mut command = place.command(&["deliver", "--now", "--to", &receiver.url]);
+    let ran = crate::support::Ran::of(command.env("LLMLB_USAGE_TOKEN", "right"));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(place.books()["delivered"], 201);
+    let ran = place.usage(&["pending"]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "nothing waits\n"));
+}
+
+#[test]
+fn a_conflict_is_success_unless_told_otherwise() {
+    let (place, receiver) = (Place::new(), Receiver::always("409 Conflict"));
+    place.stage(1);
+    assert_eq!(deliver(&place, &receiver).code, 0);
+    place.stage(1);
+    let ran = place.usage(&["deliver", "--to", &receiver.url, "--conflict-is-failure"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let books = place.books();
+    assert_eq!(
+        (&books["delivered"], &books["failed"]),
+        (&1.into(), &1.into())
+    );
+}
+
+/// A receiver that says when it was asked, and answers when it is told to.
+fn slow() -> (Receiver, Channel<()>, std::sync::mpsc::Sender<()>) {
+    let (asked, was_asked) = channel();
+    let (go, may_go) = channel::<()>();
+    let (asked, may_go) = (Mutex::new(asked), Mutex::new(may_go));
+    let receiver = Receiver::new(move |_| {
+        let _ = asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .send(());
+        let _ = may_go.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        ("200 OK", String::new(), String::new())
+    });
+    (receiver, was_asked, go)
+}
+
+#[test]
+fn of_two_at_once_the_second_is_skipped_and_says_who_is_at_it() {
+    let place = Place::new();
+    let (receiver, was_asked, go) = slow();
+    place.stage(1);
+    let words = ["deliver", "--to", &receiver.url];
+    let mut first = Running::start(place.command(&words), &place.file("said", ""));
+    was_asked.recv().unwrap();
+    let ran = place.usage(&words);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let told = format!("skipped: PID {} is delivering from ", first.pid());
+    assert!(ran.out.starts_with(&told), "{ran:?}");
+    let name = place.files("spool").remove(0);
+    let ran = place.usage(&["resend", &name]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    go.send(()).unwrap();
+    assert_eq!(first.end(), Some(0), "{}", first.said());
+    assert_eq!(receiver.requests().len(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn the_first_signal_lets_a_batch_end_and_the_second_does_not_wait() {
+    use std::process::Command;
+
+    let place = Place::new();
+    let (receiver, was_asked, go) = slow();
+    place.stage(150);
+    let words = ["deliver", "--to", &receiver.url];
+    let terminate = |pid: u32| {
+        let status = Command::new("kill")
+            .args(["-TERM", &pid.to_string()])
+            .status();
+        assert!(status.unwrap().success());
+    };
+    let mut run = Running::start(place.command(&words), &place.file("said", ""));
+    was_asked.recv().unwrap();
+    terminate(run.pid());
+    crate::support::eventually("the news", || {
+        run.said().contains("SIGTERM: ending;").then_some(())
+    });
+    go.send(()).unwrap();
+    assert_eq!(run.end(), Some(1), "{}", run.said());
+    assert!(
+        run.said().contains("it was ended by a signal"),
+        "{}",
+        run.said()
+    );
+    assert_eq!(receiver.requests().len(), 1);
+
+    let mut run = Running::start(place.command(&words), &place.file("said", ""));
+    was_asked.recv().unwrap();
+    terminate(run.pid());
+    crate::support::eventually("the news", || {
+        run.said().contains("SIGTERM: ending;").then_some(())
+    });
+    terminate(run.pid());
+    assert_eq!(run.end(), Some(1), "{}", run.said());
+    drop(go);
+    // What was in the air is sent again, with the same key.
+    assert_eq!(
+        place
+            .usage(&["deliver", "--now", "--to", &receiver.url])
+            .code,
+        0
+    );
+    let requests = receiver.requests();
+    assert_eq!(requests[1].body, requests[2].body);
+    assert_eq!(place.books()["delivered"], 150);
+}

@@ -1,0 +1,95 @@
+//! What the documentation shows works: the receiver in examples/, and dropping a file by hand.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::support::{Place, Ran, Running, eventually};
+
+fn python(script: &str, words: &[&str]) -> Option<Ran> {
+    let mut command = Command::new("python3");
+    command
+        .arg("-c")
+        .arg(script)
+        .args(words)
+        .stdin(Stdio::null());
+    command.output().ok().map(Ran::from)
+}
+
+#[test]
+fn the_example_takes_each_record_once() {
+    if python("import sqlite3", &[]).is_none_or(|ran| ran.code != 0) {
+        assert!(
+            std::env::var_os("REQUIRE_TEST_TOOLS").is_none(),
+            "no python3"
+        );
+        eprintln!("skipped: no python3");
+        return;
+    }
+    let place = Place::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    drop(listener);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/receiver.py");
+    let lines = std::fs::read_to_string(&script).unwrap().lines().count();
+    assert!(lines <= 30, "{lines} lines");
+    let database = place.file("usage.db", "").to_str().unwrap().to_owned();
+    let mut receiver = Command::new("python3");
+    receiver
+        .arg(script)
+        .args([&port, &database])
+        .env("TOKEN", "s3cret");
+    let receiver = Running::start(receiver, &place.file("receiver", ""));
+    let url = format!("http://127.0.0.1:{port}/usage");
+    eventually("the receiver", || {
+        std::net::TcpStream::connect(format!("127.0.0.1:{port}")).ok()
+    });
+
+    place.stage(250);
+    let deliver = |token: &str| {
+        let mut command = place.command(&["deliver", "--now", "--to", &url]);
+        Ran::of(command.env("LLMLB_USAGE_TOKEN", token))
+    };
+    let ran = deliver("wrong");
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let ran = deliver("s3cret");
+    assert_eq!(ran.code, 0, "{ran:?} {}", receiver.said());
+    // The same batch again, as after an answer that was lost.
+    let again = "import sys, json, urllib.request as u\n\
+        body = json.dumps({'idempotency_key': 'k', 'records': [{'id': 'a', 'n': 1}]}).encode()\n\
+        for _ in range(2):\n    \
+            u.urlopen(u.Request(sys.argv[1], body, {'Authorization': 'Bearer s3cret'}))";
+    let ran = python(again, &[&url]).unwrap();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let count = "import sqlite3, sys\n\
+        print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM records').fetchone()[0])";
+    let ran = python(count, &[&database]).unwrap();
+    assert_eq!(ran.out.trim(), "251", "{ran:?}");
+}
+
+/// The commands are GNU's.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_is_dropped_as_the_page_shows() {
+    let page = include_str!("../../../../docs/usage.md");
+    let (_, rest) = page.split_once("```sh\nstaging=~/").expect("the example");
+    let (script, _) = rest.split_once("```").expect("its end");
+    let place = Place::new();
+    place.stage(1);
+    let home = place.data();
+    let data = home.join(".local/share/llmlb");
+    std::fs::create_dir_all(data.join("_staging")).unwrap();
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-ec", &format!("staging=~/{script}")])
+        .env("HOME", &home);
+    for _ in 0..3 {
+        let ran = Ran::of(&mut shell);
+        assert_eq!((ran.code, ran.all().as_str()), (0, ""));
+    }
+    let ran = place.usage(&["--data", data.to_str().unwrap(), "consolidate"]);
+    assert_eq!(
+        ran.out, "consolidated 3 entries: 3 records in 1 batch\n",
+        "{ran:?}"
+    );
+}

@@ -1,0 +1,111 @@
+//! S12: `pending` and `verify`, for people and for programs.
+
+use std::fs;
+
+use crate::receiver::Receiver;
+use crate::support::Place;
+
+#[test]
+fn what_waits_is_shown_with_its_attempts_and_its_last_error() {
+    let (place, receiver) = (Place::new(), Receiver::always("500 Oops"));
+    place.stage(3);
+    let words = ["deliver", "--to", &receiver.url, "--max-wait", "1ms"];
+    assert_eq!(place.usage(&words).code, 1);
+    let ran = place.usage(&["pending"]);
+    assert_eq!(ran.code, 0);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert!(lines[0].starts_with("BATCH "), "{ran:?}");
+    assert!(lines[1].contains("500 Internal Server Error"), "{ran:?}");
+    assert!(lines[1].ends_with("(it may have arrived)"), "{ran:?}");
+    assert_eq!(lines[2], "1 batch with 3 records waiting", "{ran:?}");
+
+    let document = place.usage(&["pending", "--json"]).json();
+    assert_eq!(document["version"], 1);
+    assert_eq!(document["totals"]["batches"], 1);
+    assert_eq!(document["totals"]["records"], 3);
+    let batch = &document["batches"][0];
+    assert_eq!(batch["name"].as_str(), lines[1].split(' ').next());
+    assert_eq!(
+        (&batch["records"], &batch["outcome_unknown"]),
+        (&3.into(), &true.into())
+    );
+    assert!(batch["attempts"].as_u64() >= Some(1), "{batch}");
+    for field in ["rounds", "first_attempt", "not_before", "last_error"] {
+        assert!(batch.get(field).is_some(), "{field} in {batch}");
+    }
+    assert!(document.get("paused").is_some(), "{document}");
+}
+
+#[test]
+fn what_is_staged_waits_too() {
+    let place = Place::new();
+    place.stage(3);
+    let ran = place.usage(&["pending"]);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (0, "1 staged entry not in batches yet\n")
+    );
+    assert_eq!(place.usage(&["consolidate"]).code, 0);
+    place.stage(1);
+    place.stage(1);
+    let ran = place.usage(&["pending"]);
+    let told = "\n1 batch with 3 records waiting; 2 staged entries not in batches yet\n";
+    assert!(ran.out.ends_with(told), "{ran:?}");
+    let document = place.usage(&["pending", "--json"]).json();
+    assert_eq!(document["totals"]["staged_entries"], 2, "{document}");
+}
+
+#[test]
+fn the_books_balance_and_say_so() {
+    let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
+    place.stage(5);
+    assert_eq!(place.usage(&["deliver", "--to", &receiver.url]).code, 0);
+    place.stage(2);
+    let ran = place.usage(&["verify"]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    let told = "the books balance: 7 staged = 5 delivered + 0 archived + 2 pending + 0 failed\n";
+    assert_eq!(ran.out, told);
+    let books = place.books();
+    assert_eq!(
+        (&books["version"], &books["balanced"]),
+        (&1.into(), &true.into())
+    );
+    assert_eq!(
+        (&books["repeated"], &books["busy"]),
+        (&0.into(), &().into())
+    );
+    assert_eq!(books["problems"], serde_json::json!([]));
+}
+
+#[test]
+fn a_flipped_byte_is_found_and_named() {
+    let place = Place::new();
+    place.stage(2);
+    assert_eq!(place.usage(&["consolidate"]).code, 0);
+    let name = place.files("spool").remove(0);
+    let path = place.data().join("spool").join(&name);
+    let text = fs::read_to_string(&path)
+        .unwrap()
+        .replace("\"n\":2", "\"n\":3");
+    fs::write(&path, text).unwrap();
+    let ran = place.usage(&["verify"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.out.contains(&name), "{ran:?}");
+    assert!(
+        ran.err.contains("llmlb: the books do not balance: "),
+        "{ran:?}"
+    );
+    let ran = place.usage(&["verify", "--json"]);
+    assert_eq!(ran.code, 1);
+    let books = ran.json();
+    assert_eq!(books["balanced"], false);
+    let problem = &books["problems"][0];
+    assert!(
+        problem["path"].as_str().unwrap().ends_with(&name),
+        "{problem}"
+    );
+    assert!(
+        problem["what"].is_string() && problem.get("record").is_some(),
+        "{problem}"
+    );
+}

@@ -1,0 +1,105 @@
+//! S6: certificates are checked, against what the system trusts.
+#![cfg(target_os = "linux")]
+
+use std::process::{Command, Stdio};
+
+use crate::support::{Place, Ran, Running, eventually};
+
+const SERVER: &str = r#"
+import http.server, ssl, sys
+class Receiver(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1], sys.argv[2])
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print("port", server.server_port, flush=True)
+server.serve_forever()
+"#;
+
+const CERTIFICATE: &str = "\
+[req]
+distinguished_name = name
+x509_extensions = more
+prompt = no
+[name]
+CN = localhost
+[more]
+subjectAltName = DNS:localhost
+basicConstraints = CA:FALSE
+";
+
+/// A certificate for localhost and its key. `None`: there is no openssl.
+fn certificate(place: &Place, name: &str) -> Option<(String, String)> {
+    let config = place.file("openssl.cnf", CERTIFICATE);
+    let cert = place.file(&format!("{name}.pem"), "");
+    let key = place.file(&format!("{name}.key"), "");
+    let made = Command::new("openssl")
+        .args([
+            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+        ])
+        .arg("-config")
+        .arg(config)
+        .arg("-out")
+        .arg(&cert)
+        .arg("-keyout")
+        .arg(&key)
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    assert!(made.status.success(), "{made:?}");
+    let text = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
+    Some((text(cert), text(key)))
+}
+
+#[test]
+fn only_a_certificate_that_is_trusted_gets_the_records() {
+    let place = Place::new();
+    let pair = certificate(&place, "right").zip(certificate(&place, "other"));
+    let Some(((cert, key), (other, _))) = pair else {
+        assert!(
+            std::env::var_os("REQUIRE_TEST_TOOLS").is_none(),
+            "no openssl"
+        );
+        eprintln!("skipped: no openssl");
+        return;
+    };
+    let mut server = Command::new("python3");
+    server.args(["-c", SERVER, &cert, &key]);
+    let server = Running::start(server, &place.file("server", ""));
+    let port = eventually("its port", || {
+        let said = server.said();
+        let port = said.lines().find_map(|line| line.strip_prefix("port "))?;
+        said.contains('\n').then(|| port.to_owned())
+    });
+    place.stage(1);
+    let deliver = |trusted: &str, host: &str| {
+        let url = format!("https://{host}:{port}/usage");
+        let mut command = place.command(&["deliver", "--now", "--to", &url, "--max-wait", "1ms"]);
+        command
+            .env("LLMLB_USAGE_TOKEN", "s3cret")
+            .env("SSL_CERT_FILE", trusted)
+            .env_remove("SSL_CERT_DIR");
+        Ran::of(&mut command)
+    };
+    let ran = deliver(&other, "localhost");
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.err.contains("certificate"), "{ran:?}");
+    // It is trusted for another name only.
+    let ran = deliver(&cert, "127.0.0.1");
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.err.contains("certificate"), "{ran:?}");
+    // Nothing was sent: the receiver cannot have it.
+    let document = place.usage(&["pending", "--json"]).json();
+    assert_eq!(
+        document["batches"][0]["outcome_unknown"], false,
+        "{document}"
+    );
+
+    let ran = deliver(&cert, "localhost");
+    assert_eq!(ran.code, 0, "{ran:?} {}", server.said());
+    assert_eq!(place.books()["delivered"], 1);
+}

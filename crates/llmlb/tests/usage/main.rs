@@ -1,0 +1,22 @@
+//! `llmlb usage` as people and cron use it: the real program, real files, a real receiver. Every
+//! test has a data directory of its own.
+
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail the test that called them"
+)]
+
+mod receiver;
+mod support;
+
+mod cli_deliver;
+mod cli_example;
+mod cli_failed;
+mod cli_look;
+mod cli_schedule;
+mod cli_secrets;
+mod cli_stage;
+mod cli_tls;
+mod cli_words;

@@ -1,0 +1,181 @@
+//! The program under test and a data directory for it.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take before a test gives up. Never a measure of speed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A data directory and the program that uses it.
+pub(crate) struct Place {
+    dir: TempDir,
+}
+
+/// What came of running the program.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory for data");
+        Self { dir }
+    }
+
+    /// The data directory, which the program makes.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// A file beside the data directory.
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::write(&path, content).expect("a file");
+        path
+    }
+
+    /// `llmlb usage ...`, with nothing in its environment that could matter.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_llmlb"));
+        command
+            .arg("usage")
+            .args(words)
+            .env("LLMLB_DATA_DIR", self.data())
+            .env_remove("LLMLB_USAGE_URL")
+            .env_remove("LLMLB_USAGE_TOKEN")
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn usage(&self, words: &[&str]) -> Ran {
+        Ran::of(&mut self.command(words))
+    }
+
+    /// The same with an input.
+    pub(crate) fn usage_with(&self, words: &[&str], input: impl AsRef<[u8]>) -> Ran {
+        let mut command = self.command(words);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        stdin.write_all(input.as_ref()).expect("it reads");
+        drop(stdin);
+        child.wait_with_output().expect("it ends").into()
+    }
+
+    /// Stages so many records, numbered from 1.
+    pub(crate) fn stage(&self, count: usize) {
+        let lines: Vec<String> = (1..=count).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+        let ran = self.usage_with(&["stage"], lines.concat());
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+
+    /// The names of the files in a part of the data directory.
+    pub(crate) fn files(&self, part: &str) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.data().join(part))
+            .expect("it is there")
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .filter(|name| !name.starts_with('.'))
+            .collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn books(&self) -> Value {
+        let ran = self.usage(&["verify", "--json"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.json()
+    }
+}
+
+impl Ran {
+    pub(crate) fn of(command: &mut Command) -> Self {
+        command.output().expect("the program runs").into()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub(crate) fn all(&self) -> String {
+        format!("{}{}", self.out, self.err)
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: text(&output.stdout),
+            err: text(&output.stderr),
+        }
+    }
+}
+
+/// A process that does not outlive its test. What it says goes into a file.
+pub(crate) struct Running {
+    child: Child,
+    said: PathBuf,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command, said: &Path) -> Self {
+        let file = fs::File::create(said).expect("a file for what it says");
+        let child = command
+            .stdout(file.try_clone().expect("another handle"))
+            .stderr(file)
+            .spawn()
+            .expect("it starts");
+        Self {
+            child,
+            said: said.to_owned(),
+        }
+    }
+
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(&self.said).expect("what it said")
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it ends, and gives its exit code.
+    pub(crate) fn end(&mut self) -> Option<i32> {
+        let status = eventually("its end", || self.child.try_wait().expect("its state"));
+        status.code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until something is there.
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

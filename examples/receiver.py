@@ -1,0 +1,29 @@
+"""A receiver for `llmlb usage deliver`: TOKEN=secret python3 receiver.py PORT usage.db"""
+import hmac, json, os, sqlite3, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+token, db = os.environ["TOKEN"], sqlite3.connect(sys.argv[2])
+db.execute("CREATE TABLE IF NOT EXISTS batches (key TEXT PRIMARY KEY)")
+db.execute("CREATE TABLE IF NOT EXISTS records (id TEXT PRIMARY KEY, record TEXT NOT NULL)")
+
+class Receiver(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # connections are kept
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        sent = self.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(sent, f"Bearer {token}".encode()):
+            return self.answer(401)
+        batch = json.loads(body)
+        with db:  # one transaction: all of the batch is kept, or nothing
+            new = db.execute("INSERT OR IGNORE INTO batches VALUES (?)", [batch["idempotency_key"]])
+            if new.rowcount:  # else it came before, and only our answer was lost
+                rows = [(record["id"], json.dumps(record)) for record in batch["records"]]
+                db.executemany("INSERT OR IGNORE INTO records VALUES (?, ?)", rows)
+        self.answer(200)  # only now: it is on the disk
+
+    def answer(self, status):
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Receiver).serve_forever()
