@@ -63,7 +63,7 @@ fn jumps() {
         let mut random = Random::of_run(17);
         let mut jumps = 0;
         while Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(random.below(400)));
+            thread::sleep(Duration::from_millis(random.below(1200)));
             set(&clock, i64::try_from(random.below(144)).unwrap() - 72);
             jumps += 1;
         }

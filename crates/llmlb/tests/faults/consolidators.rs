@@ -42,8 +42,8 @@ fn eight_consolidators_over_one_stale_lock() {
     let lock = world.staging().join(".consolidation.lock");
     let (mut stale, mut killed) = (0, 0);
     for round in 0..rounds {
-        for _ in 0..4 {
-            world.stage_fresh(150, 0).assert_code(0);
+        for _ in 0..2 {
+            world.stage_fresh(50, 0).assert_code(0);
         }
         world.drop_files(20, 0);
         let size = 7 + round % 5;
