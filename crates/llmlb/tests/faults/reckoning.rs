@@ -16,6 +16,7 @@ pub(crate) struct Reckoning {
     acknowledged: usize,
     billed: usize,
     kills: u64,
+    stormy: u64,
     faults: u64,
     tally: Tally,
     /// Acknowledged, and neither billed nor in `failed/`.
@@ -52,6 +53,7 @@ impl Reckoning {
             acknowledged: acknowledged.len(),
             billed: billed.len(),
             kills: world.kills,
+            stormy: world.stormy,
             faults: state.books.faults.values().sum(),
             tally: state.tally.clone(),
             twice: state.books.twice(),
@@ -159,10 +161,11 @@ impl fmt::Display for Reckoning {
         } = self.tally;
         write!(
             f,
-            "{}: {} acknowledged, {} billed, {requests} requests, {} faults, {} kills: lost {}, twice {}, mangled {}, stuck {}",
+            "{}: {} acknowledged, {} billed, {requests} requests ({} in the storm), {} faults, {} kills: lost {}, twice {}, mangled {}, stuck {}",
             self.what,
             self.acknowledged,
             self.billed,
+            self.stormy,
             self.faults,
             self.kills,
             self.lost.len(),

@@ -55,6 +55,8 @@ pub(crate) struct World {
     pub(crate) receiver: Receiver,
     pub(crate) random: Random,
     pub(crate) kills: u64,
+    /// How many requests came before the storm was over.
+    pub(crate) stormy: u64,
     /// Variables for everyone who is started here.
     pub(crate) env: Vec<(String, String)>,
 }
@@ -86,6 +88,7 @@ impl World {
             receiver,
             random: Random::of_run(11),
             kills: 0,
+            stormy: 0,
             env: Vec::new(),
         }
     }
@@ -234,6 +237,7 @@ impl World {
                 }
             }
         }
+        self.stormy = self.receiver.state().tally.requests;
         for producer in producers {
             self.kill(producer);
         }
