@@ -2,7 +2,9 @@
 //!
 //! They report to a person and end where they cannot go on, so they print and expect.
 
+pub mod backlog;
 mod load;
+pub mod segment;
 pub mod sqlite;
 
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! {"entry":"<uuid>","version":1,"crc":"xxxxxxxx"}              the first
-//! {"n":1,"id":"<uuid>","record":{..},"crc":"xxxxxxxx"}         one for each record, numbered from 1
+//! {"id":"<uuid>","record":{..},"n":1,"crc":"xxxxxxxx"}         one for each record, numbered from 1
 //! {"sealed":2,"crc":"xxxxxxxx"}                                the last: how many there are
 //! ```
 //!
@@ -27,13 +27,46 @@ pub(crate) enum Line {
     Sealed { records: u64 },
 }
 
-/// Adds a line to a buffer.
-pub(crate) fn write_record(to: &mut Vec<u8>, number: u64, record: &Record) {
-    let id = record.id();
-    write(
-        to,
-        format_args!(r#"{{"n":{number},"id":"{id}","record":{}"#, record.json()),
-    );
+/// A record's line but for its number, which is known when it is its turn: the rest is prepared
+/// where nobody waits for it.
+pub(crate) struct Prepared<'a> {
+    id: Uuid,
+    json: &'a str,
+    checksum: crc32fast::Hasher,
+}
+
+impl<'a> Prepared<'a> {
+    pub(crate) fn new(record: &'a Record) -> Self {
+        let mut prepared = Self {
+            id: record.id(),
+            json: record.json(),
+            checksum: crc32fast::Hasher::new(),
+        };
+        let mut checksum = crc32fast::Hasher::new();
+        for part in prepared.parts(&mut Uuid::encode_buffer()) {
+            checksum.update(part);
+        }
+        prepared.checksum = checksum;
+        prepared
+    }
+
+    fn parts<'b>(&'b self, id: &'b mut [u8]) -> [&'b [u8]; 4] {
+        let id = self.id.hyphenated().encode_lower(id).as_bytes();
+        [br#"{"id":""#, id, br#"","record":"#, self.json.as_bytes()]
+    }
+
+    /// Adds the line to a buffer.
+    pub(crate) fn write(self, to: &mut Vec<u8>, number: u64) {
+        for part in self.parts(&mut Uuid::encode_buffer()) {
+            to.extend(part);
+        }
+        let start = to.len();
+        // Writing to memory does not fail.
+        let _ = write!(to, r#","n":{number}"#);
+        let mut checksum = self.checksum;
+        checksum.update(&to[start..]);
+        end(to, checksum.finalize());
+    }
 }
 
 pub(crate) fn write_entry(to: &mut Vec<u8>, id: Uuid) {
@@ -59,7 +92,11 @@ pub(crate) fn with_checksum(mut text: Vec<u8>) -> Vec<u8> {
 
 fn add_checksum(to: &mut Vec<u8>, start: usize) {
     let checksum = crc32fast::hash(&to[start..]);
-    let _ = to.write_fmt(format_args!(",\"crc\":\"{checksum:08x}\"}}\n"));
+    end(to, checksum);
+}
+
+fn end(to: &mut Vec<u8>, checksum: u32) {
+    let _ = writeln!(to, ",\"crc\":\"{checksum:08x}\"}}");
 }
 
 /// Reads a line without its end, or says what is wrong with it.
@@ -85,9 +122,10 @@ pub(crate) fn checked(line: &[u8]) -> Result<&str, &'static str> {
 
 /// What we wrote ourselves needs no JSON parser.
 fn parse(text: &str) -> Option<Line> {
-    if let Some(rest) = text.strip_prefix(r#"{"n":"#) {
-        let (number, rest) = rest.split_once(r#","id":""#)?;
-        let (id, json) = rest.split_once(r#"","record":"#)?;
+    if let Some(rest) = text.strip_prefix(r#"{"id":""#) {
+        let (id, rest) = rest.split_once(r#"","record":"#)?;
+        // The last one is ours, whatever the record says.
+        let (json, number) = rest.rsplit_once(r#","n":"#)?;
         return Some(Line::Record {
             number: number.parse().ok()?,
             record: Record::trusted(parse_id(id).ok()?, json.to_owned()),
@@ -115,7 +153,7 @@ mod tests {
         let record = Record::parse(r#"{"a":"}\",\"crc\":\"00000000\"}","é":1}"#).unwrap();
         let mut bytes = Vec::new();
         write_entry(&mut bytes, id);
-        write_record(&mut bytes, 1, &record);
+        Prepared::new(&record).write(&mut bytes, 1);
         write_sealed(&mut bytes, 1);
         let lines = [
             Line::Entry {

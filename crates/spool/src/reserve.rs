@@ -1,7 +1,8 @@
 //! A reserve for a full disk: some space that producers cannot use, so that what was staged can
 //! still be delivered and deleted.
 //!
-//! The deliverer gives the reserve up when the disk is full. While it is gone nothing is staged, so
+//! There are two. One is for delivery alone: it must be able to note what it does. The other is for
+//! folding what is staged. The deliverer gives that up when the disk is full. While it is gone nothing is staged, so
 //! that the space goes to the deliverer; it is laid by again as soon as there is room for it.
 
 use std::fs::File;
@@ -16,6 +17,8 @@ use crate::error::{Error, is_full};
 pub(crate) const FILE: &str = ".reserve";
 /// Enough for a batch, what is noted about it, and the halves it may be split into.
 pub(crate) const BYTES: usize = 4 << 20;
+/// Enough to note what comes of an attempt, until what was delivered makes room.
+pub(crate) const BYTES_FOR_DELIVERY: usize = 256 << 10;
 
 /// How long to wait for another process that does the same.
 const MOST_TRIES: u32 = 100;

@@ -68,21 +68,27 @@ pub fn run(
     watch: &Watch<'_>,
 ) -> Result<Run, RunError> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-    let reserve = Reserve::of(&DataDir::new(data).staging);
-    let rescue = |is_full: bool| is_full && reserve.give_up(&*disk);
+    let room = Room::of(data, &*disk);
     let _lock = match DeliveryLock::acquire(data) {
-        Err(error) if rescue(error.is_full()) => DeliveryLock::acquire(data)?,
+        Err(error) if error.is_full() && room.give_up() => DeliveryLock::acquire(data)?,
         taken => taken?,
     };
     // It is tried again, and said, at the end.
-    let _ = reserve.lay_by(&*disk, reserve::BYTES);
+    let _ = room.lay_by_for_producers();
     let store = SpoolManager::on(Arc::clone(&disk), data);
     let (mut all, mut goes_on) = (Run::default(), true);
     loop {
-        let mut folded = consolidate_on(&disk, data, options);
-        if folded.as_ref().is_err_and(|error| rescue(error.is_full())) {
-            folded = consolidate_on(&disk, data, options);
-        }
+        // Whatever is folded, delivery must be able to note what it does.
+        let folded = match room.lay_by_for_delivery() {
+            Ok(()) => {
+                let mut folded = consolidate_on(&disk, data, options);
+                if folded.as_ref().is_err_and(LockError::is_full) && room.give_up_for_producers() {
+                    folded = consolidate_on(&disk, data, options);
+                }
+                folded
+            }
+            Err(error) => Err(LockError::Disk(error)),
+        };
         let (folded, full) = match folded {
             Ok(folded) => (folded, None),
             // Somebody else folds: there may still be something to deliver.
@@ -114,23 +120,62 @@ pub fn run(
                 }
             };
             match step(&mut all) {
-                Err(error) if rescue(error.is_full()) => step(&mut all)?,
+                Err(error) if error.is_full() && room.give_up() => step(&mut all)?,
                 done => done?,
             }
         }
         let has_delivered = all.left_the_spool() > before;
-        if watch.cancel.is_cancelled() || folded.entries == 0 && !(has_delivered && full.is_some())
-        {
+        let goes_round = folded.entries > 0 || full.is_some() && has_delivered;
+        if watch.cancel.is_cancelled() || !goes_round {
             if let Some(error) = full {
                 return Err(error.into());
             }
             break;
         }
     }
-    if let Err(error) = reserve.lay_by(&*disk, reserve::BYTES) {
+    if let Err(error) = room.lay_by_for_producers() {
         tracing::warn!(%error, "nothing can be staged until there is room");
     }
     Ok(all)
+}
+
+/// What is laid by for a full disk: some for delivery alone, and more for folding, without which
+/// nothing is staged.
+struct Room<'a> {
+    disk: &'a dyn Disk,
+    delivery: Reserve,
+    producers: Reserve,
+}
+
+impl<'a> Room<'a> {
+    fn of(data: &Path, disk: &'a dyn Disk) -> Self {
+        let data = DataDir::new(data);
+        Self {
+            disk,
+            delivery: Reserve::of(&data.spool),
+            producers: Reserve::of(&data.staging),
+        }
+    }
+
+    fn lay_by_for_producers(&self) -> Result<(), crate::Error> {
+        self.producers.lay_by(self.disk, reserve::BYTES)
+    }
+
+    fn lay_by_for_delivery(&self) -> Result<(), crate::Error> {
+        let lay_by = || self.delivery.lay_by(self.disk, reserve::BYTES_FOR_DELIVERY);
+        match lay_by() {
+            Err(error) if error.is_full() && self.give_up_for_producers() => lay_by(),
+            done => done,
+        }
+    }
+
+    fn give_up_for_producers(&self) -> bool {
+        self.producers.give_up(self.disk)
+    }
+
+    fn give_up(&self) -> bool {
+        self.delivery.give_up(self.disk) || self.give_up_for_producers()
+    }
 }
 
 impl Run {

@@ -45,7 +45,7 @@ pub(crate) fn deliver(
     Ok(courier.done)
 }
 
-/// Archives what waits. Returns how many records that is.
+/// Archives what waits and was never sent anywhere. Returns how many records that is.
 pub(crate) fn archive(store: &dyn BatchStore, watch: &Watch<'_>) -> Result<u64, Error> {
     store.tidy()?;
     let (mut archived, mut after) = (0, None);
@@ -56,6 +56,10 @@ pub(crate) fn archive(store: &dyn BatchStore, watch: &Watch<'_>) -> Result<u64, 
                 return Ok(archived);
             }
             let state = store.state(name)?;
+            if state.attempts > 0 && !state.splitting {
+                // It was on its way to a destination, which may have it.
+                continue;
+            }
             let Some(batch) = store.take(name)? else {
                 continue;
             };
@@ -255,7 +259,8 @@ impl Courier<'_> {
                     "delivery pauses: nothing is taken"
                 );
                 let now = self.clock.now();
-                let pause = Pause::new(self.sink.name(), now, MISCONFIGURED_PAUSE, &said, true);
+                let long = MISCONFIGURED_PAUSE.min(self.options.longest_wait);
+                let pause = Pause::new(self.sink.name(), now, long, &said, true);
                 self.store.set_pause(Some(&pause))?;
                 self.done.last_error = Some(said);
                 self.done.paused = Some(pause);
@@ -311,7 +316,8 @@ impl Courier<'_> {
             return Ok(Next::Stop);
         }
         if self.strikes >= STRIKES_TO_SLOW_DOWN {
-            let slow = backoff(self.strikes + 1 - STRIKES_TO_SLOW_DOWN, PATIENCE);
+            let longest = PATIENCE.min(self.options.longest_wait);
+            let slow = backoff(self.strikes + 1 - STRIKES_TO_SLOW_DOWN, longest);
             if self.wait(slow, said) {
                 return Ok(Next::Stop);
             }

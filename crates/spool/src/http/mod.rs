@@ -170,7 +170,8 @@ impl Http {
             ureq::Error::Io(error) => {
                 let text = error.to_string();
                 let words = text.split(" (os error").next().unwrap_or(&text);
-                words.to_lowercase()
+                // On Windows it is a sentence.
+                words.trim_end_matches('.').to_lowercase()
             }
             other => other.to_string(),
         }

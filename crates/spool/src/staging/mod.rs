@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
+use crate::line::Prepared;
 use crate::record::Record;
 use crate::reserve::{self, Reserve};
 use commit::Commit;
@@ -208,8 +209,9 @@ impl Shared {
     }
 
     fn stage_for_power(&self, records: &[Record]) -> Result<(), Error> {
+        let lines = prepared(records);
         let mut state = self.lock();
-        self.add(&mut state, records)?;
+        self.add(&mut state, lines)?;
         let commit = Arc::clone(&state.next);
         if commit.lead() {
             // The time of the sync before this one is that in which its records gather.
@@ -235,8 +237,9 @@ impl Shared {
     }
 
     fn stage_for_process(&self, records: &[Record]) -> Result<(), Error> {
+        let lines = prepared(records);
         let mut state = self.lock();
-        self.add(&mut state, records)?;
+        self.add(&mut state, lines)?;
         let Some(entry) = &mut state.entry else {
             return Ok(());
         };
@@ -253,15 +256,15 @@ impl Shared {
     }
 
     /// Adds records to the open entry, or to a new one.
-    fn add(&self, state: &mut State, records: &[Record]) -> Result<(), Error> {
+    fn add(&self, state: &mut State, lines: Vec<Prepared<'_>>) -> Result<(), Error> {
         if state.entry.is_none() {
             self.check_reserve(state)?;
             state.entry = Some(OpenEntry::create(&*self.disk, &self.dir)?);
             self.keeper.notify_all();
         }
         if let Some(entry) = &mut state.entry {
-            for record in records {
-                entry.add(record);
+            for line in lines {
+                entry.add(line);
             }
         }
         Ok(())
@@ -398,6 +401,11 @@ impl Shared {
                 .0;
         }
     }
+}
+
+/// What can be done before it is one's turn.
+fn prepared(records: &[Record]) -> Vec<Prepared<'_>> {
+    records.iter().map(Prepared::new).collect()
 }
 
 impl State {

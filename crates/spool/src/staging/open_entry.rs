@@ -11,8 +11,7 @@ use uuid::Uuid;
 use crate::disk::Disk;
 use crate::entry::{Kind, Name};
 use crate::error::Error;
-use crate::line;
-use crate::record::Record;
+use crate::line::{self, Prepared};
 
 /// How often a new file is tried.
 const MOST_TRIES: u32 = 100;
@@ -93,9 +92,9 @@ impl OpenEntry {
         Arc::clone(&self.file)
     }
 
-    pub(super) fn add(&mut self, record: &Record) {
+    pub(super) fn add(&mut self, line: Prepared<'_>) {
         self.records += 1;
-        line::write_record(&mut self.unwritten, self.records, record);
+        line.write(&mut self.unwritten, self.records);
     }
 
     /// Hands what was added to the kernel.

@@ -55,12 +55,12 @@ impl Place {
         let mut bytes = Vec::new();
         line::write_entry(&mut bytes, id);
         for (place, record) in records.iter().enumerate() {
-            line::write_record(&mut bytes, place as u64 + 1, record);
+            line::Prepared::new(record).write(&mut bytes, place as u64 + 1);
         }
         if sealed {
             line::write_sealed(&mut bytes, records.len() as u64);
         } else {
-            bytes.extend(br#"{"n":99,"id":"01890a5d"#);
+            bytes.extend(br#"{"id":"01890a5d"#);
         }
         fs::write(path, bytes).unwrap();
         records
