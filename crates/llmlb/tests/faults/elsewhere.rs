@@ -10,13 +10,18 @@ use crate::process::Outcome;
 use crate::receiver::Receiver;
 use crate::world::World;
 
-/// Says that a test is skipped; where the tools were installed it is not.
+/// Says that a test is skipped because whoever runs it may not do what it takes.
 pub(crate) fn skip(why: &str) {
+    println!("skipped: {why}");
+}
+
+/// Says that a test is skipped for lack of a tool; where tools were installed it is not.
+pub(crate) fn skip_without(tool: &str) {
     assert!(
         std::env::var_os("REQUIRE_TEST_TOOLS").is_none(),
-        "cannot be skipped here: {why}"
+        "{tool} is not installed: scripts/install-test-tools"
     );
-    println!("skipped: {why}");
+    skip(&format!("{tool} is not installed"));
 }
 
 pub(crate) fn is_root() -> bool {

@@ -152,36 +152,39 @@ impl Reckoning {
 
 impl fmt::Display for Reckoning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally {
-            requests,
-            unsigned,
-            early,
-            demands,
-            unreadable,
-        } = self.tally;
         write!(
             f,
-            "{}: {} acknowledged, {} billed, {requests} requests ({} in the storm), {} faults, {} kills: lost {}, twice {}, mangled {}, stuck {}",
+            "{}: {} acknowledged, {} billed: lost {}, twice {}, mangled {}, stuck {}, ambiguous {}",
             self.what,
             self.acknowledged,
             self.billed,
-            self.stormy,
-            self.faults,
-            self.kills,
             self.lost.len(),
             self.twice,
             self.mangled,
             self.stuck,
-        )?;
-        write!(
-            f,
-            ", too early {early} of {demands} silences, unsigned {unsigned}, unreadable {unreadable}; ambiguous {} batches of {} records; poisoned {} alone, {} not; astray {}",
-            self.ambiguous_batches,
             self.ambiguous_records,
-            self.isolated,
-            self.loose,
-            self.astray.len(),
-        )
+        )?;
+        if self.ambiguous_batches > 0 {
+            write!(f, " (in {} batches)", self.ambiguous_batches)?;
+        }
+        let others = [
+            ("poisoned and alone", self.isolated as u64),
+            ("poisoned and not alone", self.loose as u64),
+            ("failed for no reason", self.astray.len() as u64),
+            ("kills", self.kills),
+            ("requests", self.tally.requests),
+            ("of them in the storm", self.stormy),
+            ("faults", self.faults),
+            ("silences", self.tally.demands),
+            ("of them broken", self.tally.early),
+            ("unsigned", self.tally.unsigned),
+            ("unreadable", self.tally.unreadable),
+        ];
+        let others = others.iter().filter(|(_, count)| *count > 0);
+        let others: Vec<_> = others
+            .map(|(what, count)| format!("{what} {count}"))
+            .collect();
+        write!(f, "; {}", others.join(", "))
     }
 }
 
