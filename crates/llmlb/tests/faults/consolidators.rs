@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::books::Policy;
-use crate::fault::Mix;
-use crate::process::Running;
+use crate::fault::{Fault, Mix};
+use crate::process::{Running, until};
 use crate::reckoning::Reckoning;
 use crate::world::{World, from_env, is_batch, names};
 
@@ -98,4 +98,30 @@ fn eight_consolidators_over_one_stale_lock() {
     world.kills = stale + killed;
     world.drain();
     Reckoning::of("what they consolidated, delivered", &world).must_be_clean();
+}
+
+/// A consolidator halts in the middle of a set; what it has written so far is delivered, after
+/// being split; then it is killed, and the next one finishes the set. Nothing may come out twice.
+#[test]
+fn what_was_delivered_before_its_set_was_finished_is_not_delivered_again() {
+    let mix = Mix::of(&[(1, Fault::TooLarge(5))]);
+    let world = World::new(Policy::ByBatch { known: 409 }, mix);
+    world.stage_fresh(4000, 0).assert_code(0);
+    let spool = world.data().join("spool");
+    let mut command = world.usage("consolidate --batch-size 10");
+    let halted = Running::start(&mut command, &world.path("log"));
+    until("it has written some batches", || {
+        names(&spool, is_batch).len() >= 20
+    });
+    halted.halt();
+    let written = names(&spool, is_batch).len();
+    assert!(written < 400, "it was too fast: {written} batches");
+    // It cannot consolidate, but it can deliver.
+    world.deliver_now();
+    let billed = world.receiver.state().books.billed.len();
+    assert_eq!(billed, 10 * written);
+    drop(halted);
+    world.drain();
+    let what = format!("{billed} records delivered before their set was finished");
+    Reckoning::of(&what, &world).must_be_clean();
 }

@@ -74,6 +74,14 @@ impl Running {
         assert!(status.success(), "{status}; {}", self.last_words());
     }
 
+    /// It does nothing from now on, and keeps what it has.
+    pub(crate) fn halt(&self) {
+        let mut kill = Command::new("kill");
+        let halted = kill.arg("-STOP").arg(self.pid().to_string()).output();
+        // It may have ended, which is fine: it has not been waited for.
+        assert!(halted.unwrap().status.success());
+    }
+
     fn last_words(&self) -> String {
         let said = std::fs::read(&self.log).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);

@@ -231,6 +231,7 @@ impl World {
                     assert!(outcome.code == Some(0) || crowd.is_refused, "{outcome:#?}");
                 }
                 5 if crowd.is_killed => self.cut_a_stage_short(crowd.poison),
+                6 if crowd.is_killed => self.cut_a_consolidation_short(),
                 _ => {
                     let count = self.random.below(5).try_into().unwrap();
                     self.drop_files(count, crowd.poison);
@@ -256,13 +257,31 @@ impl World {
         self.kills += 1;
     }
 
+    /// Some are fed to a program that is killed: nobody knows what it staged. So all are staged
+    /// again, which must not count any of them twice.
     fn cut_a_stage_short(&mut self, poison: u64) {
-        let samples: Vec<_> = (0..200).map(|_| producer::fresh(poison)).collect();
+        let samples: Vec<_> = (0..60).map(|_| producer::fresh(poison)).collect();
         let lines = producer::lines(&samples);
         let fed = self.random.below(lines.len() as u64);
         let pause = Duration::from_micros(self.random.below(20_000));
         let mut command = self.usage("stage");
         producer::feed_and_kill(&mut command, &lines[..usize::try_from(fed).unwrap()], pause);
+        self.kills += 1;
+        if self.random.below(2) == 0 {
+            self.stage(&samples);
+        }
+    }
+
+    /// Somebody consolidates, halts in the middle, so that others find the directory in use, and is
+    /// killed.
+    fn cut_a_consolidation_short(&mut self) {
+        self.stage_fresh(60, 0);
+        let mut command = self.usage("consolidate --batch-size 10");
+        let process = Running::start(&mut command, &self.path("log"));
+        thread::sleep(Duration::from_micros(self.random.below(25_000)));
+        process.halt();
+        thread::sleep(Duration::from_millis(self.random.below(150)));
+        drop(process);
         self.kills += 1;
     }
 
