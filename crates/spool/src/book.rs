@@ -9,11 +9,11 @@
 //! add up to, and of the older ones only the last is kept.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::data_dir::{DataDir, place};
@@ -21,9 +21,11 @@ use crate::disk::Disk;
 use crate::error::Error;
 use crate::line;
 use crate::manager::for_each_file;
-use crate::quarantine::set_aside;
+use crate::quarantine::{move_aside, set_aside};
 
 const VERSION: u32 = 1;
+/// The first line of a file is not longer.
+const LONGEST_HEAD: u64 = 64 * 1024;
 
 /// Which book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,8 @@ pub(crate) struct Book {
     generation: u64,
     path: PathBuf,
     file: File,
+    /// Up to where it is written.
+    length: u64,
 }
 
 impl Title {
@@ -98,10 +102,46 @@ impl Title {
         (self.file_name(number) == name).then_some(number)
     }
 
-    /// The generations that there are, oldest first.
-    pub(crate) fn generations(self, data: &DataDir) -> Result<Vec<u64>, Error> {
+    /// Files that have the name of one.
+    fn numbers(self, data: &DataDir) -> Result<Vec<u64>, Error> {
         let mut found = Vec::new();
         for_each_file(self.dir(data), |name| found.extend(self.generation(name)))?;
+        Ok(found)
+    }
+
+    fn path(self, data: &DataDir, generation: u64) -> PathBuf {
+        self.dir(data).join(self.file_name(generation))
+    }
+
+    /// Whether a file begins as it must. What does not is none of the book's.
+    fn has_head(self, data: &DataDir, generation: u64) -> bool {
+        let path = self.path(data, generation);
+        let mut line = Vec::new();
+        let file = File::open(&path).map(|file| BufReader::new(file).take(LONGEST_HEAD));
+        let read = file.and_then(|mut file| file.read_until(b'\n', &mut line));
+        let spot = Spot {
+            path: &path,
+            generation,
+            line: 1,
+        };
+        let text = line.strip_suffix(b"\n").unwrap_or_default();
+        read.is_ok() && matches!(self.read_line::<IgnoredAny>(&spot, text), Read::Head(_))
+    }
+
+    /// Files that have the name of a generation, and are none.
+    pub(crate) fn impostors(self, data: &DataDir) -> Result<Vec<PathBuf>, Error> {
+        let mut found = self.numbers(data)?;
+        found.retain(|generation| !self.has_head(data, *generation));
+        Ok(found
+            .into_iter()
+            .map(|number| self.path(data, number))
+            .collect())
+    }
+
+    /// The generations that there are, oldest first.
+    pub(crate) fn generations(self, data: &DataDir) -> Result<Vec<u64>, Error> {
+        let mut found = self.numbers(data)?;
+        found.retain(|generation| self.has_head(data, *generation));
         found.sort_unstable();
         Ok(found)
     }
@@ -115,7 +155,7 @@ impl Title {
     ) -> Result<(), Error> {
         for generation in self.generations(data)? {
             let path = self.dir(data).join(self.file_name(generation));
-            let failed = |error| Error::new("read", &path, error);
+            let failed = |error| Error::read(&path, error);
             let file = match File::open(&path) {
                 // Older than what is kept now: removed since it was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -173,13 +213,22 @@ impl Book {
         title: Title,
     ) -> Result<Self, Error> {
         let dir = title.dir(data);
-        let Some(generation) = title.generations(data)?.pop() else {
+        for path in title.impostors(data)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let why = "it does not begin as a book does";
+            move_aside(&**disk, &path, &data.failed, &name, why)?;
+        }
+        let generations = title.generations(data)?;
+        let Some(generation) = generations.last().copied() else {
             return Self::begin(disk, dir, title, 1, &T::default());
         };
+        for old in generations.iter().filter(|old| **old + 1 < generation) {
+            // A crash came before it was removed.
+            remove(&**disk, &title.path(data, *old))?;
+        }
         let path = dir.join(title.file_name(generation));
         let failed = |error| Error::new("open", &path, error);
-        let file = File::options().read(true).append(true).open(&path);
-        let file = file.map_err(failed)?;
+        let file = open_to_write(&path)?;
         let (whole, length) = good_length(&file).map_err(failed)?;
         if whole < length {
             let bytes = std::fs::read(&path).map_err(failed)?;
@@ -197,6 +246,7 @@ impl Book {
             generation,
             path,
             file,
+            length: whole,
         })
     }
 
@@ -214,12 +264,12 @@ impl Book {
             before,
         };
         let name = title.file_name(generation);
-        place(&**disk, dir, &name, &encode(&head))?;
+        let head = encode(&head);
+        place(&**disk, dir, &name, &head)?;
         disk.sync_dir(dir)
             .map_err(|error| Error::new("sync", dir, error))?;
         let path = dir.join(name);
-        let file = File::options().read(true).append(true).open(&path);
-        let file = file.map_err(|error| Error::new("open", &path, error))?;
+        let file = open_to_write(&path)?;
         Ok(Self {
             disk: Arc::clone(disk),
             dir: dir.to_owned(),
@@ -227,6 +277,7 @@ impl Book {
             generation,
             path,
             file,
+            length: head.len() as u64,
         })
     }
 
@@ -235,15 +286,17 @@ impl Book {
     }
 
     /// Adds an event. It is on the disk after the next [`Book::sync`].
-    pub(crate) fn add<T: Serialize>(&self, event: &T) -> Result<(), Error> {
-        let failed = |error| Error::new("write to", &self.path, error);
-        let length = self.file.metadata().map_err(failed)?.len();
-        let added = self.disk.append(&self.file, &encode(event));
+    pub(crate) fn add<T: Serialize>(&mut self, event: &T) -> Result<(), Error> {
+        let line = encode(event);
+        let added = self.disk.write_at(&self.file, self.length, &line);
         if added.is_err() {
-            // Half a line would swallow the next one.
-            let _ = self.disk.truncate(&self.file, length);
+            // Half a line is no harm, since the next one is written over it; but a full disk needs
+            // the room.
+            let _ = self.disk.truncate(&self.file, self.length);
         }
-        added.map_err(failed)
+        added.map_err(|error| Error::new("write to", &self.path, error))?;
+        self.length += line.len() as u64;
+        Ok(())
     }
 
     pub(crate) fn sync(&self) -> Result<(), Error> {
@@ -259,16 +312,25 @@ impl Book {
         let next = self.generation + 1;
         let old = (self.generation.checked_sub(1)).map(|old| self.title.file_name(old));
         *self = Self::begin(&self.disk, &self.dir, self.title, next, before)?;
-        if let Some(old) = old {
-            let path = self.dir.join(old);
-            match self.disk.remove(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::new("delete", &path, error));
-                }
-                _ => {}
-            }
+        match old {
+            Some(old) => remove(&*self.disk, &self.dir.join(old)),
+            None => Ok(()),
         }
-        Ok(())
+    }
+}
+
+/// Not to append: on Windows what is opened for that cannot be cut.
+fn open_to_write(path: &Path) -> Result<File, Error> {
+    let file = File::options().read(true).write(true).open(path);
+    file.map_err(|error| Error::new("open", path, error))
+}
+
+fn remove(disk: &dyn Disk, path: &Path) -> Result<(), Error> {
+    match disk.remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::new("delete", path, error))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -2,14 +2,15 @@
 //!
 //! Under the lock of the staging directory:
 //!
-//! 1. finish what a crashed owner had begun: its record says which entries, and a mark how far;
-//! 2. list a bounded snapshot of entries, and put their names into the record, on the disk;
+//! 1. finish the set that a crashed owner had begun, as it is written down;
+//! 2. list a bounded snapshot of entries, and write that set down, on the disk;
 //! 3. write the batches, fold the totals, note what was taken; the same snapshot gives the same
 //!    files, so that doing it again after a crash changes nothing;
-//! 4. mark the snapshot as written, on the disk;
+//! 4. mark the set as written, on the disk;
 //! 5. delete exactly those entries, then the lock.
 
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -65,6 +66,8 @@ pub struct Consolidated {
     pub batches: usize,
     /// Records that had been taken before; they are the same record.
     pub repeated: usize,
+    /// Entries that cannot be read, and were left alone.
+    pub unreadable: usize,
 }
 
 /// Folds what is staged under a data directory into batches, as much of it as is done at once:
@@ -102,9 +105,7 @@ pub(crate) fn consolidate_on(
         spool: &spool,
         done: Consolidated::default(),
     };
-    if !lock.record().consumed_ids.is_empty() {
-        fold.finish(&mut lock, true)?;
-    }
+    fold.finish(&mut lock, true)?;
     let names = fold.snapshot(options).map_err(LockError::Disk)?;
     if !names.is_empty() {
         lock.freeze(names, options.batch_size)?;
@@ -122,15 +123,16 @@ struct Fold<'a> {
 }
 
 impl Fold<'_> {
-    /// Does what is left to do of the set in the lock's record. `again`: somebody had begun, and
+    /// Does what is left to do of the set that is begun, if one is. `again`: somebody had begun, and
     /// may have come to any point.
     fn finish(&mut self, lock: &mut StagingLock, again: bool) -> Result<(), LockError> {
-        let record = lock.record().clone();
-        if !lock.is_written() {
-            let size = record.batch_size.unwrap_or(1).max(1);
+        let Some(set) = lock.set().cloned() else {
+            return Ok(());
+        };
+        if !set.is_written {
             let mut snapshot = Snapshot {
-                id: record.snapshot.unwrap_or_default(),
-                size,
+                id: set.id,
+                size: set.batch_size.max(1),
                 again,
                 parts: Vec::new(),
                 records: Vec::new(),
@@ -138,18 +140,18 @@ impl Fold<'_> {
                 totals: Totals::default(),
             };
             let mut book = self
-                .write(&mut snapshot, &record.consumed_ids)
+                .write(&mut snapshot, &set.entries)
                 .map_err(LockError::Disk)?;
             lock.mark_written()?;
             book.turn_if_full().map_err(LockError::Disk)?;
         }
         lock.clean_up()?;
-        self.done.entries += record.consumed_ids.len();
+        self.done.entries += set.entries.len();
         Ok(())
     }
 
     /// The oldest entries that nobody writes any more, by name.
-    fn snapshot(&self, options: &Options) -> Result<Vec<String>, Error> {
+    fn snapshot(&mut self, options: &Options) -> Result<Vec<String>, Error> {
         for name in self.list()?.iter().filter(|name| name.kind == Kind::Open) {
             seal_abandoned(&**self.disk, self.data, *name)?;
         }
@@ -159,11 +161,13 @@ impl Fold<'_> {
         let (mut taken, mut bytes) = (Vec::new(), 0);
         for name in names {
             let path = name.path_in(&self.data.staging);
-            // One that is gone or cannot be read is left alone: it must not hold up the others.
+            // One that cannot be read is left alone: it must not hold up the others.
             let length = match File::open(&path).and_then(|file| file.metadata()) {
                 Ok(metadata) => metadata.len(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "an entry that cannot be read");
+                    self.done.unreadable += 1;
                     continue;
                 }
             };

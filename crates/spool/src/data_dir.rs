@@ -1,6 +1,7 @@
 //! The data directory: what lies where.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::disk::Disk;
@@ -9,7 +10,6 @@ use crate::error::Error;
 /// The directories of one spool.
 #[derive(Clone, Debug)]
 pub(crate) struct DataDir {
-    root: PathBuf,
     /// Entries, until they are consolidated.
     pub(crate) staging: PathBuf,
     /// Batches that wait for delivery.
@@ -27,7 +27,6 @@ pub(crate) struct DataDir {
 impl DataDir {
     pub(crate) fn new(root: &Path) -> Self {
         Self {
-            root: root.to_owned(),
             staging: root.join("_staging"),
             spool: root.join("spool"),
             sent: root.join("sent"),
@@ -38,23 +37,15 @@ impl DataDir {
     }
 
     pub(crate) fn make(&self, disk: &dyn Disk) -> Result<(), Error> {
-        let mut made = false;
-        for dir in self.all().into_iter().filter(|dir| !dir.is_dir()) {
+        for dir in self.all() {
             disk.make_dir(dir)
                 .map_err(|error| Error::new("make", dir, error))?;
-            made = true;
-        }
-        if made {
-            // What is put into a directory is as safe as the directory's own name.
-            disk.sync_dir(&self.root)
-                .map_err(|error| Error::new("sync", &self.root, error))?;
         }
         Ok(())
     }
 
     pub(crate) fn all(&self) -> [&Path; 6] {
         let Self {
-            root: _,
             staging,
             spool,
             sent,
@@ -64,6 +55,18 @@ impl DataDir {
         } = self;
         [staging, spool, sent, archive, usage, failed].map(PathBuf::as_path)
     }
+}
+
+/// Anything longer is none of ours, except entries and books, which are read by lines.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// The content of a file, unless it is longer than anything we write.
+pub(crate) fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(MOST_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= MOST_BYTES).then_some(bytes))
 }
 
 /// Puts a whole file in place: complete or absent, whatever happens. Its name is on the disk once

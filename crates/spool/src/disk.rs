@@ -10,7 +10,7 @@ use crate::sys;
 
 /// A disk, or what a test makes of one.
 pub(crate) trait Disk: fmt::Debug + Send + Sync {
-    /// Makes a directory and those above it, where they are missing.
+    /// Makes a directory and those above it, where they are missing, on the disk.
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
     /// Makes a new file for this user alone. It is an error if there is one.
     fn create(&self, path: &Path) -> io::Result<File>;
@@ -41,7 +41,20 @@ pub(crate) struct RealDisk;
 
 impl Disk for RealDisk {
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        sys::make_dir(dir)
+        if dir.is_dir() {
+            return Ok(());
+        }
+        let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
+        if let Some(above) = above {
+            self.make_dir(above)?;
+        }
+        match sys::make_dir(dir) {
+            // Somebody else was quicker.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+            made => made?,
+        }
+        // What is in it is as safe as its own name.
+        self.sync_dir(above.unwrap_or(Path::new(".")))
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {

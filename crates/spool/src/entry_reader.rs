@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
@@ -46,7 +46,7 @@ impl<'a> EntryReader<'a> {
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::new("read", &path, error)),
+            Err(error) => return Err(Error::read(&path, error)),
         };
         let source = match Name::parse(name.as_ref()) {
             Some(Name {
@@ -87,13 +87,13 @@ impl<'a> EntryReader<'a> {
                 return Ok(None);
             };
             let read = lines.next();
-            let Some(text) = read.map_err(|error| Error::new("read", &self.path, error))? else {
+            let Some(text) = read.map_err(|error| Error::read(&self.path, error))? else {
                 return Ok(None);
             };
             *place += 1;
-            if *place == 1 && !is_head(text) {
-                let why = "it is not an entry, although it is called one; to stage lines of JSON, \
-                           use `llmlb usage stage` or `Staging`";
+            if *place == 1
+                && let Some(why) = foreign(text, &self.path)?
+            {
                 move_aside(self.disk, &self.path, &self.data.failed, self.name, why)?;
                 return Ok(None);
             }
@@ -103,9 +103,6 @@ impl<'a> EntryReader<'a> {
                     self.skip_to(number - 1);
                     self.highest = number;
                     return Ok(Some((number, record)));
-                }
-                Ok(Line::Entry { version, .. }) if version != line::VERSION => {
-                    "it is of a version that this program does not know"
                 }
                 Ok(Line::Entry { .. }) => continue,
                 Ok(Line::Sealed { records }) => {
@@ -125,7 +122,7 @@ impl<'a> EntryReader<'a> {
         let most = 4 * record::MOST_BYTES as u64;
         file.take(most + 1)
             .read_to_end(&mut bytes)
-            .map_err(|error| Error::new("read", &self.path, error))?;
+            .map_err(|error| Error::read(&self.path, error))?;
         if bytes.len() as u64 > most {
             let why = format!("it is longer than {most} bytes");
             move_aside(self.disk, &self.path, &self.data.failed, self.name, &why)?;
@@ -172,8 +169,26 @@ impl<'a> EntryReader<'a> {
     }
 }
 
-/// Whether a line is the first of an entry, of whatever version.
-fn is_head(text: &[u8]) -> bool {
-    let line = text.strip_suffix(b"\n").unwrap_or(text);
-    matches!(line::read(line), Ok(Line::Entry { .. }))
+/// Why a file that is called an entry is none that can be read, by its first line. One of ours whose
+/// first line is damaged still has good ones.
+fn foreign(first: &[u8], path: &Path) -> Result<Option<&'static str>, Error> {
+    let failed = |error| Error::read(path, error);
+    match line::read(first.strip_suffix(b"\n").unwrap_or(first)) {
+        Ok(Line::Entry { version, .. }) if version == line::VERSION => return Ok(None),
+        Ok(Line::Entry { .. }) => return Ok(Some(UNKNOWN_VERSION)),
+        Ok(_) => return Ok(None),
+        Err(_) => {}
+    }
+    let mut lines = Lines::new(File::open(path).map_err(failed)?);
+    while let Some(text) = lines.next().map_err(failed)? {
+        if line::read(text.strip_suffix(b"\n").unwrap_or(text)).is_ok() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(
+        "it is not an entry, although it is called one; to stage lines of JSON, use \
+         `llmlb usage stage` or `Staging`",
+    ))
 }
+
+pub(crate) const UNKNOWN_VERSION: &str = "it is of a version that this program does not know";

@@ -5,6 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+const READ: &str = "read";
+const USE: &str = "use";
+
 /// Why something could not be staged, consolidated or delivered.
 ///
 /// After an error of [`Staging::stage`](crate::Staging::stage) it is unknown whether the record is
@@ -17,6 +20,15 @@ pub struct Error {
 }
 
 impl Error {
+    pub(crate) fn read(path: &Path, source: io::Error) -> Self {
+        Self::new(READ, path, source)
+    }
+
+    /// What is wrong with it, in words.
+    pub(crate) fn damage(path: &Path, what: impl Into<String>) -> Self {
+        Self::new(USE, path, io::Error::other(what.into()))
+    }
+
     pub(crate) fn new(act: &'static str, path: &Path, source: io::Error) -> Self {
         Self {
             act,
@@ -33,6 +45,16 @@ impl Error {
     /// The disk can only be read.
     pub fn is_read_only(&self) -> bool {
         self.source.kind() == io::ErrorKind::ReadOnlyFilesystem
+    }
+
+    /// Something is there, and cannot be read; others may be.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        self.act == READ
+    }
+
+    /// Something could be read, and makes no sense.
+    pub(crate) fn is_damage(&self) -> bool {
+        self.act == USE
     }
 
     /// The file or directory that the error is about.

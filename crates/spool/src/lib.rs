@@ -24,6 +24,7 @@ mod recover;
 mod reserve;
 mod run;
 mod schedule;
+mod set;
 mod staging;
 mod staging_lock;
 mod sys;

@@ -173,9 +173,9 @@ impl Reason {
         match std::fs::read(&path) {
             Ok(bytes) => decode(&bytes)
                 .map(Some)
-                .map_err(|why| Error::new("use", &path, io::Error::other(why))),
+                .map_err(|why| Error::damage(&path, why)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::new("read", &path, error)),
+            Err(error) => Err(Error::read(&path, error)),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::entry::{Kind, Name};
+use crate::entry_reader::UNKNOWN_VERSION;
 use crate::error::Error;
 use crate::line::{self, Line};
 use crate::lines::Lines;
@@ -17,7 +18,7 @@ use crate::quarantine::{move_aside, set_aside};
 pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Result<bool, Error> {
     let path = name.path_in(&data.staging);
     let failed = |error| Error::new("recover", &path, error);
-    let file = match File::options().read(true).append(true).open(&path) {
+    let file = match File::options().read(true).write(true).open(&path) {
         Ok(file) => file,
         // Sealed by its writer just now.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -36,6 +37,12 @@ pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Res
         return Ok(true);
     }
     let good = Good::of(&file).map_err(failed)?;
+    if good.is_foreign {
+        let name = format!("{}.jsonl.open", name.id);
+        move_aside(disk, &path, &data.failed, &name, UNKNOWN_VERSION)?;
+        sync(disk, &data.staging)?;
+        return Ok(true);
+    }
     let why = "the end of an entry whose writer was interrupted";
     if good.records == 0 {
         // Nothing was staged in it. What is in it all the same is kept as it is.
@@ -60,7 +67,7 @@ pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Res
     if !good.is_sealed {
         let mut seal = Vec::new();
         line::write_sealed(&mut seal, good.last_number);
-        disk.append(&file, &seal).map_err(failed)?;
+        disk.write_at(&file, good.length, &seal).map_err(failed)?;
     }
     disk.sync(&file).map_err(failed)?;
     let sealed = Name {
@@ -103,6 +110,8 @@ struct Good {
     is_sealed: bool,
     /// There is nothing in it but what every entry begins with, and room.
     is_blank: bool,
+    /// It is of another version: not ours to cut.
+    is_foreign: bool,
 }
 
 impl Good {
@@ -120,7 +129,9 @@ impl Good {
                     good.last_number = number;
                 }
                 Some(Ok(Line::Sealed { .. })) => good.is_sealed = true,
-                Some(Ok(Line::Entry { .. })) => {}
+                Some(Ok(Line::Entry { version, .. })) => {
+                    good.is_foreign |= version != line::VERSION;
+                }
                 _ => {
                     good.is_blank &= without_room(text).is_empty();
                     continue;

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use crate::consolidate::{Consolidated, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{
@@ -10,7 +12,8 @@ use crate::delivery::{
     deliver,
 };
 use crate::disk::{Disk, RealDisk};
-use crate::manager::SpoolManager;
+use crate::entry::Name;
+use crate::manager::{SpoolManager, for_each_file};
 use crate::reserve::{self, Reserve};
 use crate::staging_lock::LockError;
 
@@ -77,6 +80,9 @@ pub fn run(
     let _ = room.lay_by_for_producers();
     let store = SpoolManager::on(Arc::clone(&disk), data);
     let (mut all, mut goes_on) = (Run::default(), true);
+    let (id, mut trouble) = (Uuid::now_v7(), None);
+    // What is staged from now on is for the next run: producers must not keep this one going.
+    let staged = count_entries(data)?;
     loop {
         // Whatever is folded, delivery must be able to note what it does.
         let folded = match room.lay_by_for_delivery() {
@@ -98,7 +104,11 @@ pub fn run(
             }
             // What is delivered makes room.
             Err(error) if error.is_full() => (Consolidated::default(), Some(error)),
-            Err(error) => return Err(error.into()),
+            // What waits is delivered all the same.
+            Err(error) => {
+                trouble = Some(error);
+                (Consolidated::default(), None)
+            }
         };
         let records = folded.records as u64;
         if records > 0 {
@@ -109,7 +119,7 @@ pub fn run(
         if goes_on {
             let mut step = |all: &mut Run| match destination {
                 Destination::To(sink) => {
-                    let done = deliver(&store, sink, delivery, &RealClock, watch)?;
+                    let done = deliver(&store, sink, delivery, &RealClock, watch, id)?;
                     goes_on = !done.is_stopped;
                     all.add_delivered(done);
                     Ok(())
@@ -125,18 +135,29 @@ pub fn run(
             }
         }
         let has_delivered = all.left_the_spool() > before;
-        let goes_round = folded.entries > 0 || full.is_some() && has_delivered;
+        let is_more = folded.entries > 0 && all.consolidated.entries < staged;
+        let goes_round = goes_on && (is_more || full.is_some() && has_delivered);
         if watch.cancel.is_cancelled() || !goes_round {
-            if let Some(error) = full {
-                return Err(error.into());
-            }
+            trouble = trouble.or(full);
             break;
         }
     }
     if let Err(error) = room.lay_by_for_producers() {
         tracing::warn!(%error, "nothing can be staged until there is room");
     }
-    Ok(all)
+    match trouble {
+        Some(error) => Err(error.into()),
+        None => Ok(all),
+    }
+}
+
+/// How many entries are staged.
+fn count_entries(data: &Path) -> Result<usize, crate::Error> {
+    let mut count = 0;
+    for_each_file(&DataDir::new(data).staging, |name| {
+        count += usize::from(Name::parse(name.as_ref()).is_some());
+    })?;
+    Ok(count)
 }
 
 /// What is laid by for a full disk: some for delivery alone, and more for folding, without which
@@ -184,6 +205,7 @@ impl Run {
         self.consolidated.records += more.records;
         self.consolidated.batches += more.batches;
         self.consolidated.repeated += more.repeated;
+        self.consolidated.unreadable = more.unreadable;
     }
 
     fn add_delivered(&mut self, more: Delivered) {

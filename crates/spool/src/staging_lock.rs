@@ -8,21 +8,17 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 use tenure::{Key, Store, Tenure};
-use uuid::Uuid;
 
-use crate::data_dir::place;
 use crate::disk::{Disk, RealDisk};
 use crate::entry::Name;
 use crate::error::{Error, is_full};
+use crate::set::Set;
 
 const FILE: &str = ".consolidation.lock";
 const POD_NAME: &str = "pod_name";
 const CONSUMED: &str = "consumed_ids";
-const BATCH_SIZE: &str = "batch_size";
-const SNAPSHOT: &str = "snapshot";
-/// Names the snapshot whose batches are all on the disk. A file of its own: writing the record a
-/// second time could tear it just when it matters.
-const WRITTEN: &str = ".consolidation.written";
+/// For a set of which nobody said how large its batches are.
+const ONE_BY_ONE: usize = 1;
 
 /// Sole ownership of a staging directory.
 ///
@@ -49,8 +45,7 @@ pub struct StagingLock {
     staging: PathBuf,
     path: PathBuf,
     record: LockRecord,
-    /// All batches of the set are on the disk: what remains is to delete the entries.
-    is_written: bool,
+    set: Option<Set>,
 }
 
 /// What the owner of a staging directory says about itself.
@@ -65,10 +60,6 @@ pub struct LockRecord {
     pub started_at: Option<SystemTime>,
     /// The file names of the entries that are being consolidated.
     pub consumed_ids: Vec<String>,
-    /// How many records go into a batch; frozen with the entries.
-    pub batch_size: Option<usize>,
-    /// Tells this set from every other one.
-    pub(crate) snapshot: Option<Uuid>,
 }
 
 /// Why a staging directory could not be owned.
@@ -113,11 +104,8 @@ impl StagingLock {
             .claim(&key)
             .verb("consolidate")
             .field(POD_NAME, pod_name)
-            .field(CONSUMED, Vec::from(consumed_ids))
+            .field(CONSUMED, Vec::<String>::new())
             .inherit(CONSUMED)
-            .inherit(BATCH_SIZE)
-            .field(SNAPSHOT, Uuid::now_v7().to_string())
-            .inherit(SNAPSHOT)
             .try_acquire()
             .map_err(refused)?;
         let record = LockRecord::of(&tenure);
@@ -127,14 +115,29 @@ impl StagingLock {
             staging: staging.to_owned(),
             path,
             record,
-            is_written: false,
+            set: None,
         };
-        if lock.record.consumed_ids.is_empty() {
-            if !consumed_ids.is_empty() {
-                lock.set(CONSUMED, Vec::from(consumed_ids))?;
+        lock.set = match Set::read(staging) {
+            // Nothing can be told from it: what is staged is a new set.
+            Err(error) if error.is_damage() => {
+                tracing::warn!(%error, "a set that was begun is put out of the way");
+                let aside = error.path().with_extension("damaged");
+                lock.disk
+                    .rename(error.path(), &aside)
+                    .map_err(|failed| LockError::Disk(Error::new("rename", &aside, failed)))?;
+                None
             }
-        } else {
-            lock.is_written = lock.record.snapshot == lock.written()?;
+            set => set.map_err(LockError::Disk)?,
+        };
+        if let Some(set) = &lock.set {
+            // The set is what counts; the record repeats it for people.
+            lock.record.consumed_ids.clone_from(&set.entries);
+        } else if !lock.record.consumed_ids.is_empty() {
+            // Somebody wrote down a set in the record alone.
+            let names = lock.record.consumed_ids.clone();
+            lock.freeze(names, ONE_BY_ONE)?;
+        } else if !consumed_ids.is_empty() {
+            lock.freeze(Vec::from(consumed_ids), ONE_BY_ONE)?;
         }
         Ok(lock)
     }
@@ -149,64 +152,54 @@ impl StagingLock {
         &self.path
     }
 
+    /// The set that is being consolidated, if there is one.
+    pub(crate) fn set(&self) -> Option<&Set> {
+        self.set.as_ref()
+    }
+
     /// Fixes what is consolidated, and how. On the disk when this returns.
     pub(crate) fn freeze(
         &mut self,
         names: Vec<String>,
         batch_size: usize,
     ) -> Result<(), LockError> {
-        self.set(SNAPSHOT, Uuid::now_v7().to_string())?;
-        self.set(BATCH_SIZE, batch_size)?;
-        self.set(CONSUMED, names)?;
-        self.is_written = false;
-        self.sync()
-    }
-
-    pub(crate) fn is_written(&self) -> bool {
-        self.is_written
+        let set = Set::new(names.clone(), batch_size);
+        set.begin(&*self.disk, &self.staging)
+            .map_err(LockError::Disk)?;
+        self.set = Some(set);
+        self.tell(names)
     }
 
     /// Notes that all batches are on the disk. On the disk when this returns.
     pub(crate) fn mark_written(&mut self) -> Result<(), LockError> {
-        let snapshot = self.record.snapshot.unwrap_or_default().to_string();
-        place(
-            &*self.disk,
-            &self.staging,
-            WRITTEN,
-            format!("{snapshot}\n").as_bytes(),
-        )
-        .map_err(LockError::Disk)?;
-        self.sync_staging()?;
-        self.is_written = true;
-        Ok(())
-    }
-
-    /// The snapshot whose batches are all on the disk.
-    fn written(&self) -> Result<Option<Uuid>, LockError> {
-        let path = self.staging.join(WRITTEN);
-        match std::fs::read(&path) {
-            Ok(bytes) => {
-                let text = std::str::from_utf8(&bytes).ok();
-                Ok(text.and_then(|text| Uuid::try_parse(text.trim_end()).ok()))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(LockError::Disk(Error::new("read", &path, error))),
+        match &mut self.set {
+            Some(set) => set
+                .mark_written(&*self.disk, &self.staging)
+                .map_err(LockError::Disk),
+            None => Ok(()),
         }
     }
 
     /// Deletes exactly the consumed entries. Missing ones are no error; if one cannot be deleted,
     /// the record stays as it is, and the next owner goes on.
     pub(crate) fn clean_up(&mut self) -> Result<(), LockError> {
-        if !self.is_written && !self.record.consumed_ids.is_empty() {
+        let Some(set) = &self.set else {
+            return Ok(());
+        };
+        if !set.is_written {
             // Half of the set must not be taken for the whole of it after a crash.
             self.mark_written()?;
         }
         for name in &self.record.consumed_ids {
             self.remove(name)?;
         }
-        self.sync_staging()?;
+        self.disk
+            .sync_dir(&self.staging)
+            .map_err(|error| LockError::Disk(Error::new("sync", &self.staging, error)))?;
         // Only now: a name that came back with the power would otherwise be taken for a new entry.
-        self.set(CONSUMED, Vec::<String>::new())
+        Set::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
+        self.set = None;
+        self.tell(Vec::new())
     }
 
     fn remove(&self, name: &str) -> Result<(), LockError> {
@@ -234,9 +227,7 @@ impl StagingLock {
     }
 
     fn release(&mut self) -> Result<(), LockError> {
-        if self.staging.join(WRITTEN).exists() {
-            self.remove(WRITTEN)?;
-        }
+        Set::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
         self.about_to_write()?;
         match self.tenure.take() {
             Some(tenure) => tenure.release().map_err(LockError::Lock),
@@ -250,27 +241,14 @@ impl StagingLock {
             .map_err(|error| LockError::Disk(Error::new("write", &self.path, error)))
     }
 
-    fn set(&mut self, name: &str, value: impl Into<Value>) -> Result<(), LockError> {
+    /// Says in the record what is consolidated.
+    fn tell(&mut self, names: Vec<String>) -> Result<(), LockError> {
         self.about_to_write()?;
         if let Some(tenure) = &mut self.tenure {
-            tenure.set_field(name, value).map_err(LockError::Lock)?;
+            tenure.set_field(CONSUMED, names).map_err(LockError::Lock)?;
             self.record = LockRecord::of(tenure);
         }
         Ok(())
-    }
-
-    fn sync(&self) -> Result<(), LockError> {
-        self.about_to_write()?;
-        if let Some(tenure) = &self.tenure {
-            tenure.sync_record().map_err(LockError::Lock)?;
-        }
-        self.sync_staging()
-    }
-
-    fn sync_staging(&self) -> Result<(), LockError> {
-        self.disk
-            .sync_dir(&self.staging)
-            .map_err(|error| LockError::Disk(Error::new("sync", &self.staging, error)))
     }
 }
 
@@ -287,10 +265,6 @@ impl Drop for StagingLock {
 impl LockRecord {
     fn of(tenure: &Tenure) -> Self {
         let record = tenure.record();
-        let number = |name| {
-            let value = record.field(name)?.as_u64()?;
-            usize::try_from(value).ok()
-        };
         let names = record.field(CONSUMED).and_then(Value::as_array);
         Self {
             pid: record.pid(),
@@ -303,8 +277,6 @@ impl LockRecord {
                 // Whatever a record says: nothing but entries is ever read or deleted.
                 .filter(|name| Name::parse(name.as_ref()).is_some())
                 .collect(),
-            batch_size: number(BATCH_SIZE),
-            snapshot: text(record.field(SNAPSHOT)).and_then(|id| Uuid::try_parse(&id).ok()),
         }
     }
 }

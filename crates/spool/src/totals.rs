@@ -148,7 +148,7 @@ fn read(disk: &dyn Disk, data: &DataDir, name: &str) -> Result<Option<Day>, Erro
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::new("read", &path, error)),
+        Err(error) => return Err(Error::read(&path, error)),
     };
     match check(name, &bytes) {
         Ok(day) => Ok(Some(day)),

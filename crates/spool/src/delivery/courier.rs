@@ -1,5 +1,6 @@
-//! One run of delivery: oldest first, and one bad batch never holds up the others.
+//! One run of delivery: oldest first, and bad batches never hold up the others.
 
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -17,16 +18,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const STRIKES_TO_SLOW_DOWN: u32 = 3;
 /// ... and after so many the run ends.
 const STRIKES_TO_STOP: u32 = 6;
+/// The shortest wait after which a destination is asked again.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// How soon a destination is asked again that takes nothing from us.
 const MISCONFIGURED_PAUSE: Duration = Duration::from_secs(30);
 
-/// Delivers what waits. Whoever calls this is the only one who does.
+/// Delivers what waits, as part of a run. Whoever calls this is the only one who does.
 pub(crate) fn deliver(
     store: &dyn BatchStore,
     sink: &dyn Sink,
     options: &DeliveryOptions,
     clock: &dyn Clock,
     watch: &Watch<'_>,
+    run: Uuid,
 ) -> Result<Delivered, Error> {
     let mut courier = Courier {
         store,
@@ -34,7 +38,7 @@ pub(crate) fn deliver(
         options,
         clock,
         watch,
-        run: Uuid::now_v7(),
+        run,
         strikes: 0,
         is_paused: false,
         done: Delivered::default(),
@@ -56,7 +60,7 @@ pub(crate) fn archive(store: &dyn BatchStore, watch: &Watch<'_>) -> Result<u64, 
                 return Ok(archived);
             }
             let state = store.state(name)?;
-            if state.attempts > 0 && !state.splitting {
+            if (state.attempts > 0 || state.is_unknown()) && !state.splitting {
                 // It was on its way to a destination, which may have it.
                 continue;
             }
@@ -109,28 +113,11 @@ impl Courier<'_> {
             return Ok(());
         }
         loop {
-            let (mut after, mut soonest) = (None, None::<Duration>);
-            loop {
-                let names = self.store.pending(after.as_deref(), PAGE)?;
-                for name in &names {
-                    if self.watch.cancel.is_cancelled() {
-                        return Ok(());
-                    }
-                    match self.one(name)? {
-                        Next::GoOn => {}
-                        Next::Due(wait) => {
-                            soonest = Some(soonest.map_or(wait, |other| other.min(wait)));
-                        }
-                        Next::Stop => {
-                            self.done.is_stopped = true;
-                            return Ok(());
-                        }
-                    }
-                }
-                after = names.last().cloned();
-                if after.is_none() {
-                    break;
-                }
+            let mut soonest = None;
+            // What was never tried goes first, then what failed least often: however many fail
+            // every time, the others get their turn.
+            if !self.pass_fresh(&mut soonest)? || !self.pass_tried(&mut soonest)? {
+                return Ok(());
             }
             match soonest {
                 Some(wait) if wait <= PATIENCE => {
@@ -144,21 +131,102 @@ impl Courier<'_> {
         }
     }
 
+    /// Oldest first. `false`: the run ends.
+    fn pass_fresh(&mut self, soonest: &mut Option<Duration>) -> Result<bool, Error> {
+        let mut after = None;
+        loop {
+            let mut names = self.store.pending(after.as_deref(), PAGE)?;
+            after = names.last().cloned();
+            if after.is_none() {
+                return Ok(true);
+            }
+            names.retain(|name| self.attempts(name) == 0);
+            if !self.pass(&names, soonest)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// `false`: the run ends.
+    fn pass_tried(&mut self, soonest: &mut Option<Duration>) -> Result<bool, Error> {
+        let mut done = None;
+        loop {
+            let names = self.least_tried(done.as_ref())?;
+            done = names.last().cloned();
+            if done.is_none() {
+                return Ok(true);
+            }
+            let names: Vec<_> = names.into_iter().map(|(_, name)| name).collect();
+            if !self.pass(&names, soonest)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Those that were tried, least often first, after one of them.
+    fn least_tried(&self, after: Option<&(u32, String)>) -> Result<Vec<(u32, String)>, Error> {
+        let (mut least, mut last) = (BinaryHeap::new(), None);
+        loop {
+            let names = self.store.pending(last.as_deref(), PAGE)?;
+            last = names.last().cloned();
+            if last.is_none() {
+                return Ok(least.into_sorted_vec());
+            }
+            for name in names {
+                let key = (self.attempts(&name), name);
+                if key.0 > 0 && after.is_none_or(|after| key > *after) {
+                    least.push(key);
+                    if least.len() > PAGE {
+                        least.pop();
+                    }
+                }
+            }
+        }
+    }
+
+    /// How often a batch was tried; what cannot be read counts as tried.
+    fn attempts(&self, name: &str) -> u32 {
+        self.store.state(name).map_or(1, |state| {
+            let least = u32::from(state.is_unknown() || state.splitting);
+            state.attempts.max(least)
+        })
+    }
+
+    /// `false`: the run ends.
+    fn pass(&mut self, names: &[String], soonest: &mut Option<Duration>) -> Result<bool, Error> {
+        for name in names {
+            if self.watch.cancel.is_cancelled() {
+                return Ok(false);
+            }
+            match self.one(name)? {
+                Next::GoOn => {}
+                Next::Due(wait) => {
+                    *soonest = Some(soonest.map_or(wait, |other| other.min(wait)));
+                }
+                Next::Stop => {
+                    self.done.is_stopped = true;
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
     /// `false`: the pause is too long to wait for it.
     fn wait_for_the_pause(&mut self) -> Result<bool, Error> {
-        let Some(mut pause) = self.store.pause()? else {
+        let Some(mut pause) = self.store.pause(self.sink.name())? else {
             return Ok(true);
         };
         self.is_paused = true;
         let ours = pause.is_misconfigured && self.options.ignore_backoff;
-        if ours || pause.to != self.sink.name() {
+        if ours {
             return Ok(true);
         }
         let now = self.clock.now();
         if pause.since > now {
             // The clock went back: the pause begins anew, or it would never end.
             pause.since = now;
-            self.store.set_pause(Some(&pause))?;
+            self.store.set_pause(&pause)?;
         }
         let left = pause.left(now).min(self.options.longest_wait);
         self.wait_or_stop(left, pause)
@@ -186,7 +254,19 @@ impl Courier<'_> {
         self.clock.wait(&self.watch.cancel, long)
     }
 
+    /// One that cannot be read waits for a person, and holds up nobody.
     fn one(&mut self, name: &str) -> Result<Next, Error> {
+        match self.try_one(name) {
+            Err(error) if error.is_unreadable() => {
+                tracing::warn!(%error, "not delivered");
+                self.done.last_error = Some(error.to_string());
+                Ok(Next::GoOn)
+            }
+            next => next,
+        }
+    }
+
+    fn try_one(&mut self, name: &str) -> Result<Next, Error> {
         let mut state = self.store.state(name)?;
         if state.splitting {
             if let Some(batch) = self.store.take(name)? {
@@ -261,7 +341,7 @@ impl Courier<'_> {
                 let now = self.clock.now();
                 let long = MISCONFIGURED_PAUSE.min(self.options.longest_wait);
                 let pause = Pause::new(self.sink.name(), now, long, &said, true);
-                self.store.set_pause(Some(&pause))?;
+                self.store.set_pause(&pause)?;
                 self.done.last_error = Some(said);
                 self.done.paused = Some(pause);
                 Ok(Next::Stop)
@@ -298,10 +378,17 @@ impl Courier<'_> {
         if let Some(after) = after {
             // It is the destination that wants to wait, not this batch alone.
             self.store.set_state(name, &state)?;
-            let left = after.min(self.options.longest_wait);
+            // "At once" is not soon enough to be no wait at all.
+            let left = after.max(backoff(1, after.max(SHORTEST_PAUSE)));
+            let left = left.min(self.options.longest_wait);
             let pause = Pause::new(self.sink.name(), now, left, said, false);
-            self.store.set_pause(Some(&pause))?;
+            self.store.set_pause(&pause)?;
             self.is_paused = true;
+            self.strikes += 1;
+            if self.strikes >= STRIKES_TO_STOP {
+                self.done.paused = Some(pause);
+                return Ok(Next::Stop);
+            }
             return Ok(if self.wait_or_stop(left, pause)? {
                 Next::Due(Duration::ZERO)
             } else {
@@ -335,7 +422,7 @@ impl Courier<'_> {
 
     fn end_the_pause(&mut self) -> Result<(), Error> {
         if std::mem::take(&mut self.is_paused) {
-            self.store.set_pause(None)?;
+            self.store.end_pause(self.sink.name())?;
         }
         Ok(())
     }

@@ -4,14 +4,16 @@ use super::token::Token;
 
 const LONGEST: usize = 300;
 
-/// At most 300 characters, on one line, up to where the receiver repeats our token.
-pub(super) fn excerpt(bytes: &[u8], token: Option<&Token>) -> String {
+/// At most 300 characters, on one line, up to where the receiver repeats a secret of ours: the
+/// token, or the query of the URL.
+pub(super) fn excerpt(bytes: &[u8], token: Option<&Token>, query: Option<&str>) -> String {
     let text = String::from_utf8_lossy(bytes);
     // What it said must not look like lines of ours, nor do things to a terminal.
     let text = text.replace(|char: char| char.is_control() || is_invisible(char), " ");
-    let end = token
-        .and_then(|token| text.find(token.expose()))
-        .unwrap_or(text.len());
+    let secrets = token.map(Token::expose).into_iter().chain(query);
+    let secrets = secrets.filter(|secret| !secret.is_empty());
+    let end = secrets.filter_map(|secret| text.find(secret)).min();
+    let end = end.unwrap_or(text.len());
     let (before, after) = text.split_at(end);
     let before = if after.is_empty() {
         before.trim()
@@ -39,12 +41,12 @@ mod tests {
     #[test]
     fn an_excerpt_is_short_and_on_one_line() {
         assert_eq!(
-            excerpt(b" {\"a\":\r\n1}\x1b[2J \0", None),
+            excerpt(b" {\"a\":\r\n1}\x1b[2J \0", None, None),
             "{\"a\":  1} [2J"
         );
-        assert_eq!(excerpt("é\u{202e}é".as_bytes(), None), "é é");
-        assert_eq!(excerpt(b"\xff\xfe", None), "\u{fffd}\u{fffd}");
-        let long = excerpt("é".repeat(1000).as_bytes(), None);
+        assert_eq!(excerpt("é\u{202e}é".as_bytes(), None, None), "é é");
+        assert_eq!(excerpt(b"\xff\xfe", None, None), "\u{fffd}\u{fffd}");
+        let long = excerpt("é".repeat(1000).as_bytes(), None, None);
         assert_eq!(long.chars().count(), LONGEST + 1);
         assert!(long.ends_with('…'));
     }
@@ -52,7 +54,7 @@ mod tests {
     #[test]
     fn the_token_is_never_repeated() {
         let token = Token::new("s3cret").unwrap();
-        let said = |text: &str| excerpt(text.as_bytes(), Some(&token));
+        let said = |text: &str| excerpt(text.as_bytes(), Some(&token), None);
         assert_eq!(said("bad token s3cret, s3cret"), "bad token ***");
         assert_eq!(said("s3cret"), "***");
         assert_eq!(said("fine"), "fine");

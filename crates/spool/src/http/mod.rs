@@ -137,7 +137,8 @@ impl Http {
         if let Err(error) = body.read_to_end(&mut bytes) {
             tracing::debug!(%status, %error, "the answer was cut");
         }
-        let text = |bytes: &[u8]| excerpt(bytes, self.options.token.as_ref());
+        let text =
+            |bytes: &[u8]| excerpt(bytes, self.options.token.as_ref(), self.address.uri.query());
         let elsewhere = response.headers().get(LOCATION);
         let elsewhere = elsewhere
             .filter(|_| status.is_redirection())

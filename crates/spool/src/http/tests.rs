@@ -235,7 +235,9 @@ fn redirects_are_not_followed() {
     let headers = format!("Location: {elsewhere}\r\n");
     for status in ["301 Moved Permanently", "307 Temporary Redirect"] {
         let url = answering(answer(status, &headers, ""));
-        let said = format!("{status} (to {elsewhere})");
+        // The query may hold a key, and is the same as that of the URL.
+        let shown = elsewhere.split('?').next().unwrap_or_default();
+        let said = format!("{status} (to {shown}?***)");
         assert_eq!(send(&url), Answer::misconfigured(said));
     }
     assert!(kept.try_recv().is_err(), "nobody went there");

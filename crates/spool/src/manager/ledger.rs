@@ -31,8 +31,10 @@ pub(crate) enum Outcome {
     Split,
     /// It was put into `failed/`.
     Failed,
-    /// It was put back into the spool by a person.
+    /// It was put back into the spool by a person, from `failed/`.
     Resent,
+    /// The same, from `archive/`.
+    Unarchived,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,15 +84,14 @@ impl Event {
 }
 
 impl Sums {
-    /// `before`: what had become of the same batch.
-    pub(crate) fn add(&mut self, event: &Event, before: Option<Outcome>) {
+    pub(crate) fn add(&mut self, event: &Event) {
         match event.outcome {
             Outcome::Delivered => {
                 self.delivered += event.records;
                 self.batches_delivered += 1;
             }
             Outcome::Archived => self.archived += event.records,
-            Outcome::Resent if before == Some(Outcome::Archived) => {
+            Outcome::Unarchived => {
                 self.archived = self.archived.saturating_sub(event.records);
             }
             Outcome::Split | Outcome::Failed | Outcome::Resent => {}
@@ -139,7 +140,7 @@ impl Ledger {
         self.book.add(event)?;
         self.book.sync()?;
         self.events += 1;
-        self.sums.add(event, self.index.get(&event.batch));
+        self.sums.add(event);
         self.index.insert(event, self.book.generation());
         Ok(())
     }
@@ -157,7 +158,7 @@ fn read(data: &DataDir) -> Result<(Index, Sums, u64), Error> {
         Read::Event(text) => match serde_json::from_str::<Event>(text) {
             Ok(event) => {
                 events += 1;
-                sums.add(&event, index.get(&event.batch));
+                sums.add(&event);
                 index.insert(&event, spot.generation);
             }
             Err(_) => {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, SystemTime};
 
-use super::{BatchStore, SpoolManager, for_each_file};
+use super::{BatchStore, Pause, SpoolManager, for_each_file};
 use crate::batch::{self, Head};
 use crate::error::Error;
 use crate::quarantine::Reason;
@@ -55,7 +55,7 @@ impl SpoolManager {
     /// What is known of a batch that waits.
     pub fn waiting(&self, name: &str) -> Result<Waiting, Error> {
         let path = self.data.spool.join(name);
-        let failed = |error| Error::new("read", &path, error);
+        let failed = |error| Error::read(&path, error);
         let mut head = Vec::new();
         let file = BufReader::new(File::open(&path).map_err(failed)?);
         // Its first line says how many records there are.
@@ -74,6 +74,11 @@ impl SpoolManager {
             is_unknown: state.is_unknown(),
             last_error: state.last_error,
         })
+    }
+
+    /// Until when nothing is sent, and why, for each destination; the last one that was noted first.
+    pub fn pauses(&self) -> Result<Vec<Pause>, Error> {
+        super::pause::read(&self.data)
     }
 
     /// What is in `failed/`, by name.

@@ -18,7 +18,7 @@ pub use state::State;
 
 use crate::batch::{self, Batch};
 use crate::book::{decode, encode};
-use crate::data_dir::{DataDir, place};
+use crate::data_dir::{DataDir, place, read_bounded};
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
 use crate::quarantine::{BatchReason, Reason, move_aside};
@@ -54,10 +54,12 @@ pub trait BatchStore {
     fn fail(&self, batch: &Batch, state: &State, reason: &str) -> Result<(), Error>;
     /// It has no destination.
     fn archive(&self, batch: &Batch) -> Result<(), Error>;
-    /// Until when nothing is sent, and why.
-    fn pause(&self) -> Result<Option<Pause>, Error>;
+    /// Until when nothing is sent to a destination, and why.
+    fn pause(&self, to: &str) -> Result<Option<Pause>, Error>;
     /// Notes until when nothing is sent. Safe when this returns.
-    fn set_pause(&self, pause: Option<&Pause>) -> Result<(), Error>;
+    fn set_pause(&self, pause: &Pause) -> Result<(), Error>;
+    /// Ends the pause of a destination.
+    fn end_pause(&self, to: &str) -> Result<(), Error>;
 }
 
 /// All access to the batches of a data directory.
@@ -107,8 +109,8 @@ impl SpoolManager {
     /// Reads a batch that waits and checks all that can be checked of it.
     pub fn load(&self, name: &str) -> Result<Batch, Error> {
         let path = self.data.spool.join(name);
-        let bytes = std::fs::read(&path).map_err(|error| Error::new("read", &path, error))?;
-        check(name, &bytes).map_err(|why| Error::new("use", &path, io::Error::other(why)))
+        let bytes = std::fs::read(&path).map_err(|error| Error::read(&path, error))?;
+        check(name, &bytes).map_err(|why| Error::damage(&path, why))
     }
 
     /// Puts a batch from `failed/` or `archive/` back among those that wait. What is known of its
@@ -124,7 +126,7 @@ impl SpoolManager {
             return Err(Error::new("resend", &path, io::Error::other(why)));
         };
         let path = dir.join(name);
-        let bytes = std::fs::read(&path).map_err(|error| Error::new("read", &path, error))?;
+        let bytes = std::fs::read(&path).map_err(|error| Error::read(&path, error))?;
         let batch = check(name, &bytes)
             .map_err(|why| Error::new("resend", &path, io::Error::other(why)))?;
         self.data.make(&*self.disk)?;
@@ -136,7 +138,13 @@ impl SpoolManager {
             ..State::default()
         };
         self.set_state(name, &state)?;
-        self.note(&batch, Outcome::Resent, "")?;
+        let is_archived = *dir == self.data.archive;
+        let outcome = if is_archived {
+            Outcome::Unarchived
+        } else {
+            Outcome::Resent
+        };
+        self.note(&batch, outcome, "")?;
         self.rename(&path, &self.data.spool.join(name))?;
         self.remove(&self.data.failed.join(Reason::file_name(name)))
     }
@@ -234,7 +242,9 @@ impl SpoolManager {
                 let to = self.data.archive.join(name);
                 self.rename(&self.data.spool.join(name), &to)?;
             }
-            Some(Outcome::Failed | Outcome::Resent) | None => return Ok(false),
+            Some(Outcome::Failed | Outcome::Resent | Outcome::Unarchived) | None => {
+                return Ok(false);
+            }
         }
         Ok(true)
     }
@@ -294,12 +304,13 @@ impl BatchStore for SpoolManager {
             return Ok(None);
         }
         let path = self.data.spool.join(name);
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
+        let checked = match read_bounded(&path) {
+            Ok(Some(bytes)) => check(name, &bytes),
+            Ok(None) => Err("it is longer than a batch can be".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::new("read", &path, error)),
+            Err(error) => return Err(Error::read(&path, error)),
         };
-        match check(name, &bytes) {
+        match checked {
             Ok(batch) => Ok(Some(batch)),
             Err(why) => {
                 move_aside(&*self.disk, &path, &self.data.failed, name, &why)?;
@@ -314,7 +325,7 @@ impl BatchStore for SpoolManager {
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
-            Err(error) => return Err(Error::new("read", &path, error)),
+            Err(error) => return Err(Error::read(&path, error)),
         };
         match decode::<State>(&bytes) {
             Ok(state) if state.is_known() => Ok(state),
@@ -349,7 +360,9 @@ impl BatchStore for SpoolManager {
             self.set_state(&name, &state)?;
         }
         for half in &halves {
-            if self.outcome(&half.file_name())?.is_none() {
+            let name = half.file_name();
+            // A crash may have come after one of them was done with.
+            if self.outcome(&name)?.is_none() && !self.data.failed.join(&name).exists() {
                 self.put(half, false)?;
             }
         }
@@ -382,12 +395,17 @@ impl BatchStore for SpoolManager {
         self.remove(&self.state_path(&name))
     }
 
-    fn pause(&self) -> Result<Option<Pause>, Error> {
-        pause::read(&self.data)
+    fn pause(&self, to: &str) -> Result<Option<Pause>, Error> {
+        let pauses = pause::read(&self.data)?;
+        Ok(pauses.into_iter().find(|pause| pause.to == to))
     }
 
-    fn set_pause(&self, pause: Option<&Pause>) -> Result<(), Error> {
-        pause::write(&*self.disk, &self.data, pause)
+    fn set_pause(&self, pause: &Pause) -> Result<(), Error> {
+        pause::set(&*self.disk, &self.data, pause)
+    }
+
+    fn end_pause(&self, to: &str) -> Result<(), Error> {
+        pause::end(&*self.disk, &self.data, to)
     }
 }
 
@@ -427,7 +445,7 @@ pub(crate) fn is_state_name(name: &str) -> bool {
 }
 
 /// The batch that such a file is about.
-fn batch_of(state: &str) -> String {
+pub(crate) fn batch_of(state: &str) -> String {
     format!(
         "{}.json",
         state.strip_suffix(".state.json").unwrap_or(state)

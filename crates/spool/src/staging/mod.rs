@@ -108,9 +108,6 @@ impl Staging {
     pub(crate) fn open_on(disk: Arc<dyn Disk>, dir: &Path, limits: Limits) -> Result<Self, Error> {
         let failed = |error| Error::new("make", dir, error);
         disk.make_dir(dir).map_err(failed)?;
-        if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
-            disk.sync_dir(above).map_err(failed)?;
-        }
         let reserve = Reserve::of(dir);
         if limits.reserve > 0
             && let Err(error) = reserve.lay_by(&*disk, limits.reserve)

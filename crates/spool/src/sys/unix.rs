@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Makes a directory for this user alone.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+    DirBuilder::new().mode(0o700).create(dir)
 }
 
 /// Makes a file for this user alone.

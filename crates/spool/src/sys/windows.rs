@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Makes a directory; who may read it is inherited from the one above.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(dir)
+    std::fs::create_dir(dir)
 }
 
 /// Makes a file.

@@ -223,3 +223,88 @@ fn the_same_bad_file_dropped_again_with_other_content_is_kept_too() {
         .collect();
     assert_eq!(kept.len(), 2, "{aside:?}");
 }
+
+#[test]
+fn a_snapshot_that_cannot_be_read_is_not_taken_for_written() {
+    for snapshot in ["\"x\"", "7", "null"] {
+        let place = Place::new();
+        let record = place.single();
+        let name = names(&place.data().staging).remove(0);
+        let lock = format!(
+            r#"{{"pid":999999,"consumed_ids":["{name}","../spool"],"batch_size":100,"snapshot":{snapshot}}}"#
+        );
+        fs::write(place.data().staging.join(".consolidation.lock"), lock).unwrap();
+        consolidate(place.path(), &Options::default()).unwrap();
+        assert_eq!(place.batched().get(&record.id()), Some(&1), "{snapshot}");
+        assert!(place.data().spool.exists());
+    }
+}
+
+#[test]
+fn an_entry_of_a_version_to_come_is_kept_as_it_is() {
+    for ending in ["jsonl", "jsonl.open"] {
+        let place = Place::new();
+        let id = uuid::Uuid::now_v7();
+        let text = format!(r#"{{"entry":"{id}","version":2"#).into_bytes();
+        let mut text = crate::line::with_checksum(text);
+        text.extend(b"something else\n");
+        fs::write(place.data().staging.join(format!("{id}.{ending}")), &text).unwrap();
+        consolidate(place.path(), &Options::default()).unwrap();
+        let aside = names(&place.data().failed);
+        assert_eq!(aside.len(), 2, "{aside:?}");
+        assert_eq!(fs::read(place.data().failed.join(&aside[0])).unwrap(), text);
+        let reason = fs::read_to_string(place.data().failed.join(&aside[1])).unwrap();
+        assert!(reason.contains("version"), "{reason}");
+    }
+}
+
+#[test]
+fn an_entry_whose_first_line_is_damaged_keeps_its_records() {
+    for sealed in [true, false] {
+        let place = Place::new();
+        let records = place.entry(3, sealed);
+        let path = place.data().staging.join(&names(&place.data().staging)[0]);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replacen("entry", "antry", 1)).unwrap();
+        consolidate(place.path(), &Options::default()).unwrap();
+        let batched = place.batched();
+        assert!(
+            records
+                .iter()
+                .all(|record| batched.contains_key(&record.id()))
+        );
+    }
+}
+
+#[test]
+fn a_file_that_only_has_the_name_of_a_book_is_set_aside() {
+    let place = Place::new();
+    let data = place.data();
+    let record = place.single();
+    fs::write(data.sent.join("sent-00000007.jsonl"), "junk\n").unwrap();
+    fs::write(data.usage.join("taken-00000003.jsonl"), "junk").unwrap();
+    consolidate(place.path(), &Options::default()).unwrap();
+    place.deliver_all();
+    let books = crate::verify(place.path(), &crate::Watch::silent()).unwrap();
+    assert!(books.balance(), "{:?}", books.problems);
+    assert_eq!((books.staged, books.delivered), (1, 1));
+    assert_eq!(place.batched().get(&record.id()), Some(&1));
+    assert_eq!(names(&data.failed).len(), 4);
+}
+
+#[test]
+fn the_same_file_dropped_again_leaves_the_books_in_balance() {
+    let place = Place::new();
+    let data = place.data();
+    let name = format!("{}.json", uuid::Uuid::now_v7());
+    let other = record();
+    // Again, then another record under the same name, then a bad one.
+    let contents = [r#"{"t":1}"#, r#"{"t":1}"#, other.json(), "bad"];
+    for content in contents {
+        fs::write(data.staging.join(&name), content).unwrap();
+        consolidate(place.path(), &Options::default()).unwrap();
+        place.deliver_all();
+        let books = crate::verify(place.path(), &crate::Watch::silent()).unwrap();
+        assert!(books.balance(), "{content}: {:?}", books.problems);
+    }
+}

@@ -105,6 +105,7 @@ impl Place {
             &options,
             &self.receiver.clock,
             &Watch::silent(),
+            Uuid::now_v7(),
         )
     }
 }

@@ -1,20 +1,24 @@
 //! Batches, wherever they are, and the book of what became of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{Audit, named};
 use crate::batch::{self, Batch};
-use crate::book::{Read, Title};
+use crate::book::{Read, Title, decode};
 use crate::error::Error;
-use crate::manager::{Event, Index, Outcome, SentSums};
+use crate::manager::{Event, Index, Outcome, SentSums, State, batch_of, is_state_name};
 
 impl Audit<'_> {
     /// The batches that are there as files. Those in `archive/` are accounted for by the book.
     pub(super) fn read_batches(&mut self) -> Result<(), Error> {
         let index = Index::read(self.data)?;
+        let oldest = Title::Sent.generations(self.data)?.first().copied();
+        let is_all = oldest.is_none_or(|oldest| oldest == 1);
+        // Halves of what is being split: they count as what they come from.
+        let halves = self.halves()?;
         for dir in [&self.data.spool, &self.data.failed, &self.data.archive] {
             for name in self.files(dir)? {
-                if !batch::is_name(&name) {
+                if !batch::is_name(&name) || halves.contains(&name) {
                     continue;
                 }
                 let path = dir.join(&name);
@@ -43,8 +47,16 @@ impl Audit<'_> {
                 match index.get(&name) {
                     // A crash came before the file was gone: the book counts.
                     Some(Outcome::Delivered | Outcome::Split | Outcome::Archived) => continue,
+                    // A crash came before it was moved.
+                    Some(Outcome::Unarchived) => {
+                        self.coverage.spooled += records - self.coverage.cover(batch.parts());
+                        continue;
+                    }
                     _ if *dir == self.data.archive => {
-                        self.problem(&path, None, "it is not in the book of what was sent");
+                        // It may be older than what is kept of the book.
+                        if is_all {
+                            self.problem(&path, None, "it is not in the book of what was sent");
+                        }
                         continue;
                     }
                     _ => {}
@@ -60,24 +72,45 @@ impl Audit<'_> {
         Ok(())
     }
 
+    fn halves(&mut self) -> Result<HashSet<String>, Error> {
+        let (spool, mut halves) = (self.data.spool.clone(), HashSet::new());
+        for name in self.files(&spool)? {
+            if !is_state_name(&name) {
+                continue;
+            }
+            let state = self.content(&spool.join(&name));
+            let state = state.and_then(|bytes| decode::<State>(&bytes).ok());
+            if state.is_some_and(|state| state.splitting)
+                && let Some(bytes) = self.content(&spool.join(batch_of(&name)))
+                && let Ok(batch) = Batch::decode(&bytes)
+            {
+                let both = batch.halves().into_iter().flatten();
+                halves.extend(both.map(|half| half.file_name()));
+            }
+        }
+        Ok(halves)
+    }
+
     /// The book of what became of the batches.
     pub(super) fn read_sent(&mut self) -> Result<(), Error> {
         let mut sums = SentSums::default();
         let mut problems = Vec::new();
-        let mut is_all = false;
+        let (mut is_all, mut last_generation) = (false, 0);
         let mut since = None;
         // The last outcome counts: a person may have sent a batch again.
         let mut last: HashMap<String, Event> = HashMap::new();
         Title::Sent.read(self.data, &mut |spot, read| {
             let fault = match read {
                 Read::Head(before) => {
-                    is_all |= spot.generation == 1;
+                    is_all =
+                        spot.generation == 1 || is_all && spot.generation == last_generation + 1;
+                    last_generation = spot.generation;
                     return sums = before;
                 }
                 Read::Event(text) => match serde_json::from_str::<Event>(text) {
                     Ok(event) => {
                         since.get_or_insert(event.at);
-                        sums.add(&event, last.get(&event.batch).map(|event| event.outcome));
+                        sums.add(&event);
                         last.insert(event.batch.clone(), event);
                         return;
                     }
@@ -87,6 +120,10 @@ impl Audit<'_> {
             };
             problems.push((spot.path.to_owned(), format!("line {}", spot.line), fault));
         })?;
+        for path in Title::Sent.impostors(self.data)? {
+            let what = "it does not begin as a book does".to_owned();
+            problems.push((path, "line 1".to_owned(), what));
+        }
         for (path, record, what) in problems {
             self.coverage.is_damaged = true;
             self.problem(&path, Some(record), what);

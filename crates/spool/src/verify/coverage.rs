@@ -1,6 +1,6 @@
 //! Which lines of which entries are where.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::Audit;
 use crate::batch::Part;
@@ -23,25 +23,45 @@ pub(super) struct Coverage {
     pub(super) is_damaged: bool,
 }
 
-/// The lines of one entry.
+/// The lines of one entry, or of several that had the same name.
 #[derive(Default)]
-pub(super) struct Account {
-    pub(super) lines: u64,
+struct Account {
     /// Lines that went into batches, and lines that were set aside.
-    pub(super) records: u64,
-    pub(super) aside: u64,
-    /// When it was taken.
-    pub(super) at: Moment,
-    /// Where lines are: the first, the last.
-    pub(super) ranges: Vec<(u64, u64)>,
+    records: u64,
+    aside: u64,
+    /// When it was taken first.
+    at: Option<Moment>,
+    /// Which lines must be in a batch, and which are: the first, the last. A line may have to be in
+    /// two, if an entry of the same name was taken twice.
+    expected: Vec<(u64, u64)>,
+    found: Vec<(u64, u64)>,
     /// It is in a set that is not finished.
-    pub(super) is_unfinished: bool,
+    is_unfinished: bool,
 }
 
 impl Coverage {
-    /// An entry was taken.
-    pub(super) fn taken(&mut self, name: Name, account: Account) {
-        self.entries.insert(name, account);
+    /// An entry was taken: so many lines, all but these in batches.
+    pub(super) fn taken(&mut self, name: Name, lines: u64, at: Moment, without: &mut [(u64, u64)]) {
+        let account = self.entries.entry(name).or_default();
+        account.at = Some(account.at.map_or(at, |first| first.min(at)));
+        without.sort_unstable();
+        let mut next = 1;
+        for (from, to) in without.iter().copied() {
+            if from > next {
+                account.expected.push((next, from - 1));
+            }
+            next = next.max(to.saturating_add(1));
+        }
+        if next <= lines {
+            account.expected.push((next, lines));
+        }
+    }
+
+    /// What of an entry's lines went into batches, and what was set aside.
+    pub(super) fn count(&mut self, name: Name, records: u64, aside: u64) {
+        let account = self.entries.entry(name).or_default();
+        account.records += records;
+        account.aside += aside;
     }
 
     /// An entry is in a set that is not finished.
@@ -65,7 +85,7 @@ impl Coverage {
                 if account.is_unfinished {
                     unfinished += part.to - part.from + 1;
                 } else {
-                    account.ranges.push((part.from, part.to));
+                    account.found.push((part.from, part.to));
                 }
             }
         }
@@ -73,34 +93,52 @@ impl Coverage {
     }
 
     /// Lines that are nowhere, and lines that are in two places.
-    fn faults(&mut self) -> Vec<(Name, String)> {
+    fn faults(&self) -> Vec<(Name, String)> {
         let mut faults = Vec::new();
-        for (name, account) in &mut self.entries {
+        for (name, account) in &self.entries {
             if account.is_unfinished {
                 continue;
             }
-            account.ranges.sort_unstable();
             // What became of its batches may have been folded into sums since.
-            let is_provable = self.sent_since.is_none_or(|since| account.at >= since);
-            let mut next = 1;
-            for (from, to) in account.ranges.iter().copied() {
-                if from < next {
-                    let last = to.min(next - 1);
-                    faults.push((*name, format!("{}: in two batches", lines(from, last))));
-                } else if from > next && is_provable {
-                    faults.push((*name, format!("{}: in no batch", lines(next, from - 1))));
+            let is_provable = match (self.sent_since, account.at) {
+                (None, _) => true,
+                (Some(since), Some(at)) => at >= since,
+                (Some(_), None) => false,
+            };
+            for (from, to, surplus) in account.differences() {
+                if surplus > 0 {
+                    faults.push((*name, format!("{}: in two batches", lines(from, to))));
+                } else if is_provable {
+                    faults.push((*name, format!("{}: in no batch", lines(from, to))));
                 }
-                next = next.max(to + 1);
-            }
-            if next <= account.lines && is_provable {
-                faults.push((
-                    *name,
-                    format!("{}: in no batch", lines(next, account.lines)),
-                ));
             }
         }
         faults.sort_unstable();
         faults
+    }
+}
+
+impl Account {
+    /// Ranges of lines that are in more batches than they must be, or (below zero) in fewer.
+    fn differences(&self) -> Vec<(u64, u64, i64)> {
+        let mut steps = BTreeMap::<u64, i64>::new();
+        for (ranges, step) in [(&self.expected, -1), (&self.found, 1)] {
+            for (from, to) in ranges {
+                *steps.entry(*from).or_default() += step;
+                *steps.entry(to.saturating_add(1)).or_default() -= step;
+            }
+        }
+        let (mut differences, mut start, mut level) = (Vec::new(), 0, 0);
+        for (line, step) in steps {
+            if step == 0 {
+                continue;
+            }
+            if level != 0 {
+                differences.push((start, line - 1, level));
+            }
+            (start, level) = (line, level + step);
+        }
+        differences
     }
 }
 

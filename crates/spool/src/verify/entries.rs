@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use uuid::Uuid;
 
-use super::coverage::Account;
 use super::{Audit, named};
 use crate::book::{Read, Title};
 use crate::entry::{Kind, Name};
@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::line::{self, Line};
 use crate::lines::Lines;
 use crate::record::Record;
-use crate::staging_lock::StagingLock;
+use crate::set::Set;
 use crate::taken::{Sums, Taken, parse};
 use crate::time::Moment;
 
@@ -31,10 +31,11 @@ impl Audit<'_> {
                 Read::Event(text) => match serde_json::from_str::<Taken>(text) {
                     Ok(taken) => {
                         // A crash may have come between writing it and the end of the set.
-                        if seen.insert((taken.snapshot, taken.entry.clone())) {
+                        let is_first = seen.insert((taken.snapshot, taken.entry.clone()));
+                        if is_first {
                             sums.add(&taken);
                         }
-                        match self.take(&taken) {
+                        match self.take(&taken, is_first) {
                             Ok(()) => return,
                             Err(why) => why,
                         }
@@ -45,6 +46,10 @@ impl Audit<'_> {
             };
             problems.push((spot.path.to_owned(), format!("line {}", spot.line), fault));
         })?;
+        for path in Title::Taken.impostors(self.data)? {
+            let what = "it does not begin as a book does".to_owned();
+            problems.push((path, "line 1".to_owned(), what));
+        }
         for (path, record, what) in problems {
             self.coverage.is_damaged = true;
             self.problem(&path, Some(record), what);
@@ -55,36 +60,37 @@ impl Audit<'_> {
         Ok(())
     }
 
-    fn take(&mut self, taken: &Taken) -> Result<(), String> {
+    fn take(&mut self, taken: &Taken, is_first: bool) -> Result<(), String> {
         let name = Name::parse(taken.entry.as_ref()).ok_or("it names no entry")?;
         if taken.ids.iter().any(|text| parse(text).is_none()) {
             return Err("it has an id that is none".to_owned());
         }
         let repeated = taken.repeated.iter().map(|number| (*number, *number));
         let aside = taken.aside.iter().map(|[from, to]| (*from, *to));
-        let mut account = Account {
-            lines: taken.lines,
-            records: taken.ids.len() as u64,
-            aside: aside.clone().map(|(from, to)| to - from + 1).sum(),
-            at: time_of(taken.snapshot),
-            ..Account::default()
-        };
-        // Lines that are in no batch, and need not be.
-        account.ranges = repeated.chain(aside).collect();
-        if account.records + account.aside + taken.repeated.len() as u64 != taken.lines {
+        let asides: u64 = aside.clone().map(|(from, to)| to - from + 1).sum();
+        let records = taken.ids.len() as u64;
+        if records + asides + taken.repeated.len() as u64 != taken.lines {
             return Err("its lines do not add up".to_owned());
         }
-        self.coverage.taken(name, account);
+        if is_first {
+            // Lines that are in no batch, and need not be.
+            let mut without: Vec<_> = repeated.chain(aside).collect();
+            let at = time_of(taken.snapshot);
+            self.coverage.taken(name, taken.lines, at, &mut without);
+            self.coverage.count(name, records, asides);
+        }
         Ok(())
     }
 
     /// What is in the staging directory now.
-    pub(super) fn read_staging(&mut self, lock: Option<&StagingLock>) -> Result<(), Error> {
+    pub(super) fn read_staging(&mut self) -> Result<(), Error> {
         let staging = self.data.staging.clone();
-        let set: HashSet<String> = lock.map_or_else(HashSet::new, |lock| {
-            lock.record().consumed_ids.iter().cloned().collect()
+        let set = Set::read(&staging).unwrap_or_else(|error| {
+            self.problem(error.path(), None, error.io_error().to_string());
+            None
         });
-        let is_written = lock.is_some_and(StagingLock::is_written);
+        let is_written = set.as_ref().is_some_and(|set| set.is_written);
+        let set: HashSet<String> = set.into_iter().flat_map(|set| set.entries).collect();
         let mut taken_again = (0, 0);
         for file in self.files(&staging)? {
             let Some(name) = Name::parse(file.as_ref()) else {
@@ -128,8 +134,14 @@ impl Audit<'_> {
     }
 
     fn check_lines(&mut self, path: &Path, kind: Kind) -> u64 {
-        let Ok(file) = File::open(path) else {
-            return 0; // It moved on.
+        let file = match File::open(path) {
+            Ok(file) => file,
+            // It moved on.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return 0,
+            Err(error) => {
+                self.problem(path, None, format!("it cannot be read: {error}"));
+                return 0;
+            }
         };
         let (mut lines, mut place, mut records, mut last, mut sealed) =
             (Lines::new(file), 0, 0, 0, None);

@@ -10,11 +10,11 @@ mod entries;
 mod small_files;
 
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::data_dir::DataDir;
+use crate::data_dir::read_bounded;
 use crate::delivery::{DeliveryLock, Progress, RunError, Watch};
 use crate::error::Error;
 use crate::manager::for_each_file;
@@ -101,10 +101,10 @@ pub fn verify(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
             taken => Ok(taken.ok()),
         },
     );
-    audit.read(staging.as_ref())?;
+    audit.read()?;
     // What a crashed owner had begun stays for the next one, as it was.
     if let Some(lock) = staging
-        && lock.record().consumed_ids.is_empty()
+        && lock.set().is_none()
     {
         let _ = lock.release_only();
     }
@@ -155,9 +155,9 @@ impl Audit<'_> {
     }
 
     /// In this order, so that what moves on meanwhile is met again further on, not missed.
-    fn read(&mut self, staging: Option<&StagingLock>) -> Result<(), Error> {
+    fn read(&mut self) -> Result<(), Error> {
         self.read_taken()?;
-        self.read_staging(staging)?;
+        self.read_staging()?;
         self.read_batches()?;
         self.read_sent()?;
         self.read_small_files()?;
@@ -183,10 +183,14 @@ impl Audit<'_> {
 
     /// The content of a file; one that went away meanwhile has moved on.
     fn content(&mut self, path: &Path) -> Option<Vec<u8>> {
-        match fs::read(path) {
-            Ok(bytes) => {
+        match read_bounded(path) {
+            Ok(Some(bytes)) => {
                 self.checked(bytes.len() as u64);
                 Some(bytes)
+            }
+            Ok(None) => {
+                self.problem(path, None, "it is longer than anything we write");
+                None
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => {

@@ -1,0 +1,115 @@
+//! The set of entries that is being consolidated: a file of its own, complete or absent.
+//!
+//! ```text
+//! _staging/.consolidation.set        these entries, and how; nothing else is begun before it is done
+//! _staging/.consolidation.written    the same, when everything that comes of it is on the disk
+//! ```
+//!
+//! The lock's record names the entries too, but for people: it is written in place, and may tear.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::book::{decode, encode};
+use crate::data_dir::place;
+use crate::disk::Disk;
+use crate::entry::Name;
+use crate::error::Error;
+
+const VERSION: u32 = 1;
+const SET: &str = ".consolidation.set";
+const WRITTEN: &str = ".consolidation.written";
+
+/// Entries that are consolidated together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Set {
+    version: u32,
+    /// Tells it from every other one.
+    pub(crate) id: Uuid,
+    /// How many records go into a batch.
+    pub(crate) batch_size: usize,
+    pub(crate) entries: Vec<String>,
+    /// Everything that comes of it is on the disk: what remains is to delete the entries.
+    #[serde(skip)]
+    pub(crate) is_written: bool,
+}
+
+impl Set {
+    pub(crate) fn new(entries: Vec<String>, batch_size: usize) -> Self {
+        Self {
+            version: VERSION,
+            id: Uuid::now_v7(),
+            batch_size,
+            entries,
+            is_written: false,
+        }
+    }
+
+    /// The set that somebody began in a staging directory and did not end.
+    pub(crate) fn read(staging: &Path) -> Result<Option<Self>, Error> {
+        for (name, is_written) in [(WRITTEN, true), (SET, false)] {
+            let path = staging.join(name);
+            let bytes = match std::fs::read(&path) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(Error::read(&path, error)),
+            };
+            let set = decode::<Self>(&bytes).and_then(|set| {
+                if set.version == VERSION {
+                    Ok(set)
+                } else {
+                    Err(format!("its version is {}, not {VERSION}", set.version))
+                }
+            });
+            let mut set = set.map_err(|why| Error::damage(&path, why))?;
+            // Whatever it says: nothing but entries is ever read or deleted.
+            set.entries
+                .retain(|name| Name::parse(name.as_ref()).is_some());
+            set.is_written = is_written;
+            return Ok(Some(set));
+        }
+        Ok(None)
+    }
+
+    /// Begins it. On the disk when this returns.
+    pub(crate) fn begin(&self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
+        place(disk, staging, SET, &encode(self))?;
+        sync(disk, staging)
+    }
+
+    /// Everything that comes of it is on the disk. So is this, when it returns; it needs no room.
+    pub(crate) fn mark_written(&mut self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
+        let from = staging.join(SET);
+        disk.rename(&from, &staging.join(WRITTEN))
+            .map_err(|error| Error::new("rename", &from, error))?;
+        sync(disk, staging)?;
+        self.is_written = true;
+        Ok(())
+    }
+
+    /// Its entries are gone. On the disk when this returns: a file that is given the name of one
+    /// of them from now on is another entry.
+    pub(crate) fn end(disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
+        let mut ended = false;
+        for path in Self::paths(staging) {
+            if path.exists() {
+                disk.remove(&path)
+                    .map_err(|error| Error::new("delete", &path, error))?;
+                ended = true;
+            }
+        }
+        if ended { sync(disk, staging) } else { Ok(()) }
+    }
+
+    pub(crate) fn paths(staging: &Path) -> [PathBuf; 2] {
+        [SET, WRITTEN].map(|name| staging.join(name))
+    }
+}
+
+fn sync(disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
+    disk.sync_dir(staging)
+        .map_err(|error| Error::new("sync", staging, error))
+}
