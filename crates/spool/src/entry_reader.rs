@@ -112,6 +112,9 @@ impl<'a> EntryReader<'a> {
                 Err(why) => why,
             };
             self.pile.add(*place, text, why);
+            if self.pile.is_full() {
+                self.pile.set_aside(self.disk, &self.data.failed)?;
+            }
         }
     }
 
@@ -163,7 +166,7 @@ impl<'a> EntryReader<'a> {
     }
 
     /// How many lines the entry has, and which of them no good record came of; those are set aside.
-    pub(crate) fn account(self) -> Result<(u64, Vec<[u64; 2]>), Error> {
+    pub(crate) fn account(mut self) -> Result<(u64, Vec<[u64; 2]>), Error> {
         self.pile.set_aside(self.disk, &self.data.failed)?;
         Ok((self.highest, self.aside))
     }

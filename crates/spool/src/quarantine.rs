@@ -1,6 +1,6 @@
 //! What cannot be read is set aside with a reason, never dropped.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -46,7 +46,8 @@ pub(crate) fn move_aside(
     reason: &str,
 ) -> Result<(), Error> {
     let (name, _) = free_name(failed, name, |_| false);
-    Reason::new(&name, reason, None).write(disk, failed)?;
+    let checksum = checksum_of(path).map_err(|error| Error::read(path, error))?;
+    Reason::new(&name, reason, Some(checksum)).write(disk, failed)?;
     disk.rename(path, &failed.join(name))
         .map_err(|error| Error::new("set aside", path, error))?;
     disk.sync_dir(failed)
@@ -69,6 +70,17 @@ fn free_name(failed: &Path, name: &str, is_same: impl Fn(&Path) -> bool) -> (Str
     (free, false)
 }
 
+pub(crate) fn checksum_of(path: &Path) -> io::Result<String> {
+    let (mut file, mut checksum) = (std::fs::File::open(path)?, crc32fast::Hasher::new());
+    let mut piece = vec![0; 64 * 1024];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(format!("{:08x}", checksum.finalize())),
+            read => checksum.update(&piece[..read]),
+        }
+    }
+}
+
 /// Lines that are set aside together, in one file.
 #[derive(Debug)]
 pub(crate) struct Pile {
@@ -78,6 +90,7 @@ pub(crate) struct Pile {
     count: u64,
 }
 
+const MOST_PILED: usize = 4 << 20;
 /// How many reasons are written down.
 const MOST_REASONS: usize = 20;
 
@@ -89,6 +102,11 @@ impl Pile {
             reasons: Vec::new(),
             count: 0,
         }
+    }
+
+    /// What is too much to be kept in memory is set aside at once; always the same.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.len() > MOST_PILED
     }
 
     pub(crate) fn add(&mut self, line: u64, bytes: &[u8], why: &str) {
@@ -103,10 +121,15 @@ impl Pile {
     }
 
     /// Doing it again changes nothing.
-    pub(crate) fn set_aside(self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
+    pub(crate) fn set_aside(&mut self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
         if self.count == 0 {
             return Ok(());
         }
+        let pile = std::mem::replace(self, Self::new(self.name.clone()));
+        pile.write(disk, failed)
+    }
+
+    fn write(self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
         let mut why = self.reasons.join("; ");
         if self.count > MOST_REASONS as u64 {
             why = format!("{why}; and so on, {} lines in all", self.count);

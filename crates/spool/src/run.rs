@@ -72,8 +72,9 @@ pub fn run(
 ) -> Result<Run, RunError> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let room = Room::of(data, &*disk);
-    let _lock = match DeliveryLock::acquire(data) {
-        Err(error) if error.is_full() && room.give_up() => DeliveryLock::acquire(data)?,
+    let acquire = || DeliveryLock::acquire_after_readers(data, &watch.cancel);
+    let _lock = match acquire() {
+        Err(error) if error.is_full() && room.give_up() => acquire()?,
         taken => taken?,
     };
     // It is tried again, and said, at the end.

@@ -98,25 +98,7 @@ impl StagingLock {
         pod_name: &str,
         consumed_ids: &[String],
     ) -> Result<Self, LockError> {
-        let path = staging.join(FILE);
-        let key = Key::file(&path).map_err(LockError::Lock)?;
-        let tenure = Store::default()
-            .claim(&key)
-            .verb("consolidate")
-            .field(POD_NAME, pod_name)
-            .field(CONSUMED, Vec::<String>::new())
-            .inherit(CONSUMED)
-            .try_acquire()
-            .map_err(refused)?;
-        let record = LockRecord::of(&tenure);
-        let mut lock = Self {
-            tenure: Some(tenure),
-            disk,
-            staging: staging.to_owned(),
-            path,
-            record,
-            set: None,
-        };
+        let mut lock = Self::hold(disk, staging, pod_name)?;
         lock.set = match Set::read(staging) {
             // Nothing can be told from it: what is staged is a new set.
             Err(error) if error.is_damage() => {
@@ -140,6 +122,41 @@ impl StagingLock {
             lock.freeze(Vec::from(consumed_ids), ONE_BY_ONE)?;
         }
         Ok(lock)
+    }
+
+    /// Takes the lock alone, and changes nothing of what somebody may have begun.
+    pub(crate) fn hold(
+        disk: Arc<dyn Disk>,
+        staging: &Path,
+        pod_name: &str,
+    ) -> Result<Self, LockError> {
+        let path = staging.join(FILE);
+        let key = Key::file(&path).map_err(LockError::Lock)?;
+        let tenure = Store::default()
+            .claim(&key)
+            .verb("consolidate")
+            .field(POD_NAME, pod_name)
+            .field(CONSUMED, Vec::<String>::new())
+            .inherit(CONSUMED)
+            .try_acquire()
+            .map_err(refused)?;
+        Ok(Self {
+            record: LockRecord::of(&tenure),
+            tenure: Some(tenure),
+            disk,
+            staging: staging.to_owned(),
+            path,
+            set: None,
+        })
+    }
+
+    /// Lets go of what [`StagingLock::hold`] took. The record of a set that was begun stays.
+    pub(crate) fn let_go(mut self) {
+        if self.record.consumed_ids.is_empty()
+            && let Some(tenure) = self.tenure.take()
+        {
+            let _ = tenure.release();
+        }
     }
 
     /// What others read about this owner.

@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const STRIKES_TO_SLOW_DOWN: u32 = 3;
 /// ... and after so many the run ends.
 const STRIKES_TO_STOP: u32 = 6;
+/// A destination that rejects more than so many batches, and takes none, is the wrong one.
+const MOST_REJECTIONS: u32 = 20;
 /// The shortest wait after which a destination is asked again.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// How soon a destination is asked again that takes nothing from us.
@@ -40,6 +42,7 @@ pub(crate) fn deliver(
         watch,
         run,
         strikes: 0,
+        rejections: 0,
         is_paused: false,
         done: Delivered::default(),
     };
@@ -93,6 +96,8 @@ struct Courier<'a> {
     run: Uuid,
     /// Failures in a row.
     strikes: u32,
+    /// Batches that were rejected in this run.
+    rejections: u32,
     /// A pause is noted that the next success ends.
     is_paused: bool,
     done: Delivered,
@@ -308,8 +313,15 @@ impl Courier<'_> {
             Answer::Rejected { said } => {
                 // It was heard and answered: the destination is well.
                 self.strikes = 0;
+                self.rejections += 1;
                 self.end_the_pause()?;
                 state.end(false, &said);
+                if self.done.batches == 0 && self.rejections > MOST_REJECTIONS {
+                    // Not some records are wrong, but everything: a person has to look.
+                    self.store.set_state(name, &state)?;
+                    let said = format!("it rejects everything: {said}");
+                    return self.pause_for_a_person(said);
+                }
                 if state.unknown {
                     let why = format!("ambiguous: the destination may have it; it said: {said}");
                     self.fail(&batch, &state, &why)?;
@@ -333,20 +345,24 @@ impl Courier<'_> {
             Answer::Misconfigured { said } => {
                 state.end(false, &said);
                 self.store.set_state(name, &state)?;
-                tracing::warn!(
-                    to = self.sink.name(),
-                    said,
-                    "delivery pauses: nothing is taken"
-                );
-                let now = self.clock.now();
-                let long = MISCONFIGURED_PAUSE.min(self.options.longest_wait);
-                let pause = Pause::new(self.sink.name(), now, long, &said, true);
-                self.store.set_pause(&pause)?;
-                self.done.last_error = Some(said);
-                self.done.paused = Some(pause);
-                Ok(Next::Stop)
+                self.pause_for_a_person(said)
             }
         }
+    }
+
+    fn pause_for_a_person(&mut self, said: String) -> Result<Next, Error> {
+        tracing::warn!(
+            to = self.sink.name(),
+            said,
+            "delivery pauses: nothing is taken"
+        );
+        let now = self.clock.now();
+        let long = MISCONFIGURED_PAUSE.min(self.options.longest_wait);
+        let pause = Pause::new(self.sink.name(), now, long, &said, true);
+        self.store.set_pause(&pause)?;
+        self.done.last_error = Some(said);
+        self.done.paused = Some(pause);
+        Ok(Next::Stop)
     }
 
     fn later(
@@ -377,13 +393,13 @@ impl Courier<'_> {
         let now = self.clock.now();
         if let Some(after) = after {
             // It is the destination that wants to wait, not this batch alone.
-            self.store.set_state(name, &state)?;
             // "At once" is not soon enough to be no wait at all.
             let left = after.max(backoff(1, after.max(SHORTEST_PAUSE)));
             let left = left.min(self.options.longest_wait);
             let pause = Pause::new(self.sink.name(), now, left, said, false);
             self.store.set_pause(&pause)?;
             self.is_paused = true;
+            self.store.set_state(name, &state)?;
             self.strikes += 1;
             if self.strikes >= STRIKES_TO_STOP {
                 self.done.paused = Some(pause);

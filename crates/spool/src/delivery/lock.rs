@@ -2,14 +2,19 @@
 
 use std::fmt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use tenure::{Key, Store, Tenure};
 
+use crate::cancel::Cancel;
 use crate::data_dir::DataDir;
 use crate::error::{Error, is_full};
 use crate::staging_lock::LockError;
 
 const FILE: &str = ".delivery.lock";
+const READS: &str = "verify";
+/// How long somebody who reads the books is waited for.
+const MOST_FOR_READERS: Duration = Duration::from_secs(30);
 
 /// Sole right to deliver what is in a data directory, and to change what was noted about it.
 #[derive(Debug)]
@@ -27,6 +32,8 @@ pub enum RunError {
     Busy {
         /// Its process, if it is proven.
         pid: Option<u32>,
+        /// It only reads the books.
+        is_reading: bool,
     },
     /// The lock could not be taken for another reason.
     Lock(tenure::Error),
@@ -39,15 +46,39 @@ impl DeliveryLock {
     pub fn acquire(data: &Path) -> Result<Self, RunError> {
         let data = DataDir::new(data);
         data.make(&crate::disk::RealDisk).map_err(RunError::Disk)?;
-        Self::acquire_existing(&data)
+        Self::acquire_for(&data, "deliver")
     }
 
-    /// The same without making what is not there.
-    pub(crate) fn acquire_existing(data: &DataDir) -> Result<Self, RunError> {
+    /// The same, waiting for somebody who only reads the books.
+    pub(crate) fn acquire_after_readers(data: &Path, cancel: &Cancel) -> Result<Self, RunError> {
+        let start = Instant::now();
+        loop {
+            match Self::acquire(data) {
+                Err(RunError::Busy {
+                    is_reading: true, ..
+                }) if start.elapsed() < MOST_FOR_READERS && !cancel.is_cancelled() => {
+                    cancel.wait(Duration::from_millis(50));
+                }
+                taken => return taken,
+            }
+        }
+    }
+
+    /// To read the books. What is not there is not made.
+    pub(crate) fn acquire_to_read(data: &DataDir) -> Result<Self, RunError> {
+        Self::acquire_for(data, READS)
+    }
+
+    fn acquire_for(data: &DataDir, verb: &str) -> Result<Self, RunError> {
         let key = Key::file(data.spool.join(FILE)).map_err(RunError::Lock)?;
-        let tenure = Store::default().claim(&key).verb("deliver").try_acquire();
+        let tenure = Store::default().claim(&key).verb(verb).try_acquire();
         let tenure = tenure.map_err(|error| match error.holder() {
-            Some(holder) => RunError::Busy { pid: holder.pid() },
+            Some(holder) => RunError::Busy {
+                pid: holder.pid(),
+                is_reading: holder
+                    .record()
+                    .is_some_and(|record| record.verb() == Some(READS)),
+            },
             None => RunError::Lock(error),
         })?;
         Ok(Self { _tenure: tenure })
@@ -79,7 +110,10 @@ impl RunError {
 impl From<LockError> for RunError {
     fn from(error: LockError) -> Self {
         match error {
-            LockError::InUse { pid, .. } => Self::Busy { pid },
+            LockError::InUse { pid, .. } => Self::Busy {
+                pid,
+                is_reading: false,
+            },
             LockError::Lock(error) => Self::Lock(error),
             LockError::Disk(error) => Self::Disk(error),
         }
@@ -95,10 +129,10 @@ impl From<Error> for RunError {
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy { pid: Some(pid) } => {
+            Self::Busy { pid: Some(pid), .. } => {
                 write!(f, "pid {pid} is at work on this data directory")
             }
-            Self::Busy { pid: None } => {
+            Self::Busy { pid: None, .. } => {
                 f.write_str("another process is at work on this data directory")
             }
             Self::Lock(error) => error.fmt(f),

@@ -29,6 +29,19 @@ pub(crate) struct Limits {
     pub(crate) reserve: usize,
 }
 
+impl Limits {
+    /// How many of these records fit into an entry; at least one.
+    fn fit(&self, records: &[Record]) -> usize {
+        let mut bytes = 0;
+        let most = usize::try_from(self.records).unwrap_or(usize::MAX);
+        let fitting = records.iter().take(most).take_while(|record| {
+            bytes += record.json().len() as u64;
+            bytes <= self.bytes
+        });
+        fitting.count().max(1)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -160,12 +173,14 @@ impl Staging {
     /// ```
     pub fn stage_all(&self, records: &[Record], durability: Durability) -> Result<(), Error> {
         // What does not fit into one entry goes into several, so that memory is bounded.
-        let most = usize::try_from(self.shared.limits.records).unwrap_or(usize::MAX);
-        for records in records.chunks(most) {
+        let mut rest = records;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(self.shared.limits.fit(rest));
             match durability {
-                Durability::Power => self.shared.stage_for_power(records)?,
-                Durability::Process => self.shared.stage_for_process(records)?,
+                Durability::Power => self.shared.stage_for_power(now)?,
+                Durability::Process => self.shared.stage_for_process(now)?,
             }
+            rest = later;
         }
         Ok(())
     }

@@ -2,11 +2,17 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use uuid::Uuid;
+
+use super::crashing_disk::{Crash, CrashingDisk};
 use super::place::Place;
 use super::receiver::Act;
-use crate::consolidate::{Options, consolidate};
-use crate::delivery::{Answer, Watch};
+use crate::consolidate::{Options, consolidate, consolidate_on};
+use crate::delivery::{Answer, Watch, archive};
+use crate::disk::Disk;
+use crate::manager::SpoolManager;
 use crate::verify::{Books, verify};
 
 fn books(place: &Place) -> Books {
@@ -46,7 +52,23 @@ fn furnished() -> Place {
     let later = Answer::later("429", true, Some(std::time::Duration::from_secs(3600)));
     place.receiver.then(Act::Refuse(later));
     place.deliver_all();
+    // A file that was moved aside, one in the archive, and a set that was begun.
+    fs::write(
+        place
+            .data()
+            .staging
+            .join(format!("{}.jsonl", Uuid::now_v7())),
+        "junk\n",
+    )
+    .unwrap();
+    place.entry(1, true);
+    consolidate(place.path(), &options).unwrap();
+    let store = SpoolManager::of(place.path());
+    archive(&store, &Watch::silent()).unwrap();
     place.entry(4, true);
+    let disk = Arc::new(CrashingDisk::new(Crash::Before, 12));
+    consolidate_on(&(disk as Arc<dyn Disk>), place.path(), &options).unwrap_err();
+    place.entry(2, false);
     place
 }
 
@@ -55,8 +77,8 @@ fn the_books_balance_and_say_what_is_where() {
     let place = furnished();
     let books = books(&place);
     assert!(books.balance(), "{:?}", books.problems);
-    assert_eq!((books.staged, books.delivered), (19, 10));
-    assert_eq!((books.pending, books.failed, books.archived), (7, 2, 0));
+    assert_eq!((books.staged, books.delivered), (22, 10));
+    assert_eq!((books.pending, books.failed, books.archived), (9, 2, 1));
 }
 
 #[test]
@@ -79,8 +101,18 @@ fn no_flipped_byte_goes_unnoticed_in_any_file() {
         assert!(is_there, "{kind}: {files:?}");
     }
     for path in files {
+        if path.ends_with(".consolidation.lock") {
+            continue; // For people; the set is what counts.
+        }
         let bytes = fs::read(&path).unwrap();
-        for at in (0..bytes.len()).step_by(5) {
+        let torn = bytes
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |end| end + 1);
+        for at in (0..bytes.len()).step_by(5).chain([torn.saturating_sub(1)]) {
+            if at >= torn && path.extension().is_some_and(|ending| ending == "open") {
+                continue; // The end of a line that was never acknowledged.
+            }
             let mut flipped = bytes.clone();
             flipped[at] ^= 1 << (at % 8);
             fs::write(&path, flipped).unwrap();

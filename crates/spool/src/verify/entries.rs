@@ -167,6 +167,11 @@ impl Audit<'_> {
                 }
                 Ok(Line::Sealed { records }) => sealed = Some(records),
                 Ok(Line::Entry { .. }) => {}
+                // A whole line, but its end is something else.
+                Err(_) if is_whole_but_for_its_end(text) => {
+                    let what = "its end is damaged".to_owned();
+                    faults.push((named("line", place, text), what));
+                }
                 // The end of one that is being written, or was when its writer died.
                 Err(_) if kind == Kind::Open && !text.ends_with(b"\n") => {}
                 Err(why) => faults.push((named("line", place, text), why.to_owned())),
@@ -186,6 +191,16 @@ impl Audit<'_> {
         }
         records
     }
+}
+
+/// The newline of a line may be damaged like any other byte; what follows it seems to belong to it.
+fn is_whole_but_for_its_end(text: &[u8]) -> bool {
+    let mark = b"\"}";
+    let ends = text.windows(mark.len()).enumerate();
+    let mut ends = ends
+        .filter(|(_, part)| *part == mark)
+        .map(|(at, _)| at + mark.len());
+    ends.any(|end| end < text.len() && text[end] != b'\n' && line::read(&text[..end]).is_ok())
 }
 
 /// When a snapshot was taken.

@@ -11,11 +11,13 @@ mod small_files;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::data_dir::DataDir;
 use crate::data_dir::read_bounded;
 use crate::delivery::{DeliveryLock, Progress, RunError, Watch};
+use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
 use crate::manager::for_each_file;
 use crate::staging_lock::{LockError, StagingLock};
@@ -91,22 +93,19 @@ pub fn verify(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
         coverage: Coverage::default(),
     };
     // While both locks are held nothing moves.
-    let delivery = audit.wait_for(|| match DeliveryLock::acquire_existing(&data_dir) {
-        Err(RunError::Busy { pid }) => Err(Busy { pid }),
+    let delivery = audit.wait_for(|| match DeliveryLock::acquire_to_read(&data_dir) {
+        Err(RunError::Busy { pid, .. }) => Err(Busy { pid }),
         taken => Ok(taken.ok()),
     });
-    let staging = audit.wait_for(
-        || match StagingLock::acquire(&data_dir.staging, "verify", &[]) {
-            Err(LockError::InUse { pid, .. }) => Err(Busy { pid }),
-            taken => Ok(taken.ok()),
-        },
-    );
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    let hold = || StagingLock::hold(Arc::clone(&disk), &data_dir.staging, "verify");
+    let staging = audit.wait_for(|| match hold() {
+        Err(LockError::InUse { pid, .. }) => Err(Busy { pid }),
+        taken => Ok(taken.ok()),
+    });
     audit.read()?;
-    // What a crashed owner had begun stays for the next one, as it was.
-    if let Some(lock) = staging
-        && lock.set().is_none()
-    {
-        let _ = lock.release_only();
+    if let Some(lock) = staging {
+        lock.let_go();
     }
     drop(delivery);
     Ok(audit.books)

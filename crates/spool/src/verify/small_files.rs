@@ -6,7 +6,7 @@ use super::Audit;
 use crate::book::decode;
 use crate::error::Error;
 use crate::manager::{PAUSE_FILE, State, check_pause, is_state_name};
-use crate::quarantine::Reason;
+use crate::quarantine::{Reason, checksum_of};
 use crate::totals;
 
 impl Audit<'_> {
@@ -36,10 +36,9 @@ impl Audit<'_> {
             };
             match decode::<Reason>(&bytes) {
                 Ok(reason) => {
-                    let expected = reason.checksum;
-                    let found = expected.as_ref().and_then(|_| self.content(&aside));
-                    if let Some((expected, found)) = expected.zip(found)
-                        && format!("{:08x}", crc32fast::hash(&found)) != expected
+                    if let Some(expected) = reason.checksum
+                        && let Ok(found) = checksum_of(&aside)
+                        && found != expected
                     {
                         self.problem(&aside, None, "its checksum is not that in its reason");
                     }

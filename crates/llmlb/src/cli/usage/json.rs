@@ -24,6 +24,7 @@ pub(super) fn point(time: Option<SystemTime>) -> Option<String> {
 /// Why nothing is delivered for now.
 #[derive(Serialize)]
 pub(super) struct Pause {
+    to: String,
     until: Option<String>,
     why: String,
     misconfigured: bool,
@@ -32,6 +33,7 @@ pub(super) struct Pause {
 impl From<spool::Pause> for Pause {
     fn from(pause: spool::Pause) -> Self {
         Self {
+            to: pause.to.clone(),
             until: Some(rfc3339(pause.until())),
             why: pause.why,
             misconfigured: pause.is_misconfigured,

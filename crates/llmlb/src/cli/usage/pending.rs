@@ -49,7 +49,8 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
     let spool = SpoolManager::of(place.dir());
     let bar = Bar::new(quiet);
     let batches = all(&spool, &bar).map_err(|error| disk(&error))?;
-    let paused = spool.pause().map_err(|error| disk(&error))?;
+    let pauses = spool.pauses().map_err(|error| disk(&error))?;
+    let paused = pauses.into_iter().next();
     drop(bar);
     let totals = Totals {
         batches: batches.len() as u64,
@@ -151,12 +152,13 @@ fn row(batch: &Waiting, now: SystemTime) -> Vec<String> {
 pub(super) fn paused_line(pause: &spool::Pause) -> String {
     if pause.is_misconfigured {
         format!(
-            "delivery is paused until somebody has mended it: {}",
-            pause.why
+            "delivery to {} is paused until somebody has mended it: {}",
+            pause.to, pause.why
         )
     } else {
         format!(
-            "delivery is paused until {}: {}",
+            "delivery to {} is paused until {}: {}",
+            pause.to,
             time::point(pause.until()),
             pause.why
         )

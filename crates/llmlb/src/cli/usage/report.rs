@@ -61,6 +61,11 @@ pub(super) fn problem(run: &Run, place: &Place, is_cancelled: bool) -> Option<Fa
         ));
         hints.push(advice(delivered, place));
     }
+    if run.consolidated.unreadable > 0 {
+        let entries = counted(run.consolidated.unreadable as u64, "staged file");
+        messages.push(format!("{entries} cannot be read"));
+        hints.push("the log names them; give this user the right to read them".to_owned());
+    }
     if messages.is_empty() {
         return None;
     }
