@@ -226,7 +226,7 @@ impl World {
                     producers.push(self.start_producer(crowd.poison));
                 }
                 3 | 4 => {
-                    let count = self.random.below(60).try_into().unwrap();
+                    let count = self.random.below(20).try_into().unwrap();
                     let outcome = self.stage_fresh(count, crowd.poison);
                     assert!(outcome.code == Some(0) || crowd.is_refused, "{outcome:#?}");
                 }
@@ -260,7 +260,7 @@ impl World {
     /// Some are fed to a program that is killed: nobody knows what it staged. So all are staged
     /// again, which must not count any of them twice.
     fn cut_a_stage_short(&mut self, poison: u64) {
-        let samples: Vec<_> = (0..60).map(|_| producer::fresh(poison)).collect();
+        let samples: Vec<_> = (0..30).map(|_| producer::fresh(poison)).collect();
         let lines = producer::lines(&samples);
         let fed = self.random.below(lines.len() as u64);
         let pause = Duration::from_micros(self.random.below(20_000));
@@ -275,7 +275,7 @@ impl World {
     /// Somebody consolidates, halts in the middle, so that others find the directory in use, and is
     /// killed.
     fn cut_a_consolidation_short(&mut self) {
-        self.stage_fresh(60, 0);
+        self.stage_fresh(20, 0);
         let mut command = self.usage("consolidate --batch-size 10");
         let process = Running::start(&mut command, &self.path("log"));
         thread::sleep(Duration::from_micros(self.random.below(25_000)));
