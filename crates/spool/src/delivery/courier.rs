@@ -18,8 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const STRIKES_TO_SLOW_DOWN: u32 = 3;
 /// ... and after so many the run ends.
 const STRIKES_TO_STOP: u32 = 6;
-/// A destination that rejects more than so many batches, and takes none, is the wrong one.
-const MOST_REJECTIONS: u32 = 20;
+/// A destination that rejected every record of a batch, and then so many other batches, and took
+/// nothing, is the wrong one.
+const REJECTIONS_TO_STOP: u32 = 20;
 /// The shortest wait after which a destination is asked again.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// How soon a destination is asked again that takes nothing from us.
@@ -42,7 +43,9 @@ pub(crate) fn deliver(
         watch,
         run,
         strikes: 0,
+        has_rejected: false,
         rejections: 0,
+        are_few: false,
         is_paused: false,
         done: Delivered::default(),
     };
@@ -96,8 +99,12 @@ struct Courier<'a> {
     run: Uuid,
     /// Failures in a row.
     strikes: u32,
-    /// Batches that were rejected in this run.
+    /// Something was rejected, down to its records.
+    has_rejected: bool,
+    /// Other batches that were rejected while nothing was taken.
     rejections: u32,
+    /// There are too few batches to say that everything is rejected.
+    are_few: bool,
     /// A pause is noted that the next success ends.
     is_paused: bool,
     done: Delivered,
@@ -126,6 +133,7 @@ impl Courier<'_> {
             if !self.pass_fresh(&mut soonest)? || !self.pass_tried(&mut soonest)? {
                 return Ok(());
             }
+            self.are_few = true;
             match soonest {
                 Some(wait) if wait <= PATIENCE => {
                     let why = self.done.last_error.clone().unwrap_or_default();
@@ -156,33 +164,29 @@ impl Courier<'_> {
 
     /// `false`: the run ends.
     fn pass_tried(&mut self, soonest: &mut Option<Duration>) -> Result<bool, Error> {
-        let mut done = None;
-        loop {
-            let names = self.least_tried(done.as_ref())?;
-            done = names.last().cloned();
-            if done.is_none() {
-                return Ok(true);
-            }
-            let names: Vec<_> = names.into_iter().map(|(_, name)| name).collect();
-            if !self.pass(&names, soonest)? {
-                return Ok(false);
-            }
+        let names = self.least_tried()?;
+        let goes_on = self.pass(&names, soonest)?;
+        if names.len() == PAGE && soonest.is_none() {
+            // The others have their turn next.
+            *soonest = Some(Duration::ZERO);
         }
+        Ok(goes_on)
     }
 
-    /// Those that were tried, least often first, after one of them.
-    fn least_tried(&self, after: Option<&(u32, String)>) -> Result<Vec<(u32, String)>, Error> {
+    /// Those that were tried, least often first.
+    fn least_tried(&self) -> Result<Vec<String>, Error> {
         let (mut least, mut last) = (BinaryHeap::new(), None);
         loop {
             let names = self.store.pending(last.as_deref(), PAGE)?;
             last = names.last().cloned();
             if last.is_none() {
-                return Ok(least.into_sorted_vec());
+                let least = least.into_sorted_vec();
+                return Ok(least.into_iter().map(|(_, name)| name).collect());
             }
             for name in names {
-                let key = (self.attempts(&name), name);
-                if key.0 > 0 && after.is_none_or(|after| key > *after) {
-                    least.push(key);
+                let attempts = self.attempts(&name);
+                if attempts > 0 {
+                    least.push((attempts, name));
                     if least.len() > PAGE {
                         least.pop();
                     }
@@ -201,18 +205,18 @@ impl Courier<'_> {
 
     /// `false`: the run ends.
     fn pass(&mut self, names: &[String], soonest: &mut Option<Duration>) -> Result<bool, Error> {
-        let mut names: VecDeque<_> = names.iter().cloned().collect();
-        while let Some(name) = names.pop_front() {
+        let mut names: VecDeque<_> = names.iter().map(|name| (name.clone(), false)).collect();
+        while let Some((name, is_half)) = names.pop_front() {
             if self.watch.cancel.is_cancelled() {
                 return Ok(false);
             }
-            match self.one(&name)? {
+            match self.one(&name, is_half)? {
                 Next::GoOn => {}
                 // Before anything else: the sooner it is known what the destination takes, the
                 // fewer are split in vain.
                 Next::Halves([first, second]) => {
-                    names.push_front(second);
-                    names.push_front(first);
+                    names.push_front((second, true));
+                    names.push_front((first, true));
                 }
                 Next::Due(wait) => {
                     *soonest = Some(soonest.map_or(wait, |other| other.min(wait)));
@@ -269,8 +273,8 @@ impl Courier<'_> {
     }
 
     /// One that cannot be read waits for a person, and holds up nobody.
-    fn one(&mut self, name: &str) -> Result<Next, Error> {
-        match self.try_one(name) {
+    fn one(&mut self, name: &str, is_half: bool) -> Result<Next, Error> {
+        match self.try_one(name, is_half) {
             Err(error) if error.is_unreadable() => {
                 tracing::warn!(%error, "not delivered");
                 self.done.last_error = Some(error.to_string());
@@ -280,7 +284,7 @@ impl Courier<'_> {
         }
     }
 
-    fn try_one(&mut self, name: &str) -> Result<Next, Error> {
+    fn try_one(&mut self, name: &str, is_half: bool) -> Result<Next, Error> {
         let mut state = self.store.state(name)?;
         if state.splitting {
             let batch = self.store.take(name)?;
@@ -323,15 +327,14 @@ impl Courier<'_> {
             Answer::Rejected { said } => {
                 // It was heard and answered: the destination is well.
                 self.strikes = 0;
-                self.rejections += 1;
                 self.end_the_pause()?;
                 state.end(false, &said);
-                if self.done.batches == 0 && self.rejections > MOST_REJECTIONS {
-                    // Not some records are wrong, but everything: a person has to look.
-                    self.store.set_state(name, &state)?;
-                    let said = format!("it rejects everything: {said}");
-                    return self.pause_for_a_person(said);
+                let is_proven = self.done.batches > 0 || self.are_few;
+                if !is_proven && self.has_rejected && !is_half {
+                    // Perhaps not these records are wrong, but everything is.
+                    return self.doubt(name, &state, said);
                 }
+                self.has_rejected = true;
                 if state.unknown {
                     let why = format!("ambiguous: the destination may have it; it said: {said}");
                     self.fail(&batch, &state, &why)?;
@@ -358,6 +361,18 @@ impl Courier<'_> {
                 self.pause_for_a_person(said)
             }
         }
+    }
+
+    /// Leaves a batch that was rejected as it is, until something was taken. If too many are, it is
+    /// not the batches.
+    fn doubt(&mut self, name: &str, state: &State, said: String) -> Result<Next, Error> {
+        self.store.set_state(name, state)?;
+        self.rejections += 1;
+        if self.rejections < REJECTIONS_TO_STOP {
+            self.done.last_error = Some(said);
+            return Ok(Next::Due(Duration::ZERO));
+        }
+        self.pause_for_a_person(format!("it rejects everything: {said}"))
     }
 
     fn pause_for_a_person(&mut self, said: String) -> Result<Next, Error> {

@@ -99,6 +99,48 @@ fn poison_ends_alone_with_its_reason_and_its_neighbours_are_delivered() {
 }
 
 #[test]
+fn a_destination_that_rejects_everything_pauses_delivery() {
+    let (place, ids) = filled(400);
+    for _ in 0..1000 {
+        place
+            .receiver
+            .then(Act::Refuse(Answer::rejected("400: no")));
+    }
+    place.deliver_all();
+    let pause = spool(&place).pause("the receiver").unwrap().unwrap();
+    assert!(pause.is_misconfigured && pause.why.starts_with("it rejects everything"));
+    assert_eq!(
+        spool(&place).failed().unwrap().len(),
+        4,
+        "one batch was looked into"
+    );
+    assert_eq!(spool(&place).count().unwrap(), 99);
+    place.receiver.acts.lock().unwrap().clear();
+    place.receiver.clock.forward(DAY);
+    place.deliver_all();
+    assert_eq!(billed(&place), ids[4..].iter().copied().collect());
+    assert_books(&place, "everything was rejected");
+}
+
+#[test]
+fn a_batch_of_poison_alone_holds_up_nobody() {
+    let (place, ids) = filled(40);
+    place.receiver.poison.lock().unwrap().extend(&ids[..8]);
+    place.deliver_all();
+    assert_eq!(billed(&place), ids[8..].iter().copied().collect());
+    assert_eq!(spool(&place).failed().unwrap().len(), 8);
+
+    let (place, ids) = filled(8);
+    place.receiver.poison.lock().unwrap().extend(&ids);
+    place.deliver_all();
+    assert_eq!(
+        spool(&place).failed().unwrap().len(),
+        8,
+        "there is nothing else"
+    );
+}
+
+#[test]
 fn a_batch_that_may_have_arrived_is_never_split() {
     let (place, ids) = filled(4);
     place.receiver.poison.lock().unwrap().push(ids[0]);
