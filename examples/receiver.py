@@ -7,7 +7,7 @@ db.execute("CREATE TABLE IF NOT EXISTS batches (key TEXT PRIMARY KEY)")
 db.execute("CREATE TABLE IF NOT EXISTS records (id TEXT PRIMARY KEY, record TEXT NOT NULL)")
 
 class Receiver(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"  # connections are kept
+    protocol_version, timeout = "HTTP/1.1", 1  # connections are kept, but not for ever
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))

@@ -66,6 +66,8 @@ pub struct Consolidated {
     pub batches: usize,
     /// Records that had been taken before; they are the same record.
     pub repeated: usize,
+    /// Lines that were set aside, and files that are none of ours.
+    pub aside: u64,
     /// Entries that cannot be read, and were left alone.
     pub unreadable: usize,
 }
@@ -207,8 +209,8 @@ impl Fold<'_> {
             let opened = EntryReader::open(&**self.disk, self.data, name)?;
             // Missing ones are no error.
             if let Some(reader) = opened {
-                let taken = self.write_entry(snapshot, &mut book, reader, name)?;
-                book.add(&taken)?;
+                let mut taken = self.write_entry(snapshot, &mut book, reader, name)?;
+                book.add(&mut taken)?;
             }
         }
         self.write_batch(snapshot)?;
@@ -243,6 +245,7 @@ impl Fold<'_> {
                 self.write_batch(snapshot)?;
             }
             book.learn(&record);
+            taken.records += 1;
             taken.ids.push(id_text(&record));
             snapshot.add(name, number, record);
             if snapshot.records.len() == snapshot.size {
@@ -250,6 +253,10 @@ impl Fold<'_> {
             }
         }
         (taken.lines, taken.aside) = reader.account()?;
+        let aside: u64 = taken.aside.iter().map(|[from, to]| to - from + 1).sum();
+        // One that is no entry at all has no lines.
+        let is_foreign = taken.lines == 0;
+        self.done.aside += aside.max(u64::from(is_foreign));
         Ok(taken)
     }
 

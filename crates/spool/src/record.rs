@@ -6,6 +6,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use uuid::{Uuid, Version};
 
+use crate::time::new_id;
+
 /// The longest record that is taken.
 pub(crate) const MOST_BYTES: usize = 1 << 20;
 
@@ -35,7 +37,7 @@ pub struct BadRecord(String);
 impl Record {
     /// Reads a record. One without an id is given a new one.
     pub fn parse(json: &str) -> Result<Self, BadRecord> {
-        Self::parse_or(json, Uuid::now_v7)
+        Self::parse_or(json, new_id)
     }
 
     /// Reads a record. One without an id takes this one, such as that in its file's name.
@@ -45,7 +47,7 @@ impl Record {
 
     fn parse_or(json: &str, id: impl FnOnce() -> Uuid) -> Result<Self, BadRecord> {
         let found: Object = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
-        let mut json = without_space(json);
+        let mut json = without_space(json)?;
         let id = if let Some(text) = found.id {
             parse_id(&text)?
         } else {
@@ -102,10 +104,13 @@ fn bad(why: impl Into<String>) -> BadRecord {
     BadRecord(why.into())
 }
 
+/// Deeper than many parsers go: whoever reads it must be able to.
+const DEEPEST: usize = 100;
+
 /// Removes white space between the tokens of valid JSON.
-fn without_space(json: &str) -> String {
+fn without_space(json: &str) -> Result<String, BadRecord> {
     let mut kept = String::with_capacity(json.len());
-    let (mut in_string, mut escaped) = (false, false);
+    let (mut in_string, mut escaped, mut depth) = (false, false, 0_usize);
     for char in json.chars() {
         if in_string {
             in_string = escaped || char != '"';
@@ -114,10 +119,18 @@ fn without_space(json: &str) -> String {
             continue;
         } else {
             in_string = char == '"';
+            match char {
+                '{' | '[' => depth += 1,
+                '}' | ']' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth > DEEPEST {
+                return Err(bad(format!("it is nested more than {DEEPEST} deep")));
+            }
         }
         kept.push(char);
     }
-    kept
+    Ok(kept)
 }
 
 /// What must be known of an object. An id that appears twice is no id.
@@ -215,6 +228,10 @@ mod tests {
                 "duplicate field",
             ),
             ("{\"a\":\"\n\"}", "control character"),
+            (
+                &format!("{{\"a\":{}{}}}", "[".repeat(100), "]".repeat(100)),
+                "nested",
+            ),
         ] {
             let error = Record::parse(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");

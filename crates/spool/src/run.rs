@@ -3,8 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use uuid::Uuid;
-
 use crate::consolidate::{Consolidated, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{
@@ -16,6 +14,7 @@ use crate::entry::Name;
 use crate::manager::{SpoolManager, for_each_file};
 use crate::reserve::{self, Reserve};
 use crate::staging_lock::LockError;
+use crate::time::new_id;
 
 /// Where batches go.
 #[derive(Clone, Copy)]
@@ -27,7 +26,7 @@ pub enum Destination<'a> {
 }
 
 /// What a run did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Run {
     /// What was folded into batches.
@@ -36,6 +35,8 @@ pub struct Run {
     pub delivered: Delivered,
     /// How many records were archived.
     pub archived: u64,
+    /// What kept it from doing all its work.
+    pub trouble: Option<Arc<RunError>>,
 }
 
 /// Folds what is staged into batches and delivers what waits, until there is nothing left that can
@@ -81,7 +82,7 @@ pub fn run(
     let _ = room.lay_by_for_producers();
     let store = SpoolManager::on(Arc::clone(&disk), data);
     let (mut all, mut goes_on) = (Run::default(), true);
-    let (id, mut trouble) = (Uuid::now_v7(), None);
+    let id = new_id();
     // What is staged from now on is for the next run: producers must not keep this one going.
     let staged = count_entries(data)?;
     loop {
@@ -107,7 +108,7 @@ pub fn run(
             Err(error) if error.is_full() => (Consolidated::default(), Some(error)),
             // What waits is delivered all the same.
             Err(error) => {
-                trouble = Some(error);
+                all.trouble = Some(Arc::new(error.into()));
                 (Consolidated::default(), None)
             }
         };
@@ -130,26 +131,29 @@ pub fn run(
                     Ok::<_, crate::Error>(())
                 }
             };
-            match step(&mut all) {
-                Err(error) if error.is_full() && room.give_up() => step(&mut all)?,
-                done => done?,
+            let mut done = step(&mut all);
+            if done.as_ref().is_err_and(crate::Error::is_full) && room.give_up() {
+                done = step(&mut all);
+            }
+            if let Err(error) = done {
+                all.trouble = Some(Arc::new(error.into()));
+                break;
             }
         }
         let has_delivered = all.left_the_spool() > before;
         let is_more = folded.entries > 0 && all.consolidated.entries < staged;
         let goes_round = goes_on && (is_more || full.is_some() && has_delivered);
         if watch.cancel.is_cancelled() || !goes_round {
-            trouble = trouble.or(full);
+            if let Some(error) = full {
+                all.trouble.get_or_insert(Arc::new(error.into()));
+            }
             break;
         }
     }
     if let Err(error) = room.lay_by_for_producers() {
         tracing::warn!(%error, "nothing can be staged until there is room");
     }
-    match trouble {
-        Some(error) => Err(error.into()),
-        None => Ok(all),
-    }
+    Ok(all)
 }
 
 /// How many entries are staged.
@@ -206,6 +210,7 @@ impl Run {
         self.consolidated.records += more.records;
         self.consolidated.batches += more.batches;
         self.consolidated.repeated += more.repeated;
+        self.consolidated.aside += more.aside;
         self.consolidated.unreadable = more.unreadable;
     }
 
@@ -216,6 +221,7 @@ impl Run {
         all.split += more.split;
         all.failed += more.failed;
         all.ambiguous += more.ambiguous;
+        all.damaged += more.damaged;
         all.waiting = more.waiting;
         all.paused = more.paused;
         all.is_stopped = more.is_stopped;

@@ -18,6 +18,7 @@ use crate::data_dir::place;
 use crate::disk::Disk;
 use crate::entry::Name;
 use crate::error::Error;
+use crate::time::new_id;
 
 const VERSION: u32 = 1;
 const SET: &str = ".consolidation.set";
@@ -41,7 +42,7 @@ impl Set {
     pub(crate) fn new(entries: Vec<String>, batch_size: usize) -> Self {
         Self {
             version: VERSION,
-            id: Uuid::now_v7(),
+            id: new_id(),
             batch_size,
             entries,
             is_written: false,

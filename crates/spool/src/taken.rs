@@ -1,7 +1,7 @@
 //! The book of what was consolidated: every entry with its lines, and the ids of its records.
 //!
 //! ```text
-//! {"snapshot":"<uuid>","entry":"<uuid>.jsonl","lines":3,"aside":[2],"ids":["<uuid> <crc>",..],"crc":..}
+//! {"snapshot":"<uuid>","entry":"<uuid>.jsonl","lines":3,"aside":[[2,2]],"records":2,"ids":["<uuid> <crc>",..],"crc":..}
 //! ```
 //!
 //! The ids keep a record that is staged again, after an error or a crash, from being counted again.
@@ -36,7 +36,9 @@ pub(crate) struct Taken {
     /// Those that no good record came of, in ranges: the first and the last of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) aside: Vec<[u64; 2]>,
-    /// The records that went into batches: id and checksum.
+    /// How many records went into batches.
+    pub(crate) records: u64,
+    /// Their ids and checksums; none if the disk was too full for them.
     pub(crate) ids: Vec<String>,
 }
 
@@ -81,6 +83,7 @@ impl Taken {
             lines: 0,
             repeated: Vec::new(),
             aside: Vec::new(),
+            records: 0,
             ids: Vec::new(),
         }
     }
@@ -89,7 +92,7 @@ impl Taken {
 impl Sums {
     pub(crate) fn add(&mut self, taken: &Taken) {
         self.entries += 1;
-        self.records += taken.ids.len() as u64;
+        self.records += taken.records;
         self.repeated += taken.repeated.len() as u64;
         let lines = taken.aside.iter().map(|[from, to]| to - from + 1);
         self.aside += lines.sum::<u64>();
@@ -148,11 +151,20 @@ impl TakenBook {
     }
 
     /// Adds an entry, unless a crash came after that.
-    pub(crate) fn add(&mut self, taken: &Taken) -> Result<(), Error> {
+    pub(crate) fn add(&mut self, taken: &mut Taken) -> Result<(), Error> {
         if self.current.contains(&taken.entry) {
             return Ok(());
         }
-        self.book.add(taken)?;
+        if let Err(error) = self.book.add(taken) {
+            if !error.is_full() {
+                return Err(error);
+            }
+            // What is staged must be able to leave a full disk. These ids are not known then if
+            // they are staged again.
+            tracing::warn!(entry = taken.entry, "no room to remember its ids");
+            taken.ids.clear();
+            self.book.add(taken)?;
+        }
         self.sums.add(taken);
         self.ids += taken.ids.len() as u64;
         Ok(())

@@ -61,6 +61,14 @@ impl<'de> Deserialize<'de> for Moment {
     }
 }
 
+/// A new id: later ones sort after earlier ones. A clock that is before 1970 is no reason to fail.
+pub(crate) fn new_id() -> Uuid {
+    if SystemTime::now() < SystemTime::UNIX_EPOCH {
+        return Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, 0, 0));
+    }
+    Uuid::now_v7()
+}
+
 /// The day on which an id was made, in UTC: `2026-11-16`.
 pub(crate) fn day_of(id: Uuid) -> String {
     let (seconds, _) = id

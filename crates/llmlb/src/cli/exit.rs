@@ -38,6 +38,10 @@ impl Failure {
         &self.message
     }
 
+    pub(super) fn hints(&self) -> impl Iterator<Item = &str> {
+        self.hints.iter().map(String::as_str)
+    }
+
     pub(super) fn print(&self) {
         output::say(&self.message);
         for hint in &self.hints {

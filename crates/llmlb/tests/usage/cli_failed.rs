@@ -120,7 +120,10 @@ fn a_dropped_file_that_is_no_record_is_set_aside_and_cannot_be_resent() {
     let name = "01890a5d-ac96-774b-bcce-b302099a8057.json";
     std::fs::write(place.data().join("_staging").join(name), "half a rec").unwrap();
     let ran = place.usage(&["deliver", "--archive"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.out.starts_with("1 record put into "), "{ran:?}");
+    let told = "llmlb: 1 of what was staged could not be read, now in ";
+    assert!(ran.err.contains(told), "{ran:?}");
     let ran = place.usage(&["failed"]);
     assert!(
         ran.out.contains("1 file that could not be read in "),

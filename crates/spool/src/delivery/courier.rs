@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::backoff::backoff;
 use super::{Answer, Clock, Delivered, DeliveryOptions, Progress, Sink, Watch};
 use crate::error::Error;
-use crate::manager::{BatchStore, Pause, State};
+use crate::manager::{BatchStore, Found, Pause, State};
 
 /// How many names are in memory at a time.
 const PAGE: usize = 1024;
@@ -70,7 +70,7 @@ pub(crate) fn archive(store: &dyn BatchStore, watch: &Watch<'_>) -> Result<u64, 
                 // It was on its way to a destination, which may have it.
                 continue;
             }
-            let Some(batch) = store.take(name)? else {
+            let Found::Batch(batch) = store.take(name)? else {
                 continue;
             };
             if state.splitting {
@@ -284,15 +284,25 @@ impl Courier<'_> {
         }
     }
 
+    fn take(&mut self, name: &str) -> Result<Option<crate::Batch>, Error> {
+        Ok(match self.store.take(name)? {
+            Found::Batch(batch) => Some(batch),
+            Found::Gone => None,
+            Found::Damaged => {
+                self.done.damaged += 1;
+                None
+            }
+        })
+    }
+
     fn try_one(&mut self, name: &str, is_half: bool) -> Result<Next, Error> {
         let mut state = self.store.state(name)?;
         if state.splitting {
-            let batch = self.store.take(name)?;
-            let halves = batch.map(|batch| self.store.split(&batch, &state));
-            return Ok(halves
-                .transpose()?
-                .flatten()
-                .map_or(Next::GoOn, Next::Halves));
+            let halves = match self.take(name)? {
+                Some(batch) => self.store.split(&batch, &state)?,
+                None => None,
+            };
+            return Ok(halves.map_or(Next::GoOn, Next::Halves));
         }
         let now = self.clock.now();
         if state.is_in_the_future(now) {
@@ -306,7 +316,7 @@ impl Courier<'_> {
         if !left.is_zero() && !is_ignored {
             return Ok(Next::Due(left));
         }
-        let Some(batch) = self.store.take(name)? else {
+        let Some(batch) = self.take(name)? else {
             return Ok(Next::GoOn);
         };
         // A crash may have come after the last attempt: it may have got through.

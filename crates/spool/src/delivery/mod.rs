@@ -58,6 +58,8 @@ pub struct Delivered {
     pub failed: u64,
     /// Batches among those that the destination may have.
     pub ambiguous: u64,
+    /// Batches that are damaged, and were put into `failed/`.
+    pub damaged: u64,
     /// Batches that still wait.
     pub waiting: u64,
     /// Nothing is sent for now.

@@ -63,13 +63,15 @@ impl SpoolManager {
         };
         let state = self.state(name)?;
         let wait = Duration::from_millis(state.waits_for);
+        let now = SystemTime::now().into();
         Ok(Waiting {
             name: name.to_owned(),
             records,
             attempts: state.attempts,
             rounds: state.rounds,
             first_attempt: state.first_attempt.map(Into::into),
-            not_before: state.waits_since.map(|since| since.after(wait).into()),
+            // A clock that went back says nothing about how long is left.
+            not_before: (state.waits_since).map(|since| since.min(now).after(wait).into()),
             is_unknown: state.is_unknown(),
             last_error: state.last_error,
         })

@@ -25,6 +25,17 @@ use crate::quarantine::{BatchReason, Reason, move_aside};
 use crate::time::Moment;
 use ledger::Ledger;
 
+/// What became of a batch that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Here it is.
+    Batch(Batch),
+    /// It is not there any more, or it is done with.
+    Gone,
+    /// It is damaged, and was set aside.
+    Damaged,
+}
+
 /// Where batches are kept. Consolidation and delivery know nothing else of it, so that another
 /// storage could take the place of files. Only one deliverer uses it at a time.
 pub trait BatchStore {
@@ -39,9 +50,8 @@ pub trait BatchStore {
     fn tidy(&self) -> Result<(), Error>;
     /// How many batches wait.
     fn count(&self) -> Result<u64, Error>;
-    /// Reads a batch and checks all that can be checked of it. One that is gone, done with, or
-    /// damaged and now set aside, is `None`.
-    fn take(&self, name: &str) -> Result<Option<Batch>, Error>;
+    /// Reads a batch and checks all that can be checked of it. One that is damaged is set aside.
+    fn take(&self, name: &str) -> Result<Found, Error>;
     /// How far its delivery has come.
     fn state(&self, name: &str) -> Result<State, Error>;
     /// Notes how far its delivery has come. Safe when this returns.
@@ -300,23 +310,23 @@ impl BatchStore for SpoolManager {
         Ok(count)
     }
 
-    fn take(&self, name: &str) -> Result<Option<Batch>, Error> {
+    fn take(&self, name: &str) -> Result<Found, Error> {
         if self.settle(name)? {
-            return Ok(None);
+            return Ok(Found::Gone);
         }
         let path = self.data.spool.join(name);
         let checked = match read_bounded(&path) {
             Ok(Some(bytes)) => check(name, &bytes),
             Ok(None) => Err("it is longer than a batch can be".to_owned()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Gone),
             Err(error) => return Err(Error::read(&path, error)),
         };
         match checked {
-            Ok(batch) => Ok(Some(batch)),
+            Ok(batch) => Ok(Found::Batch(batch)),
             Err(why) => {
                 move_aside(&*self.disk, &path, &self.data.failed, name, &why)?;
                 self.remove(&self.state_path(name))?;
-                Ok(None)
+                Ok(Found::Damaged)
             }
         }
     }

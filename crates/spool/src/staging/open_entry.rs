@@ -12,6 +12,7 @@ use crate::disk::Disk;
 use crate::entry::{Kind, Name};
 use crate::error::Error;
 use crate::line::{self, Prepared};
+use crate::time::new_id;
 
 /// How often a new file is tried.
 const MOST_TRIES: u32 = 100;
@@ -54,7 +55,7 @@ impl OpenEntry {
     /// `None`: a consolidator looked at the file before it was locked, and took it for one whose
     /// writer is gone.
     fn try_create(disk: &dyn Disk, staging: &Path) -> Result<Option<Self>, Error> {
-        let id = Uuid::now_v7();
+        let id = new_id();
         let path = Name {
             id,
             kind: Kind::Open,

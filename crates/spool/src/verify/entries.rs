@@ -68,7 +68,10 @@ impl Audit<'_> {
         let repeated = taken.repeated.iter().map(|number| (*number, *number));
         let aside = taken.aside.iter().map(|[from, to]| (*from, *to));
         let asides: u64 = aside.clone().map(|(from, to)| to - from + 1).sum();
-        let records = taken.ids.len() as u64;
+        let records = taken.records;
+        if !taken.ids.is_empty() && taken.ids.len() as u64 != records {
+            return Err("its ids do not add up".to_owned());
+        }
         if records + asides + taken.repeated.len() as u64 != taken.lines {
             return Err("its lines do not add up".to_owned());
         }

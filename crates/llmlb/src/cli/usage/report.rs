@@ -66,10 +66,25 @@ pub(super) fn problem(
         ));
         hints.push(advice(delivered, place, again));
     }
+    let aside = run.consolidated.aside + delivered.damaged;
+    if aside > 0 {
+        messages.push(format!(
+            "{aside} of what was staged could not be read, now in {}",
+            place.shown("failed")
+        ));
+        if delivered.failed == 0 {
+            hints.push(format!("{} says why", place.command("failed")));
+        }
+    }
     if run.consolidated.unreadable > 0 {
         let entries = counted(run.consolidated.unreadable as u64, "staged file");
         messages.push(format!("{entries} cannot be read"));
         hints.push("the log names them; give this user the right to read them".to_owned());
+    }
+    if let Some(trouble) = &run.trouble {
+        let failure = super::deliver::failed(trouble);
+        messages.push(failure.message().to_owned());
+        hints.extend(failure.hints().map(str::to_owned));
     }
     if messages.is_empty() {
         return None;
