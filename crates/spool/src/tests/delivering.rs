@@ -122,6 +122,34 @@ fn a_destination_that_rejects_everything_pauses_delivery() {
     assert_books(&place, "everything was rejected");
 }
 
+/// Takes batches of few records only.
+struct Narrow<'a>(&'a super::receiver::Receiver, usize);
+
+impl crate::delivery::Sink for Narrow<'_> {
+    fn name(&self) -> &'static str {
+        "narrow"
+    }
+
+    fn send(&self, batch: &crate::Batch) -> Answer {
+        if batch.records().len() > self.1 {
+            return Answer::rejected("413");
+        }
+        self.0.send(batch)
+    }
+}
+
+#[test]
+fn a_destination_that_wants_smaller_batches_gets_them_in_one_run() {
+    let (place, ids) = filled(160);
+    let (store, sink) = (spool(&place), Narrow(&place.receiver, 1));
+    let (clock, run) = (&place.receiver.clock, Uuid::now_v7());
+    let options = DeliveryOptions::default();
+    let done = deliver(&store, &sink, &options, clock, &Watch::silent(), run).unwrap();
+    assert_eq!((done.records, done.waiting, done.failed), (160, 0, 0));
+    assert_eq!(billed(&place), ids.into_iter().collect());
+    assert_books(&place, "narrow");
+}
+
 #[test]
 fn a_batch_of_poison_alone_holds_up_nobody() {
     let (place, ids) = filled(40);
