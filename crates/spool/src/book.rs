@@ -226,28 +226,20 @@ impl Book {
             // A crash came before it was removed.
             remove(&**disk, &title.path(data, *old))?;
         }
-        let path = dir.join(title.file_name(generation));
-        let failed = |error| Error::new("open", &path, error);
-        let file = open_to_write(&path)?;
-        let (whole, length) = good_length(&file).map_err(failed)?;
+        let mut book = Self::at(disk, dir, title, generation)?;
+        let failed = |error| Error::new("open", &book.path, error);
+        let (whole, length) = good_length(&book.file).map_err(failed)?;
         if whole < length {
-            let bytes = std::fs::read(&path).map_err(failed)?;
+            let bytes = std::fs::read(&book.path).map_err(failed)?;
             let tail = bytes.get(usize::try_from(whole).unwrap_or(usize::MAX)..);
             let name = format!("{}-{whole}.torn", title.file_name(generation));
             let why = "the end of a book whose writer was interrupted";
             set_aside(&**disk, &data.failed, &name, tail.unwrap_or_default(), why)?;
-            disk.truncate(&file, whole).map_err(failed)?;
-            disk.sync(&file).map_err(failed)?;
+            disk.truncate(&book.file, whole).map_err(failed)?;
+            disk.sync(&book.file).map_err(failed)?;
         }
-        Ok(Self {
-            disk: Arc::clone(disk),
-            dir: dir.to_owned(),
-            title,
-            generation,
-            path,
-            file,
-            length: whole,
-        })
+        book.length = whole;
+        Ok(book)
     }
 
     fn begin<T: Serialize>(
@@ -268,16 +260,24 @@ impl Book {
         place(&**disk, dir, &name, &head)?;
         disk.sync_dir(dir)
             .map_err(|error| Error::new("sync", dir, error))?;
-        let path = dir.join(name);
-        let file = open_to_write(&path)?;
+        let mut book = Self::at(disk, dir, title, generation)?;
+        book.length = head.len() as u64;
+        Ok(book)
+    }
+
+    /// A file that is there, to be written from its beginning.
+    fn at(disk: &Arc<dyn Disk>, dir: &Path, title: Title, generation: u64) -> Result<Self, Error> {
+        let path = dir.join(title.file_name(generation));
+        // Not to append: on Windows what is opened for that cannot be cut.
+        let file = File::options().read(true).write(true).open(&path);
         Ok(Self {
             disk: Arc::clone(disk),
             dir: dir.to_owned(),
             title,
             generation,
+            file: file.map_err(|error| Error::new("open", &path, error))?,
             path,
-            file,
-            length: head.len() as u64,
+            length: 0,
         })
     }
 
@@ -317,12 +317,6 @@ impl Book {
             None => Ok(()),
         }
     }
-}
-
-/// Not to append: on Windows what is opened for that cannot be cut.
-fn open_to_write(path: &Path) -> Result<File, Error> {
-    let file = File::options().read(true).write(true).open(path);
-    file.map_err(|error| Error::new("open", path, error))
 }
 
 fn remove(disk: &dyn Disk, path: &Path) -> Result<(), Error> {

@@ -25,6 +25,8 @@ struct Watched {
     syncs: AtomicUsize,
     full: AtomicBool,
     broken: AtomicBool,
+    /// How many new files are removed at once.
+    to_remove: AtomicUsize,
 }
 
 impl Watched {
@@ -43,7 +45,13 @@ impl Disk for Watched {
 
     fn create(&self, path: &Path) -> io::Result<File> {
         self.room()?;
-        RealDisk.create(path)
+        let file = RealDisk.create(path)?;
+        let left = self.to_remove.load(Ordering::SeqCst);
+        if left > 0 {
+            self.to_remove.store(left - 1, Ordering::SeqCst);
+            RealDisk.remove(path)?;
+        }
+        Ok(file)
     }
 
     fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -343,58 +351,13 @@ fn a_file_grows_ahead_of_its_lines_and_none_of_that_is_left() {
     }
 }
 
-/// A consolidator that looks at every new file before its writer has locked it.
-#[derive(Debug, Default)]
-struct Hasty {
-    files: AtomicUsize,
-}
-
-impl Disk for Hasty {
-    fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.make_dir(dir)
-    }
-
-    fn create(&self, path: &Path) -> io::Result<File> {
-        let file = RealDisk.create(path)?;
-        if self.files.fetch_add(1, Ordering::SeqCst) < 2 {
-            RealDisk.remove(path)?;
-        }
-        Ok(file)
-    }
-
-    fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
-        RealDisk.write_at(file, at, bytes)
-    }
-
-    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
-        RealDisk.append(file, bytes)
-    }
-
-    fn sync(&self, file: &File) -> io::Result<()> {
-        RealDisk.sync(file)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.sync_dir(dir)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove(path)
-    }
-
-    fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
-        RealDisk.truncate(file, length)
-    }
-}
-
 #[test]
 fn nothing_is_written_to_a_file_that_was_removed_before_it_was_locked() {
     let dir = tempfile::tempdir().unwrap();
-    let staging = Staging::open_on(Arc::new(Hasty::default()), dir.path(), SLOW).unwrap();
+    let disk = Arc::new(Watched::default());
+    // A consolidator looks at the first files before their writer has locked them.
+    disk.to_remove.store(2, Ordering::SeqCst);
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), SLOW).unwrap();
     let record = record(1);
     staging.stage(&record, Durability::Power).unwrap();
     staging.close().unwrap();

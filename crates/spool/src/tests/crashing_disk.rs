@@ -126,12 +126,7 @@ impl CrashingDisk {
         write: impl FnOnce(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         self.act(|state| {
-            let id = id_of(file)?;
-            let path = state.paths.entry(id).or_insert_with(|| path_of(file));
-            let before = fs::read(path)?;
-            state
-                .undo
-                .push((Unsynced::Content(id), Undo::Content(id, before)));
+            state.remember(file)?;
             // Of the text, not of the room behind it.
             let text = bytes.trim_ascii_end().len();
             let length = if self.is_last(state) {
@@ -153,6 +148,17 @@ impl CrashingDisk {
 
     fn is_last(&self, state: &State) -> bool {
         state.crashed && self.crash == Crash::After
+    }
+}
+
+impl State {
+    /// What a file has, before that changes.
+    fn remember(&mut self, file: &File) -> io::Result<()> {
+        let id = id_of(file)?;
+        let path = self.paths.entry(id).or_insert_with(|| path_of(file));
+        let before = Undo::Content(id, fs::read(path)?);
+        self.undo.push((Unsynced::Content(id), before));
+        Ok(())
     }
 }
 
@@ -267,12 +273,7 @@ impl Disk for CrashingDisk {
 
     fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
         self.act(|state| {
-            let id = id_of(file)?;
-            let path = state.paths.entry(id).or_insert_with(|| path_of(file));
-            let before = fs::read(path)?;
-            state
-                .undo
-                .push((Unsynced::Content(id), Undo::Content(id, before)));
+            state.remember(file)?;
             RealDisk.truncate(file, length)
         })
     }
