@@ -15,8 +15,10 @@ mod health;
 mod listen;
 pub mod lock;
 mod notify;
+mod protocol;
 mod request;
 mod sys;
+mod upstream;
 mod worker;
 
 /// The README's example is compiled and run.
