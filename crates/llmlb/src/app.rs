@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::{Backend, Pool};
+use crate::balance::{Backend, Pool, Terms};
 use crate::config::{self, Config};
 use crate::demo;
 use crate::forward::{self, Via};
@@ -83,7 +83,10 @@ impl App {
             }
         }
         let discover = backends.is_empty();
-        let pool = Arc::new(Pool::new(backends.into_iter().map(Backend::new)));
+        let pool = Arc::new(Pool::new(
+            Terms::from(config),
+            backends.into_iter().map(Backend::new),
+        ));
         let watcher = Watcher {
             pool: Arc::clone(&pool),
             client: forward::client(config.upstream.connect_timeout, tasks.clone()),
@@ -163,10 +166,6 @@ impl App {
 }
 
 fn demo_backend(backend: &demo::DemoBackend) -> Option<config::Backend> {
-    Some(config::Backend {
-        name: backend.name.to_owned(),
-        url: config::BackendUrl::parse(&format!("http://{}", backend.address)).ok()?,
-        models: None,
-        api_key: None,
-    })
+    let url = config::BackendUrl::parse(&format!("http://{}", backend.address)).ok()?;
+    Some(config::Backend::at(backend.name.to_owned(), url))
 }

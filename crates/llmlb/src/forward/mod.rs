@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderName, Method, Request, Response, StatusCode, Version, header, request};
+use http::{HeaderName, Method, Request, Response, StatusCode, Version, request};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Error as LegacyError;
 
 use crate::app::Shared;
-use crate::balance::{Backend, Slot};
+use crate::balance::{Backend, Choice, Route, Slot, Waited, Wish};
 use crate::request::{InFlight, is_inference};
 use crate::sys;
 
@@ -40,6 +40,10 @@ pub(crate) enum Payload {
 /// Why no backend answered.
 #[derive(Debug)]
 pub(crate) enum Failed {
+    /// Whoever could serve it is down.
+    Down,
+    /// Nothing became free; the code that says why.
+    Queue(&'static str),
     /// None of those asked could be reached. Nothing was sent.
     Unreachable(String),
     /// One was reached, and did not answer.
@@ -55,7 +59,8 @@ pub(crate) enum Failed {
 pub(crate) async fn forward(
     shared: &Shared,
     client: &Client,
-    mut candidates: Vec<Arc<Backend>>,
+    route: &Arc<Route>,
+    wish: &Wish<'_>,
     mut head: request::Parts,
     mut payload: Payload,
     in_flight: InFlight,
@@ -63,15 +68,24 @@ pub(crate) async fn forward(
     let repeatable = is_repeatable(&head);
     headers::to_backend(&mut head.headers);
     shared.via.add_to(&mut head.headers);
-    let mut failed = Failed::Unreachable("no backend is up".to_owned());
+    let mut tried = Vec::new();
+    let mut failed = Failed::Down;
     for _ in 0..MOST_ATTEMPTS {
-        let (Some(backend), Some(body)) = (shared.pool.take(&mut candidates), payload.next())
-        else {
-            break;
+        let Some(body) = payload.next() else { break };
+        let slot = match shared.pool.choose(route, wish, &tried) {
+            Choice::Slot(slot) => Ok(slot),
+            Choice::Busy => shared.pool.wait(route, wish, &tried).await,
+            Choice::Down => Err(Waited::Down),
         };
+        let slot = match slot {
+            Ok(slot) => slot,
+            Err(Waited::Down) => break,
+            Err(Waited::Full) => return Err(Failed::Queue("queue_full")),
+            Err(Waited::TooLong) => return Err(Failed::Queue("queue_timeout")),
+        };
+        let backend = Arc::clone(slot.backend());
         let request = address(&head, body, &backend)
             .map_err(|error| Failed::NoAnswer(format!("backend {}: {error}", backend.name)))?;
-        let slot = backend.occupy();
         let error = match client.request(request).await {
             Ok(response) => return relay(response, slot, in_flight),
             Err(error) => error,
@@ -86,11 +100,11 @@ pub(crate) async fn forward(
         backend.doubt.notify_one();
         if error.is_connect() {
             shared.pool.note_down(&backend, &in_words(&error));
+            tried.push(backend.id);
             failed = Failed::Unreachable(why);
         } else if repeatable && is_before_any_answer(&error) {
             // Most likely it closed a connection that was idle; it can be asked on a new one.
             tracing::debug!("{why}; trying again");
-            candidates.push(backend);
             failed = Failed::NoAnswer(why);
         } else {
             tracing::warn!("{why}");
@@ -155,10 +169,8 @@ fn address(
     *request.method_mut() = head.method.clone();
     *request.uri_mut() = backend.uri(&path.unwrap_or(PathAndQuery::from_static("/")))?;
     *request.headers_mut() = head.headers.clone();
-    if let Some(authorization) = &backend.authorization {
-        request
-            .headers_mut()
-            .insert(header::AUTHORIZATION, authorization.clone());
+    if let Some((name, value)) = &backend.credential {
+        request.headers_mut().insert(name.clone(), value.clone());
     }
     Ok(request)
 }

@@ -29,16 +29,12 @@ pub(super) async fn look(
     if pool.knows(&url) {
         return None;
     }
-    let mut candidate = config::Backend {
-        name: usual.to_owned(),
-        url,
-        models: None,
-        api_key: None,
-    };
+    let mut candidate = config::Backend::at(usual.to_owned(), url);
     let answer = probe::ask(&Backend::new(candidate.clone()), client)
         .await
         .ok()?;
     let kind = kind(&answer, usual)?;
+    candidate.kind = config::Kind::named(kind);
     candidate.name = free_name(kind, port, &pool.table().backends);
     let backend = pool.add(Backend::new(candidate))?;
     pool.note(&backend, State::Up(Arc::new(answer.models)));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Request, StatusCode, header};
+use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use serde_json::Value;
 use tokio::time::timeout;
@@ -60,10 +60,8 @@ async fn ask_patiently(backend: &Backend, client: &Client) -> Result<Answer, Sil
         .map_err(|error| Silence::Wrong(error.to_string()))?;
     let mut request = Request::new(Outgoing::Left(Full::new(Bytes::new())));
     *request.uri_mut() = uri;
-    if let Some(authorization) = &backend.authorization {
-        request
-            .headers_mut()
-            .insert(header::AUTHORIZATION, authorization.clone());
+    if let Some((name, value)) = &backend.credential {
+        request.headers_mut().insert(name.clone(), value.clone());
     }
     let response = client.request(request).await.map_err(|error| {
         let why = in_words(&error);
@@ -90,7 +88,7 @@ async fn ask_patiently(backend: &Backend, client: &Client) -> Result<Answer, Sil
         _ => models(head.status, &body).map_err(Silence::Wrong)?,
     };
     Ok(Answer {
-        models,
+        models: backend.offered(models),
         headers: head.headers,
     })
 }

@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 
 use crate::admin;
 use crate::app::Shared;
-use crate::balance::Candidates;
+use crate::balance::{Absent, Wish};
 use crate::forward::{self, Client, Failed, Relay};
 
 pub(crate) use error::{Refusal, json_response};
@@ -116,27 +116,25 @@ async fn v1(
     if let Some(trip) = trip {
         trip.model.clone_from(&asked.model);
     }
-    let candidates = match pool.candidates(asked.model.as_deref()) {
-        Candidates::Up(backends) => backends,
-        Candidates::AllDown => {
-            return Err(unavailable(match &asked.model {
-                Some(model) => format!("Every backend that serves `{model}` is down."),
-                None => "No backend is up.".to_owned(),
-            }));
-        }
-        Candidates::NotYet => {
-            let model = asked.model.unwrap_or_default();
-            return Err(models::not_yet(&model, &pool.table()));
-        }
-        Candidates::Unknown => {
-            let model = asked.model.unwrap_or_default();
-            return Err(models::unknown(&model, &pool.table()));
-        }
+    let route = pool
+        .route(asked.model.as_deref())
+        .map_err(|absent| match absent {
+            Absent::NotYet => {
+                models::not_yet(asked.model.as_deref().unwrap_or_default(), &pool.table())
+            }
+            Absent::Unknown => {
+                models::unknown(asked.model.as_deref().unwrap_or_default(), &pool.table())
+            }
+        })?;
+    let wish = Wish {
+        model: asked.model.as_deref(),
+        ..Wish::default()
     };
     forward::forward(
         shared,
         &caller.client,
-        candidates,
+        &route,
+        &wish,
         head,
         asked.payload,
         in_flight,
@@ -144,6 +142,16 @@ async fn v1(
     .await
     .map(|response| response.map(Either::Right))
     .map_err(|failed| match failed {
+        Failed::Down => unavailable(match &asked.model {
+            Some(model) => format!("Every backend that serves `{model}` is down."),
+            None => "No backend is up.".to_owned(),
+        }),
+        Failed::Queue(code) => Refusal::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            code,
+            "Every backend is at its limit.",
+        )
+        .retry_after(1),
         Failed::Unreachable(why) => unavailable(format!("No backend could be reached ({why}).")),
         Failed::NoAnswer(why) => Refusal::new(
             StatusCode::BAD_GATEWAY,
