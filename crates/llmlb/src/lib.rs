@@ -5,6 +5,7 @@
 
 mod admin;
 mod app;
+#[expect(dead_code, reason = "the request path comes to use all of it")]
 mod balance;
 pub mod cli;
 mod config;
