@@ -11,6 +11,8 @@ pub mod cli;
 mod config;
 mod data_dir;
 mod demo;
+#[cfg(test)]
+mod dice;
 mod forward;
 mod health;
 mod listen;

@@ -17,6 +17,8 @@ use crate::worker::Worker;
 /// How many looks at a silent backend make the time that it may be silent.
 const LOOKS: u32 = 4;
 
+type Answered = Result<Frame<Bytes>, Broken>;
+
 /// The backend's answer, passed on as it comes. While it exists the request is in flight: dropped
 /// before its end, because the client left, it closes the connection to the backend.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(crate) struct Relay {
     slot: Slot,
     silence: Silence,
     issued: Option<super::issued::Watch>,
+    /// Why the answer ends early, when that is known but not yet told.
+    broken: Option<Broken>,
     trip: Box<Trip>,
 }
 
@@ -45,6 +49,7 @@ impl Relay {
             slot,
             silence,
             issued,
+            broken: None,
             trip,
         };
         relay.end_if_over();
@@ -61,13 +66,16 @@ impl Relay {
         }
     }
 
-    fn cut(&mut self, broken: Broken) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    /// The client sees it too: its connection is closed without the end of the answer. But first it
+    /// gets what there is: an error makes hyper forget what it has not sent.
+    fn cut(&mut self, broken: Broken, cx: &Context<'_>) -> Poll<Option<Answered>> {
         self.exchange = None;
         self.trip.end = End::Cut;
-        // The client sees it too: its connection is closed without the end of the answer.
         let name = &self.slot.backend().name;
         tracing::warn!("backend {name} cut its answer: {broken}");
-        Poll::Ready(Some(Err(broken)))
+        self.broken = Some(broken);
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
@@ -78,9 +86,9 @@ impl Body for Relay {
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Answered>> {
         let Some(exchange) = &mut self.exchange else {
-            return Poll::Ready(None);
+            return Poll::Ready(self.broken.take().map(Err));
         };
         match exchange.poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
@@ -99,12 +107,12 @@ impl Body for Relay {
                 self.end_if_over();
                 Poll::Ready(None)
             }
-            Poll::Ready(Some(Err(broken))) => self.cut(broken),
+            Poll::Ready(Some(Err(broken))) => self.cut(broken, cx),
             Poll::Pending => {
                 if self.silence.is_too_long(cx) {
                     let seconds = self.worker.shared.limits.idle.as_secs_f32();
                     let why = format!("it was silent for {seconds} s");
-                    return self.cut(Broken::Slow(why));
+                    return self.cut(Broken::Slow(why), cx);
                 }
                 Poll::Pending
             }
@@ -112,13 +120,15 @@ impl Body for Relay {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.exchange.is_none()
+        self.exchange.is_none() && self.broken.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.exchange
-            .as_ref()
-            .map_or_else(|| SizeHint::with_exact(0), Exchange::size_hint)
+        match &self.exchange {
+            Some(exchange) => exchange.size_hint(),
+            None if self.broken.is_some() => SizeHint::new(),
+            None => SizeHint::with_exact(0),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ mod journal;
 mod kind;
 mod models;
 mod prefix;
-mod scan;
+pub(crate) mod scan;
 mod trip;
 
 use std::convert::Infallible;
