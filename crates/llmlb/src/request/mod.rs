@@ -123,12 +123,14 @@ async fn stages(
             .or_else(|| forward::in_path(path).map(|id| forward::hash(id.as_bytes()))),
         client: id::client(caller.peer, &head.headers),
     };
+    // What passes through can be sent once.
+    let is_kept = matches!(asked.payload, Payload::Read(_)) && upgrade.is_none();
     let outbound = Outbound {
         head,
         path,
         asked: &mut asked,
         wish: &wish,
-        repeatable: kind::is_repeatable(&head.method, path) && upgrade.is_none(),
+        repeatable: is_kept && kind::is_repeatable(&head.method, path),
         upgrade,
     };
     forward::forward(worker, &route, outbound, trip)
