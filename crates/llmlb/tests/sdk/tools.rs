@@ -27,6 +27,10 @@ fn installed(name: &str) -> Option<PathBuf> {
     missing(&program.to_string_lossy())
 }
 
+#[expect(
+    clippy::print_stderr,
+    reason = "who runs the tests learns what they did not see"
+)]
 fn missing<T>(what: &str) -> Option<T> {
     assert!(
         std::env::var_os("REQUIRE_TEST_TOOLS").is_none(),

@@ -136,20 +136,23 @@ impl<'a> Call<'a> {
 
     fn head(&self, status: u16, kind: &str, length: &str) -> String {
         let id = self.id("req_");
-        let mut head = format!(
-            "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\n{length}\r\nx-request-id: {id}\r\n\
-             x-ratelimit-remaining-requests: 59\r\n"
-        );
+        let mut lines = vec![
+            format!("HTTP/1.1 {status} X"),
+            format!("content-type: {kind}"),
+            length.to_owned(),
+            format!("x-request-id: {id}"),
+            "x-ratelimit-remaining-requests: 59".to_owned(),
+        ];
         if self.path().starts_with("/v1/messages") {
-            head += &format!("request-id: {id}\r\n");
+            lines.push(format!("request-id: {id}"));
         }
         if self.gzip.is_some() {
-            head += "content-encoding: gzip\r\n";
+            lines.push("content-encoding: gzip".to_owned());
         }
         if status == 429 {
-            head += "retry-after: 7\r\n";
+            lines.push("retry-after: 7".to_owned());
         }
-        head + "\r\n"
+        lines.join("\r\n") + "\r\n\r\n"
     }
 
     /// Begins a streamed answer.

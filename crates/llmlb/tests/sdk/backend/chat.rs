@@ -95,7 +95,7 @@ impl Answer<'_> {
                 json!({ "index": 0, "text": self.words.text(), "logprobs": null, "finish_reason": reason }),
             ),
         };
-        let mut whole = self.frame(object, json!([choice]));
+        let mut whole = self.frame(object, &json!([choice]));
         if self.reports != Reports::Never {
             whole["usage"] = self.usage(self.words.count());
         }
@@ -114,7 +114,7 @@ impl Answer<'_> {
                 json!({ "index": 0, "text": delta, "logprobs": null, "finish_reason": reason }),
             ),
         };
-        let mut chunk = self.frame(object, json!([choice]));
+        let mut chunk = self.frame(object, &json!([choice]));
         let is_told = match self.reports {
             Reports::SoFar => true,
             Reports::WithTheReason => reason.is_some(),
@@ -139,7 +139,7 @@ impl Answer<'_> {
         let mut events = vec![self.chunk(&nothing, Some(self.reason()), count)];
         if self.is_asked && self.reports != Reports::Never {
             let object = events[0]["object"].as_str().unwrap_or_default();
-            let mut usage = self.frame(object, json!([]));
+            let mut usage = self.frame(object, &json!([]));
             usage["usage"] = self.usage(count);
             if self.reports == Reports::Twice {
                 events.push(usage.clone());
@@ -149,7 +149,7 @@ impl Answer<'_> {
         events.iter().all(|event| call.event(None, event)) && call.piece("data: [DONE]\n\n")
     }
 
-    fn frame(&self, object: &str, choices: Value) -> Value {
+    fn frame(&self, object: &str, choices: &Value) -> Value {
         json!({
             "id": self.id,
             "object": object,

@@ -1,5 +1,7 @@
 //! What a script may ask a backend about itself: `/mock/requests?after=N`, `/mock/produced`.
 
+use std::fmt::Write as _;
+
 use serde_json::{Value, json};
 
 use super::State;
@@ -43,7 +45,10 @@ pub(super) fn answer(call: &mut Call<'_>, what: &str) {
 impl Seen {
     fn json(&self) -> Value {
         let mut words = self.line.split(' ');
-        let body: String = self.body.iter().map(|byte| format!("{byte:02x}")).collect();
+        let body = self.body.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("text");
+            text
+        });
         json!({
             "method": words.next(),
             "target": words.next(),

@@ -22,8 +22,9 @@ pub(super) fn embeddings(call: &mut Call<'_>) {
         return;
     }
     let count = asked["input"].as_array().map_or(1, Vec::len);
+    let count = u8::try_from(count).expect("few inputs");
     // Eighths, which have the same value as 32 bits and as text.
-    let vector = |index: usize| (0..8_u8).map(move |at| f32::from(at) / 8.0 + index as f32);
+    let vector = |index: u8| (0..8_u8).map(move |at| f32::from(at) / 8.0 + f32::from(index));
     let data: Vec<_> = (0..count)
         .map(|index| {
             let embedding = if asked["encoding_format"] == "base64" {

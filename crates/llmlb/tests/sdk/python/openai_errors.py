@@ -67,7 +67,7 @@ def a_model_that_is_not_there():
 
 
 @check(answered_here=1)
-def a_refusal_has_an_id_too():
+def a_refusal_has_an_id():
     ask = {"model": "gpt-99", "input": "Hello", "extra_headers": {"x-request-id": "mine"}}
     error = fails(openai.NotFoundError, lambda: client.embeddings.create(**ask))
     eq(error.request_id, "mine")
