@@ -5,8 +5,8 @@ use std::time::Duration;
 use hyper::body::Body;
 use tokio::time::{Instant, sleep};
 
+use super::Outbound;
 use super::head::{self, Length, Stamp};
-use super::{Opened, Outbound};
 use crate::balance::{Backend, Slot};
 use crate::request::{Payload, Trip};
 use crate::upstream::{Broken, Exchange, Head, Stream, Upload};
@@ -21,7 +21,7 @@ pub(super) async fn attempt(
     slot: Slot,
     outbound: &mut Outbound<'_>,
     trip: &Trip,
-) -> Result<Opened, Broken> {
+) -> Result<(Head, Exchange, Slot), Broken> {
     let backend = slot.backend();
     // A connection that has been idle may be closed by the backend this very moment. Only what may
     // be sent twice is sent on one.
@@ -35,22 +35,11 @@ pub(super) async fn attempt(
                 tracing::debug!("backend {}: {why}; trying a new connection", backend.name);
             }
             Err(broken) => return Err(judged(&slot, broken)),
-            Ok(head) => {
-                return Ok(Opened {
-                    head,
-                    exchange,
-                    slot,
-                });
-            }
+            Ok(head) => return Ok((head, exchange, slot)),
         }
     }
-    let opened = fresh(worker, &slot, outbound, trip).await;
-    match opened {
-        Ok((head, exchange)) => Ok(Opened {
-            head,
-            exchange,
-            slot,
-        }),
+    match fresh(worker, &slot, outbound, trip).await {
+        Ok((head, exchange)) => Ok((head, exchange, slot)),
         Err(broken) => Err(judged(&slot, broken)),
     }
 }

@@ -14,7 +14,7 @@ use http::{HeaderName, Response, StatusCode, Version, request};
 use http_body_util::{Either, Full};
 use hyper::upgrade::OnUpgrade;
 
-use crate::balance::{BackendId, Choice, Route, Slot, Waited, Wish};
+use crate::balance::{Backend, BackendId, Choice, Route, Slot, Waited, Wish};
 use crate::request::{Answer, Asked, Trip};
 use crate::upstream::{Broken, Exchange, Head};
 use crate::worker::Worker;
@@ -50,7 +50,10 @@ pub(crate) struct Outbound<'a> {
 struct Opened {
     head: Head,
     exchange: Exchange,
-    slot: Slot,
+    backend: Arc<Backend>,
+    /// Its place there. An answer that waits for a better one has none: it costs the backend
+    /// nothing any more.
+    slot: Option<Slot>,
 }
 
 /// Why no backend answered.
@@ -98,32 +101,37 @@ async fn open(
     while tried.len() < MOST_ATTEMPTS {
         let slot = match worker.shared.pool.choose(route, outbound.wish, &tried) {
             Choice::Slot(slot) => slot,
-            Choice::Busy if spare.is_none() => {
-                match worker.shared.pool.wait(route, outbound.wish, &tried).await {
-                    Ok(slot) => slot,
-                    Err(Waited::Full) => return Err(Failed::QueueFull),
-                    Err(Waited::TooLong) => return Err(Failed::WaitedTooLong),
-                    Err(Waited::Down) => break,
-                }
-            }
-            Choice::Busy | Choice::Down => break,
+            Choice::Busy => match worker.shared.pool.wait(route, outbound.wish, &tried).await {
+                Ok(slot) => slot,
+                Err(Waited::Full) => return spare.ok_or(Failed::QueueFull),
+                Err(Waited::TooLong) => return spare.ok_or(Failed::WaitedTooLong),
+                Err(Waited::Down) => break,
+            },
+            Choice::Down => break,
         };
         let started = Instant::now();
         let backend = Arc::clone(slot.backend());
         tried.push(backend.id);
         let broken = match attempt::attempt(worker, slot, outbound, trip).await {
-            Ok(opened) if is_worth_another(opened.head.status) => {
-                opened.slot.failed();
-                if !outbound.repeatable {
+            Ok((head, exchange, slot)) => {
+                let is_last = !outbound.repeatable || !is_worth_another(head.status);
+                if is_worth_another(head.status) {
+                    slot.failed();
+                } else {
+                    slot.answered(started.elapsed());
+                }
+                let opened = Opened {
+                    backend: Arc::clone(&backend),
+                    slot: is_last.then_some(slot),
+                    head,
+                    exchange,
+                };
+                if is_last {
                     return Ok(opened);
                 }
                 trip.tried(&backend, opened.head.status.as_str());
                 spare = Some(opened);
                 continue;
-            }
-            Ok(opened) => {
-                opened.slot.answered(started.elapsed());
-                return Ok(opened);
             }
             Err(broken) => broken,
         };
@@ -177,13 +185,14 @@ fn answer(
             mut headers,
         },
         exchange,
+        backend,
         slot,
     } = opened;
-    trip.answered(&slot, status);
+    trip.answered(&backend, status);
     if let Some(id) = headers.remove(REQUEST_ID).filter(|id| *id != trip.id) {
         headers.insert(UPSTREAM_ID, id);
     }
-    headers.insert(SERVED_BY, slot.backend().label.clone());
+    headers.insert(SERVED_BY, backend.label.clone());
     let mut response = Response::new(());
     // How the client is answered does not depend on how the backend answers us: in HTTP/1.0 an
     // answer that was cut looks like one that ended.
@@ -202,5 +211,6 @@ fn answer(
         .is_success()
         .then(|| issued::Watch::of(outbound.path))
         .flatten();
-    response.map(|()| Either::Right(Relay::new(exchange, Arc::clone(worker), slot, issued, trip)))
+    let relay = Relay::new(exchange, Arc::clone(worker), backend, slot, issued, trip);
+    response.map(|()| Either::Right(relay))
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::balance::Slot;
+use crate::balance::{Backend, Slot};
 use crate::request::{End, Trip};
 use crate::upstream::{Broken, Exchange};
 use crate::worker::Worker;
@@ -26,7 +26,8 @@ pub(crate) struct Relay {
     /// `None` when the answer is over.
     exchange: Option<Exchange>,
     worker: Arc<Worker>,
-    slot: Slot,
+    backend: Arc<Backend>,
+    _slot: Option<Slot>,
     silence: Silence,
     issued: Option<super::issued::Watch>,
     /// Why the answer ends early, when that is known but not yet told.
@@ -38,7 +39,8 @@ impl Relay {
     pub(super) fn new(
         exchange: Exchange,
         worker: Arc<Worker>,
-        slot: Slot,
+        backend: Arc<Backend>,
+        slot: Option<Slot>,
         issued: Option<super::issued::Watch>,
         trip: Box<Trip>,
     ) -> Self {
@@ -46,7 +48,8 @@ impl Relay {
         let mut relay = Self {
             exchange: Some(exchange),
             worker,
-            slot,
+            backend,
+            _slot: slot,
             silence,
             issued,
             broken: None,
@@ -61,7 +64,7 @@ impl Relay {
         if let Some(exchange) = self.exchange.take_if(|exchange| exchange.is_ended()) {
             self.trip.end = End::Complete;
             if let Some(stream) = exchange.into_idle() {
-                self.worker.idle.keep(self.slot.backend().id, stream);
+                self.worker.idle.keep(self.backend.id, stream);
             }
         }
     }
@@ -71,7 +74,7 @@ impl Relay {
     fn cut(&mut self, broken: Broken, cx: &Context<'_>) -> Poll<Option<Answered>> {
         self.exchange = None;
         self.trip.end = End::Cut;
-        let name = &self.slot.backend().name;
+        let name = &self.backend.name;
         tracing::warn!("backend {name} cut its answer: {broken}");
         self.broken = Some(broken);
         cx.waker().wake_by_ref();
@@ -83,10 +86,7 @@ impl Body for Relay {
     type Data = Bytes;
     type Error = Broken;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Answered>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
         let Some(exchange) = &mut self.exchange else {
             return Poll::Ready(self.broken.take().map(Err));
         };
@@ -97,7 +97,7 @@ impl Body for Relay {
                 if let Some(data) = frame.data_ref() {
                     this.trip.bytes += data.len() as u64;
                     if let Some(watch) = &mut this.issued {
-                        watch.see(data, &this.worker.shared.pool, this.slot.backend());
+                        watch.see(data, &this.worker.shared.pool, &this.backend);
                     }
                 }
                 this.end_if_over();

@@ -49,7 +49,9 @@ fn is_named(head: &[u8], wanted: &[u8]) -> bool {
                 .split(|byte| *byte == b';')
                 .filter_map(|parameter| parameter.trim_ascii().strip_prefix(b"name="))
                 .any(|name| {
-                    let quoted = name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\""));
+                    let quoted = name
+                        .strip_prefix(b"\"")
+                        .and_then(|name| name.strip_suffix(b"\""));
                     quoted.unwrap_or(name) == wanted
                 })
     })
@@ -76,7 +78,15 @@ mod tests {
 
     #[test]
     fn a_broken_form_has_no_field() {
-        for body in ["", "--x1", "--x1\r\n", "--x1\r\nname\r\n\r\n", "--x1--", "x", "--x1\r\n\r\n--x1"] {
+        for body in [
+            "",
+            "--x1",
+            "--x1\r\n",
+            "--x1\r\nname\r\n\r\n",
+            "--x1--",
+            "x",
+            "--x1\r\n\r\n--x1",
+        ] {
             assert_eq!(find(body), None, "{body}");
         }
     }
@@ -88,8 +98,14 @@ mod tests {
             headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
             boundary(&headers).map(|bytes| String::from_utf8(bytes).unwrap())
         };
-        assert_eq!(of("multipart/form-data; boundary=abc"), Some("--abc".into()));
-        assert_eq!(of("Multipart/Form-Data; charset=x; Boundary=\"a b\""), Some("--a b".into()));
+        assert_eq!(
+            of("multipart/form-data; boundary=abc"),
+            Some("--abc".into())
+        );
+        assert_eq!(
+            of("Multipart/Form-Data; charset=x; Boundary=\"a b\""),
+            Some("--a b".into())
+        );
         assert_eq!(of("multipart/form-data"), None);
         assert_eq!(of("application/json; boundary=x"), None);
     }

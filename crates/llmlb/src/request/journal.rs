@@ -118,7 +118,10 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
 
 /// What a client says must not look like lines, or fields, of ours.
 fn plain(text: &mut String, said: &str) -> fmt::Result {
-    if said.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"') {
+    if said
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && byte != b'"')
+    {
         text.push_str(said);
         Ok(())
     } else {

@@ -8,7 +8,7 @@ use http::{HeaderValue, Method, StatusCode, Uri, request};
 use uuid::Uuid;
 
 use super::{Caller, InFlight, Refusal, id};
-use crate::balance::{Backend, Slot};
+use crate::balance::Backend;
 use crate::worker::Worker;
 
 /// A request, from its head to the last byte of its answer. It is told when it is dropped: dropped
@@ -93,8 +93,8 @@ impl Trip {
     }
 
     /// A backend answers it.
-    pub(crate) fn answered(&mut self, slot: &Slot, status: StatusCode) {
-        self.backend = Some(Arc::clone(slot.backend()));
+    pub(crate) fn answered(&mut self, backend: &Arc<Backend>, status: StatusCode) {
+        self.backend = Some(Arc::clone(backend));
         self.status = status.as_u16();
         self.answered = Some(Instant::now());
     }

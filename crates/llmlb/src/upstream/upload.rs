@@ -68,7 +68,9 @@ impl Upload {
                 let pieces = [IoSlice::new(&self.out), IoSlice::new(&self.whole)];
                 let written = ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &pieces));
                 match written {
-                    Ok(0) => return Poll::Ready(Err(Broken::cut(&io::ErrorKind::WriteZero.into()))),
+                    Ok(0) => {
+                        return Poll::Ready(Err(Broken::cut(&io::ErrorKind::WriteZero.into())));
+                    }
                     Ok(written) => self.advance(written),
                     Err(error) => return Poll::Ready(Err(Broken::cut(&error))),
                 }
