@@ -1,8 +1,8 @@
 //! Where records go: into the staging directory, from which they are consolidated and delivered.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use spool::{Durability, Staging};
@@ -16,8 +16,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// not even kill -9 loses it; the disk follows within milliseconds.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// `None`: nothing is recorded.
-    staging: Option<Staging>,
+    /// The staging directory. `None`: nothing is recorded.
+    dir: Option<PathBuf>,
+    /// Not open as long as that cannot be had.
+    staging: OnceLock<Staging>,
     /// A request that could not be recorded is not served.
     refuses: bool,
     kept: AtomicU64,
@@ -38,7 +40,8 @@ impl Meter {
     /// Records nothing.
     pub(crate) fn off() -> Self {
         Self {
-            staging: None,
+            dir: None,
+            staging: OnceLock::new(),
             refuses: false,
             kept: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -47,33 +50,40 @@ impl Meter {
         }
     }
 
-    /// Records in this directory.
-    pub(crate) fn open(staging: &Path, refuses: bool) -> Result<Self, spool::Error> {
-        Ok(Self {
-            staging: Some(Staging::open(staging)?),
+    /// Records in this data directory. One that cannot be had now may be had later.
+    pub(crate) fn new(data: &Path, refuses: bool) -> Self {
+        Self {
+            dir: Some(data.join("_staging")),
             refuses,
             ..Self::off()
-        })
+        }
+    }
+
+    /// Opens the directory, if that has not been done.
+    pub(crate) fn open(&self) -> Result<(), spool::Error> {
+        if let (Some(dir), None) = (&self.dir, self.staging.get()) {
+            let staging = Staging::open(dir)?;
+            // Somebody else may have been faster; one is as good as another.
+            let _ = self.staging.set(staging);
+        }
+        Ok(())
     }
 
     pub(crate) fn is_on(&self) -> bool {
-        self.staging.is_some()
+        self.dir.is_some()
     }
 
     /// Keeps a record. If that fails it is counted, and told.
     pub(crate) fn keep(&self, record: &Record<'_>) {
-        let Some(staging) = &self.staging else {
+        if !self.is_on() {
             return;
-        };
+        }
         let mut line = Vec::with_capacity(512);
         record.write(&mut line);
         let kept = String::from_utf8(line)
             .map_err(|error| error.to_string())
             .map(|json| spool::Record::from_trusted(record.id, json))
-            .and_then(|record| {
-                let staged = staging.stage(&record, Durability::Process);
-                staged.map_err(|error| error.to_string())
-            });
+            .and_then(|record| self.stage(&record).map_err(|error| error.to_string()));
         match kept {
             Ok(()) => {
                 self.kept.fetch_add(1, Ordering::Relaxed);
@@ -82,6 +92,16 @@ impl Meter {
                 }
             }
             Err(why) => self.is_lost(why),
+        }
+    }
+
+    fn stage(&self, record: &spool::Record) -> Result<(), spool::Error> {
+        if self.staging.get().is_none() {
+            self.open()?;
+        }
+        match self.staging.get() {
+            Some(staging) => staging.stage(record, Durability::Process),
+            None => Ok(()),
         }
     }
 
@@ -118,7 +138,7 @@ impl Meter {
 
     /// Makes what was recorded ready to be consolidated.
     pub(crate) fn seal(&self) {
-        if let Some(staging) = &self.staging
+        if let Some(staging) = self.staging.get()
             && let Err(error) = staging.seal()
         {
             tracing::warn!("usage: {error}");

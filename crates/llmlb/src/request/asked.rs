@@ -306,7 +306,11 @@ mod tests {
 
     #[test]
     fn whether_a_stream_is_wanted_and_which_answer_is_continued() {
-        let asked = in_json(br#"{"stream":true,"previous_response_id":"resp_1"}"#, Api::Chat).unwrap();
+        let asked = in_json(
+            br#"{"stream":true,"previous_response_id":"resp_1"}"#,
+            Api::Chat,
+        )
+        .unwrap();
         assert!(asked.stream);
         assert_eq!(asked.issued, Some(forward::hash(b"resp_1")));
         assert!(!in_json(br#"{"stream":"true"}"#, Api::Chat).unwrap().stream);

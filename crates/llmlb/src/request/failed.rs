@@ -56,7 +56,9 @@ pub(super) fn unmetered(why: &str) -> Refusal {
     Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "metering_unavailable",
-        format!("Usage cannot be recorded, and nothing is served without (usage.on_failure): {why}"),
+        format!(
+            "Usage cannot be recorded, and nothing is served without (usage.on_failure): {why}"
+        ),
     )
     .retry_after(5)
 }
