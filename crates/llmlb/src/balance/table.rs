@@ -19,7 +19,7 @@ pub(crate) struct Table {
     /// only server restarts.
     routes: HashMap<Arc<str>, Named>,
     /// For requests that name no model.
-    pub(super) any: Arc<Route>,
+    any: Arc<Route>,
     /// Every model of a backend that is up, once, as its first backend describes it; then the
     /// aliases.
     pub(crate) models: Vec<Value>,
@@ -40,62 +40,49 @@ struct Drafts {
 
 impl Table {
     pub(super) fn of(backends: Vec<Arc<Backend>>, aliases: &[Alias], queue: &Arc<Queue>) -> Self {
-        let route = |candidates, in_order| {
-            let queue = Arc::clone(queue);
-            Arc::new(Route {
-                candidates,
-                in_order,
-                queue,
-            })
-        };
         let drafts = Drafts::of(&backends);
         let mut routes = HashMap::new();
+        let mut insert = |name: &Arc<str>, candidates, is_short| {
+            let route = Arc::new(Route::new(Some(Arc::clone(name)), candidates, queue));
+            routes.insert(Arc::clone(name), Named { route, is_short });
+        };
+        let is_alias = |name: &str| aliases.iter().any(|alias| alias.name == name);
         for alias in aliases {
             let candidates = drafts.of_alias(alias);
             if !candidates.is_empty() {
-                let named = Named {
-                    route: route(candidates, false),
-                    is_short: false,
-                };
-                routes.insert(Arc::from(alias.name.as_str()), named);
+                insert(&Arc::from(alias.name.as_str()), candidates, false);
             }
         }
-        let models = models(&backends, aliases, &routes);
-        let is_alias = |name: &str| aliases.iter().any(|alias| alias.name == name);
         for (name, candidates) in &drafts.by_model {
             if let Some(short) = name.strip_suffix(":latest")
                 && !drafts.by_model.contains_key(short)
                 && !is_alias(short)
             {
-                let named = Named {
-                    route: route(drafts.named(short, short), false),
-                    is_short: true,
-                };
-                routes.insert(Arc::from(short), named);
+                insert(&Arc::from(short), drafts.named(short, short), true);
             }
             if !is_alias(name) {
-                let named = Named {
-                    route: route(candidates.clone(), false),
-                    is_short: false,
-                };
-                routes.insert(Arc::clone(name), named);
+                insert(name, candidates.clone(), false);
             }
         }
+        let models = models(&backends, aliases, &routes);
         let everyone = backends.iter().map(|backend| Candidate {
             backend: Arc::clone(backend),
             model: None,
         });
         Self {
-            any: route(everyone.collect(), true),
+            any: Arc::new(Route::new(None, everyone.collect(), queue)),
             backends,
             routes,
             models,
         }
     }
 
-    /// Who serves a model.
-    pub(super) fn route(&self, model: &str) -> Option<&Arc<Route>> {
-        self.routes.get(model).map(|named| &named.route)
+    /// Who serves a model; who serves a request that names none.
+    pub(super) fn route(&self, model: Option<&str>) -> Option<&Arc<Route>> {
+        match model {
+            Some(model) => self.routes.get(model).map(|named| &named.route),
+            None => Some(&self.any),
+        }
     }
 
     /// Whether it is known of every backend what it serves.

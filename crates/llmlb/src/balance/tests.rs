@@ -1,5 +1,7 @@
 //! What is known about the backends, without any of them.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::config::{self, BackendUrl};
 

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Error as LegacyError;
 
 use crate::app::Shared;
-use crate::balance::{Backend, Choice, Route, Slot, Waited, Wish};
+use crate::balance::{Backend, BackendId, Choice, Route, Slot, Waited, Wish};
 use crate::request::{InFlight, is_inference};
 use crate::sys;
 
@@ -68,7 +68,7 @@ pub(crate) async fn forward(
     let repeatable = is_repeatable(&head);
     headers::to_backend(&mut head.headers);
     shared.via.add_to(&mut head.headers);
-    let mut tried = Vec::new();
+    let mut tried: Vec<BackendId> = Vec::new();
     let mut failed = Failed::Down;
     for _ in 0..MOST_ATTEMPTS {
         let Some(body) = payload.next() else { break };
