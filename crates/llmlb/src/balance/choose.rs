@@ -7,7 +7,7 @@ use super::breaker::Verdict;
 use super::clock::Moment;
 use super::pick::{self, Drawn, Load};
 use super::random::Random;
-use super::route::Route;
+use super::route::{Average, Route};
 use super::slot::Slot;
 
 /// Who gets a request.
@@ -29,6 +29,8 @@ pub(super) struct Asked<'a> {
     /// Who was tried already.
     pub(super) tried: &'a [BackendId],
     pub(super) now: Moment,
+    /// Who has clearly more to do than this is to be left alone, if it can be helped.
+    pub(super) average: Option<Average>,
 }
 
 /// How a candidate stands.
@@ -60,7 +62,7 @@ impl Asked<'_> {
         let up = &self.route.up;
         let picked = pick::pick(&self.route.shares, random, |index| {
             match self.standing(up[index]) {
-                Standing::Free(load) => Drawn::Fit(load),
+                Standing::Free(load) if self.bears(load) => Drawn::Fit(load),
                 Standing::Due => Drawn::Due,
                 _ => Drawn::Unfit,
             }
@@ -120,6 +122,11 @@ impl Asked<'_> {
             soonest = [soonest, end].into_iter().flatten().min();
         }
         soonest
+    }
+
+    fn bears(&self, load: Load) -> bool {
+        let average = self.average;
+        average.is_none_or(|average| average.bears(load.outstanding, load.weight))
     }
 
     fn verdict(&self, place: usize) -> Verdict {

@@ -79,6 +79,7 @@ impl Errand {
             only: self.only.and_then(|id| self.route.place(id)),
             tried: &self.tried,
             now,
+            average: None,
         }
     }
 }

@@ -137,15 +137,16 @@ impl Pool {
         now: Moment,
         random: &mut Random,
     ) -> Choice {
-        let asked = Asked {
+        let mut asked = Asked {
             route,
             only: self.issuer(route, wish),
             tried,
             now,
+            average: None,
         };
         let is_free = asked.only.is_none() && !route.is_in_order();
         let near = if is_free {
-            self.take_nearest(&asked, wish.blocks)
+            self.take_nearest(&mut asked, wish.blocks)
         } else {
             None
         };
@@ -157,15 +158,16 @@ impl Pool {
     }
 
     /// Takes a place at the backend that knows the most of a prompt, unless it has too much to do.
-    fn take_nearest(&self, asked: &Asked<'_>, blocks: &[u64]) -> Option<Slot> {
-        let mut average = None;
+    /// Then nobody else is to be given too much either.
+    fn take_nearest(&self, asked: &mut Asked<'_>, blocks: &[u64]) -> Option<Slot> {
         self.affinity.recall(blocks).find_map(|life| {
             let place = asked.route.place(life.id())?;
             if Life::of(asked.route.backend(place)) != life {
                 return None;
             }
             let is_borne = match asked.standing(place) {
-                Standing::Free(load) => average
+                Standing::Free(load) => asked
+                    .average
                     .get_or_insert_with(|| asked.route.average(asked.now))
                     .bears(load.outstanding, load.weight),
                 standing => standing == Standing::Due,

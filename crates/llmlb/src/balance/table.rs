@@ -1,5 +1,6 @@
 //! What is known about all backends at one moment, arranged for looking it up.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -9,6 +10,9 @@ use super::backend::{Backend, State};
 use super::queue::Queue;
 use super::route::{Candidate, Route};
 use crate::config::Alias;
+
+/// Ollama's `name` is short for `name:latest`.
+const LATEST: &str = ":latest";
 
 /// What is known at one moment.
 #[derive(Debug)]
@@ -46,7 +50,8 @@ impl Table {
             let route = Arc::new(Route::new(Some(Arc::clone(name)), candidates, queue));
             routes.insert(Arc::clone(name), Named { route, is_short });
         };
-        let is_alias = |name: &str| aliases.iter().any(|alias| alias.name == name);
+        let names: HashSet<&str> = aliases.iter().map(|alias| alias.name.as_str()).collect();
+        let is_alias = |name: &str| names.contains(name);
         for alias in aliases {
             let candidates = drafts.of_alias(alias);
             if !candidates.is_empty() {
@@ -54,11 +59,12 @@ impl Table {
             }
         }
         for (name, candidates) in &drafts.by_model {
-            if let Some(short) = name.strip_suffix(":latest")
+            if let Some(short) = name.strip_suffix(LATEST)
                 && !drafts.by_model.contains_key(short)
                 && !is_alias(short)
             {
-                insert(&Arc::from(short), drafts.named(short, short), true);
+                let candidates = drafts.renamed(name, short).collect();
+                insert(&Arc::from(short), candidates, true);
             }
             if !is_alias(name) {
                 insert(name, candidates.clone(), false);
@@ -123,27 +129,31 @@ impl Drafts {
         drafts
     }
 
-    /// Who serves a model, asked for by another name. Ollama's `name` is short for `name:latest`.
-    fn named(&self, model: &str, asked: &str) -> Vec<Candidate> {
-        let latest = format!("{model}:latest");
+    /// Who serves a model by this very name, when it is asked for by that one.
+    fn renamed(&self, model: &str, asked: &str) -> impl Iterator<Item = Candidate> {
         let found = self.by_model.get_key_value(model);
-        let found = found.or_else(|| self.by_model.get_key_value(latest.as_str()));
-        let Some((real, candidates)) = found else {
-            return Vec::new();
-        };
-        let renamed = candidates.iter().map(|one| Candidate {
+        let name = found.and_then(|(name, _)| (**name != *asked).then(|| Arc::clone(name)));
+        let candidates = found.into_iter().flat_map(|(_, candidates)| candidates);
+        candidates.map(move |one| Candidate {
             backend: Arc::clone(&one.backend),
-            model: (**real != *asked).then(|| Arc::clone(real)),
-        });
-        renamed.collect()
+            model: name.clone(),
+        })
     }
 
-    /// Who serves any of the models that an alias stands for: each by the first that it has.
+    /// Who serves any of the models that an alias stands for: each by the first that it has. Here
+    /// too `name` is short for Ollama's `name:latest`.
     fn of_alias(&self, alias: &Alias) -> Vec<Candidate> {
-        let models = alias.models.iter();
-        let all = models.flat_map(|model| self.named(model, &alias.name));
         let mut seen = HashSet::new();
-        let mut candidates: Vec<_> = all.filter(|one| seen.insert(one.backend.id)).collect();
+        let mut candidates = Vec::new();
+        for model in &alias.models {
+            let longer = format!("{model}{LATEST}");
+            let exact = self.renamed(model, &alias.name);
+            let latest = self.renamed(&longer, &alias.name);
+            let new = exact
+                .chain(latest)
+                .filter(|one| seen.insert(one.backend.id));
+            candidates.extend(new);
+        }
         candidates.sort_by_key(|one| one.backend.id);
         candidates
     }
@@ -155,21 +165,22 @@ fn models(
     aliases: &[Alias],
     routes: &HashMap<Arc<str>, Named>,
 ) -> Vec<Value> {
-    let mut models: Vec<Value> = Vec::new();
-    let mut described: HashMap<String, Value> = HashMap::new();
-    for backend in backends {
-        let State::Up(told) = backend.state() else {
+    let hidden: HashSet<&str> = aliases.iter().map(|alias| alias.name.as_str()).collect();
+    let told = backends.iter().filter_map(|backend| match backend.state() {
+        State::Up(models) => Some(models),
+        State::Down(_) => None,
+    });
+    let told: Vec<Arc<Vec<Value>>> = told.collect();
+    let mut models = Vec::new();
+    let mut described = HashMap::new();
+    for model in told.iter().flat_map(|models| models.iter()) {
+        let Some(id) = model["id"].as_str() else {
             continue;
         };
-        for model in told.iter() {
-            let Some(id) = model["id"].as_str() else {
-                continue;
-            };
-            if !described.contains_key(id) {
-                described.insert(id.to_owned(), model.clone());
-                if !aliases.iter().any(|alias| alias.name == id) {
-                    models.push(model.clone());
-                }
+        if let Entry::Vacant(entry) = described.entry(id) {
+            entry.insert(model);
+            if !hidden.contains(id) {
+                models.push(model.clone());
             }
         }
     }
@@ -178,7 +189,8 @@ fn models(
         let candidates = candidates.map_or(&[][..], |named| &named.route.candidates);
         let first = candidates.iter().find(|one| one.backend.is_up());
         let real = first.map(|one| one.model.as_deref().unwrap_or(&alias.name));
-        if let Some(mut model) = real.and_then(|real| described.get(real)).cloned() {
+        if let Some(model) = real.and_then(|real| described.get(real)) {
+            let mut model = Value::clone(model);
             model["id"] = alias.name.clone().into();
             models.push(model);
         }
