@@ -8,7 +8,7 @@ from harness import TEXT, TOKENS, check, eq, fails, produced
 from openai_client import client
 
 # A file that looks like anything but a file.
-BYTES = bytes(range(256)) * 1000 + b'\r\n--boundary\r\n{"model":"nobody"}\r\n\r\n' + bytes(3)
+BYTES = bytes(range(256)) * 400 + b'\r\n--boundary\r\n{"model":"nobody"}\r\n\r\n' + bytes(3)
 # How often something is done that could succeed by luck, with two backends to choose from.
 OFTEN = 8
 
