@@ -6,11 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import anthropic
 
 from anthropic_client import ask, async_client, client
-from harness import KEY, KEYS, TEXT, TOKENS, check, eq, everything_arrived, fails, produced
-from harness import until_broken
+from harness import KEY, KEYS, TEXT, TOKENS, WAYS, check, eq, everything_arrived, fails
+from harness import produced, until_broken
 
-# Ways in which an answer may come: as it is, cut anywhere, compressed, both.
-WAYS = ["", "[ragged]", "[gzip]", "[gzip] [ragged]"]
 BYTES = bytes(range(256)) * 400 + b'\r\n--boundary\r\n{"model":"nobody"}\r\n\r\n' + bytes(3)
 
 

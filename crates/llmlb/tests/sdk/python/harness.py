@@ -18,6 +18,8 @@ KEY = "key-of-the-client"
 # What a backend says, unless told otherwise; and in how many tokens.
 TEXT = 'Grüße, 世界 🌍.\n\ndata: [DONE] "usage" {} \\!'
 TOKENS = 12
+# Ways in which an answer may come: as it is, cut anywhere, compressed, both.
+WAYS = ["", "[ragged]", "[gzip]", "[gzip] [ragged]"]
 
 # Headers that concern the client and the server alone.
 KEYS = ["authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"]
