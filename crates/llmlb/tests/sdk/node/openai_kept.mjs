@@ -94,3 +94,11 @@ check("a file for a model goes where the model is", async () => {
         assert.equal((await client.files.delete(kept.id)).deleted, true);
     }
 });
+
+check("a file is found though the answer was compressed", async () => {
+    const bytes = Buffer.concat([Buffer.from("[gzip]"), BYTES]);
+    const file = await toFile(bytes, "c.jsonl");
+    const kept = await client.files.create({ file, purpose: "batch", model: "other" });
+    const content = await (await client.files.content(kept.id)).arrayBuffer();
+    assert.ok(bytes.equals(Buffer.from(content)), "its content is another");
+});

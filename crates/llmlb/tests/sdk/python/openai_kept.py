@@ -100,3 +100,12 @@ def a_file_for_a_model_goes_where_the_model_is():
         eq(client.files.content(kept.id).content, BYTES)
         eq(client.files.retrieve(kept.id).bytes, len(BYTES))
         eq(client.files.delete(kept.id).deleted, True)
+
+
+@check
+def a_file_is_found_though_the_answer_was_compressed():
+    content = b"[gzip]" + BYTES
+    kept = client.files.create(
+        file=("c.jsonl", content), purpose="batch", extra_body={"model": "other"}
+    )
+    eq(client.files.content(kept.id).content, content)
