@@ -1,7 +1,5 @@
 //! What a script may ask a backend about itself: `/mock/requests?after=N`, `/mock/produced`.
 
-use std::fmt::Write as _;
-
 use serde_json::{Value, json};
 
 use super::State;
@@ -45,10 +43,9 @@ pub(super) fn answer(call: &mut Call<'_>, what: &str) {
 impl Seen {
     fn json(&self) -> Value {
         let mut words = self.line.split(' ');
-        let body = self.body.iter().fold(String::new(), |mut text, byte| {
-            write!(text, "{byte:02x}").expect("text");
-            text
-        });
+        let digit = |bits: u8| char::from(b"0123456789abcdef"[usize::from(bits)]);
+        let digits = self.body.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let body: String = digits.map(digit).collect();
         json!({
             "method": words.next(),
             "target": words.next(),

@@ -10,7 +10,7 @@ mod chat;
 mod files;
 mod form;
 mod gzip;
-mod ledger;
+pub(crate) mod ledger;
 mod look;
 mod media;
 mod messages;

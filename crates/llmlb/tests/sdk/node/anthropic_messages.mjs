@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import Anthropic, { toFile } from "@anthropic-ai/sdk";
 import { ask, client } from "./anthropic_client.mjs";
-import { BYTES, TEXT, TOKENS, WAYS, check, everythingArrived } from "./harness.mjs";
-import { fails, produced, untilBroken } from "./harness.mjs";
+import { BYTES, KEY, KEYS, TEXT, TOKENS, WAYS, check, everythingArrived } from "./harness.mjs";
+import { fails, produced, together, untilBroken } from "./harness.mjs";
 
 async function hasUsage(usage, backend) {
     const made = await produced(backend);
@@ -109,6 +109,14 @@ check("headers", async () => {
     assert.match(data._request_id, /^req_second_/);
 });
 
+check("the client's keys stay with the server", async () => {
+    // Other versions use other headers. That none arrives is looked at after each check.
+    const headers = Object.fromEntries(KEYS.map((name) => [name, KEY]));
+    for (const model of ["chat", "other"]) {
+        await client.messages.create(ask("Hello", model), { headers });
+    }
+});
+
 check("many at a time", async () => {
     const one = async (number) => {
         const text = `number ${number} of many`;
@@ -119,7 +127,7 @@ check("many at a time", async () => {
             assert.equal(await client.messages.stream(question).finalText(), text);
         }
     };
-    await Promise.all(Array.from({ length: 60 }, (_, number) => one(number)));
+    await together(60, one);
 });
 
 check("a client that has read enough", async () => {

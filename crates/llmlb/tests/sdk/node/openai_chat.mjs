@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import OpenAI from "openai";
-import { TEXT, TOKENS, check, everythingArrived, fails, produced, untilBroken } from "./harness.mjs";
+import { TEXT, TOKENS, check, everythingArrived } from "./harness.mjs";
+import { fails, produced, together, untilBroken } from "./harness.mjs";
 import { all, client, says } from "./openai_client.mjs";
 
 const HELLO = says('Say hello to the world, which is 🌍 and "quoted"');
@@ -36,7 +37,7 @@ check("chat compressed", async () => {
 });
 
 check("chat with much to read", async () => {
-    const words = "Viele Wörter 多くの言葉 ".repeat(40_000);
+    const words = "Viele Wörter 多くの言葉 ".repeat(10_000);
     const answer = await create({ model: "chat", messages: says(`${words}[say enough]`) });
     assert.equal(answer.choices[0].message.content, "enough");
 });
@@ -87,7 +88,7 @@ check("many at a time", async () => {
             assert.equal(said, text);
         }
     };
-    await Promise.all(Array.from({ length: 60 }, (_, number) => one(number)));
+    await together(60, one);
 });
 
 check("a client that has read enough", async () => {

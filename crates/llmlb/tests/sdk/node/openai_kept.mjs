@@ -8,6 +8,8 @@ import { all, client } from "./openai_client.mjs";
 // How often something is done that could succeed by luck, with two backends to choose from.
 const OFTEN = 8;
 
+const product = (some, others) => some.flatMap((one) => others.map((other) => [one, other]));
+
 check("responses", async () => {
     const ask = { model: "chat", input: "Say hello", max_output_tokens: 50 };
     const answer = await client.responses.create(ask);
@@ -34,11 +36,11 @@ check("responses streamed", async () => {
 });
 
 check("a response is had again from whom it came", async () => {
-    for (const model of ["chat", "other", "chat", "other"]) {
-        const { id } = await client.responses.create({ model, input: "Remember this" });
+    for (const [model, input] of product(["chat", "other"], ["Remember this", "[gzip] this"])) {
+        const { id } = await client.responses.create({ model, input });
         assert.equal((await client.responses.retrieve(id)).output_text, TEXT);
         const { data } = await client.responses.inputItems.list(id);
-        assert.deepEqual(data.map((item) => item.content[0].text), ["Remember this"]);
+        assert.deepEqual(data.map((item) => item.content[0].text), [input]);
         await client.responses.delete(id);
         const error = await fails(OpenAI.NotFoundError, () => client.responses.retrieve(id));
         assert.match(error.message, new RegExp(`'${id}' not found`));
@@ -46,8 +48,8 @@ check("a response is had again from whom it came", async () => {
 });
 
 check("a streamed response is had again from whom it came", async () => {
-    for (const model of ["chat", "other", "chat", "other"]) {
-        const ask = { model, input: "Hello", stream: true };
+    for (const [model, way] of product(["chat", "other"], WAYS)) {
+        const ask = { model, input: `Hello ${way}`, stream: true };
         const [first] = await all(client.responses.create(ask));
         assert.equal((await client.responses.retrieve(first.response.id)).output_text, TEXT);
     }
@@ -91,4 +93,12 @@ check("a file for a model goes where the model is", async () => {
         assert.ok(BYTES.equals(Buffer.from(content)), "its content is another");
         assert.equal((await client.files.delete(kept.id)).deleted, true);
     }
+});
+
+check("a file is found though the answer was compressed", async () => {
+    const bytes = Buffer.concat([Buffer.from("[gzip]"), BYTES]);
+    const file = await toFile(bytes, "c.jsonl");
+    const kept = await client.files.create({ file, purpose: "batch", model: "other" });
+    const content = await (await client.files.content(kept.id)).arrayBuffer();
+    assert.ok(bytes.equals(Buffer.from(content)), "its content is another");
 });

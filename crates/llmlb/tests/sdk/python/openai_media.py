@@ -4,7 +4,7 @@ import base64
 
 import openai
 
-from harness import ABOUT, check, eq, fails
+from harness import ABOUT, KEY, KEYS, check, eq, fails
 from openai_client import client
 
 MODELS = {"chat", "embed", "acme/chat:7b", "shared", "other"}
@@ -88,6 +88,14 @@ def what_nobody_has_heard_of():
     for send in (client.get, client.delete, client.put, client.patch):
         answer = send("/brand/new/thing", cast_to=object)
         eq((answer["backend"], answer["path"]), ("first", "/v1/brand/new/thing"))
+
+
+@check
+def the_clients_keys_stay_with_the_server():
+    # Clients of other makers use other headers. That none arrives is looked at after each check.
+    keys = dict.fromkeys(KEYS, KEY)
+    for model in ["chat", "other"]:
+        client.embeddings.create(model=model, input="Hello", extra_headers=keys)
 
 
 @check

@@ -4,12 +4,10 @@ import json
 
 import openai
 
-from harness import TEXT, TOKENS, check, eq, fails, produced
+from harness import TEXT, TOKENS, WAYS, check, eq, fails, produced
 from openai_client import async_client, client, says
 
 ASKED = {"stream_options": {"include_usage": True}}
-# Ways in which an answer may come: as it is, cut anywhere, compressed, both.
-WAYS = ["", "[ragged]", "[gzip]", "[gzip] [ragged]"]
 
 
 def chat_stream(model, way="", **more):
