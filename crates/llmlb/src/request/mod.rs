@@ -5,10 +5,6 @@ mod browser;
 mod error;
 mod in_flight;
 mod models;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "requests are still read by a parser")
-)]
 pub(crate) mod scan;
 mod trip;
 
