@@ -181,8 +181,12 @@ impl Counts {
 
 /// A count, if it is one.
 fn count(value: &[u8]) -> Option<u64> {
-    let count = std::str::from_utf8(value).ok()?.parse().ok()?;
-    (count <= MOST).then_some(count)
+    let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
+    let (first, rest) = value.split_first()?;
+    let count = rest.iter().try_fold(digit(first)?, |count, byte| {
+        Some(count * 10 + digit(byte)?).filter(|count| *count <= MOST)
+    })?;
+    Some(count)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::estimate;
 use super::json::Finder;
 use super::ndjson::Ndjson;
 use super::sse::{Heard, Sse};
-use super::usage::{Source, Usage};
+use super::usage::{Counts, Source, Usage};
 
 /// Watches one answer.
 #[derive(Debug)]
@@ -38,20 +38,24 @@ impl Watch {
     /// from the client, since we asked for it.
     pub(crate) fn new(api: Api, status: StatusCode, headers: &HeaderMap, is_hiding: bool) -> Self {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        let media =
-            text(header::CONTENT_TYPE).map(|media| media.split(';').next().unwrap_or(media));
+        let media = text(header::CONTENT_TYPE).unwrap_or_default();
+        let media = media.split(';').next().unwrap_or(media).trim();
+        let is = |name: &str| media.eq_ignore_ascii_case(name);
         let coding = text(header::CONTENT_ENCODING).unwrap_or("identity");
-        let media = media.map(|media| media.trim().to_ascii_lowercase());
-        let kind = match media.as_deref() {
-            _ if !api.tells_usage() || !status.is_success() => Kind::Nothing,
-            _ if !coding.eq_ignore_ascii_case("identity") => Kind::Coded,
-            Some("text/event-stream") => Kind::Events(Box::new(Sse::new(api, is_hiding))),
-            Some("application/x-ndjson" | "application/ndjson" | "application/jsonl") => {
-                Kind::Lines(Box::new(Ndjson::new(api)))
-            }
-            None | Some("text/plain" | "") => Kind::Unsaid { is_hiding },
-            Some(media) if media.ends_with("json") => Kind::Whole(Box::default()),
-            Some(_) => Kind::Nothing,
+        let kind = if !api.tells_usage() || !status.is_success() {
+            Kind::Nothing
+        } else if !coding.eq_ignore_ascii_case("identity") {
+            Kind::Coded
+        } else if is("text/event-stream") {
+            Kind::Events(Box::new(Sse::new(api, is_hiding)))
+        } else if is("application/x-ndjson") || is("application/ndjson") {
+            Kind::Lines(Box::new(Ndjson::new(api)))
+        } else if is("application/json") || is_kind_of_json(media) {
+            Kind::Whole(Box::default())
+        } else if is("") || is("text/plain") {
+            Kind::Unsaid { is_hiding }
+        } else {
+            Kind::Nothing
         };
         Self {
             api,
@@ -111,7 +115,7 @@ impl Watch {
     /// without saying so.
     pub(crate) fn is_whole(&self) -> bool {
         match &self.kind {
-            Kind::Whole(finder) => finder.is_over(),
+            Kind::Whole(finder) => finder.is_over() || finder.is_strange(),
             _ => self.heard().is_none_or(Heard::saw_finish),
         }
     }
@@ -136,7 +140,7 @@ impl Watch {
         let streamed = heard.map_or(0, |heard| heard.streamed.tokens());
         match reported {
             // It was cut after it had told what it was given.
-            Some(usage) if counts.is_some_and(|counts| counts.is_only_beginning()) => {
+            Some(usage) if counts.is_some_and(Counts::is_only_beginning) => {
                 let completion = usage.completion.max(streamed);
                 Usage {
                     completion,
@@ -186,6 +190,11 @@ impl Watch {
             _ => None,
         }
     }
+}
+
+/// Such as `application/problem+json`.
+fn is_kind_of_json(media: &str) -> bool {
+    media.to_ascii_lowercase().ends_with("+json")
 }
 
 #[cfg(test)]
@@ -334,6 +343,17 @@ mod tests {
             assert_eq!(numbers(watch.usage(asked)), none, "{text}");
             assert_eq!(watch.saw_error(), text.contains("error"));
         }
+    }
+
+    #[test]
+    fn a_list_is_not_at_its_end_before_it_is() {
+        let mut list = watch(Api::Rerank, "application/json", false);
+        pass(&mut list, r#"[{"index":0,"score":0.5}"#);
+        assert!(!list.saw_end() && list.is_whole());
+        assert_eq!(numbers(list.usage(|| 7)), (7, 0, 7, "estimated"));
+        let mut object = watch(Api::Chat, "application/json", false);
+        pass(&mut object, r#"{"choices":[]"#);
+        assert!(!object.saw_end() && !object.is_whole());
     }
 
     #[test]

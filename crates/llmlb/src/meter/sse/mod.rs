@@ -8,6 +8,7 @@
 mod heard;
 mod lines;
 mod open;
+mod spoken;
 #[cfg(test)]
 mod tests;
 
