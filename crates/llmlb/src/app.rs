@@ -12,10 +12,12 @@ use tokio_util::task::TaskTracker;
 use crate::balance::{Backend, Pool, Terms};
 use crate::config::{self, Config};
 use crate::demo;
-use crate::forward::{self, Via};
+use crate::forward::Via;
 use crate::health::Watcher;
-use crate::request::Counter;
+use crate::meter::Meter;
+use crate::request::{Counter, Ids, Lines};
 use crate::sys::signals::Signals;
+use crate::upstream::Connector;
 use crate::worker::{Orders, Workers};
 
 /// How often a server that drains says how far it is.
@@ -32,7 +34,26 @@ pub(crate) struct Shared {
     pub(crate) is_private: bool,
     /// What we add to `Via`: by it a request is known that came from here.
     pub(crate) via: Via,
+    pub(crate) ids: Ids,
+    pub(crate) limits: Limits,
+    pub(crate) meter: Meter,
     draining: CancellationToken,
+}
+
+/// How long a backend may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Until its answer begins.
+    pub(crate) first_byte: Duration,
+    /// Between two pieces of it.
+    pub(crate) idle: Duration,
+}
+
+/// Where a line for each request goes.
+pub(crate) struct Log {
+    pub(crate) lines: Option<Lines>,
+    /// Lines begin with the time.
+    pub(crate) timed: bool,
 }
 
 impl Shared {
@@ -73,6 +94,8 @@ impl App {
         demo: bool,
         listener: TcpListener,
         via: Via,
+        log: Log,
+        meter: Meter,
     ) -> io::Result<Self> {
         let tasks = TaskTracker::new();
         let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
@@ -87,10 +110,12 @@ impl App {
             Terms::from(config),
             backends.into_iter().map(Backend::new),
         ));
+        let connector = Connector::new(config.upstream.connect_timeout);
         let watcher = Watcher {
             pool: Arc::clone(&pool),
-            client: forward::client(config.upstream.connect_timeout, tasks.clone()),
+            connector: connector.clone(),
             interval: config.upstream.probe_interval,
+            answer_within: config.upstream.probe_timeout,
             tasks: tasks.clone(),
             stop: stop_probes.clone(),
         };
@@ -101,7 +126,9 @@ impl App {
         let orders = Orders {
             drain: CancellationToken::new(),
             cut: CancellationToken::new(),
-            connect_timeout: config.upstream.connect_timeout,
+            connector,
+            lines: log.lines.filter(|_| config.log.requests),
+            timed: log.timed,
         };
         let shared = Arc::new(Shared {
             pool,
@@ -110,6 +137,12 @@ impl App {
             max_body: config.server.max_body,
             is_private: config.server.host.is_loopback() && !config.server.allow_public,
             via,
+            ids: Ids::default(),
+            limits: Limits {
+                first_byte: config.upstream.first_byte_timeout,
+                idle: config.upstream.idle_timeout,
+            },
+            meter,
             draining: orders.drain.clone(),
         });
         let workers = Workers::start(config.server.workers, &listener, &shared, &orders)?;

@@ -36,6 +36,10 @@ pub(crate) struct Backend {
     /// A [`Kind`]'s place in the list of all, or one beyond if it is not known.
     kind: AtomicU8,
     known: Mutex<Known>,
+    /// It takes connections and says nothing.
+    is_hung: AtomicBool,
+    /// It rejects requests that ask for the usage of a stream.
+    refuses_usage_option: AtomicBool,
     /// It said once what it serves.
     has_told: AtomicBool,
     pub(super) pulse: Pulse,
@@ -101,6 +105,8 @@ impl Backend {
                 state: State::unasked(),
                 served,
             }),
+            is_hung: AtomicBool::new(false),
+            refuses_usage_option: AtomicBool::new(false),
             has_told: AtomicBool::new(false),
             pulse: Pulse::default(),
             doubt: Notify::new(),
@@ -123,6 +129,27 @@ impl Backend {
             builder
                 .path_and_query(format!("{}{path}", self.url.prefix()))
                 .build()
+        }
+    }
+
+    /// Whether requests wait for it in vain.
+    pub(crate) fn is_hung(&self) -> bool {
+        self.is_hung.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_hung(&self, hung: bool) {
+        self.is_hung.store(hung, Ordering::Relaxed);
+    }
+
+    /// Whether it may be asked for the usage of a stream.
+    pub(crate) fn takes_usage_option(&self) -> bool {
+        !self.refuses_usage_option.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn refuses_usage_option(&self) {
+        if !self.refuses_usage_option.swap(true, Ordering::Relaxed) {
+            let name = &self.name;
+            tracing::info!("backend {name} rejects stream_options: usage of streams is estimated");
         }
     }
 

@@ -6,11 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use super::args::Serve;
 use super::exit::{self, Failure};
 use super::{check, stop};
-use crate::app::{App, Ended};
-use crate::config::{self, Config, Flags, env};
+use crate::app::{App, Ended, Log};
+use crate::config::{self, Config, Flags, OnFailure, env};
+use crate::data_dir;
 use crate::forward::Via;
 use crate::listen;
 use crate::lock::{Fields, LockError, ServerLock};
+use crate::meter::Meter;
 use crate::notify::Notify;
 use crate::sys::{self, signals::Signals};
 
@@ -18,7 +20,7 @@ use crate::sys::{self, signals::Signals};
 /// that is just starting.
 const FREE_PORT_TRIES: usize = 8;
 
-pub(super) fn serve(args: &Serve) -> Result<u8, Failure> {
+pub(super) fn serve(args: &Serve, log: Log) -> Result<u8, Failure> {
     let flags = Flags {
         config: args.config.clone(),
         port: args.port,
@@ -33,13 +35,13 @@ pub(super) fn serve(args: &Serve) -> Result<u8, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot start: {error}")))?;
-    let ended = runtime.block_on(run(&config, args.demo));
+    let ended = runtime.block_on(run(&config, args.demo, log));
     // What is still going on belongs to requests that were cut.
     runtime.shutdown_background();
     ended
 }
 
-async fn run(config: &Config, demo: bool) -> Result<u8, Failure> {
+async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
     // First of all, so that no signal finds a lock file and nobody to remove it.
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot handle signals: {error}")))?;
@@ -65,8 +67,9 @@ async fn run(config: &Config, demo: bool) -> Result<u8, Failure> {
         tracing::info!("read {}", file.display());
     }
 
+    let meter = meter(config)?;
     let started = tokio::select! {
-        started = App::start(config, demo, listener, via) => started,
+        started = App::start(config, demo, listener, via, log, meter) => started,
         signal = signals.next() => {
             tracing::info!("{signal}: ended before it was ready");
             return let_go(lock, exit::DONE);
@@ -117,6 +120,34 @@ async fn run(config: &Config, demo: bool) -> Result<u8, Failure> {
         }
     };
     let_go(lock, code)
+}
+
+/// What keeps a record of every request.
+fn meter(config: &Config) -> Result<Meter, Failure> {
+    if !config.usage.enabled {
+        return Ok(Meter::off());
+    }
+    let refuses = config.usage.on_failure == OnFailure::Refuse;
+    let Some(dir) = data_dir::find(None) else {
+        return Err(Failure::new(
+            exit::FAILED,
+            "this user has no home directory for usage data",
+        )
+        .hint("name a directory with LLMLB_DATA_DIR, or set usage.enabled = false"));
+    };
+    let meter = Meter::new(&dir, refuses);
+    match meter.open() {
+        Ok(()) => Ok(meter),
+        Err(error) if refuses => Err(Failure::new(
+            exit::FAILED,
+            format!("usage cannot be recorded: {error}"),
+        )
+        .hint("name another directory with LLMLB_DATA_DIR")),
+        Err(error) => {
+            tracing::error!("usage cannot be recorded: {error}; it is tried again");
+            Ok(meter)
+        }
+    }
 }
 
 /// Owns the port: first its tenure, then the socket.
