@@ -1,6 +1,6 @@
 //! Prompts go where their beginning was seen.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap};
 
 use super::*;
 
@@ -149,25 +149,31 @@ fn those_who_waited_are_remembered_too() {
 
 /// A backend's cache of prompt blocks, as the KV cache of an LLM server is one: of a prompt it
 /// saves the work for as many blocks from the beginning as it still has.
+#[derive(Default)]
 struct Cache {
-    /// The one used last at the end.
-    blocks: VecDeque<u64>,
-    room: usize,
+    /// When each was used last, and the other way round.
+    used: HashMap<u64, u64>,
+    order: BTreeMap<u64, u64>,
+    uses: u64,
 }
 
 impl Cache {
+    const ROOM: usize = 400;
+
     /// How many blocks of the prompt were there.
     fn take_in(&mut self, prompt: &[u64]) -> usize {
-        let known = prompt
-            .iter()
-            .take_while(|one| self.blocks.contains(one))
-            .count();
+        let known = prompt.iter().take_while(|one| self.used.contains_key(one));
+        let known = known.count();
         for block in prompt {
-            self.blocks.retain(|one| one != block);
-            self.blocks.push_back(*block);
-        }
-        while self.blocks.len() > self.room {
-            self.blocks.pop_front();
+            self.uses += 1;
+            if let Some(before) = self.used.insert(*block, self.uses) {
+                self.order.remove(&before);
+            }
+            self.order.insert(self.uses, *block);
+            if self.order.len() > Self::ROOM {
+                let (_, oldest) = self.order.pop_first().unwrap();
+                self.used.remove(&oldest);
+            }
         }
         known
     }
@@ -189,12 +195,7 @@ fn simulate(seed: u64, with_affinity: bool) -> Day {
     const IN_FLIGHT: usize = 64;
     let (pool, backends) = alike(&[(1, None); BACKENDS]);
     let route = pool.route(Some("m")).unwrap();
-    let mut caches: Vec<Cache> = (0..BACKENDS)
-        .map(|_| Cache {
-            blocks: VecDeque::new(),
-            room: 400,
-        })
-        .collect();
+    let mut caches: Vec<Cache> = (0..BACKENDS).map(|_| Cache::default()).collect();
     let mut random = Random::seeded(seed);
     let mut next_block = 1_000_u64;
     let mut conversations: Vec<Vec<u64>> = vec![Vec::new(); CONVERSATIONS];
