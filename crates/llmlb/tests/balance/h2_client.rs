@@ -42,13 +42,14 @@ pub(crate) fn connected(address: SocketAddr, talk: impl AsyncFnOnce(Client)) {
         .enable_all()
         .build()
         .expect("a runtime");
-    let done = runtime.block_on(timeout(PATIENCE, async {
+    let talk = async {
         let stream = TcpStream::connect(address).await.expect("a connection");
         stream.set_nodelay(true).expect("no delay");
         let (client, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
         TaskTracker::new().spawn(connection);
         talk(client).await;
-    }));
+    };
+    let done = runtime.block_on(async { timeout(PATIENCE, talk).await });
     done.expect("in time");
 }
 
