@@ -16,7 +16,7 @@ pub(crate) fn answer(
     caller: &Caller,
     head: &request::Parts,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
-    let shared = &*caller.shared;
+    let shared = &*caller.worker.shared;
     let path = head.uri.path();
     let known = matches!(path, "/" | "/healthz" | "/readyz" | "/status");
     if known && head.method != Method::GET && head.method != Method::HEAD {

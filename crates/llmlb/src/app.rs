@@ -9,13 +9,14 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::{Backend, Pool};
+use crate::balance::{Backend, Pool, Terms};
 use crate::config::{self, Config};
 use crate::demo;
-use crate::forward::{self, Via};
+use crate::forward::Via;
 use crate::health::Watcher;
-use crate::request::Counter;
+use crate::request::{Counter, Ids, Lines};
 use crate::sys::signals::Signals;
+use crate::upstream::Connector;
 use crate::worker::{Orders, Workers};
 
 /// How often a server that drains says how far it is.
@@ -32,7 +33,25 @@ pub(crate) struct Shared {
     pub(crate) is_private: bool,
     /// What we add to `Via`: by it a request is known that came from here.
     pub(crate) via: Via,
+    pub(crate) ids: Ids,
+    pub(crate) limits: Limits,
     draining: CancellationToken,
+}
+
+/// How long a backend may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Until its answer begins.
+    pub(crate) first_byte: Duration,
+    /// Between two pieces of it.
+    pub(crate) idle: Duration,
+}
+
+/// Where a line for each request goes.
+pub(crate) struct Log {
+    pub(crate) lines: Option<Lines>,
+    /// Lines begin with the time.
+    pub(crate) timed: bool,
 }
 
 impl Shared {
@@ -73,6 +92,7 @@ impl App {
         demo: bool,
         listener: TcpListener,
         via: Via,
+        log: Log,
     ) -> io::Result<Self> {
         let tasks = TaskTracker::new();
         let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
@@ -83,11 +103,16 @@ impl App {
             }
         }
         let discover = backends.is_empty();
-        let pool = Arc::new(Pool::new(backends.into_iter().map(Backend::new)));
+        let pool = Arc::new(Pool::new(
+            Terms::from(config),
+            backends.into_iter().map(Backend::new),
+        ));
+        let connector = Connector::new(config.upstream.connect_timeout);
         let watcher = Watcher {
             pool: Arc::clone(&pool),
-            client: forward::client(config.upstream.connect_timeout, tasks.clone()),
+            connector: connector.clone(),
             interval: config.upstream.probe_interval,
+            answer_within: config.upstream.probe_timeout,
             tasks: tasks.clone(),
             stop: stop_probes.clone(),
         };
@@ -98,7 +123,9 @@ impl App {
         let orders = Orders {
             drain: CancellationToken::new(),
             cut: CancellationToken::new(),
-            connect_timeout: config.upstream.connect_timeout,
+            connector,
+            lines: log.lines.filter(|_| config.log.requests),
+            timed: log.timed,
         };
         let shared = Arc::new(Shared {
             pool,
@@ -107,6 +134,11 @@ impl App {
             max_body: config.server.max_body,
             is_private: config.server.host.is_loopback() && !config.server.allow_public,
             via,
+            ids: Ids::default(),
+            limits: Limits {
+                first_byte: config.upstream.first_byte_timeout,
+                idle: config.upstream.idle_timeout,
+            },
             draining: orders.drain.clone(),
         });
         let workers = Workers::start(config.server.workers, &listener, &shared, &orders)?;
@@ -163,10 +195,6 @@ impl App {
 }
 
 fn demo_backend(backend: &demo::DemoBackend) -> Option<config::Backend> {
-    Some(config::Backend {
-        name: backend.name.to_owned(),
-        url: config::BackendUrl::parse(&format!("http://{}", backend.address)).ok()?,
-        models: None,
-        api_key: None,
-    })
+    let url = config::BackendUrl::parse(&format!("http://{}", backend.address)).ok()?;
+    Some(config::Backend::at(backend.name.to_owned(), url))
 }

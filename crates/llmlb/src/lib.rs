@@ -5,18 +5,23 @@
 
 mod admin;
 mod app;
+#[expect(dead_code, reason = "the request path comes to use all of it")]
 mod balance;
 pub mod cli;
 mod config;
 mod data_dir;
 mod demo;
+#[cfg(test)]
+mod dice;
 mod forward;
 mod health;
 mod listen;
 pub mod lock;
 mod notify;
+mod protocol;
 mod request;
 mod sys;
+mod upstream;
 mod worker;
 
 /// The README's example is compiled and run.

@@ -3,11 +3,12 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
@@ -17,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::Shared;
-use crate::forward::{self, Client};
-use crate::request::{self, Caller, Counter};
+use crate::protocol::{self, Protocol};
+use crate::request::{self, Caller, Counter, Journal, Lines};
+use crate::upstream::{Connector, Idle};
 
 /// How long a client may take to send a request's head; idle connections are closed after it too.
 const HEAD_WITHIN: Duration = Duration::from_secs(75);
@@ -30,15 +32,35 @@ const HALF_A_REQUEST_WITHIN: Duration = Duration::from_secs(1);
 const BREATHER: Duration = Duration::from_millis(50);
 /// How often that is told.
 const WARN_EVERY: Duration = Duration::from_secs(10);
+/// How often a worker closes connections that nobody uses.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How long a line of the log may wait for others.
+const LINES_WITHIN: Duration = Duration::from_millis(100);
+/// How often an HTTP/2 client is asked whether it is still there.
+const PING_EVERY: Duration = Duration::from_secs(30);
 
 /// What every worker is told.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Orders {
     /// Accept no more, let requests end.
     pub(crate) drain: CancellationToken,
     /// Do not wait for requests any longer.
     pub(crate) cut: CancellationToken,
-    pub(crate) connect_timeout: Duration,
+    pub(crate) connector: Connector,
+    /// Where a line for each request goes, and whether it begins with the time.
+    pub(crate) lines: Option<Lines>,
+    pub(crate) timed: bool,
+}
+
+/// What the requests of one thread have in common.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) connector: Connector,
+    pub(crate) idle: Idle,
+    pub(crate) journal: Journal,
+    /// Connections, and whatever else must end before the thread does.
+    pub(crate) tasks: TaskTracker,
 }
 
 /// The threads, as seen from outside.
@@ -87,16 +109,18 @@ impl Workers {
 
 async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let upstream = TaskTracker::new();
-    let client = forward::client(orders.connect_timeout, upstream);
     let connections = TaskTracker::new();
+    let worker = Arc::new(Worker {
+        shared,
+        connector: orders.connector.clone(),
+        idle: Idle::default(),
+        journal: Journal::new(orders.lines.clone(), orders.timed),
+        tasks: connections.clone(),
+    });
+    let upkeep = TaskTracker::new();
+    upkeep.spawn(keep_up(Arc::clone(&worker)));
     let serve = |stream| {
-        let connection = connection(
-            stream,
-            Arc::clone(&shared),
-            client.clone(),
-            orders.drain.clone(),
-        );
+        let connection = connection(stream, Arc::clone(&worker), orders.drain.clone());
         connections.spawn(connection);
     };
     let mut last_warned: Option<Instant> = None;
@@ -154,50 +178,95 @@ fn is_its_own(error: &io::Error) -> bool {
     )
 }
 
-async fn connection(
-    stream: TcpStream,
-    shared: Arc<Shared>,
-    client: Client,
-    drain: CancellationToken,
-) {
+/// Small work that must not wait for a request.
+async fn keep_up(worker: Arc<Worker>) {
+    let mut last_sweep = Instant::now();
+    loop {
+        tokio::time::sleep(LINES_WITHIN).await;
+        worker.journal.flush();
+        if last_sweep.elapsed() >= SWEEP_EVERY {
+            worker.idle.sweep();
+            last_sweep = Instant::now();
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, worker: Arc<Worker>, drain: CancellationToken) {
     let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else {
         return; // It is gone already.
     };
     // The first token must not wait for the second.
     let _ = stream.set_nodelay(true);
     let requests = Counter::default();
+    let tasks = worker.tasks.clone();
     let caller = Arc::new(Caller {
-        shared,
-        client,
+        worker,
         peer,
         local,
         requests: requests.clone(),
     });
-    let service = service_fn(move |request| request::serve(Arc::clone(&caller), request));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WITHIN)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let time_to_end = async {
-        drain.cancelled().await;
-        // A request may have been sent before the client could know.
-        tokio::time::sleep(LAST_REQUEST_WITHIN).await;
+    let protocol = tokio::select! {
+        protocol = timeout(HEAD_WITHIN, protocol::of(&stream)) => protocol,
+        () = drained(&drain) => return,
     };
-    let served = tokio::select! {
-        served = connection.as_mut() => served,
-        () = time_to_end => {
-            // What is being served is served to its end; half a request is not waited for.
-            connection.as_mut().graceful_shutdown();
-            let (is_serving, served_before) = (requests.now() > 0, requests.ever());
-            match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
-                Ok(served) => served,
-                Err(_) if !is_serving && requests.ever() == served_before => return,
-                Err(_) => connection.await,
-            }
+    let service = service_fn(move |request| request::serve(Arc::clone(&caller), request));
+    let stream = TokioIo::new(stream);
+    let served = match protocol {
+        Ok(Protocol::Http1) => {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_WITHIN)
+                .serve_connection(stream, service)
+                .with_upgrades();
+            let connection = std::pin::pin!(connection);
+            until_drained(connection, &requests, &drain, |connection| {
+                connection.graceful_shutdown();
+            })
+            .await
         }
+        Ok(Protocol::Http2) => {
+            let connection = http2::Builder::new(protocol::Tracked(tasks))
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING_EVERY)
+                .serve_connection(stream, service);
+            let connection = std::pin::pin!(connection);
+            until_drained(connection, &requests, &drain, |connection| {
+                connection.graceful_shutdown();
+            })
+            .await
+        }
+        // It said nothing, or left.
+        Ok(Protocol::None) | Err(_) => return,
     };
     if let Err(error) = served {
         tracing::debug!(%peer, %error, "a connection ended early");
+    }
+}
+
+async fn drained(drain: &CancellationToken) {
+    drain.cancelled().await;
+    // A request may have been sent before the client could know.
+    tokio::time::sleep(LAST_REQUEST_WITHIN).await;
+}
+
+/// Serves a connection to its end; once the server drains, what is being served is served to its
+/// end, and half a request is not waited for.
+async fn until_drained<C: Future<Output = hyper::Result<()>>>(
+    mut connection: Pin<&mut C>,
+    requests: &Counter,
+    drain: &CancellationToken,
+    shut_down: impl FnOnce(Pin<&mut C>),
+) -> hyper::Result<()> {
+    tokio::select! {
+        served = connection.as_mut() => served,
+        () = drained(drain) => {
+            shut_down(connection.as_mut());
+            let (is_serving, served_before) = (requests.now() > 0, requests.ever());
+            match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
+                Ok(served) => served,
+                Err(_) if !is_serving && requests.ever() == served_before => Ok(()),
+                Err(_) => connection.await,
+            }
+        }
     }
 }

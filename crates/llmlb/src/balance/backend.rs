@@ -1,29 +1,44 @@
 //! One upstream LLM server: where it is, what it serves, how busy it is.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::{HeaderValue, Uri, uri};
+use http::{HeaderName, HeaderValue, Uri, header, uri};
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use crate::config;
+use crate::config::{self, Kind};
+
+/// A backend's place in the list of all backends. It stays the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BackendId(pub(crate) u16);
 
 /// An upstream LLM server.
 #[derive(Debug)]
 pub(crate) struct Backend {
+    pub(crate) id: BackendId,
     pub(crate) name: String,
     /// The name as a response header.
     pub(crate) label: HeaderValue,
     pub(crate) url: config::BackendUrl,
     /// What the configuration says it serves; otherwise it is asked.
     pub(crate) fixed_models: Option<Vec<String>>,
-    /// The `Authorization` that this backend wants.
-    pub(crate) authorization: Option<HeaderValue>,
-    state: Mutex<State>,
+    /// The header that this backend wants its key in, and the key.
+    pub(crate) credential: Option<(HeaderName, HeaderValue)>,
+    /// Its share of the work.
+    pub(crate) weight: u32,
+    /// How many requests it gets at a time.
+    pub(crate) limit: Option<u32>,
+    only_models: Option<Vec<String>>,
+    /// A [`Kind`]'s place in the list of all, or one beyond if it is not known.
+    kind: AtomicU8,
+    known: Mutex<Known>,
+    is_up: AtomicBool,
+    /// It takes connections and says nothing.
+    is_hung: AtomicBool,
     /// It said once what it serves.
     has_told: AtomicBool,
-    outstanding: AtomicUsize,
+    outstanding: AtomicU32,
     requests: AtomicU64,
     /// Wakes the probe: something happened that it should look at.
     pub(crate) doubt: Notify,
@@ -38,6 +53,14 @@ pub(crate) enum State {
     Down(String),
 }
 
+/// What is known about a backend.
+#[derive(Debug)]
+struct Known {
+    state: State,
+    /// The models that it serves, or served before it went down.
+    served: Arc<[Arc<str>]>,
+}
+
 impl State {
     /// What a backend is before it was asked.
     pub(crate) fn unasked() -> Self {
@@ -47,21 +70,42 @@ impl State {
 
 impl Backend {
     pub(crate) fn new(backend: config::Backend) -> Self {
-        let authorization = backend.api_key.as_ref().and_then(|key| {
-            let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose())).ok()?;
+        let credential = backend.api_key.as_ref().and_then(|key| {
+            let (name, value) = match backend.kind {
+                Some(Kind::Anthropic) => (
+                    HeaderName::from_static("x-api-key"),
+                    key.expose().to_owned(),
+                ),
+                _ => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
+            };
+            let mut value = HeaderValue::try_from(value).ok()?;
             value.set_sensitive(true);
-            Some(value)
+            Some((name, value))
         });
+        let fixed = backend.models.iter().flatten();
+        let only = backend.only_models.as_deref();
+        let fixed = fixed.filter(|model| is_allowed(only, model));
+        let served = fixed.map(|model| Arc::from(model.as_str())).collect();
         Self {
+            id: BackendId(0),
             label: HeaderValue::try_from(&backend.name)
                 .unwrap_or_else(|_| HeaderValue::from_static("unnamed")),
             name: backend.name,
             url: backend.url,
             fixed_models: backend.models,
-            authorization,
-            state: Mutex::new(State::unasked()),
+            credential,
+            weight: backend.weight,
+            limit: backend.max_concurrent,
+            only_models: backend.only_models,
+            kind: AtomicU8::new(backend.kind.map_or(u8::MAX, |kind| kind as u8)),
+            known: Mutex::new(Known {
+                state: State::unasked(),
+                served,
+            }),
+            is_up: AtomicBool::new(false),
+            is_hung: AtomicBool::new(false),
             has_told: AtomicBool::new(false),
-            outstanding: AtomicUsize::new(0),
+            outstanding: AtomicU32::new(0),
             requests: AtomicU64::new(0),
             doubt: Notify::new(),
         }
@@ -69,8 +113,13 @@ impl Backend {
 
     /// Where a request with this path goes.
     pub(crate) fn uri(&self, path: &uri::PathAndQuery) -> Result<Uri, http::Error> {
+        let scheme = if self.url.is_https() {
+            uri::Scheme::HTTPS
+        } else {
+            uri::Scheme::HTTP
+        };
         let builder = Uri::builder()
-            .scheme(uri::Scheme::HTTP)
+            .scheme(scheme)
             .authority(self.url.authority().clone());
         if self.url.prefix().is_empty() {
             builder.path_and_query(path.clone()).build()
@@ -81,20 +130,48 @@ impl Backend {
         }
     }
 
+    /// Whether requests wait for it in vain.
+    pub(crate) fn is_hung(&self) -> bool {
+        self.is_hung.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_hung(&self, hung: bool) {
+        self.is_hung.store(hung, Ordering::Relaxed);
+    }
+
+    /// Which program or service it is, if that is known.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        let number = self.kind.load(Ordering::Relaxed);
+        Kind::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Takes note of what it was found to be. What the configuration says stands.
+    pub(crate) fn note_kind(&self, kind: Kind) {
+        let (unknown, kind) = (u8::MAX, kind as u8);
+        let _ = self
+            .kind
+            .compare_exchange(unknown, kind, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     pub(crate) fn state(&self) -> State {
-        self.lock().clone()
+        self.lock().state.clone()
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        matches!(*self.lock(), State::Up(_))
+        self.is_up.load(Ordering::Relaxed)
     }
 
     /// Puts a new state in place and returns the old one.
     pub(super) fn replace_state(&self, state: State) -> State {
-        if matches!(state, State::Up(_)) {
+        let mut known = self.lock();
+        if let State::Up(models) = &state {
+            let ids = models.iter().filter_map(|model| model["id"].as_str());
+            known.served = ids.map(Arc::from).collect();
             self.has_told.store(true, Ordering::Relaxed);
         }
-        std::mem::replace(&mut *self.lock(), state)
+        let is_up = matches!(state, State::Up(_));
+        self.is_up.store(is_up, Ordering::Relaxed);
+        std::mem::replace(&mut known.state, state)
     }
 
     /// Whether it is known what it serves, be it up or down.
@@ -102,13 +179,25 @@ impl Backend {
         self.fixed_models.is_some() || self.has_told.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The names of the models that it serves, or served before it went down.
+    pub(super) fn served(&self) -> Arc<[Arc<str>]> {
+        Arc::clone(&self.lock().served)
+    }
+
+    /// Of the models that it tells, those that it is to be used for.
+    pub(crate) fn offered(&self, mut models: Vec<Value>) -> Vec<Value> {
+        let only = self.only_models.as_deref();
+        models.retain(|model| is_allowed(only, model["id"].as_str().unwrap_or_default()));
+        models
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many requests it is working on for us.
     pub(crate) fn outstanding(&self) -> usize {
-        self.outstanding.load(Ordering::Relaxed)
+        self.outstanding.load(Ordering::Relaxed) as usize
     }
 
     /// How many requests it was sent.
@@ -116,26 +205,37 @@ impl Backend {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Counts a request to it, until the slot is dropped.
-    pub(crate) fn occupy(self: &Arc<Self>) -> Slot {
-        self.outstanding.fetch_add(1, Ordering::Relaxed);
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        Slot(Arc::clone(self))
+    /// Whether it gets no requests for a while, because the last ones failed.
+    pub(crate) fn ejected(&self) -> bool {
+        false
+    }
+
+    /// Takes a place, if there is one.
+    pub(super) fn occupy(&self) -> bool {
+        let limit = self.limit.unwrap_or(u32::MAX);
+        let taken = self
+            .outstanding
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
+                (now < limit).then_some(now + 1)
+            });
+        if taken.is_ok() {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+        }
+        taken.is_ok()
+    }
+
+    /// Gives a place back.
+    pub(super) fn release(&self) {
+        self.outstanding.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// One request that a backend is working on.
-#[derive(Debug)]
-pub(crate) struct Slot(Arc<Backend>);
-
-impl Slot {
-    pub(crate) fn backend(&self) -> &Arc<Backend> {
-        &self.0
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.0.outstanding.fetch_sub(1, Ordering::Relaxed);
-    }
+/// Whether a list of names, of which some may end in `*`, has this one. No list allows all.
+fn is_allowed(only: Option<&[String]>, name: &str) -> bool {
+    only.is_none_or(|only| {
+        only.iter().any(|one| match one.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => name == one,
+        })
+    })
 }

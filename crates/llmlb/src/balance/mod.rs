@@ -2,55 +2,106 @@
 
 mod backend;
 mod pick;
+mod queue;
+mod route;
+mod slot;
+mod table;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
 
-use crate::config::BackendUrl;
+use crate::config::{Alias, BackendUrl, Config};
 
-pub(crate) use backend::{Backend, Slot, State};
+pub(crate) use backend::{Backend, BackendId, State};
+pub(crate) use queue::Waited;
+pub(crate) use route::Route;
+pub(crate) use slot::Slot;
+pub(crate) use table::Table;
+
+use queue::Queue;
 
 /// All backends.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pool {
     table: RwLock<Arc<Table>>,
+    aliases: Vec<Alias>,
+    queue: Arc<Queue>,
     /// Held while a new table is made, so that no change is lost.
     changing: Mutex<()>,
     turn: AtomicUsize,
 }
 
-/// What is known at one moment.
-#[derive(Debug, Default)]
-pub(crate) struct Table {
-    /// In the order of the configuration.
-    pub(crate) backends: Vec<Arc<Backend>>,
-    /// Which backends serve a model, by their place in the list. Those that are down too: a model
-    /// does not become unknown because its only server restarts.
-    by_model: HashMap<String, Vec<usize>>,
-    /// Every model of a backend that is up, once, as its first backend describes it.
-    pub(crate) models: Vec<Value>,
+/// What a pool is to do beside knowing its backends.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) aliases: Vec<Alias>,
+    /// How many requests may wait for a place.
+    pub(crate) queue: usize,
+    /// How long each of them may.
+    pub(crate) queue_timeout: Duration,
 }
 
-/// Who may serve a model.
-#[derive(Debug)]
-pub(crate) enum Candidates {
-    /// These, all of them up.
-    Up(Vec<Arc<Backend>>),
-    /// It is known, but whoever serves it is down.
-    AllDown,
-    /// Nobody says that they serve it, but not everyone has said what they serve.
-    NotYet,
-    /// Nobody serves it.
+/// What a request wants.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wish<'a> {
+    pub(crate) model: Option<&'a str>,
+    /// Chain hashes of the prompt's 1 KiB blocks: `blocks[i]` covers the first i+1 KiB.
+    pub(crate) blocks: &'a [u64],
+    /// Hash of an id that a backend issued and that the request names.
+    pub(crate) issued: Option<u64>,
+    /// Who asks, for fairness.
+    pub(crate) client: u64,
+}
+
+/// Why nobody serves a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// Nobody has it.
     Unknown,
+    /// Nobody says that they have it, but not everyone has said what they have.
+    NotYet,
+}
+
+/// Who gets a request.
+#[derive(Debug)]
+pub(crate) enum Choice {
+    Slot(Slot),
+    /// Whoever could serve it is at its limit.
+    Busy,
+    /// Whoever could serve it is down, or was tried.
+    Down,
+}
+
+impl From<&Config> for Terms {
+    fn from(config: &Config) -> Self {
+        Self {
+            aliases: config.aliases.clone(),
+            queue: config.server.queue,
+            queue_timeout: config.server.queue_timeout,
+        }
+    }
 }
 
 impl Pool {
-    pub(crate) fn new(backends: impl IntoIterator<Item = Backend>) -> Self {
-        let pool = Self::default();
-        pool.change(|list| list.extend(backends.into_iter().map(Arc::new)));
+    pub(crate) fn new(terms: Terms, backends: impl IntoIterator<Item = Backend>) -> Self {
+        let queue = Arc::new(Queue::new(terms.queue, terms.queue_timeout));
+        let none = Table::of(Vec::new(), &[], &queue);
+        let pool = Self {
+            table: RwLock::new(Arc::new(none)),
+            aliases: terms.aliases,
+            queue,
+            changing: Mutex::new(()),
+            turn: AtomicUsize::new(0),
+        };
+        pool.change(|list| {
+            for backend in backends {
+                append(list, backend);
+            }
+        });
         pool
     }
 
@@ -68,9 +119,7 @@ impl Pool {
         let mut added = None;
         self.change(|list| {
             if !is_among(list, &backend.url) {
-                let backend = Arc::new(backend);
-                list.push(Arc::clone(&backend));
-                added = Some(backend);
+                added = append(list, backend);
             }
         });
         added
@@ -95,108 +144,96 @@ impl Pool {
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<Arc<Backend>>)) {
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.table();
-        let mut backends = old.backends.clone();
+        let one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut backends = self.table().backends.clone();
         change(&mut backends);
-        let table = Table::of(backends, &old.by_model);
+        let table = Table::of(backends, &self.aliases, &self.queue);
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+        drop(one_at_a_time);
+        self.queue.freed();
     }
 
-    /// Everyone who may serve this model. A request that names none goes to the first that is up.
-    pub(crate) fn candidates(&self, model: Option<&str>) -> Candidates {
+    /// Finds who may serve a model. A request that names none may go to anyone.
+    pub(crate) fn route(&self, model: Option<&str>) -> Result<Arc<Route>, Absent> {
         let table = self.table();
-        let up: Vec<_> = match model.map(|model| table.serving(model)) {
-            Some(None) if table.is_complete() => return Candidates::Unknown,
-            Some(None) => return Candidates::NotYet,
-            Some(Some(places)) => {
-                let serving = places.iter().map(|place| &table.backends[*place]);
-                serving.filter(|one| one.is_up()).cloned().collect()
-            }
-            None => {
-                let mut up = table.backends.iter().filter(|one| one.is_up());
-                up.next().cloned().into_iter().collect()
-            }
+        let Some(model) = model else {
+            return Ok(Arc::clone(&table.any));
         };
-        if up.is_empty() {
-            Candidates::AllDown
-        } else {
-            Candidates::Up(up)
+        match table.route(model) {
+            Some(route) => Ok(Arc::clone(route)),
+            None if table.is_complete() => Err(Absent::Unknown),
+            None => Err(Absent::NotYet),
         }
     }
 
-    /// Takes one of the candidates out of the list: the least busy one.
-    pub(crate) fn take(&self, candidates: &mut Vec<Arc<Backend>>) -> Option<Arc<Backend>> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let outstanding = candidates.iter().map(|backend| backend.outstanding());
-        pick::pick(outstanding, turn).map(|index| candidates.remove(index))
+    /// Chooses one of those that were not tried yet, and takes a place there.
+    pub(crate) fn choose(
+        &self,
+        route: &Arc<Route>,
+        _wish: &Wish<'_>,
+        tried: &[BackendId],
+    ) -> Choice {
+        let mut up: Vec<usize> = (0..route.candidates.len())
+            .filter(|place| {
+                let backend = &route.candidates[*place].backend;
+                backend.is_up() && !tried.contains(&backend.id)
+            })
+            .collect();
+        if up.is_empty() {
+            return Choice::Down;
+        }
+        if route.in_order {
+            up.truncate(1);
+        }
+        while !up.is_empty() {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            let outstanding = up.iter().map(|place| {
+                let backend = &route.candidates[*place].backend;
+                backend.outstanding() * 1000 / backend.weight as usize
+            });
+            let Some(index) = pick::pick(outstanding, turn) else {
+                break;
+            };
+            if let Some(slot) = Slot::take(route, up.swap_remove(index)) {
+                return Choice::Slot(slot);
+            }
+        }
+        Choice::Busy
     }
+
+    /// Waits until there is a place.
+    pub(crate) async fn wait(
+        &self,
+        route: &Arc<Route>,
+        wish: &Wish<'_>,
+        tried: &[BackendId],
+    ) -> Result<Slot, Waited> {
+        let _waiting = self.queue.join()?;
+        let deadline = Instant::now() + self.queue.patience;
+        loop {
+            let mut changed = std::pin::pin!(self.queue.changed.notified());
+            changed.as_mut().enable();
+            let current = self.route(wish.model).ok();
+            match self.choose(current.as_ref().unwrap_or(route), wish, tried) {
+                Choice::Slot(slot) => return Ok(slot),
+                Choice::Down => return Err(Waited::Down),
+                Choice::Busy => {}
+            }
+            let changed = timeout_at(deadline, changed).await;
+            changed.map_err(|_| Waited::TooLong)?;
+        }
+    }
+
+    /// A backend issued this id.
+    pub(crate) fn issued(&self, _id: u64, _backend: &Backend) {}
 }
 
-impl Table {
-    fn of(backends: Vec<Arc<Backend>>, known: &HashMap<String, Vec<usize>>) -> Self {
-        let mut by_model: HashMap<String, Vec<usize>> = HashMap::new();
-        let mut models: Vec<Value> = Vec::new();
-        let mut listed = std::collections::HashSet::new();
-        for (place, backend) in backends.iter().enumerate() {
-            let serves: Vec<String> = match backend.state() {
-                State::Up(described) => described
-                    .iter()
-                    .filter_map(|model| {
-                        let id = model["id"].as_str()?.to_owned();
-                        if listed.insert(id.clone()) {
-                            models.push(model.clone());
-                        }
-                        Some(id)
-                    })
-                    .collect(),
-                // What it served before it went down.
-                State::Down(_) => known
-                    .iter()
-                    .filter(|(_, places)| places.contains(&place))
-                    .map(|(id, _)| id.clone())
-                    .chain(backend.fixed_models.clone().unwrap_or_default())
-                    .collect(),
-            };
-            for id in serves {
-                let places = by_model.entry(id).or_default();
-                if places.last() != Some(&place) {
-                    places.push(place);
-                }
-            }
-        }
-        Self {
-            backends,
-            by_model,
-            models,
-        }
-    }
-
-    /// Who serves a model, by their place in the list. Ollama's `name` is short for `name:latest`.
-    fn serving(&self, model: &str) -> Option<&Vec<usize>> {
-        self.by_model.get(model).or_else(|| {
-            if model.contains(':') {
-                return None;
-            }
-            self.by_model.get(&format!("{model}:latest"))
-        })
-    }
-
-    /// Whether it is known of every backend what it serves.
-    fn is_complete(&self) -> bool {
-        !self.backends.is_empty() && self.backends.iter().all(|one| one.is_known())
-    }
-
-    pub(crate) fn up(&self) -> usize {
-        self.backends.iter().filter(|one| one.is_up()).count()
-    }
-
-    /// The names of all models, sorted.
-    pub(crate) fn model_names(&self) -> Vec<&str> {
-        let mut names: Vec<_> = self.by_model.keys().map(String::as_str).collect();
-        names.sort_unstable();
-        names
-    }
+/// Gives a backend its number. `None`: there are as many as can be.
+fn append(list: &mut Vec<Arc<Backend>>, mut backend: Backend) -> Option<Arc<Backend>> {
+    backend.id = BackendId(u16::try_from(list.len()).ok()?);
+    let backend = Arc::new(backend);
+    list.push(Arc::clone(&backend));
+    Some(backend)
 }
 
 fn is_among(backends: &[Arc<Backend>], url: &BackendUrl) -> bool {

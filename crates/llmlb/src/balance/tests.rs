@@ -4,12 +4,19 @@ use super::*;
 use crate::config::{self, BackendUrl};
 
 fn backend(name: &str, fixed: Option<&[&str]>) -> Backend {
+    let url = BackendUrl::parse(&format!("http://{name}")).unwrap();
     Backend::new(config::Backend {
-        name: name.to_owned(),
-        url: BackendUrl::parse(&format!("http://{name}")).unwrap(),
         models: fixed.map(|ids| ids.iter().map(ToString::to_string).collect()),
-        api_key: None,
+        ..config::Backend::at(name.to_owned(), url)
     })
+}
+
+fn terms() -> Terms {
+    Terms {
+        aliases: Vec::new(),
+        queue: 10,
+        queue_timeout: Duration::from_secs(1),
+    }
 }
 
 fn up(models: &[&str]) -> State {
@@ -23,7 +30,7 @@ fn down() -> State {
 
 /// Two backends: `a` serves `both` and `one`, `b` serves `both`.
 fn pool() -> (Pool, Arc<Backend>, Arc<Backend>) {
-    let pool = Pool::new([backend("a", None), backend("b", None)]);
+    let pool = Pool::new(terms(), [backend("a", None), backend("b", None)]);
     let [a, b] = &pool.table().backends[..] else {
         panic!("two were given");
     };
@@ -35,15 +42,22 @@ fn pool() -> (Pool, Arc<Backend>, Arc<Backend>) {
 
 /// The names of who may serve a model; what else came of asking.
 fn who(pool: &Pool, model: Option<&str>) -> String {
-    match pool.candidates(model) {
-        Candidates::Up(backends) => {
-            let names: Vec<_> = backends.iter().map(|one| one.name.as_str()).collect();
-            names.join(" ")
-        }
-        Candidates::AllDown => "all down".to_owned(),
-        Candidates::NotYet => "not yet".to_owned(),
-        Candidates::Unknown => "unknown".to_owned(),
+    let route = match pool.route(model) {
+        Ok(route) => route,
+        Err(Absent::NotYet) => return "not yet".to_owned(),
+        Err(Absent::Unknown) => return "unknown".to_owned(),
+    };
+    let mut names = Vec::new();
+    let mut tried = Vec::new();
+    while let Choice::Slot(slot) = pool.choose(&route, &Wish::default(), &tried) {
+        tried.push(slot.backend().id);
+        names.push(slot.backend().name.clone());
     }
+    names.sort_unstable();
+    if names.is_empty() {
+        return "all down".to_owned();
+    }
+    names.join(" ")
 }
 
 #[test]
@@ -71,9 +85,9 @@ fn a_model_stays_known_while_its_only_backend_is_down_and_is_forgotten_when_that
 
 #[test]
 fn a_model_is_not_unknown_before_everyone_has_answered() {
-    let pool = Pool::default();
+    let pool = Pool::new(terms(), []);
     assert_eq!(who(&pool, Some("m")), "not yet", "there is nobody to ask");
-    let pool = Pool::new([backend("a", None), backend("b", None)]);
+    let pool = Pool::new(terms(), [backend("a", None), backend("b", None)]);
     let [a, b] = &pool.table().backends[..] else {
         panic!("two were given");
     };
@@ -113,14 +127,20 @@ fn a_backend_that_is_known_is_not_added_again() {
 
 #[test]
 fn fixed_models_are_known_before_their_backend_was_ever_up() {
-    let pool = Pool::new([backend("a", Some(&["claude"]))]);
+    let pool = Pool::new(terms(), [backend("a", Some(&["claude"]))]);
     assert_eq!(who(&pool, Some("claude")), "all down");
 }
 
 #[test]
 fn a_request_without_a_model_goes_to_the_first_that_is_up() {
     let (pool, a, b) = pool();
-    assert_eq!(who(&pool, None), "a");
+    let route = pool.route(None).unwrap();
+    for _ in 0..9 {
+        assert!(
+            matches!(pool.choose(&route, &Wish::default(), &[]), Choice::Slot(slot) if slot.backend().name == "a")
+        );
+    }
+    assert_eq!(who(&pool, None), "a b", "one after the other");
     pool.note(&a, down());
     assert_eq!(who(&pool, None), "b");
     pool.note(&b, down());
@@ -146,27 +166,18 @@ fn each_model_is_listed_once_as_its_first_backend_describes_it() {
 #[test]
 fn a_slot_counts_until_it_is_dropped() {
     let (pool, a, b) = pool();
-    let Candidates::Up(candidates) = pool.candidates(Some("both")) else {
-        panic!("both are up");
+    let route = pool.route(Some("one")).unwrap();
+    let Choice::Slot(slot) = pool.choose(&route, &Wish::default(), &[]) else {
+        panic!("it is up");
     };
-    let slot = a.occupy();
     assert_eq!((a.outstanding(), a.requests()), (1, 1));
+    let route = pool.route(Some("both")).unwrap();
     for _ in 0..5 {
-        let taken = pool.take(&mut candidates.clone()).unwrap();
-        assert_eq!(taken.name, b.name, "the idle one");
+        let Choice::Slot(slot) = pool.choose(&route, &Wish::default(), &[]) else {
+            panic!("both are up");
+        };
+        assert_eq!(slot.backend().name, b.name, "the idle one");
     }
     drop(slot);
     assert_eq!((a.outstanding(), a.requests()), (0, 1));
-}
-
-#[test]
-fn whoever_was_taken_is_not_taken_again() {
-    let (pool, ..) = pool();
-    let Candidates::Up(mut candidates) = pool.candidates(Some("both")) else {
-        panic!("both are up");
-    };
-    let first = pool.take(&mut candidates).unwrap();
-    let second = pool.take(&mut candidates).unwrap();
-    assert_ne!(first.name, second.name);
-    assert!(pool.take(&mut candidates).is_none());
 }

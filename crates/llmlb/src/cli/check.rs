@@ -44,7 +44,9 @@ fn report(config: &Config) -> String {
         ]
     });
     let settings = aligned(&settings.collect::<Vec<_>>());
-    format!("{verdict}\n\n{settings}\n\n{}", backends(config))
+    let backends = backends(config);
+    let aliases = aliases(config);
+    format!("{verdict}\n\n{settings}\n\n{backends}{aliases}")
 }
 
 fn backends(config: &Config) -> String {
@@ -67,10 +69,44 @@ fn backends(config: &Config) -> String {
             backend.url.to_string(),
             models,
             key.to_owned(),
+            further(backend),
             origin.to_string(),
         ]
     });
     format!("backends:\n{}", aligned(&rows.collect::<Vec<_>>()))
+}
+
+/// What else was set for a backend; nothing for most.
+fn further(backend: &config::Backend) -> String {
+    let mut words = Vec::new();
+    if let Some(kind) = backend.kind {
+        words.push(format!("kind: {}", kind.name()));
+    }
+    if backend.weight != 1 {
+        words.push(format!("weight: {}", backend.weight));
+    }
+    if let Some(limit) = backend.max_concurrent {
+        words.push(format!("at a time: {limit}"));
+    }
+    if let Some(only) = &backend.only_models {
+        words.push(format!("only: {}", only.join(", ")));
+    }
+    words.join("; ")
+}
+
+fn aliases(config: &Config) -> String {
+    if config.aliases.is_empty() {
+        return String::new();
+    }
+    let rows = config.aliases.iter().zip(&config.origins.aliases);
+    let rows = rows.map(|(alias, origin)| {
+        vec![
+            format!("  {}", alias.name),
+            alias.models.join(", "),
+            origin.to_string(),
+        ]
+    });
+    format!("\n\naliases:\n{}", aligned(&rows.collect::<Vec<_>>()))
 }
 
 #[cfg(test)]
@@ -116,6 +152,29 @@ mod tests {
             backend.starts_with(start) && backend.ends_with("my.toml:3"),
             "{backend}"
         );
+    }
+
+    #[test]
+    fn what_else_is_set_for_a_backend_is_shown_and_so_are_aliases() {
+        let text = "[[backend]]\nurl = \"https://gpu\"\nkind = \"vllm\"\nweight = 3\n\
+                    max_concurrent = 8\nonly_models = [\"llama*\", \"phi\"]\n\
+                    [aliases]\nsmart = [\"llama3:70b\", \"meta/llama-3-70b\"]\nfast = \"phi\"\n";
+        let report = report(&load("my.toml", text).unwrap());
+        let line = |start: &str| {
+            let mut lines = report.lines().map(str::trim_start);
+            lines.find(|line| line.starts_with(start)).unwrap()
+        };
+        let words = "kind: vllm; weight: 3; at a time: 8; only: llama*, phi  ";
+        assert!(
+            line("gpu:443  https://gpu:443 ").contains(words),
+            "{report}"
+        );
+        let smart = line("smart ");
+        assert!(
+            smart.contains(" llama3:70b, meta/llama-3-70b ") && smart.ends_with("my.toml:8"),
+            "{report}"
+        );
+        assert!(line("fast ").contains(" phi "), "{report}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::progress;
+use crate::{app, request};
 
 /// How many lines may wait for a reader of stderr that is slow.
 const MOST_WAITING: usize = 4096;
@@ -27,6 +28,8 @@ const LAST_LINES_WITHIN: Duration = Duration::from_millis(500);
 /// The log, for as long as it is kept. What waits to be written is written when it is dropped.
 pub(super) struct Log {
     lines: Arc<Lines>,
+    quiet: bool,
+    timed: bool,
 }
 
 /// Installs the log for the rest of the run. Warnings are told whatever else is not.
@@ -36,9 +39,8 @@ pub(super) fn install(verbose: bool, quiet: bool) -> Log {
         (_, true) => LevelFilter::WARN,
         _ => LevelFilter::INFO,
     };
-    let line = Line {
-        time: !io::stderr().is_terminal(),
-    };
+    let timed = !io::stderr().is_terminal();
+    let line = Line { time: timed };
     let lines = Arc::new(Lines::start());
     let to = Arc::clone(&lines);
     let printer = tracing_subscriber::fmt::layer()
@@ -55,7 +57,23 @@ pub(super) fn install(verbose: bool, quiet: bool) -> Log {
     let _ = tracing_subscriber::registry()
         .with(printer.with_filter(ours))
         .try_init();
-    Log { lines }
+    Log {
+        lines,
+        quiet,
+        timed,
+    }
+}
+
+impl Log {
+    /// Where a line for each request goes; with `-q` nowhere.
+    pub(super) fn requests(&self) -> app::Log {
+        let lines = Arc::clone(&self.lines);
+        let lines: request::Lines = Arc::new(move |text: &[u8]| lines.add(text));
+        app::Log {
+            lines: (!self.quiet).then_some(lines),
+            timed: self.timed,
+        }
+    }
 }
 
 impl Drop for Log {

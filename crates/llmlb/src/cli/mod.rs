@@ -39,7 +39,7 @@ pub fn run() -> ExitCode {
     };
     let log = log::install(args.verbose, args.quiet);
     let done = match args.verb {
-        Verb::Serve(serve) => serve::serve(&serve),
+        Verb::Serve(serve) => serve::serve(&serve, log.requests()),
         Verb::Stop(stop) => stop::stop(&stop, args.quiet),
         Verb::Status(status) => status::status(&status),
         Verb::Check(check) => check::check(&check, args.quiet),

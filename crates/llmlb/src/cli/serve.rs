@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use super::args::Serve;
 use super::exit::{self, Failure};
 use super::{check, stop};
-use crate::app::{App, Ended};
+use crate::app::{App, Ended, Log};
 use crate::config::{self, Config, Flags, env};
 use crate::forward::Via;
 use crate::listen;
@@ -18,7 +18,7 @@ use crate::sys::{self, signals::Signals};
 /// that is just starting.
 const FREE_PORT_TRIES: usize = 8;
 
-pub(super) fn serve(args: &Serve) -> Result<u8, Failure> {
+pub(super) fn serve(args: &Serve, log: Log) -> Result<u8, Failure> {
     let flags = Flags {
         config: args.config.clone(),
         port: args.port,
@@ -33,13 +33,13 @@ pub(super) fn serve(args: &Serve) -> Result<u8, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot start: {error}")))?;
-    let ended = runtime.block_on(run(&config, args.demo));
+    let ended = runtime.block_on(run(&config, args.demo, log));
     // What is still going on belongs to requests that were cut.
     runtime.shutdown_background();
     ended
 }
 
-async fn run(config: &Config, demo: bool) -> Result<u8, Failure> {
+async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
     // First of all, so that no signal finds a lock file and nobody to remove it.
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot handle signals: {error}")))?;
@@ -66,7 +66,7 @@ async fn run(config: &Config, demo: bool) -> Result<u8, Failure> {
     }
 
     let started = tokio::select! {
-        started = App::start(config, demo, listener, via) => started,
+        started = App::start(config, demo, listener, via, log) => started,
         signal = signals.next() => {
             tracing::info!("{signal}: ended before it was ready");
             return let_go(lock, exit::DONE);

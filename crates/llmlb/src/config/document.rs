@@ -65,12 +65,17 @@ impl<'a> Document<'a> {
         self.root.get("backend")
     }
 
-    /// Sections and keys that do not exist. (A backend's keys are checked with the backend.)
+    pub(super) fn aliases(&self) -> Option<&Spanned<DeValue<'a>>> {
+        self.root.get(settings::ALIASES)
+    }
+
+    /// Sections and keys that do not exist. (A backend's keys are checked with the backend, and
+    /// those of the aliases are anybody's.)
     pub(super) fn check_names(&self, problems: &mut Gathered) {
         for (name, value) in &self.root {
             let origin = self.origin(name.span().start);
             let section = name.get_ref().as_ref();
-            if section == "backend" {
+            if section == "backend" || section == settings::ALIASES {
                 continue;
             }
             if !settings::SECTIONS.contains(&section) {
@@ -185,7 +190,7 @@ fn unknown_section(name: &str, value: &DeValue<'_>) -> String {
     } else {
         "key"
     };
-    format!("unknown {kind}{near}; allowed: [server], [upstream], [[backend]]")
+    format!("unknown {kind}{near}; allowed: [server], [upstream], [log], [[backend]], [aliases]")
 }
 
 /// Where the outermost lists begin and end. Those of `[[backend]]` are not lists to whoever wrote

@@ -25,11 +25,20 @@ impl Config {
             line(&settings::WORKERS, server.workers.to_string()),
             line(&settings::DRAIN_TIMEOUT, duration(server.drain_timeout)),
             line(&settings::MAX_BODY, values::size_in_words(server.max_body)),
+            line(&settings::QUEUE, server.queue.to_string()),
+            line(&settings::QUEUE_TIMEOUT, duration(server.queue_timeout)),
             line(
                 &settings::CONNECT_TIMEOUT,
                 duration(upstream.connect_timeout),
             ),
+            line(
+                &settings::FIRST_BYTE_TIMEOUT,
+                duration(upstream.first_byte_timeout),
+            ),
+            line(&settings::IDLE_TIMEOUT, duration(upstream.idle_timeout)),
             line(&settings::PROBE_INTERVAL, duration(upstream.probe_interval)),
+            line(&settings::PROBE_TIMEOUT, duration(upstream.probe_timeout)),
+            line(&settings::LOG_REQUESTS, self.log.requests.to_string()),
         ]
     }
 }

@@ -4,11 +4,13 @@
 //! guessed: whatever is wrong anywhere is reported, all of it at once, each with its place (L12).
 //! [`settings`] is the one table of what can be set; the page `docs/configuration.md` comes from it.
 
+mod aliases;
 mod backends;
 mod document;
 mod effective;
 pub(crate) mod env;
 mod file;
+mod kind;
 mod layers;
 mod origin;
 mod problems;
@@ -25,6 +27,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use aliases::Alias;
+pub(crate) use kind::Kind;
 pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
 pub(crate) use secret::Secret;
@@ -41,8 +45,11 @@ use problems::Gathered;
 pub(crate) struct Config {
     pub(crate) server: Server,
     pub(crate) upstream: Upstream,
+    pub(crate) log: Log,
     /// Empty if none was set: then the caller looks for some.
     pub(crate) backends: Vec<Backend>,
+    /// In the order of their names.
+    pub(crate) aliases: Vec<Alias>,
     /// The file that was read, as it was named.
     pub(crate) file: Option<PathBuf>,
     /// Where each value came from.
@@ -59,12 +66,26 @@ pub(crate) struct Server {
     pub(crate) drain_timeout: Duration,
     /// In bytes.
     pub(crate) max_body: usize,
+    /// How many requests may wait for a backend.
+    pub(crate) queue: usize,
+    pub(crate) queue_timeout: Duration,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Upstream {
     pub(crate) connect_timeout: Duration,
+    /// Until an answer begins.
+    pub(crate) first_byte_timeout: Duration,
+    /// Between two pieces of an answer.
+    pub(crate) idle_timeout: Duration,
     pub(crate) probe_interval: Duration,
+    pub(crate) probe_timeout: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Log {
+    /// One line for each request.
+    pub(crate) requests: bool,
 }
 
 /// An LLM server to send requests to.
@@ -77,6 +98,30 @@ pub(crate) struct Backend {
     /// Used instead of asking the backend.
     pub(crate) models: Option<Vec<String>>,
     pub(crate) api_key: Option<Secret>,
+    /// Otherwise it is found out.
+    pub(crate) kind: Option<Kind>,
+    /// Its share of the work.
+    pub(crate) weight: u32,
+    /// How many requests it gets at a time.
+    pub(crate) max_concurrent: Option<u32>,
+    /// Which of its models are used; a `*` at the end of one stands for any rest.
+    pub(crate) only_models: Option<Vec<String>>,
+}
+
+impl Backend {
+    /// One of which nothing else is known.
+    pub(crate) fn at(name: String, url: BackendUrl) -> Self {
+        Self {
+            name,
+            url,
+            models: None,
+            api_key: None,
+            kind: None,
+            weight: 1,
+            max_concurrent: None,
+            only_models: None,
+        }
+    }
 }
 
 /// What was typed. A flag that was not typed is empty.
@@ -114,19 +159,25 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     let mut layers = Layers::new(document.as_ref(), env, &mut problems);
     let server = server(&mut layers, flags);
     let upstream = upstream(&mut layers);
+    let log = log(&mut layers);
     let mut origins = layers.into_origins();
     let found = backends::read(flags, env, document.as_ref(), &mut problems);
+    let aliases = document.as_ref().map_or_else(Vec::new, |document| {
+        aliases::read(document, &mut origins, &mut problems)
+    });
     env.check_names(&found.key_variables, &mut problems);
     origins.backends = found.origins;
 
     if let Some(document) = document {
         problems = document.settle(problems);
     }
-    match (problems.into_result(), server, upstream) {
-        (Ok(()), Some(server), Some(upstream)) => Ok(Config {
+    match (problems.into_result(), server, upstream, log) {
+        (Ok(()), Some(server), Some(upstream), Some(log)) => Ok(Config {
             server,
             upstream,
+            log,
             backends: found.backends,
+            aliases,
             file: source.map(|source| source.name),
             origins,
         }),
@@ -148,6 +199,8 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     let workers = layers.setting(&settings::WORKERS, None, values::workers);
     let drain_timeout = layers.setting(&settings::DRAIN_TIMEOUT, None, values::drain_timeout);
     let max_body = layers.setting(&settings::MAX_BODY, None, values::max_body);
+    let queue = layers.setting(&settings::QUEUE, None, values::queue);
+    let queue_timeout = layers.setting(&settings::QUEUE_TIMEOUT, None, values::timeout);
     if let (Some(host), Some(false)) = (host, allow_public) {
         check_reach(host, layers);
     }
@@ -158,15 +211,30 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
         workers: workers?,
         drain_timeout: drain_timeout?,
         max_body: max_body?,
+        queue: queue?,
+        queue_timeout: queue_timeout?,
     })
 }
 
 fn upstream(layers: &mut Layers<'_>) -> Option<Upstream> {
-    let connect = layers.setting(&settings::CONNECT_TIMEOUT, None, values::connect_timeout);
-    let probe = layers.setting(&settings::PROBE_INTERVAL, None, values::probe_interval);
+    let connect = layers.setting(&settings::CONNECT_TIMEOUT, None, values::timeout);
+    let first_byte = layers.setting(&settings::FIRST_BYTE_TIMEOUT, None, values::timeout);
+    let idle = layers.setting(&settings::IDLE_TIMEOUT, None, values::timeout);
+    let interval = layers.setting(&settings::PROBE_INTERVAL, None, values::probe_interval);
+    let probe = layers.setting(&settings::PROBE_TIMEOUT, None, values::timeout);
     Some(Upstream {
         connect_timeout: connect?,
-        probe_interval: probe?,
+        first_byte_timeout: first_byte?,
+        idle_timeout: idle?,
+        probe_interval: interval?,
+        probe_timeout: probe?,
+    })
+}
+
+fn log(layers: &mut Layers<'_>) -> Option<Log> {
+    let requests = layers.setting(&settings::LOG_REQUESTS, None, values::truth);
+    Some(Log {
+        requests: requests?,
     })
 }
 

@@ -40,6 +40,8 @@ pub(crate) struct Origins {
     pub(super) settings: BTreeMap<&'static str, Origin>,
     /// One for each backend, in the same order.
     pub(crate) backends: Vec<Origin>,
+    /// One for each alias, in the same order.
+    pub(crate) aliases: Vec<Origin>,
 }
 
 impl Origins {

@@ -54,6 +54,11 @@ pub(super) const CONFIG_FLAG: &str = "--config";
 pub(super) const BACKEND_FLAG: &str = "--backend";
 
 pub(super) const MOST_WORKERS: usize = 1024;
+pub(super) const MOST_WAITING: usize = 1_000_000;
+pub(super) const MOST_WEIGHT: u32 = 1000;
+pub(super) const MOST_CONCURRENT: u32 = 100_000;
+
+const FROM_A_MILLISECOND: &str = r#"text like "500ms", "30s", "5m" or "1h", from "1ms" to "24h""#;
 
 pub(crate) const HOST: Setting = Setting {
     name: "server.host",
@@ -103,13 +108,45 @@ pub(crate) const MAX_BODY: Setting = Setting {
     allowed: r#"a number of bytes, or text like "64KiB", "32MiB" or "1GiB" (also KB, MB, GB), from 1 to "2GiB""#,
     about: "The largest request body that is held in memory to find the model in it.",
 };
+pub(crate) const QUEUE: Setting = Setting {
+    name: "server.queue",
+    variable: Some("LLMLB_QUEUE"),
+    flag: None,
+    default: Default::Value("1000"),
+    allowed: "0 to 1000000",
+    about: "How many requests may wait for a backend that is at its limit; with 0 none waits.",
+};
+pub(crate) const QUEUE_TIMEOUT: Setting = Setting {
+    name: "server.queue_timeout",
+    variable: Some("LLMLB_QUEUE_TIMEOUT"),
+    flag: None,
+    default: Default::Value("30s"),
+    allowed: FROM_A_MILLISECOND,
+    about: "How long a request may wait for a backend that is at its limit.",
+};
 pub(crate) const CONNECT_TIMEOUT: Setting = Setting {
     name: "upstream.connect_timeout",
     variable: Some("LLMLB_CONNECT_TIMEOUT"),
     flag: None,
     default: Default::Value("5s"),
-    allowed: r#"text like "500ms", "30s", "5m" or "1h", from "1ms" to "24h""#,
+    allowed: FROM_A_MILLISECOND,
     about: "How long a backend may take to accept a connection.",
+};
+pub(crate) const FIRST_BYTE_TIMEOUT: Setting = Setting {
+    name: "upstream.first_byte_timeout",
+    variable: Some("LLMLB_FIRST_BYTE_TIMEOUT"),
+    flag: None,
+    default: Default::Value("10m"),
+    allowed: FROM_A_MILLISECOND,
+    about: "How long a backend may take until its answer begins.",
+};
+pub(crate) const IDLE_TIMEOUT: Setting = Setting {
+    name: "upstream.idle_timeout",
+    variable: Some("LLMLB_IDLE_TIMEOUT"),
+    flag: None,
+    default: Default::Value("5m"),
+    allowed: FROM_A_MILLISECOND,
+    about: "How long a backend may pause within an answer.",
 };
 pub(crate) const PROBE_INTERVAL: Setting = Setting {
     name: "upstream.probe_interval",
@@ -119,17 +156,39 @@ pub(crate) const PROBE_INTERVAL: Setting = Setting {
     allowed: r#"text like "500ms", "30s", "5m" or "1h", from "100ms" to "24h""#,
     about: "How often each backend is asked whether it is well and what it serves.",
 };
+pub(crate) const PROBE_TIMEOUT: Setting = Setting {
+    name: "upstream.probe_timeout",
+    variable: Some("LLMLB_PROBE_TIMEOUT"),
+    flag: None,
+    default: Default::Value("5s"),
+    allowed: FROM_A_MILLISECOND,
+    about: "How long a backend may take to answer when it is asked so.",
+};
+pub(crate) const LOG_REQUESTS: Setting = Setting {
+    name: "log.requests",
+    variable: Some("LLMLB_LOG_REQUESTS"),
+    flag: None,
+    default: Default::Value("true"),
+    allowed: "true or false",
+    about: "Write one line for each request to stderr.",
+};
 
 /// In the order of the page.
-pub(crate) const ALL: [Setting; 8] = [
+pub(crate) const ALL: [Setting; 14] = [
     HOST,
     PORT,
     ALLOW_PUBLIC,
     WORKERS,
     DRAIN_TIMEOUT,
     MAX_BODY,
+    QUEUE,
+    QUEUE_TIMEOUT,
     CONNECT_TIMEOUT,
+    FIRST_BYTE_TIMEOUT,
+    IDLE_TIMEOUT,
     PROBE_INTERVAL,
+    PROBE_TIMEOUT,
+    LOG_REQUESTS,
 ];
 
 pub(super) const BACKEND_NAME: Setting = Setting {
@@ -145,7 +204,7 @@ pub(super) const BACKEND_URL: Setting = Setting {
     variable: Some(BACKENDS),
     flag: flag(BACKEND_FLAG, None),
     default: Default::Words("required"),
-    allowed: "http://HOST[:PORT][/PREFIX]",
+    allowed: "http://HOST[:PORT][/PREFIX] or https://..",
     about: "Where the backend is; unique. A trailing /v1 may be there or not.",
 };
 pub(super) const BACKEND_MODELS: Setting = Setting {
@@ -164,8 +223,61 @@ pub(super) const BACKEND_KEY: Setting = Setting {
     allowed: "the name of an environment variable",
     about: "The variable that holds the backend's key; the key itself is never in the file.",
 };
+pub(super) const BACKEND_KIND: Setting = Setting {
+    name: "backend.kind",
+    variable: None,
+    flag: None,
+    default: Default::Words("found out"),
+    allowed: "ollama, vllm, llama.cpp, lm-studio, openai or anthropic",
+    about: "Which program or service it is.",
+};
+pub(super) const BACKEND_WEIGHT: Setting = Setting {
+    name: "backend.weight",
+    variable: None,
+    flag: None,
+    default: Default::Words("1"),
+    allowed: "1 to 1000",
+    about: "Its share of the work, compared with the other backends.",
+};
+pub(super) const BACKEND_LIMIT: Setting = Setting {
+    name: "backend.max_concurrent",
+    variable: None,
+    flag: None,
+    default: Default::Words("no limit"),
+    allowed: "1 to 100000",
+    about: "How many requests it gets at a time; the others wait.",
+};
+pub(super) const BACKEND_ONLY: Setting = Setting {
+    name: "backend.only_models",
+    variable: None,
+    flag: None,
+    default: Default::Words("all"),
+    allowed: "a list of names, at least one; a * at the end of one stands for any rest",
+    about: "Which of the models that it tells are used.",
+};
 
-pub(super) const BACKEND: [Setting; 4] = [BACKEND_NAME, BACKEND_URL, BACKEND_MODELS, BACKEND_KEY];
+pub(super) const BACKEND: [Setting; 8] = [
+    BACKEND_NAME,
+    BACKEND_URL,
+    BACKEND_MODELS,
+    BACKEND_KEY,
+    BACKEND_KIND,
+    BACKEND_WEIGHT,
+    BACKEND_LIMIT,
+    BACKEND_ONLY,
+];
+
+/// The section whose keys are names that people choose.
+pub(super) const ALIASES: &str = "aliases";
+/// What may stand there.
+pub(super) const ALIAS: Setting = Setting {
+    name: "aliases.NAME",
+    variable: None,
+    flag: None,
+    default: Default::Words("none"),
+    allowed: "the name of a model, or a list of names",
+    about: "A further name for a model, or for one that backends call differently.",
+};
 
 /// Variables that are no setting of the file.
 pub(super) const OTHER_VARIABLES: [(&str, &str); 5] = [
@@ -188,7 +300,7 @@ pub(super) const OTHER_VARIABLES: [(&str, &str); 5] = [
     ),
 ];
 
-pub(super) const SECTIONS: [&str; 3] = ["server", "upstream", "backend"];
+pub(super) const SECTIONS: [&str; 5] = ["server", "upstream", "log", "backend", ALIASES];
 
 impl Setting {
     pub(super) fn section(&self) -> &'static str {

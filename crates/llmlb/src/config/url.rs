@@ -7,9 +7,10 @@ use http::uri::{Authority, PathAndQuery};
 
 use super::settings::BACKEND_URL;
 
-/// `http://host:port/prefix`, without the `/v1` that clients add themselves.
+/// `http://host:port/prefix` or the same with `https`, without the `/v1` that clients add themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BackendUrl {
+    is_https: bool,
     authority: Authority,
     prefix: String,
 }
@@ -21,11 +22,9 @@ impl BackendUrl {
 
         let text = text.trim();
         let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
-        if scheme.eq_ignore_ascii_case("https") {
-            return Err("TLS to backends is not supported yet; use http://".into());
-        }
-        if !scheme.eq_ignore_ascii_case("http") {
-            return Err(refused("the URL does not start with http://"));
+        let is_https = scheme.eq_ignore_ascii_case("https");
+        if !is_https && !scheme.eq_ignore_ascii_case("http") {
+            return Err(refused("the URL does not start with http:// or https://"));
         }
         for (mark, why) in [
             (
@@ -41,9 +40,19 @@ impl BackendUrl {
             }
         }
         let (place, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-        let authority = authority(place).map_err(refused)?;
+        let usual_port = if is_https { 443 } else { 80 };
+        let authority = authority(place, usual_port).map_err(refused)?;
         let prefix = prefix(path).map_err(refused)?;
-        Ok(Self { authority, prefix })
+        Ok(Self {
+            is_https,
+            authority,
+            prefix,
+        })
+    }
+
+    /// Whether it is reached over TLS.
+    pub(crate) fn is_https(&self) -> bool {
+        self.is_https
     }
 
     /// Host and port; the port is always there.
@@ -59,18 +68,19 @@ impl BackendUrl {
 
 impl fmt::Display for BackendUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.prefix)
+        let scheme = if self.is_https { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority, self.prefix)
     }
 }
 
-fn authority(text: &str) -> Result<Authority, &'static str> {
+fn authority(text: &str, usual_port: u16) -> Result<Authority, &'static str> {
     let (host, port) = match text.rsplit_once(':') {
         // The colons of `[::1]` are its own.
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };
     check_host(host)?;
-    let port = port.map_or(Ok(80), port_number)?;
+    let port = port.map_or(Ok(usual_port), port_number)?;
     format!("{}:{port}", host.to_ascii_lowercase())
         .parse()
         .map_err(|_| "the URL's host is not valid")

@@ -8,7 +8,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::problems::quoted;
-use super::settings::MOST_WORKERS;
+use super::settings::{MOST_WAITING, MOST_WORKERS};
 
 /// A value as it was written.
 #[derive(Clone, Copy)]
@@ -58,16 +58,29 @@ pub(super) fn truth(raw: Raw<'_>) -> Result<bool, String> {
 }
 
 pub(super) fn workers(raw: Raw<'_>) -> Result<usize, String> {
+    number(raw, &(1..=MOST_WORKERS))
+}
+
+pub(super) fn queue(raw: Raw<'_>) -> Result<usize, String> {
+    number(raw, &(0..=MOST_WAITING))
+}
+
+/// A whole number within a range.
+pub(super) fn number<T>(raw: Raw<'_>, range: &RangeInclusive<T>) -> Result<T, String>
+where
+    T: TryFrom<i128> + PartialOrd,
+{
     let (number, shown) = whole_number(raw)?;
-    let number = usize::try_from(number).map_err(|_| out_of_range(&shown))?;
-    within(number, &(1..=MOST_WORKERS), &shown)
+    let number = T::try_from(number).map_err(|_| out_of_range(&shown))?;
+    within(number, range, &shown)
 }
 
 pub(super) fn drain_timeout(raw: Raw<'_>) -> Result<Duration, String> {
     duration(raw, &(Duration::ZERO..=DAY))
 }
 
-pub(super) fn connect_timeout(raw: Raw<'_>) -> Result<Duration, String> {
+/// One that is over at some time, but not at once.
+pub(super) fn timeout(raw: Raw<'_>) -> Result<Duration, String> {
     duration(raw, &(MILLISECOND..=DAY))
 }
 

@@ -1,223 +1,216 @@
-//! Sending a request to a backend and its answer back.
+//! Sending a request to a backend, to another one if that fails, and the answer back.
 
-mod client;
-mod headers;
+mod attempt;
+mod head;
+mod issued;
 mod relay;
+mod tunnel;
 mod via;
 
-use std::error::Error;
-use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
-use bytes::Bytes;
-use http::uri::PathAndQuery;
-use http::{HeaderName, Method, Request, Response, StatusCode, Version, header, request};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper_util::client::legacy::Error as LegacyError;
+use http::{HeaderName, Response, StatusCode, Version, request};
+use http_body_util::{Either, Full};
+use hyper::upgrade::OnUpgrade;
 
-use crate::app::Shared;
-use crate::balance::{Backend, Slot};
-use crate::request::{InFlight, is_inference};
-use crate::sys;
+use crate::balance::{Backend, BackendId, Choice, Route, Slot, Waited, Wish};
+use crate::request::{Answer, Asked, Trip};
+use crate::upstream::{Broken, Exchange, Head};
+use crate::worker::Worker;
 
-pub(crate) use client::{Client, Outgoing, client};
+pub(crate) use head::{REQUEST_ID, question};
+pub(crate) use issued::{hash, in_path};
 pub(crate) use relay::Relay;
 pub(crate) use via::Via;
 
 /// Tells the client which backend answered.
 const SERVED_BY: HeaderName = HeaderName::from_static("x-llmlb-backend");
+/// What the backend itself calls the request: its operators will ask for it.
+const UPSTREAM_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
 /// How many backends a request may be tried on.
 const MOST_ATTEMPTS: usize = 3;
 
-/// A request's body: read already, so that it can be sent again, or passing through, once.
+/// A request that is ready to be sent.
 #[derive(Debug)]
-pub(crate) enum Payload {
-    Read(Bytes),
-    Passing(Option<Incoming>),
+pub(crate) struct Outbound<'a> {
+    pub(crate) head: &'a request::Parts,
+    /// What follows `/v1/`.
+    pub(crate) path: &'a str,
+    pub(crate) asked: &'a mut Asked,
+    pub(crate) wish: &'a Wish<'a>,
+    /// The backend may be asked the same twice.
+    pub(crate) repeatable: bool,
+    /// The client wants to speak another protocol on its connection.
+    pub(crate) upgrade: Option<OnUpgrade>,
+}
+
+/// A backend's answer, of which only the head has been read.
+#[derive(Debug)]
+struct Opened {
+    head: Head,
+    exchange: Exchange,
+    backend: Arc<Backend>,
+    /// Its place there. An answer that waits for a better one has none: it costs the backend
+    /// nothing any more.
+    slot: Option<Slot>,
 }
 
 /// Why no backend answered.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// None of those asked could be reached. Nothing was sent.
-    Unreachable(String),
+    /// Whoever could serve it is down, or could not be reached. Nothing was sent.
+    Unreachable(Option<String>),
     /// One was reached, and did not answer.
     NoAnswer(String),
+    /// It took too long.
+    TimedOut(String),
     /// The client did not send what it had announced.
     BadUpload(String),
     /// This machine has no more descriptors or ports.
     Shortage(String),
+    /// Everyone is busy, and too many wait already.
+    QueueFull,
+    /// Everyone was busy for too long.
+    WaitedTooLong,
 }
 
-/// Sends the request to the least busy candidate, and to the next one if that cannot be reached, or
-/// hangs up before it has said anything on a request that may be made twice.
+/// Sends the request to the best backend, and to the next one as long as that may help.
 pub(crate) async fn forward(
-    shared: &Shared,
-    client: &Client,
-    mut candidates: Vec<Arc<Backend>>,
-    mut head: request::Parts,
-    mut payload: Payload,
-    in_flight: InFlight,
-) -> Result<Response<Relay>, Failed> {
-    let repeatable = is_repeatable(&head);
-    headers::to_backend(&mut head.headers);
-    shared.via.add_to(&mut head.headers);
-    let mut failed = Failed::Unreachable("no backend is up".to_owned());
-    for _ in 0..MOST_ATTEMPTS {
-        let (Some(backend), Some(body)) = (shared.pool.take(&mut candidates), payload.next())
-        else {
-            break;
+    worker: &Arc<Worker>,
+    route: &Arc<Route>,
+    mut outbound: Outbound<'_>,
+    mut trip: Box<Trip>,
+) -> Result<Answer, (Failed, Box<Trip>)> {
+    match open(worker, route, &mut outbound, &mut trip).await {
+        Ok(opened) => Ok(answer(worker, opened, outbound, trip)),
+        Err(failed) => Err((failed, trip)),
+    }
+}
+
+async fn open(
+    worker: &Arc<Worker>,
+    route: &Arc<Route>,
+    outbound: &mut Outbound<'_>,
+    trip: &mut Trip,
+) -> Result<Opened, Failed> {
+    let mut tried: Vec<BackendId> = Vec::new();
+    // An answer that another backend may better: it is passed on if none does.
+    let mut spare: Option<Opened> = None;
+    let mut failed = Failed::Unreachable(None);
+    while tried.len() < MOST_ATTEMPTS {
+        let slot = match worker.shared.pool.choose(route, outbound.wish, &tried) {
+            Choice::Slot(slot) => slot,
+            Choice::Busy => match worker.shared.pool.wait(route, outbound.wish, &tried).await {
+                Ok(slot) => slot,
+                Err(Waited::Full) => return spare.ok_or(Failed::QueueFull),
+                Err(Waited::TooLong) => return spare.ok_or(Failed::WaitedTooLong),
+                Err(Waited::Down) => break,
+            },
+            Choice::Down => break,
         };
-        let request = address(&head, body, &backend)
-            .map_err(|error| Failed::NoAnswer(format!("backend {}: {error}", backend.name)))?;
-        let slot = backend.occupy();
-        let error = match client.request(request).await {
-            Ok(response) => return relay(response, slot, in_flight),
-            Err(error) => error,
+        let started = Instant::now();
+        let backend = Arc::clone(slot.backend());
+        tried.push(backend.id);
+        let broken = match attempt::attempt(worker, slot, outbound, trip).await {
+            Ok((head, exchange, slot)) => {
+                let is_last = !outbound.repeatable || !is_worth_another(head.status);
+                if is_worth_another(head.status) {
+                    slot.failed();
+                } else {
+                    slot.answered(started.elapsed());
+                }
+                let opened = Opened {
+                    backend: Arc::clone(&backend),
+                    slot: is_last.then_some(slot),
+                    head,
+                    exchange,
+                };
+                if is_last {
+                    return Ok(opened);
+                }
+                trip.tried(&backend, opened.head.status.as_str());
+                spare = Some(opened);
+                continue;
+            }
+            Err(broken) => broken,
         };
-        let why = format!("backend {}: {}", backend.name, in_words(&error));
-        if is_the_clients(&error) {
-            return Err(Failed::BadUpload(in_words(&error)));
-        }
-        if is_shortage(&error) {
-            return Err(Failed::Shortage(in_words(&error)));
-        }
-        backend.doubt.notify_one();
-        if error.is_connect() {
-            shared.pool.note_down(&backend, &in_words(&error));
-            failed = Failed::Unreachable(why);
-        } else if repeatable && is_before_any_answer(&error) {
-            // Most likely it closed a connection that was idle; it can be asked on a new one.
-            tracing::debug!("{why}; trying again");
-            candidates.push(backend);
-            failed = Failed::NoAnswer(why);
-        } else {
-            tracing::warn!("{why}");
-            return Err(Failed::NoAnswer(why));
+        trip.tried(&backend, broken.why());
+        let why = format!("backend {}: {broken}", backend.name);
+        match broken {
+            Broken::Upload(why) => return Err(Failed::BadUpload(why)),
+            Broken::Shortage(why) => return Err(Failed::Shortage(why)),
+            Broken::Unreachable(reason) => {
+                worker.shared.pool.note_down(&backend, &reason);
+                backend.doubt.notify_one();
+                failed = Failed::Unreachable(Some(why));
+            }
+            Broken::Slow(_) => {
+                backend.doubt.notify_one();
+                tracing::warn!("{why}");
+                failed = Failed::TimedOut(why);
+                break;
+            }
+            Broken::Hung(_) | Broken::Cut(_) | Broken::Garbage(_) => {
+                backend.doubt.notify_one();
+                tracing::warn!("{why}");
+                failed = Failed::NoAnswer(why);
+                if !outbound.repeatable {
+                    break;
+                }
+            }
         }
     }
-    if let Failed::NoAnswer(why) = &failed {
-        tracing::warn!("{why}");
-    }
-    Err(failed)
+    spare.ok_or(failed)
+}
+
+/// Whether another backend may have a better answer: this one cannot serve right now.
+fn is_worth_another(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
+    )
 }
 
 /// The answer as the client gets it.
-fn relay(
-    response: Response<Incoming>,
-    slot: Slot,
-    in_flight: InFlight,
-) -> Result<Response<Relay>, Failed> {
-    let (mut head, body) = response.into_parts();
-    if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        let name = &slot.backend().name;
-        return Err(Failed::NoAnswer(format!(
-            "backend {name}: it wants to speak another protocol"
-        )));
+fn answer(
+    worker: &Arc<Worker>,
+    opened: Opened,
+    outbound: Outbound<'_>,
+    mut trip: Box<Trip>,
+) -> Answer {
+    let Opened {
+        head: Head {
+            status,
+            mut headers,
+        },
+        exchange,
+        backend,
+        slot,
+    } = opened;
+    trip.answered(&backend, status);
+    if let Some(id) = headers.remove(REQUEST_ID).filter(|id| *id != trip.id) {
+        headers.insert(UPSTREAM_ID, id);
     }
-    headers::to_client(&mut head.headers);
+    headers.insert(SERVED_BY, backend.label.clone());
+    let mut response = Response::new(());
     // How the client is answered does not depend on how the backend answers us: in HTTP/1.0 an
     // answer that was cut looks like one that ended.
-    head.version = Version::HTTP_11;
-    let label = slot.backend().label.clone();
-    head.headers.insert(SERVED_BY, label);
-    Ok(Response::from_parts(
-        head,
-        Relay::new(body, slot, in_flight),
-    ))
-}
-
-impl Payload {
-    /// What to send this time; `None` if it was sent and cannot be sent again.
-    fn next(&mut self) -> Option<Outgoing> {
-        match self {
-            Self::Read(bytes) => Some(Outgoing::Left(Full::new(bytes.clone()))),
-            Self::Passing(body) => body.take().map(Outgoing::Right),
-        }
+    *response.version_mut() = Version::HTTP_11;
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    if status == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(upgrade) = outbound.upgrade
+    {
+        let upgraded = outbound.head.headers.get(http::header::UPGRADE);
+        tunnel::open(worker, upgrade, exchange, slot, trip);
+        tunnel::announce(response.headers_mut(), upgraded);
+        return response.map(|()| Either::Left(Full::default()));
     }
-}
-
-/// Whether the backend may be asked the same twice.
-fn is_repeatable(head: &request::Parts) -> bool {
-    let inference = |path: &str| path.strip_prefix("/v1/").is_some_and(is_inference);
-    head.method.is_safe() || (head.method == Method::POST && inference(head.uri.path()))
-}
-
-/// The request as this backend gets it.
-fn address(
-    head: &request::Parts,
-    body: Outgoing,
-    backend: &Backend,
-) -> Result<Request<Outgoing>, http::Error> {
-    let path = head.uri.path_and_query().cloned();
-    let mut request = Request::new(body);
-    *request.method_mut() = head.method.clone();
-    *request.uri_mut() = backend.uri(&path.unwrap_or(PathAndQuery::from_static("/")))?;
-    *request.headers_mut() = head.headers.clone();
-    if let Some(authorization) = &backend.authorization {
-        request
-            .headers_mut()
-            .insert(header::AUTHORIZATION, authorization.clone());
-    }
-    Ok(request)
-}
-
-/// Whether it was the client's body, on its way through, that broke off.
-fn is_the_clients(error: &LegacyError) -> bool {
-    of_http(error).is_some_and(hyper::Error::is_user)
-}
-
-/// Whether the connection ended before the backend had said anything.
-fn is_before_any_answer(error: &LegacyError) -> bool {
-    let closed = of_http(error).is_some_and(|inner| {
-        inner.is_incomplete_message() || inner.is_canceled() || inner.is_closed()
-    });
-    let reset = io_error(error).is_some_and(|inner| {
-        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
-        matches!(
-            inner.kind(),
-            BrokenPipe | ConnectionAborted | ConnectionReset
-        )
-    });
-    closed || reset
-}
-
-/// Whether it is this machine that cannot open another connection.
-pub(crate) fn is_shortage(error: &LegacyError) -> bool {
-    io_error(error).is_some_and(sys::limits::is_shortage)
-}
-
-fn of_http(error: &LegacyError) -> Option<&hyper::Error> {
-    error.source()?.downcast_ref()
-}
-
-fn io_error(error: &LegacyError) -> Option<&io::Error> {
-    innermost(error).downcast_ref()
-}
-
-fn innermost<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
-    let mut reason = error;
-    while let Some(source) = reason.source() {
-        reason = source;
-    }
-    reason
-}
-
-/// The innermost reason: what the outer ones say is known from where they come.
-pub(crate) fn in_words(error: &(dyn Error + 'static)) -> String {
-    let reason = innermost(error);
-    // Every system has words of its own for these.
-    match reason.downcast_ref().map(io::Error::kind) {
-        Some(io::ErrorKind::ConnectionRefused) => "connection refused".to_owned(),
-        Some(io::ErrorKind::ConnectionReset) => "connection reset".to_owned(),
-        Some(io::ErrorKind::TimedOut) => "timed out".to_owned(),
-        _ => {
-            let text = reason.to_string();
-            let words = text
-                .split_once(" (os error")
-                .map_or(&*text, |(words, _)| words);
-            words.to_lowercase()
-        }
-    }
+    let issued = status
+        .is_success()
+        .then(|| issued::Watch::of(outbound.path))
+        .flatten();
+    let relay = Relay::new(exchange, Arc::clone(worker), backend, slot, issued, trip);
+    response.map(|()| Either::Right(relay))
 }

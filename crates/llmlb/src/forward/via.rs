@@ -24,8 +24,8 @@ impl Via {
             .any(|entry| entry.trim_ascii() == own)
     }
 
-    pub(super) fn add_to(&self, headers: &mut HeaderMap) {
-        headers.append(header::VIA, self.0.clone());
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
     }
 }
 
@@ -38,9 +38,9 @@ mod tests {
         let (own, other) = (Via::new(8000, 7), Via::new(8000, 77));
         let mut headers = HeaderMap::new();
         headers.insert(header::VIA, HeaderValue::from_static("1.1 proxy,1.0 llmlb"));
-        other.add_to(&mut headers);
+        headers.append(header::VIA, other.0.clone());
         assert!(!own.is_in(&headers));
-        own.add_to(&mut headers);
+        headers.append(header::VIA, own.0.clone());
         assert!(own.is_in(&headers) && other.is_in(&headers));
         let joined = "1.1 a , 1.1 llmlb-8000-7, 1.1 b";
         headers.insert(header::VIA, HeaderValue::from_static(joined));

@@ -1,14 +1,15 @@
 //! Finding LLM servers on this machine by their usual ports.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header;
 use serde_json::Value;
 
 use super::probe::{self, Answer};
 use crate::balance::{Backend, Pool, State};
-use crate::config;
-use crate::forward::Client;
+use crate::config::{self, Kind};
+use crate::upstream::Connector;
 
 /// Where LLM servers listen unless told otherwise.
 pub(crate) const USUAL: [(u16, &str); 4] = [
@@ -21,54 +22,56 @@ pub(crate) const USUAL: [(u16, &str); 4] = [
 /// Looks at one of the usual ports. Adds the server that is there, if it was not known yet, and
 /// returns it.
 pub(super) async fn look(
-    (port, usual): (u16, &str),
+    (port, usual): (u16, &'static str),
     pool: &Pool,
-    client: &Client,
+    connector: &Connector,
+    answer_within: Duration,
 ) -> Option<Arc<Backend>> {
     let url = config::BackendUrl::parse(&format!("http://127.0.0.1:{port}")).ok()?;
     if pool.knows(&url) {
         return None;
     }
-    let mut candidate = config::Backend {
-        name: usual.to_owned(),
-        url,
-        models: None,
-        api_key: None,
-    };
-    let answer = probe::ask(&Backend::new(candidate.clone()), client)
+    let mut candidate = config::Backend::at(usual.to_owned(), url);
+    let answer = probe::ask(&Backend::new(candidate.clone()), connector, answer_within)
         .await
         .ok()?;
-    let kind = kind(&answer, usual)?;
+    // One of us would send requests in circles.
+    if is_ourselves(&answer) {
+        return None;
+    }
+    let kind = kind(&answer).map_or(usual, Kind::name);
+    candidate.kind = Kind::named(kind);
     candidate.name = free_name(kind, port, &pool.table().backends);
     let backend = pool.add(Backend::new(candidate))?;
     pool.note(&backend, State::Up(Arc::new(answer.models)));
     Some(backend)
 }
 
-/// What kind of server this is; `None` if it is one of us, which would send requests in circles.
-fn kind<'a>(answer: &Answer, usual: &'a str) -> Option<&'a str> {
+fn is_ourselves(answer: &Answer) -> bool {
+    server(answer).starts_with("llmlb")
+}
+
+fn server(answer: &Answer) -> &str {
     let server = answer.headers.get(header::SERVER);
-    let server = server.and_then(|value| value.to_str().ok()).unwrap_or("");
-    if server.starts_with("llmlb") {
-        return None;
+    server.and_then(|value| value.to_str().ok()).unwrap_or("")
+}
+
+/// What kind of server this is, if what it says tells.
+pub(super) fn kind(answer: &Answer) -> Option<Kind> {
+    if server(answer).starts_with("llama.cpp") {
+        return Some(Kind::LlamaCpp);
     }
-    if server.starts_with("llama.cpp") {
-        return Some("llama.cpp");
-    }
-    let owners = answer
+    let mut owners = answer
         .models
         .iter()
         .filter_map(|model| model["owned_by"].as_str());
-    for owner in owners {
-        match owner {
-            "vllm" => return Some("vllm"),
-            "llamacpp" => return Some("llama.cpp"),
-            "library" => return Some("ollama"),
-            "organization_owner" => return Some("lm-studio"),
-            _ => {}
-        }
-    }
-    Some(usual)
+    owners.find_map(|owner| match owner {
+        "vllm" => Some(Kind::Vllm),
+        "llamacpp" => Some(Kind::LlamaCpp),
+        "library" => Some(Kind::Ollama),
+        "organization_owner" => Some(Kind::LmStudio),
+        _ => None,
+    })
 }
 
 fn free_name(kind: &str, port: u16, taken: &[Arc<Backend>]) -> String {
@@ -108,16 +111,17 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_known_by_what_it_says_and_else_by_its_port() {
-        assert_eq!(kind(&answer("uvicorn", "vllm"), "llama.cpp"), Some("vllm"));
-        assert_eq!(kind(&answer("llama.cpp", "x"), "vllm"), Some("llama.cpp"));
-        assert_eq!(kind(&answer("", "library"), "vllm"), Some("ollama"));
-        assert_eq!(kind(&answer("", "me"), "lm-studio"), Some("lm-studio"));
+    fn a_server_is_known_by_what_it_says() {
+        assert_eq!(kind(&answer("uvicorn", "vllm")), Some(Kind::Vllm));
+        assert_eq!(kind(&answer("llama.cpp", "x")), Some(Kind::LlamaCpp));
+        assert_eq!(kind(&answer("", "library")), Some(Kind::Ollama));
+        assert_eq!(kind(&answer("", "me")), None);
     }
 
     #[test]
-    fn another_llmlb_is_never_found() {
-        assert_eq!(kind(&answer("llmlb/0.1.0", "vllm"), "vllm"), None);
+    fn another_llmlb_is_known() {
+        assert!(is_ourselves(&answer("llmlb/0.1.0", "vllm")));
+        assert!(!is_ourselves(&answer("uvicorn", "vllm")));
     }
 
     #[test]

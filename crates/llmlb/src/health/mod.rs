@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::balance::{Backend, Pool, State};
-use crate::forward::Client;
+use crate::upstream::Connector;
 use probe::Silence;
 
 /// How soon a backend that is down is asked again: it gets requests soon after it is back.
@@ -29,8 +29,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct Watcher {
     pub(crate) pool: Arc<Pool>,
-    pub(crate) client: Client,
+    pub(crate) connector: Connector,
     pub(crate) interval: Duration,
+    pub(crate) answer_within: Duration,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
@@ -85,8 +86,10 @@ impl Watcher {
         });
     }
 
-    async fn look(&self, usual: (u16, &str)) {
-        let Some(backend) = discover::look(usual, &self.pool, &self.client).await else {
+    async fn look(&self, usual: (u16, &'static str)) {
+        let Some(backend) =
+            discover::look(usual, &self.pool, &self.connector, self.answer_within).await
+        else {
             return;
         };
         if let State::Up(models) = backend.state() {
@@ -119,20 +122,26 @@ impl Watcher {
 
     /// Asks one backend and takes note of the answer.
     async fn ask(&self, backend: &Backend, bad_answers: &mut u32) {
-        match probe::ask(backend, &self.client).await {
+        match probe::ask(backend, &self.connector, self.answer_within).await {
             Ok(answer) => {
                 *bad_answers = 0;
+                backend.set_hung(false);
+                if let Some(kind) = discover::kind(&answer) {
+                    backend.note_kind(kind);
+                }
                 self.note_up(backend, &Arc::new(answer.models));
             }
             Err(Silence::Ours(why)) => tracing::debug!("backend {}: {why}", backend.name),
             Err(silence) => {
                 *bad_answers += 1;
-                let reachable = matches!(silence, Silence::Wrong(_));
+                let reachable = !matches!(silence, Silence::Unreachable(_));
                 if backend.is_up() && reachable && *bad_answers < BAD_ANSWERS {
                     tracing::debug!(backend = backend.name, "bad answer: {}", silence.why());
                     return;
                 }
                 self.pool.note_down(backend, silence.why());
+                // Requests that wait for it wait in vain; elsewhere they may be answered.
+                backend.set_hung(matches!(silence, Silence::Hung(_)));
             }
         }
     }

@@ -2,18 +2,13 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::uri::PathAndQuery;
-use http::{HeaderMap, Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::balance::{self, Backend};
-use crate::forward::{Client, Outgoing, in_words, is_shortage};
+use crate::upstream::{self, Broken, Connector};
 
-/// How long a backend may take to say what it serves. Busy ones answer late.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The longest list of models that is read.
 const MOST_BYTES: usize = 8 << 20;
 
@@ -30,6 +25,8 @@ pub(super) struct Answer {
 pub(super) enum Silence {
     /// It is not there.
     Unreachable(String),
+    /// It takes connections, and says nothing.
+    Hung(String),
     /// Something is there that does not answer as it should.
     Wrong(String),
     /// It could not be asked, for what this machine lacks.
@@ -39,59 +36,39 @@ pub(super) enum Silence {
 impl Silence {
     pub(super) fn why(&self) -> &str {
         match self {
-            Self::Unreachable(why) | Self::Wrong(why) | Self::Ours(why) => why,
+            Self::Unreachable(why) | Self::Hung(why) | Self::Wrong(why) | Self::Ours(why) => why,
         }
     }
 }
 
-/// Asks for `/v1/models`.
-pub(super) async fn ask(backend: &Backend, client: &Client) -> Result<Answer, Silence> {
-    timeout(ANSWER_WITHIN, ask_patiently(backend, client))
-        .await
-        .unwrap_or_else(|_| {
-            let seconds = ANSWER_WITHIN.as_secs();
-            Err(Silence::Wrong(format!("no answer within {seconds} s")))
-        })
-}
-
-async fn ask_patiently(backend: &Backend, client: &Client) -> Result<Answer, Silence> {
-    let uri = backend
-        .uri(&PathAndQuery::from_static("/v1/models"))
-        .map_err(|error| Silence::Wrong(error.to_string()))?;
-    let mut request = Request::new(Outgoing::Left(Full::new(Bytes::new())));
-    *request.uri_mut() = uri;
-    if let Some(authorization) = &backend.authorization {
-        request
-            .headers_mut()
-            .insert(header::AUTHORIZATION, authorization.clone());
-    }
-    let response = client.request(request).await.map_err(|error| {
-        let why = in_words(&error);
-        if is_shortage(&error) {
-            Silence::Ours(why)
-        } else if error.is_connect() {
-            Silence::Unreachable(why)
-        } else {
-            Silence::Wrong(why)
+/// Asks for `/v1/models`. Busy backends answer late.
+pub(super) async fn ask(
+    backend: &Backend,
+    connector: &Connector,
+    within: Duration,
+) -> Result<Answer, Silence> {
+    let asked = upstream::get(connector, backend, "/v1/models", MOST_BYTES);
+    let got = match timeout(within, asked).await {
+        Ok(Ok(got)) => got,
+        Ok(Err(Broken::Shortage(why))) => return Err(Silence::Ours(why)),
+        Ok(Err(Broken::Unreachable(why))) => return Err(Silence::Unreachable(why)),
+        Ok(Err(broken)) => return Err(Silence::Wrong(broken.to_string())),
+        Err(_) => {
+            let seconds = within.as_secs_f32();
+            return Err(Silence::Hung(format!("no answer within {seconds} s")));
         }
-    })?;
-    let (head, body) = response.into_parts();
-    let body = Limited::new(body, MOST_BYTES)
-        .collect()
-        .await
-        .map_err(|error| Silence::Wrong(in_words(error.as_ref())))?
-        .to_bytes();
+    };
     let models = match &backend.fixed_models {
         // That it answers is enough: it may know nothing of such a list.
-        Some(fixed) if !head.status.is_server_error() => fixed
+        Some(fixed) if !got.status.is_server_error() => fixed
             .iter()
             .map(|id| balance::describe(id, &backend.name))
             .collect(),
-        _ => models(head.status, &body).map_err(Silence::Wrong)?,
+        _ => models(got.status, &got.body).map_err(Silence::Wrong)?,
     };
     Ok(Answer {
-        models,
-        headers: head.headers,
+        models: backend.offered(models),
+        headers: got.headers,
     })
 }
 

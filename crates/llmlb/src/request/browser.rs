@@ -6,12 +6,13 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, StatusCode, header, request};
 
-use super::{Caller, Refusal};
+use super::Refusal;
+use crate::app::Shared;
 
 /// Lets a request pass unless a foreign page sent it. A server that is public anyway, or that says
 /// so (`server.allow_public`), may be called by any name.
-pub(super) fn admit(caller: &Caller, head: &request::Parts) -> Result<(), Refusal> {
-    if !caller.shared.is_private {
+pub(super) fn admit(shared: &Shared, head: &request::Parts) -> Result<(), Refusal> {
+    if !shared.is_private {
         return Ok(());
     }
     let host = head

@@ -46,20 +46,24 @@ impl Refusal {
         self
     }
 
-    pub(crate) fn into_response(self) -> Response<Full<Bytes>> {
-        let kind = if self.status.is_server_error() {
-            "server_error"
+    /// `path` decides whose clients must understand it.
+    pub(super) fn into_response(self, path: &str, id: &HeaderValue) -> Response<Full<Bytes>> {
+        let body = if path.starts_with("/v1/messages") {
+            json!({
+                "type": "error",
+                "error": { "type": self.for_anthropic(), "message": self.message },
+                "request_id": id.to_str().ok(),
+            })
         } else {
-            "invalid_request_error"
+            json!({
+                "error": {
+                    "message": self.message,
+                    "type": self.for_openai(),
+                    "param": self.param,
+                    "code": self.code,
+                }
+            })
         };
-        let body = json!({
-            "error": {
-                "message": self.message,
-                "type": kind,
-                "param": self.param,
-                "code": self.code,
-            }
-        });
         let mut response = json_response(self.status, body.to_string());
         let headers = response.headers_mut();
         if let Some(value) = self.retry_after {
@@ -69,6 +73,27 @@ impl Refusal {
             headers.insert(header::ALLOW, HeaderValue::from_static(value));
         }
         response
+    }
+
+    fn for_openai(&self) -> &'static str {
+        match self.status {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    fn for_anthropic(&self) -> &'static str {
+        match self.status {
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            StatusCode::GATEWAY_TIMEOUT => "timeout_error",
+            status if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        }
     }
 }
 

@@ -1,10 +1,19 @@
-//! The path of a request: where it goes, and what comes back.
+//! The path of a request, in reading order: who may ask, what is asked, who may serve it, and what
+//! comes back.
 
+mod asked;
 mod body;
 mod browser;
 mod error;
+mod failed;
+mod form;
+mod id;
 mod in_flight;
+mod journal;
+mod kind;
 mod models;
+mod prefix;
+pub(crate) mod scan;
 mod trip;
 
 use std::convert::Infallible;
@@ -12,18 +21,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header, request};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 
 use crate::admin;
-use crate::app::Shared;
-use crate::balance::Candidates;
-use crate::forward::{self, Client, Failed, Relay};
+use crate::balance::{Absent, Wish};
+use crate::forward::{self, Outbound, REQUEST_ID, Relay};
+use crate::worker::Worker;
 
+pub(crate) use asked::{Asked, Payload};
 pub(crate) use error::{Refusal, json_response};
+pub(crate) use id::Ids;
 pub(crate) use in_flight::{Counter, InFlight};
-pub(crate) use trip::Trip;
+pub(crate) use journal::{Journal, Lines};
+pub(crate) use kind::is_inference;
+pub(crate) use trip::{End, Trip};
 
 /// What goes back to the client: an answer of our own, or a backend's.
 pub(crate) type Answer = Response<Either<Full<Bytes>, Relay>>;
@@ -31,9 +45,7 @@ pub(crate) type Answer = Response<Either<Full<Bytes>, Relay>>;
 /// A client's connection: everything that its requests have in common.
 #[derive(Debug)]
 pub(crate) struct Caller {
-    pub(crate) shared: Arc<Shared>,
-    /// The worker's own connections to backends.
-    pub(crate) client: Client,
+    pub(crate) worker: Arc<Worker>,
     /// The two ends of the connection.
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
@@ -44,52 +56,103 @@ pub(crate) struct Caller {
 /// Serves one request.
 pub(crate) async fn serve(
     caller: Arc<Caller>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Answer, Infallible> {
+    let upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
     let (head, body) = request.into_parts();
-    let path = head.uri.path().to_owned();
-    let mut trip = Trip::start(&head);
-    let answered = match browser::admit(&caller, &head) {
-        Err(refusal) => Err(refusal),
-        Ok(()) => match path.strip_prefix("/v1/") {
-            Some(rest) => v1(&caller, head, body, rest, &mut trip).await,
-            None => admin::answer(&caller, &head).map(own),
-        },
-    };
-    let (mut answer, outcome) = match answered {
-        Ok(answer) => (answer, "answered".to_owned()),
-        Err(refusal) => {
-            let outcome = format!("refused ({}): {}", refusal.code, refusal.message);
-            (own(refusal.into_response()), outcome)
+    let trip = Box::new(Trip::start(&caller, &head));
+    let id = trip.id.clone();
+    let mut answer = match stages(&caller, &head, body, upgrade, trip).await {
+        Ok(answer) => answer,
+        Err((refusal, mut trip)) => {
+            trip.refused(&refusal);
+            own(refusal.into_response(head.uri.path(), &id))
         }
     };
-    if let Some(mut trip) = trip {
-        trip.status = answer.status().as_u16();
-        match answer.body_mut() {
-            // It is told when it is over.
-            Either::Right(relay) => relay.log(trip),
-            Either::Left(_) => trip.tell(&outcome),
-        }
-    }
-    if caller.shared.is_draining() {
+    let headers = answer.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    if caller.worker.shared.is_draining() && head.version < Version::HTTP_2 {
         // The client's next request is for somebody else.
-        let close = HeaderValue::from_static("close");
-        answer.headers_mut().insert(header::CONNECTION, close);
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(answer)
 }
 
-async fn v1(
+/// A request's way through the server. A refusal brings the trip back, to be told.
+async fn stages(
     caller: &Caller,
-    head: request::Parts,
+    head: &request::Parts,
     body: Incoming,
-    rest: &str,
-    trip: &mut Option<Box<Trip>>,
-) -> Result<Answer, Refusal> {
-    let shared = &*caller.shared;
-    let in_flight = InFlight::new(&shared.requests, &caller.requests);
-    let pool = &shared.pool;
-    if has_dot_segments(rest) {
+    upgrade: Option<OnUpgrade>,
+    mut trip: Box<Trip>,
+) -> Result<Answer, (Refusal, Box<Trip>)> {
+    let worker = &caller.worker;
+    let path = match door(caller, head) {
+        Ok(Door::Own(response)) => {
+            trip.answered_here(response.status());
+            return Ok(own(response));
+        }
+        Ok(Door::Forward(path)) => path,
+        Err(refusal) => return Err((refusal, trip)),
+    };
+    trip.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
+    let mut asked = match asked::read(head, path, body, worker.shared.max_body).await {
+        Ok(asked) => asked,
+        Err(refusal) => return Err((refusal, trip)),
+    };
+    let model = asked.model.take();
+    trip.model.clone_from(&model);
+    let pool = &worker.shared.pool;
+    let route = match pool.route(model.as_deref()) {
+        Ok(route) => route,
+        Err(absent) => {
+            let name = model.unwrap_or_default();
+            let refusal = match absent {
+                Absent::Unknown => models::unknown(&name, &pool.table()),
+                Absent::NotYet => models::not_yet(&name, &pool.table()),
+            };
+            return Err((refusal, trip));
+        }
+    };
+    let blocks = std::mem::take(&mut asked.blocks);
+    let wish = Wish {
+        model: model.as_deref(),
+        blocks: &blocks,
+        issued: asked
+            .issued
+            .or_else(|| forward::in_path(path).map(|id| forward::hash(id.as_bytes()))),
+        client: id::client(caller.peer, &head.headers),
+    };
+    // What passes through can be sent once.
+    let is_kept = matches!(asked.payload, Payload::Read(_)) && upgrade.is_none();
+    let outbound = Outbound {
+        head,
+        path,
+        asked: &mut asked,
+        wish: &wish,
+        repeatable: is_kept && kind::is_repeatable(&head.method, path),
+        upgrade,
+    };
+    forward::forward(worker, &route, outbound, trip)
+        .await
+        .map_err(|(failed, trip)| (failed::refusal(failed, model.as_deref()), trip))
+}
+
+/// Where a request goes.
+enum Door<'a> {
+    /// It is answered here.
+    Own(Response<Full<Bytes>>),
+    /// To a backend; this is what follows `/v1/`.
+    Forward(&'a str),
+}
+
+fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refusal> {
+    let shared = &caller.worker.shared;
+    browser::admit(shared, head)?;
+    let Some(path) = head.uri.path().strip_prefix("/v1/") else {
+        return admin::answer(caller, head).map(Door::Own);
+    };
+    if kind::has_dot_segments(path) {
         return Err(Refusal::new(
             StatusCode::BAD_REQUEST,
             "bad_path",
@@ -97,11 +160,11 @@ async fn v1(
         ));
     }
     if head.method == Method::GET || head.method == Method::HEAD {
-        if rest == "models" || rest == "models/" {
-            return Ok(own(models::list(&pool.table())));
+        if path == "models" || path == "models/" {
+            return Ok(Door::Own(models::list(&shared.pool.table())));
         }
-        if let Some(name) = rest.strip_prefix("models/") {
-            return models::one(&pool.table(), name).map(own);
+        if let Some(name) = path.strip_prefix("models/") {
+            return models::one(&shared.pool.table(), name).map(Door::Own);
         }
     }
     if shared.via.is_in(&head.headers) {
@@ -112,115 +175,23 @@ async fn v1(
              address among the backends.",
         ));
     }
-    let asked = body::read(&head, rest, body, shared.max_body).await?;
-    if let Some(trip) = trip {
-        trip.model.clone_from(&asked.model);
-    }
-    let candidates = match pool.candidates(asked.model.as_deref()) {
-        Candidates::Up(backends) => backends,
-        Candidates::AllDown => {
-            return Err(unavailable(match &asked.model {
-                Some(model) => format!("Every backend that serves `{model}` is down."),
-                None => "No backend is up.".to_owned(),
-            }));
-        }
-        Candidates::NotYet => {
-            let model = asked.model.unwrap_or_default();
-            return Err(models::not_yet(&model, &pool.table()));
-        }
-        Candidates::Unknown => {
-            let model = asked.model.unwrap_or_default();
-            return Err(models::unknown(&model, &pool.table()));
-        }
-    };
-    forward::forward(
-        shared,
-        &caller.client,
-        candidates,
-        head,
-        asked.payload,
-        in_flight,
-    )
-    .await
-    .map(|response| response.map(Either::Right))
-    .map_err(|failed| match failed {
-        Failed::Unreachable(why) => unavailable(format!("No backend could be reached ({why}).")),
-        Failed::NoAnswer(why) => Refusal::new(
-            StatusCode::BAD_GATEWAY,
-            "upstream_error",
-            format!("The backend gave no answer ({why})."),
-        ),
-        Failed::BadUpload(why) => body::incomplete(&why),
-        Failed::Shortage(why) => Refusal::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "overloaded",
-            format!("This server cannot open another connection ({why})."),
-        )
-        .retry_after(1),
-    })
-}
-
-fn unavailable(message: String) -> Refusal {
-    Refusal::new(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "all_backends_down",
-        message,
-    )
-    .retry_after(1)
+    Ok(Door::Forward(path))
 }
 
 fn own(response: Response<Full<Bytes>>) -> Answer {
     response.map(Either::Left)
 }
 
-/// Whether a path could mean another one to a backend that resolves it.
-fn has_dot_segments(path: &str) -> bool {
-    path.split(['/', '\\']).any(|segment| {
-        let plain = segment.to_ascii_lowercase().replace("%2e", ".");
-        plain == "." || plain == ".."
-    })
-}
-
-/// Whether a request asks a model for something. Asking twice does no harm.
-pub(crate) fn is_inference(path: &str) -> bool {
-    matches!(
-        path,
-        "chat/completions"
-            | "completions"
-            | "embeddings"
-            | "messages"
-            | "moderations"
-            | "rerank"
-            | "responses"
-            | "score"
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_that_leads_elsewhere_is_known_in_every_spelling() {
-        for path in [
-            "..",
-            "../api/tags",
-            "a/../b",
-            "%2e%2E/x",
-            "a/.%2e/b",
-            "./x",
-            "a\\..\\b",
-        ] {
-            assert!(has_dot_segments(path), "{path}");
-        }
-        for path in [
-            "chat/completions",
-            "files/a..b",
-            "models/.hidden",
-            "x/...",
-            "a%2eb",
-        ] {
-            assert!(!has_dot_segments(path), "{path}");
-        }
-    }
+/// Whether a client wants to go on in another protocol (WebSocket).
+fn wants_upgrade(request: &Request<Incoming>) -> bool {
+    request.version() == Version::HTTP_11
+        && request.method() == Method::GET
+        && request.headers().contains_key(header::UPGRADE)
+        && request
+            .headers()
+            .get_all(header::CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
 }

@@ -5,8 +5,9 @@ use toml::de::DeValue;
 use super::super::env::Environment;
 use super::super::problems::quoted;
 use super::super::settings::{self, Setting};
+use super::super::suggest::did_you_mean;
 use super::super::values::{self, Raw};
-use super::super::{BackendUrl, Secret};
+use super::super::{BackendUrl, Kind, Secret};
 use super::LONGEST_NAME;
 
 pub(super) fn url(value: &DeValue<'_>) -> Result<BackendUrl, String> {
@@ -32,25 +33,68 @@ pub(super) fn name(value: &DeValue<'_>) -> Result<String, String> {
 }
 
 pub(super) fn models(value: &DeValue<'_>) -> Result<Vec<String>, String> {
-    let refused = |why: &str| format!("{why}; allowed: {}", settings::BACKEND_MODELS.allowed);
+    names(value, &settings::BACKEND_MODELS)
+}
+
+pub(super) fn only_models(value: &DeValue<'_>) -> Result<Vec<String>, String> {
+    let allowed = settings::BACKEND_ONLY.allowed;
+    let names = names(value, &settings::BACKEND_ONLY)?;
+    let astray = |name: &&String| name.trim_end_matches('*').contains('*') || name.ends_with("**");
+    match names.iter().find(astray) {
+        Some(name) => Err(format!(
+            "{} has a * that is not at its end; allowed: {allowed}",
+            quoted(name)
+        )),
+        None => Ok(names),
+    }
+}
+
+/// A list of names, none of them twice.
+pub(in super::super) fn names(
+    value: &DeValue<'_>,
+    setting: &Setting,
+) -> Result<Vec<String>, String> {
+    let refused = |why: &str| format!("{why}; allowed: {}", setting.allowed);
     let Some(items) = value.as_array() else {
-        return Err(wrong_type(value, "a list", &settings::BACKEND_MODELS));
+        return Err(wrong_type(value, "a list", setting));
     };
-    let mut models: Vec<String> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
     for item in items {
         match item.get_ref().as_str() {
-            Some(model) if model.trim().is_empty() => return Err(refused("a name is empty")),
-            Some(model) if models.iter().any(|known| known == model) => {
-                return Err(refused(&format!("{} is there twice", quoted(model))));
+            Some(name) if name.trim().is_empty() => return Err(refused("a name is empty")),
+            Some(name) if names.iter().any(|known| known == name) => {
+                return Err(refused(&format!("{} is there twice", quoted(name))));
             }
-            Some(model) => models.push(model.to_owned()),
+            Some(name) => names.push(name.to_owned()),
             None => return Err(refused(&values::not(Raw::Toml(item.get_ref()), "a name"))),
         }
     }
-    if models.is_empty() {
+    if names.is_empty() {
         return Err(refused("the list is empty"));
     }
-    Ok(models)
+    Ok(names)
+}
+
+pub(super) fn kind(value: &DeValue<'_>) -> Result<Kind, String> {
+    let setting = &settings::BACKEND_KIND;
+    let Some(text) = value.as_str() else {
+        return Err(wrong_type(value, "a name", setting));
+    };
+    Kind::named(text).ok_or_else(|| {
+        let near = did_you_mean(text, Kind::ALL.iter().map(|kind| kind.name()));
+        let shown = quoted(text);
+        format!("{shown} is not known{near}; allowed: {}", setting.allowed)
+    })
+}
+
+pub(super) fn weight(value: &DeValue<'_>) -> Result<u32, String> {
+    values::number(Raw::Toml(value), &(1..=settings::MOST_WEIGHT))
+        .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_WEIGHT.allowed))
+}
+
+pub(super) fn limit(value: &DeValue<'_>) -> Result<u32, String> {
+    values::number(Raw::Toml(value), &(1..=settings::MOST_CONCURRENT))
+        .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_LIMIT.allowed))
 }
 
 /// What cannot be a variable's name is likely to be the key itself: it is not repeated.
@@ -72,7 +116,7 @@ pub(super) fn key_variable(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-fn wrong_type(value: &DeValue<'_>, wanted: &str, setting: &Setting) -> String {
+pub(in super::super) fn wrong_type(value: &DeValue<'_>, wanted: &str, setting: &Setting) -> String {
     let why = values::not(Raw::Toml(value), wanted);
     format!("{why}; allowed: {}", setting.allowed)
 }

@@ -1,7 +1,7 @@
 //! The backends: those of the flags, else of the environment, else of the file. All three are
 //! checked; one list replaces another as a whole.
 
-mod fields;
+pub(super) mod fields;
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use super::env::Environment;
 use super::origin::Origin;
 use super::problems::Gathered;
 use super::settings::{self, Setting};
-use super::{Backend, BackendUrl, Flags};
+use super::{Backend, BackendUrl, Flags, Kind};
 
 const LONGEST_NAME: usize = 64;
 
@@ -32,7 +32,27 @@ struct Draft {
     name: Option<(String, Origin)>,
     models: Option<Vec<String>>,
     key_variable: Option<(String, Origin)>,
+    kind: Option<Kind>,
+    weight: Option<u32>,
+    limit: Option<u32>,
+    only_models: Option<Vec<String>>,
     origin: Origin,
+}
+
+impl Draft {
+    fn at(origin: Origin) -> Self {
+        Self {
+            url: None,
+            name: None,
+            models: None,
+            key_variable: None,
+            kind: None,
+            weight: None,
+            limit: None,
+            only_models: None,
+            origin,
+        }
+    }
 }
 
 pub(super) fn read(
@@ -100,10 +120,7 @@ fn in_text(urls: Vec<&str>, origin: &Origin, problems: &mut Gathered) -> Vec<Dra
         match BackendUrl::parse(text) {
             Ok(url) => drafts.push(Draft {
                 url: Some((url, origin.clone())),
-                name: None,
-                models: None,
-                key_variable: None,
-                origin: origin.clone(),
+                ..Draft::at(origin.clone())
             }),
             Err(why) if many => problems.add(origin, "", &format!("URL {}: {why}", index + 1)),
             Err(why) => problems.add(origin, "", &why),
@@ -148,37 +165,55 @@ fn one_in_file(
         let what = format!("missing; allowed: {}", settings::BACKEND_URL.allowed);
         problems.add(&origin, settings::BACKEND_URL.name, &what);
     }
-    let field = |setting: &Setting| {
-        let value = table.get(setting.key())?;
-        Some((value.get_ref(), document.origin(value.span().start)))
+    let mut fields = Fields {
+        document,
+        table,
+        problems,
     };
-    let url = field(&settings::BACKEND_URL);
-    let name = field(&settings::BACKEND_NAME);
-    let models = field(&settings::BACKEND_MODELS);
-    let key = field(&settings::BACKEND_KEY);
     Draft {
-        url: read_field(&settings::BACKEND_URL, url, fields::url, problems),
-        name: read_field(&settings::BACKEND_NAME, name, fields::name, problems),
-        models: read_field(&settings::BACKEND_MODELS, models, fields::models, problems)
-            .map(|(models, _)| models),
-        key_variable: read_field(&settings::BACKEND_KEY, key, fields::key_variable, problems),
+        url: fields.get(&settings::BACKEND_URL, fields::url),
+        name: fields.get(&settings::BACKEND_NAME, fields::name),
+        models: fields.value(&settings::BACKEND_MODELS, fields::models),
+        key_variable: fields.get(&settings::BACKEND_KEY, fields::key_variable),
+        kind: fields.value(&settings::BACKEND_KIND, fields::kind),
+        weight: fields.value(&settings::BACKEND_WEIGHT, fields::weight),
+        limit: fields.value(&settings::BACKEND_LIMIT, fields::limit),
+        only_models: fields.value(&settings::BACKEND_ONLY, fields::only_models),
         origin,
     }
 }
 
-fn read_field<T>(
-    setting: &Setting,
-    field: Option<(&DeValue<'_>, Origin)>,
-    parse: fn(&DeValue<'_>) -> Result<T, String>,
-    problems: &mut Gathered,
-) -> Option<(T, Origin)> {
-    let (value, origin) = field?;
-    match parse(value) {
-        Ok(value) => Some((value, origin)),
-        Err(why) => {
-            problems.add(&origin, setting.name, &why);
-            None
+/// The fields of one backend in the file.
+struct Fields<'a> {
+    document: &'a Document<'a>,
+    table: &'a DeTable<'a>,
+    problems: &'a mut Gathered,
+}
+
+impl Fields<'_> {
+    /// A field and its place, if it is there and right.
+    fn get<T>(
+        &mut self,
+        setting: &Setting,
+        parse: fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Option<(T, Origin)> {
+        let value = self.table.get(setting.key())?;
+        let origin = self.document.origin(value.span().start);
+        match parse(value.get_ref()) {
+            Ok(value) => Some((value, origin)),
+            Err(why) => {
+                self.problems.add(&origin, setting.name, &why);
+                None
+            }
         }
+    }
+
+    fn value<T>(
+        &mut self,
+        setting: &Setting,
+        parse: fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Option<T> {
+        self.get(setting, parse).map(|(value, _)| value)
     }
 }
 
@@ -235,6 +270,10 @@ fn finish(
             url,
             models: draft.models,
             api_key,
+            kind: draft.kind,
+            weight: draft.weight.unwrap_or(1),
+            max_concurrent: draft.limit,
+            only_models: draft.only_models,
         };
         finished.push((backend, draft.origin));
     }

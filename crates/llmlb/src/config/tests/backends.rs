@@ -1,6 +1,6 @@
 //! Which backends, and their URLs.
 
-use super::super::BackendUrl;
+use super::super::{Alias, BackendUrl, Kind, settings};
 use super::*;
 
 fn names(config: &Config) -> Vec<&str> {
@@ -38,6 +38,47 @@ fn a_backend_has_what_the_file_says() {
     assert_eq!(second.models, None);
     assert!(second.api_key.is_none());
     assert_eq!(config.origins.backends[1].to_string(), "llmlb.toml:6");
+}
+
+#[test]
+fn what_shares_the_work_out_is_what_the_file_says() {
+    let config = Run::with_file(
+        "[[backend]]\nurl = \"http://a\"\nkind = \"llama.cpp\"\nweight = 1000\n\
+         max_concurrent = 100000\nonly_models = [\"llama*\", \"*\"]\n\
+         [[backend]]\nurl = \"http://b\"\n\
+         [aliases]\n\"gpt-4\" = [\"gpt-4\", \"llama\"]\nfast = \"phi\"\n",
+    )
+    .good();
+    let [first, second] = config.backends.as_slice() else {
+        panic!("{config:?}")
+    };
+    assert_eq!(first.kind, Some(Kind::LlamaCpp));
+    assert_eq!((first.weight, first.max_concurrent), (1000, Some(100_000)));
+    let only = ["llama*".to_owned(), "*".to_owned()];
+    assert_eq!(first.only_models.as_deref(), Some(only.as_slice()));
+    assert_eq!((second.kind, &second.only_models), (None, &None));
+    assert_eq!((second.weight, second.max_concurrent), (1, None));
+
+    let alias = |name: &str, models: &[&str]| Alias {
+        name: name.to_owned(),
+        models: models.iter().map(ToString::to_string).collect(),
+    };
+    let aliases = [alias("fast", &["phi"]), alias("gpt-4", &["gpt-4", "llama"])];
+    assert_eq!(config.aliases, aliases);
+    let lines = config.origins.aliases.iter().map(ToString::to_string);
+    assert_eq!(
+        lines.collect::<Vec<_>>(),
+        ["llmlb.toml:11", "llmlb.toml:10"]
+    );
+}
+
+#[test]
+fn every_kind_has_a_name_that_is_listed() {
+    for kind in Kind::ALL {
+        assert_eq!(Kind::named(kind.name()), Some(kind));
+        assert!(settings::BACKEND_KIND.allowed.contains(kind.name()));
+    }
+    assert_eq!(Kind::named("Ollama"), None);
 }
 
 #[test]
@@ -81,8 +122,8 @@ fn a_bad_url_among_many_is_named_by_its_number() {
     let run = Run::new().env("LLMLB_BACKENDS", "http://a b http://a");
     assert_eq!(
         run.problems(),
-        "LLMLB_BACKENDS: URL 2: the URL does not start with http://; \
-         allowed: http://HOST[:PORT][/PREFIX]\n\
+        "LLMLB_BACKENDS: URL 2: the URL does not start with http:// or https://; \
+         allowed: http://HOST[:PORT][/PREFIX] or https://..\n\
          LLMLB_BACKENDS: http://a:80 is there twice; allowed: once"
     );
     let run = Run::new().env("LLMLB_BACKENDS", " , ");
@@ -123,8 +164,15 @@ fn urls_are_read_as_people_write_them() {
         ("http://[::1]:8000/v1", "http://[::1]:8000", ""),
         ("http://[2001:db8::1]", "http://[2001:db8::1]:80", ""),
         ("http://10.0.0.1:80", "http://10.0.0.1:80", ""),
+        ("https://h/v1", "https://h:443", ""),
+        (
+            "HTTPS://h:8443/openai/v1",
+            "https://h:8443/openai",
+            "/openai",
+        ),
     ] {
         let parsed = BackendUrl::parse(text).unwrap();
+        assert_eq!(parsed.is_https(), url.starts_with("https:"), "{text}");
         assert_eq!(parsed.to_string(), url, "{text}");
         assert_eq!(parsed.prefix(), prefix, "{text}");
         assert!(parsed.authority().port_u16().is_some(), "{text}");
@@ -137,10 +185,8 @@ fn urls_that_mean_nothing_are_refused() {
         ("", "does not start with http://"),
         ("localhost:80", "does not start with http://"),
         ("ftp://h", "does not start with http://"),
-        (
-            "HTTPS://h",
-            "TLS to backends is not supported yet; use http://",
-        ),
+        ("https://", "host is not valid"),
+        ("https://u:p@h", "user or password"),
         ("http://", "host is not valid"),
         ("http:///v1", "host is not valid"),
         ("http://:80", "host is not valid"),

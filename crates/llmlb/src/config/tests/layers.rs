@@ -19,7 +19,14 @@ fn without_anything_the_defaults_hold() {
     assert_eq!(config.server.max_body, 32 << 20);
     assert_eq!(config.upstream.connect_timeout, Duration::from_secs(5));
     assert_eq!(config.upstream.probe_interval, Duration::from_secs(5));
+    assert_eq!(config.server.queue, 1000);
+    assert_eq!(config.server.queue_timeout, Duration::from_secs(30));
+    assert_eq!(config.upstream.first_byte_timeout, Duration::from_secs(600));
+    assert_eq!(config.upstream.idle_timeout, Duration::from_secs(300));
+    assert_eq!(config.upstream.probe_timeout, Duration::from_secs(5));
+    assert!(config.log.requests);
     assert!(config.backends.is_empty());
+    assert!(config.aliases.is_empty());
     let effective = config.effective();
     assert!(effective.iter().all(|line| *line.origin == Origin::Default));
 }
@@ -81,18 +88,22 @@ fn every_variable_sets_its_setting() {
         .env("LLMLB_WORKERS", "1024")
         .env("LLMLB_DRAIN_TIMEOUT", "0s")
         .env("LLMLB_MAX_BODY", "1000")
+        .env("LLMLB_QUEUE", "0")
+        .env("LLMLB_QUEUE_TIMEOUT", "1m")
         .env("LLMLB_CONNECT_TIMEOUT", "250ms")
+        .env("LLMLB_FIRST_BYTE_TIMEOUT", "3m")
+        .env("LLMLB_IDLE_TIMEOUT", "4m")
         .env("LLMLB_PROBE_INTERVAL", "2m")
+        .env("LLMLB_PROBE_TIMEOUT", "1ms")
+        .env("LLMLB_LOG_REQUESTS", "false")
         .good();
     let shown: Vec<String> = config
         .effective()
         .into_iter()
         .map(|line| line.value)
         .collect();
-    assert_eq!(
-        shown,
-        ["0.0.0.0", "0", "true", "1024", "0s", "1000", "250ms", "2m"]
-    );
+    let expected = "0.0.0.0 0 true 1024 0s 1000 0 1m 250ms 3m 4m 2m 1ms false";
+    assert_eq!(shown.join(" "), expected);
 }
 
 #[test]

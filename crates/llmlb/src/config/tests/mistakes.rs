@@ -78,17 +78,17 @@ const MISTAKES: [(&str, &str); 35] = [
     (
         "[server]\nprot = 80\n",
         "llmlb.toml:2: server.prot: unknown key (did you mean port?); \
-         allowed: host, port, allow_public, workers, drain_timeout, max_body",
+         allowed: host, port, allow_public, workers, drain_timeout, max_body, queue, queue_timeout",
     ),
     (
         "[sever]\nport = 80\n",
         "llmlb.toml:1: sever: unknown section (did you mean server?); \
-         allowed: [server], [upstream], [[backend]]",
+         allowed: [server], [upstream], [log], [[backend]], [aliases]",
     ),
     (
         "port = 80\n",
         "llmlb.toml:1: port: unknown key (did you mean server.port?); \
-         allowed: [server], [upstream], [[backend]]",
+         allowed: [server], [upstream], [log], [[backend]], [aliases]",
     ),
     (
         "server = 80\n",
@@ -115,7 +115,8 @@ const MISTAKES: [(&str, &str); 35] = [
         "[server\nport = 1\n[upstream]\nconnect = 1\n",
         "llmlb.toml:1:8: unclosed table, expected `]`\n\
          llmlb.toml:4: upstream.connect: unknown key (did you mean connect_timeout?); \
-         allowed: connect_timeout, probe_interval",
+         allowed: connect_timeout, first_byte_timeout, idle_timeout, probe_interval, \
+         probe_timeout",
     ),
     (
         "[[backend]]\nurl = \"http://a\"\nmodels = [\"m\",\n\n[server]\nport = 70000\n",
@@ -125,21 +126,18 @@ const MISTAKES: [(&str, &str); 35] = [
         "[upstream]\n[server]\n[upstream]\nconnect = 1\n",
         "llmlb.toml:3:2: duplicate key\n\
          llmlb.toml:4: upstream.connect: unknown key (did you mean connect_timeout?); \
-         allowed: connect_timeout, probe_interval",
+         allowed: connect_timeout, first_byte_timeout, idle_timeout, probe_interval, \
+         probe_timeout",
     ),
     // Backends.
     (
         "[[backend]]\nname = \"a\"\n",
-        "llmlb.toml:1: backend.url: missing; allowed: http://HOST[:PORT][/PREFIX]",
-    ),
-    (
-        "[[backend]]\nurl = \"https://a\"\n",
-        "llmlb.toml:2: backend.url: TLS to backends is not supported yet; use http://",
+        "llmlb.toml:1: backend.url: missing; allowed: http://HOST[:PORT][/PREFIX] or https://..",
     ),
     (
         "[[backend]]\nurl = \"localhost:11434\"\n",
-        "llmlb.toml:2: backend.url: the URL does not start with http://; \
-         allowed: http://HOST[:PORT][/PREFIX]",
+        "llmlb.toml:2: backend.url: the URL does not start with http:// or https://; \
+         allowed: http://HOST[:PORT][/PREFIX] or https://..",
     ),
     (
         "[[backend]]\nurl = \"http://a\"\nname = \"gpu 1\"\n",
@@ -167,11 +165,106 @@ const MISTAKES: [(&str, &str); 35] = [
         "[[backend]]\nurl = \"http://a\"\napi_key_env = \"GPU_KEY\"\n",
         "llmlb.toml:3: backend.api_key_env: the variable GPU_KEY is not set, or empty",
     ),
+    (
+        "[[backend]]\nurl = \"https://a\"\n[[backend]]\nurl = \"https://a:443\"\n",
+        "llmlb.toml:4: backend.url: https://a:443 is there twice (first on line 2); allowed: once",
+    ),
+];
+
+/// The same, of what shares the work out.
+const OF_SHARING: [(&str, &str); 19] = [
+    (
+        "[server]\nqueue = 1000001\n",
+        "llmlb.toml:2: server.queue: 1000001 is out of range; allowed: 0 to 1000000",
+    ),
+    (
+        "[server]\nqueue = \"many\"\n",
+        "llmlb.toml:2: server.queue: \"many\" is text, not a whole number; allowed: 0 to 1000000",
+    ),
+    (
+        "[server]\nqueue_timeout = \"0s\"\n",
+        "llmlb.toml:2: server.queue_timeout: \"0s\" is out of range; \
+         allowed: text like \"500ms\", \"30s\", \"5m\" or \"1h\", from \"1ms\" to \"24h\"",
+    ),
+    (
+        "[upstream]\nidle_timeout = 300\n",
+        "llmlb.toml:2: upstream.idle_timeout: 300 has no unit; \
+         allowed: text like \"500ms\", \"30s\", \"5m\" or \"1h\", from \"1ms\" to \"24h\"",
+    ),
+    (
+        "[log]\nrequests = \"some\"\n",
+        "llmlb.toml:2: log.requests: \"some\" is text, not true or false; allowed: true or false",
+    ),
+    (
+        "[log]\nrequest = true\n",
+        "llmlb.toml:2: log.request: unknown key (did you mean requests?); allowed: requests",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nkind = \"olama\"\n",
+        "llmlb.toml:3: backend.kind: \"olama\" is not known (did you mean ollama?); \
+         allowed: ollama, vllm, llama.cpp, lm-studio, openai or anthropic",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nkind = 7\n",
+        "llmlb.toml:3: backend.kind: 7 is not a name; \
+         allowed: ollama, vllm, llama.cpp, lm-studio, openai or anthropic",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nweight = 0\n",
+        "llmlb.toml:3: backend.weight: 0 is out of range; allowed: 1 to 1000",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nweight = 0.5\n",
+        "llmlb.toml:3: backend.weight: 0.5 is not a whole number; allowed: 1 to 1000",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nmax_concurrent = 100001\n",
+        "llmlb.toml:3: backend.max_concurrent: 100001 is out of range; allowed: 1 to 100000",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nonly_models = [\"*-large\"]\n",
+        "llmlb.toml:3: backend.only_models: \"*-large\" has a * that is not at its end; allowed: \
+         a list of names, at least one; a * at the end of one stands for any rest",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nonly_models = []\n",
+        "llmlb.toml:3: backend.only_models: the list is empty; allowed: \
+         a list of names, at least one; a * at the end of one stands for any rest",
+    ),
+    (
+        "aliases = \"fast\"\n",
+        "llmlb.toml:1: aliases: \"fast\" is text, not a section; allowed: [aliases]",
+    ),
+    (
+        "[aliases]\nfast = 7\n",
+        "llmlb.toml:2: aliases.fast: 7 is not the name of a model; \
+         allowed: the name of a model, or a list of names",
+    ),
+    (
+        "[aliases]\nfast = [\"a\", \"a\"]\n",
+        "llmlb.toml:2: aliases.fast: \"a\" is there twice; \
+         allowed: the name of a model, or a list of names",
+    ),
+    (
+        "[aliases]\nfast = \" \"\n",
+        "llmlb.toml:2: aliases.fast: a name is empty; \
+         allowed: the name of a model, or a list of names",
+    ),
+    (
+        "[aliases]\nfast = \"smart\"\nsmart = \"llama\"\n",
+        "llmlb.toml:2: aliases.fast: \"smart\" is an alias itself; \
+         allowed: the name of a model, or a list of names",
+    ),
+    (
+        "[aliases]\nfast = \"fast\"\n",
+        "llmlb.toml:2: aliases.fast: it stands for itself; \
+         allowed: the name of a model, or a list of names",
+    ),
 ];
 
 #[test]
 fn each_mistake_is_told_with_its_line_what_is_wrong_and_what_is_allowed() {
-    for (text, told) in MISTAKES {
+    for (text, told) in MISTAKES.into_iter().chain(OF_SHARING) {
         assert_eq!(Run::with_file(text).problems(), told, "in:\n{text}");
     }
 }
@@ -193,7 +286,7 @@ fn all_mistakes_are_told_at_once_the_file_first_and_in_its_order() {
     });
     let told: Vec<String> = run.problems().lines().map(str::to_owned).collect();
     let starts = [
-        "llmlb.toml:2: backend.url: the URL does not start with http://; ",
+        "llmlb.toml:2: backend.url: the URL does not start with http:// or https://; ",
         "llmlb.toml:3: backend.key: unknown key",
         "llmlb.toml:6: upstream.connect_timeout: 5 has no unit; ",
         "llmlb.toml:9: server.workers: 5000 is out of range; ",
@@ -204,7 +297,7 @@ fn all_mistakes_are_told_at_once_the_file_first_and_in_its_order() {
         "LLMLB_MAX_BODY: \"-5\" is not a size; ",
         "LLMLB_BACKEND: unknown variable (did you mean LLMLB_BACKENDS?)",
         "--host: \"here\" is not an IP address; allowed: an IP address, or localhost",
-        "--backend: the URL does not start with http://; ",
+        "--backend: the URL does not start with http:// or https://; ",
     ];
     assert_eq!(told.len(), starts.len(), "{told:#?}");
     for (line, start) in told.iter().zip(starts) {

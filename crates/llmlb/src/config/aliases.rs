@@ -1,0 +1,74 @@
+//! Further names for models.
+
+use toml::de::DeValue;
+
+use super::backends::fields::{names, wrong_type};
+use super::document::Document;
+use super::origin::Origins;
+use super::problems::{Gathered, quoted};
+use super::settings::{ALIAS, ALIASES};
+use super::values::{self, Raw};
+
+/// A further name for a model, or for one that backends call differently.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Alias {
+    pub(crate) name: String,
+    /// What backends call it; a backend that has several of these uses the first.
+    pub(crate) models: Vec<String>,
+}
+
+/// The aliases of the file. They hold whichever backends are used.
+pub(super) fn read(
+    document: &Document<'_>,
+    origins: &mut Origins,
+    problems: &mut Gathered,
+) -> Vec<Alias> {
+    let Some(value) = document.aliases() else {
+        return Vec::new();
+    };
+    let Some(table) = value.get_ref().as_table() else {
+        let why = values::not(Raw::Toml(value.get_ref()), "a section");
+        let what = format!("{why}; allowed: [{ALIASES}]");
+        problems.add(&document.origin(value.span().start), ALIASES, &what);
+        return Vec::new();
+    };
+    let mut aliases = Vec::new();
+    for (key, value) in table {
+        let name: &str = key.get_ref();
+        let origin = document.origin(value.span().start);
+        let is_another = |model: &str| model != name && table.contains_key(model);
+        match models(name, value.get_ref(), is_another) {
+            Ok(models) => {
+                let name = name.to_owned();
+                aliases.push(Alias { name, models });
+                origins.aliases.push(origin);
+            }
+            Err(why) => problems.add(&origin, &format!("{ALIASES}.{name}"), &why),
+        }
+    }
+    aliases
+}
+
+/// What one alias stands for.
+fn models(
+    name: &str,
+    value: &DeValue<'_>,
+    is_another: impl Fn(&str) -> bool,
+) -> Result<Vec<String>, String> {
+    let refused = |why: &str| Err(format!("{why}; allowed: {}", ALIAS.allowed));
+    let models = match value {
+        DeValue::String(model) => vec![model.to_string()],
+        DeValue::Array(_) => names(value, &ALIAS)?,
+        _ => return Err(wrong_type(value, "the name of a model", &ALIAS)),
+    };
+    if name.trim().is_empty() || models.iter().any(|model| model.trim().is_empty()) {
+        return refused("a name is empty");
+    }
+    if let Some(model) = models.iter().find(|model| is_another(model)) {
+        return refused(&format!("{} is an alias itself", quoted(model)));
+    }
+    if models == [name] {
+        return refused("it stands for itself");
+    }
+    Ok(models)
+}

@@ -1,0 +1,39 @@
+//! Which program or service a backend is.
+
+/// A program or service that backends are known to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Ollama,
+    Vllm,
+    LlamaCpp,
+    LmStudio,
+    OpenAi,
+    Anthropic,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Ollama,
+        Self::Vllm,
+        Self::LlamaCpp,
+        Self::LmStudio,
+        Self::OpenAi,
+        Self::Anthropic,
+    ];
+
+    /// As it is written in the file and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ollama => "ollama",
+            Self::Vllm => "vllm",
+            Self::LlamaCpp => "llama.cpp",
+            Self::LmStudio => "lm-studio",
+            Self::OpenAi => "openai",
+            Self::Anthropic => "anthropic",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}

@@ -1,0 +1,157 @@
+//! The head of a request as a backend gets it.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, request};
+
+use super::Via;
+use crate::balance::Backend;
+use crate::config::BackendUrl;
+
+/// The id of a request, which goes with it to the backend and back to the client.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// What every backend is told about a request besides what the client said.
+#[derive(Debug)]
+pub(super) struct Stamp<'a> {
+    pub(super) via: &'a Via,
+    pub(super) id: &'a HeaderValue,
+    /// The answer will be read here: it must not be compressed.
+    pub(super) plain: bool,
+    /// The client wants to speak another protocol on this connection.
+    pub(super) upgrade: Option<&'a HeaderValue>,
+}
+
+/// How the end of the request's body is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Length {
+    Exact(u64),
+    Chunked,
+}
+
+/// Writes the head. What a client says to us alone, or on this connection alone, is left out.
+pub(super) fn write(
+    head: &request::Parts,
+    backend: &Backend,
+    stamp: &Stamp<'_>,
+    length: Length,
+) -> Bytes {
+    let mut out = Vec::with_capacity(1024);
+    line(&mut out, &head.method, backend, target(head));
+    let named = named_by_connection(&head.headers);
+    for (name, value) in &head.headers {
+        let ends_here = ends_here(name) || (stamp.plain && *name == header::ACCEPT_ENCODING);
+        if !ends_here && !named.contains(name) {
+            field(&mut out, name.as_str(), value.as_bytes());
+        }
+    }
+    if stamp.plain {
+        field(&mut out, "accept-encoding", b"identity");
+    }
+    match length {
+        // A request that has no body need not say so.
+        Length::Exact(0) if head.method.is_safe() || head.method == Method::DELETE => {}
+        Length::Exact(length) => {
+            let _ = write!(out, "content-length: {length}\r\n");
+        }
+        Length::Chunked => field(&mut out, "transfer-encoding", b"chunked"),
+    }
+    if let Some(protocol) = stamp.upgrade {
+        field(&mut out, "connection", b"upgrade");
+        field(&mut out, "upgrade", protocol.as_bytes());
+    }
+    field(&mut out, "via", stamp.via.as_bytes());
+    field(&mut out, REQUEST_ID.as_str(), stamp.id.as_bytes());
+    credential(&mut out, backend);
+    out.extend_from_slice(b"\r\n");
+    out.into()
+}
+
+/// The head of a question of our own.
+pub(crate) fn question(backend: &Backend, path: &str) -> Bytes {
+    let mut out = Vec::with_capacity(256);
+    line(&mut out, &Method::GET, backend, path);
+    field(&mut out, "accept", b"application/json");
+    field(&mut out, "connection", b"close");
+    credential(&mut out, backend);
+    out.extend_from_slice(b"\r\n");
+    out.into()
+}
+
+fn line(out: &mut Vec<u8>, method: &Method, backend: &Backend, target: &str) {
+    out.extend_from_slice(method.as_str().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(backend.url.prefix().as_bytes());
+    out.extend_from_slice(target.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    field(out, "host", host(&backend.url).as_bytes());
+}
+
+/// The usual port is not said.
+fn host(url: &BackendUrl) -> &str {
+    let usual = if url.is_https() { ":443" } else { ":80" };
+    let authority = url.authority().as_str();
+    authority.strip_suffix(usual).unwrap_or(authority)
+}
+
+fn target(head: &request::Parts) -> &str {
+    head.uri
+        .path_and_query()
+        .map_or("/", |target| target.as_str())
+}
+
+fn credential(out: &mut Vec<u8>, backend: &Backend) {
+    if let Some((name, value)) = &backend.credential {
+        field(out, name.as_str(), value.as_bytes());
+    }
+}
+
+fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// `Connection` names further fields that end here.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .filter(|name| *name != header::CONTENT_TYPE)
+        .collect()
+}
+
+/// What does not pass: what belongs to one connection (RFC 9110, section 7.6.1, and what history
+/// added to it); what frames the message, which is framed anew; and what a client says to us and
+/// not to a backend: its credentials are ours to check (Anthropic's, Azure's and Google's clients
+/// use fields of their own), and we answered its expectation.
+fn ends_here(name: &HeaderName) -> bool {
+    const STANDARD: [HeaderName; 11] = [
+        header::CONNECTION,
+        header::TE,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+        header::PROXY_AUTHENTICATE,
+        header::PROXY_AUTHORIZATION,
+        header::CONTENT_LENGTH,
+        header::AUTHORIZATION,
+        header::COOKIE,
+        header::EXPECT,
+        header::HOST,
+    ];
+    const OTHER: [&str; 6] = [
+        "proxy-connection",
+        "keep-alive",
+        "x-api-key",
+        "api-key",
+        "x-goog-api-key",
+        "x-request-id",
+    ];
+    STANDARD.contains(name) || OTHER.contains(&name.as_str())
+}

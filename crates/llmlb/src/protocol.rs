@@ -1,0 +1,52 @@
+//! Which protocol a client speaks, by its first bytes.
+
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio_util::task::TaskTracker;
+
+/// What a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http1,
+    /// Without TLS, and without asking first ("prior knowledge").
+    Http2,
+    /// Nothing: it left.
+    None,
+}
+
+/// How HTTP/2 begins. No method of HTTP/1.1 does.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// As much of it as is needed to know.
+const ENOUGH: usize = 4;
+/// How soon to look again at a client that sends byte by byte.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Looks at what a client sends first, and leaves it there.
+pub(crate) async fn of(stream: &TcpStream) -> Protocol {
+    let mut first = [0; ENOUGH];
+    loop {
+        match stream.peek(&mut first).await {
+            Ok(0) | Err(_) => return Protocol::None,
+            Ok(ENOUGH) if first == PREFACE[..ENOUGH] => return Protocol::Http2,
+            Ok(count) if count < ENOUGH && first[..count] == PREFACE[..count] => {
+                // What is there stays there: waiting for the socket would not wait.
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            Ok(_) => return Protocol::Http1,
+        }
+    }
+}
+
+/// Runs the tasks of an HTTP/2 connection where they are known of.
+#[derive(Clone, Debug)]
+pub(crate) struct Tracked(pub(crate) TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Tracked
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
+    }
+}

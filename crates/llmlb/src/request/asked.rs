@@ -1,0 +1,294 @@
+//! What a request asks for, and its body, which passes as it came.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Method, StatusCode, header, request};
+use hyper::body::{Body, Incoming};
+use serde::de::IgnoredAny;
+
+use super::error::Refusal;
+use super::{body, form, is_inference, prefix, scan};
+use crate::forward;
+
+/// What a request asks for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) model: Option<String>,
+    /// Where the model's name is in the body, and how it is written there.
+    named_at: Option<(Range<usize>, Spelling)>,
+    /// It wants its answer as it is made.
+    pub(crate) stream: bool,
+    /// What its prompt begins with.
+    pub(crate) blocks: Vec<u64>,
+    /// An id that some backend issued.
+    pub(crate) issued: Option<u64>,
+    pub(crate) payload: Payload,
+}
+
+/// A request's body: read already, so that it can be sent again, or passing through, once.
+#[derive(Debug)]
+pub(crate) enum Payload {
+    Read(Bytes),
+    Passing(Option<Incoming>),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Spelling {
+    /// In JSON, with its quotation marks.
+    Json,
+    /// In a form, as it is.
+    Form,
+}
+
+/// The fields of a JSON request that we look at.
+#[derive(Default)]
+struct Fields {
+    model: Option<Range<usize>>,
+    stream: Option<Range<usize>>,
+    tools: Option<Range<usize>>,
+    system: Option<Range<usize>>,
+    prompt: Option<Range<usize>>,
+    previous: Option<Range<usize>>,
+}
+
+impl Asked {
+    fn nothing(payload: Payload) -> Self {
+        Self {
+            model: None,
+            named_at: None,
+            stream: false,
+            blocks: Vec::new(),
+            issued: None,
+            payload,
+        }
+    }
+
+    /// The body for a backend that calls the model so; `None` for one that passes through.
+    pub(crate) fn body_for(&self, model: Option<&str>) -> Option<Bytes> {
+        let Payload::Read(bytes) = &self.payload else {
+            return None;
+        };
+        let (Some(model), Some((at, spelling))) = (model, &self.named_at) else {
+            return Some(bytes.clone());
+        };
+        let name = match spelling {
+            Spelling::Json => Cow::Owned(serde_json::Value::from(model).to_string()),
+            Spelling::Form => Cow::Borrowed(model),
+        };
+        let mut edited = BytesMut::with_capacity(bytes.len() + name.len());
+        edited.extend_from_slice(&bytes[..at.start]);
+        edited.extend_from_slice(name.as_bytes());
+        edited.extend_from_slice(&bytes[at.end..]);
+        Some(edited.freeze())
+    }
+}
+
+/// Reads a body in which a model may be named; any other body is left to pass through.
+///
+/// `path` is what follows `/v1/`. Where a model is asked, a body that cannot be read is refused;
+/// elsewhere it is the backend's affair.
+pub(super) async fn read(
+    head: &request::Parts,
+    path: &str,
+    body: Incoming,
+    most: usize,
+) -> Result<Asked, Refusal> {
+    if body.is_end_stream() {
+        return Ok(Asked::nothing(Payload::Read(Bytes::new())));
+    }
+    let boundary = form::boundary(&head.headers);
+    if head.method != Method::POST || !(boundary.is_some() || may_be_json(&head.headers)) {
+        return Ok(Asked::nothing(Payload::Passing(Some(body))));
+    }
+    let must_be_readable = is_json(&head.headers) && is_inference(path);
+    if must_be_readable && is_compressed(&head.headers) {
+        return Err(Refusal::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "compressed_body",
+            "The request's body is compressed; send it as it is, so that its model can be found.",
+        ));
+    }
+    let bytes = body::read_whole(body, most).await?;
+    if let Some(boundary) = boundary {
+        return Ok(in_form(bytes, &boundary));
+    }
+    match in_json(&bytes) {
+        Ok(mut asked) => {
+            asked.payload = Payload::Read(bytes);
+            Ok(asked)
+        }
+        Err(why) if must_be_readable => Err(Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "invalid_json",
+            format!("The request's body is not a JSON object with a model's name: {why}"),
+        )),
+        // Not said to be JSON, and it is not.
+        Err(_) => Ok(Asked::nothing(Payload::Read(bytes))),
+    }
+}
+
+fn in_form(bytes: Bytes, boundary: &[u8]) -> Asked {
+    let named_at = form::field(&bytes, boundary, b"model");
+    let model = named_at
+        .clone()
+        .and_then(|at| std::str::from_utf8(&bytes[at]).ok())
+        .map(str::to_owned);
+    Asked {
+        named_at: named_at.map(|at| (at, Spelling::Form)),
+        model: model.filter(|name| !name.is_empty()),
+        ..Asked::nothing(Payload::Read(bytes))
+    }
+}
+
+/// What a JSON request asks for. Its bytes are not copied.
+fn in_json(body: &[u8]) -> Result<Asked, String> {
+    let mut fields = Fields::default();
+    let found = scan::fields(body, |name, at| match name {
+        "model" => fields.model = Some(at),
+        "stream" => fields.stream = Some(at),
+        "tools" => fields.tools = Some(at),
+        "system" | "instructions" => fields.system = Some(at),
+        "messages" | "prompt" | "input" => fields.prompt = Some(at),
+        "previous_response_id" => fields.previous = Some(at),
+        _ => {}
+    });
+    if found.is_err() {
+        explain(body)?;
+    }
+    let value = |at: &Option<Range<usize>>| at.clone().map(|at| &body[at]);
+    let model = match value(&fields.model) {
+        None | Some(b"null") => None,
+        Some(raw) => Some(model_name(raw)?),
+    };
+    let before = [&fields.model, &fields.tools, &fields.system];
+    let before = before.into_iter().filter_map(value);
+    let prompt = value(&fields.prompt).unwrap_or_default();
+    let issued = value(&fields.previous).and_then(scan::text);
+    Ok(Asked {
+        model,
+        named_at: fields.model.clone().map(|at| (at, Spelling::Json)),
+        stream: value(&fields.stream) == Some(b"true"),
+        blocks: prefix::blocks(before, prompt),
+        issued: issued.map(|id| forward::hash(id.as_bytes())),
+        payload: Payload::Passing(None),
+    })
+}
+
+fn model_name(raw: &[u8]) -> Result<String, String> {
+    serde_json::from_slice(raw).map_err(|error| format!("`model`: {error}"))
+}
+
+/// What is wrong with a body, and where; or nothing, if only its nesting is unusual.
+fn explain(body: &[u8]) -> Result<(), String> {
+    match serde_json::from_slice::<std::collections::HashMap<Cow<'_, str>, IgnoredAny>>(body) {
+        Ok(_) => Err("it is nested too deeply".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    media_type(headers).is_some_and(|kind| {
+        kind.eq_ignore_ascii_case("application/json")
+            || kind.to_ascii_lowercase().ends_with("+json")
+    })
+}
+
+fn is_compressed(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_ENCODING)
+        .is_some_and(|coding| coding != "identity")
+}
+
+/// curl's `-d` says that JSON is a form; some programs say nothing.
+fn may_be_json(headers: &HeaderMap) -> bool {
+    is_json(headers)
+        || media_type(headers).is_none_or(|kind| {
+            kind.eq_ignore_ascii_case("application/x-www-form-urlencoded")
+                || kind.eq_ignore_ascii_case("text/plain")
+        })
+}
+
+pub(super) fn media_type(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    Some(value.split(';').next().unwrap_or(value).trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(body: &str) -> Result<Option<String>, String> {
+        in_json(body.as_bytes()).map(|asked| asked.model)
+    }
+
+    #[test]
+    fn the_model_is_the_last_top_level_field_of_that_name() {
+        let found = |text: &str| model(text).unwrap().unwrap();
+        assert_eq!(found(r#"{"model":"a"}"#), "a");
+        assert_eq!(
+            found(r#"{"messages":[{"model":"no"}],"x":{"model":"no"},"model":"a"}"#),
+            "a"
+        );
+        assert_eq!(found(r#" { "mod\u0065l" : "\u00e9\n" } "#), "é\n");
+        assert_eq!(found(r#"{"model":"a","model":"b"}"#), "b");
+        assert_eq!(model(r#"{"messages":[]}"#), Ok(None));
+        assert_eq!(model(r#"{"model":null}"#), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_with_the_place() {
+        for (text, why) in [
+            ("", "EOF while parsing"),
+            ("[]", "expected a map"),
+            (
+                r#"{"model":5}"#,
+                "`model`: invalid type: integer `5`, expected a string",
+            ),
+            (
+                r#"{"model":"a"} x"#,
+                "trailing characters at line 1 column 15",
+            ),
+            (r#"{"model":"a","#, "EOF while parsing"),
+        ] {
+            let error = model(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_alias_is_replaced_and_nothing_else() {
+        let body = r#"{ "messages":[{"model":"x"}], "model" : "al\u0069as", "n": 1.0 }"#;
+        let mut asked = in_json(body.as_bytes()).unwrap();
+        asked.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
+        assert_eq!(asked.body_for(None).unwrap(), body);
+        assert_eq!(
+            asked.body_for(Some("re\"al")).unwrap(),
+            r#"{ "messages":[{"model":"x"}], "model" : "re\"al", "n": 1.0 }"#
+        );
+    }
+
+    #[test]
+    fn whether_a_stream_is_wanted_and_which_answer_is_continued() {
+        let asked = in_json(br#"{"stream":true,"previous_response_id":"resp_1"}"#).unwrap();
+        assert!(asked.stream);
+        assert_eq!(asked.issued, Some(forward::hash(b"resp_1")));
+        assert!(!in_json(br#"{"stream":"true"}"#).unwrap().stream);
+    }
+
+    #[test]
+    fn json_is_known_by_its_type_and_suspected_without_one() {
+        let with = |kind: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
+            headers
+        };
+        assert!(is_json(&with("Application/JSON; charset=utf-8")));
+        assert!(is_json(&with("application/problem+json")));
+        assert!(may_be_json(&HeaderMap::new()));
+        assert!(may_be_json(&with("application/x-www-form-urlencoded")));
+        assert!(!may_be_json(&with("multipart/form-data; boundary=x")));
+        assert!(!may_be_json(&with("application/octet-stream")));
+    }
+}

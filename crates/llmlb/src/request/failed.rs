@@ -1,0 +1,52 @@
+//! What the client is told when no backend answered.
+
+use http::StatusCode;
+
+use super::{Refusal, body};
+use crate::forward::Failed;
+
+pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
+    let unavailable = |message: String| {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Refusal::new(status, "all_backends_down", message).retry_after(1)
+    };
+    match failed {
+        Failed::Unreachable(Some(why)) => {
+            unavailable(format!("No backend could be reached ({why})."))
+        }
+        Failed::Unreachable(None) => unavailable(match model {
+            Some(model) => format!("Every backend that serves `{model}` is down."),
+            None => "No backend is up.".to_owned(),
+        }),
+        Failed::NoAnswer(why) => Refusal::new(
+            StatusCode::BAD_GATEWAY,
+            "upstream_error",
+            format!("The backend gave no answer ({why})."),
+        ),
+        Failed::TimedOut(why) => Refusal::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "upstream_timeout",
+            format!("The backend took too long ({why})."),
+        ),
+        Failed::BadUpload(why) => body::incomplete(&why),
+        Failed::Shortage(why) => Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "overloaded",
+            format!("This server cannot open another connection ({why})."),
+        )
+        .retry_after(1),
+        Failed::QueueFull => Refusal::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "queue_full",
+            "Every backend is at its limit, and as many requests wait as may (server.queue).",
+        )
+        .retry_after(1),
+        Failed::WaitedTooLong => Refusal::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "queue_timeout",
+            "Every backend was at its limit for as long as a request may wait \
+             (server.queue_timeout).",
+        )
+        .retry_after(5),
+    }
+}

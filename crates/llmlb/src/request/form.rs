@@ -1,0 +1,112 @@
+//! Finding a field in a form with files (`multipart/form-data`, RFC 7578) without taking it apart.
+
+use std::ops::Range;
+
+use http::{HeaderMap, header};
+use memchr::memmem;
+
+/// What separates the parts, with the dashes before it.
+pub(super) fn boundary(headers: &HeaderMap) -> Option<Vec<u8>> {
+    let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    let (name, parameters) = kind.split_once(';')?;
+    if !name.trim().eq_ignore_ascii_case("multipart/form-data") {
+        return None;
+    }
+    let boundary = parameters.split(';').find_map(|parameter| {
+        let (name, value) = parameter.trim().split_once('=')?;
+        name.eq_ignore_ascii_case("boundary")
+            .then(|| value.trim().trim_matches('"'))
+    })?;
+    (!boundary.is_empty()).then(|| format!("--{boundary}").into_bytes())
+}
+
+/// Where the content of the first field of this name is.
+pub(super) fn field(body: &[u8], boundary: &[u8], wanted: &[u8]) -> Option<Range<usize>> {
+    let finder = memmem::Finder::new(boundary);
+    let mut start = finder.find(body)? + boundary.len();
+    loop {
+        // `--` after a boundary: there are no more parts.
+        let rest = body[start..].strip_prefix(b"\r\n")?;
+        let part = body.len() - rest.len();
+        let end = part + finder.find(rest)?;
+        let content = part + memmem::find(&body[part..end], b"\r\n\r\n")? + 4;
+        if is_named(&body[part..content], wanted) {
+            let content_end = end.checked_sub(2).filter(|end| *end >= content)?;
+            return Some(content..content_end);
+        }
+        start = end + boundary.len();
+    }
+}
+
+/// Whether a part's head says that it is the field of this name.
+fn is_named(head: &[u8], wanted: &[u8]) -> bool {
+    const DISPOSITION: &[u8] = b"content-disposition:";
+    head.split(|byte| *byte == b'\n').any(|line| {
+        let line = line.trim_ascii();
+        line.len() > DISPOSITION.len()
+            && line[..DISPOSITION.len()].eq_ignore_ascii_case(DISPOSITION)
+            && line[DISPOSITION.len()..]
+                .split(|byte| *byte == b';')
+                .filter_map(|parameter| parameter.trim_ascii().strip_prefix(b"name="))
+                .any(|name| {
+                    let quoted = name
+                        .strip_prefix(b"\"")
+                        .and_then(|name| name.strip_suffix(b"\""));
+                    quoted.unwrap_or(name) == wanted
+                })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(body: &str) -> Option<&str> {
+        field(body.as_bytes(), b"--x1", b"model").map(|at| &body[at])
+    }
+
+    #[test]
+    fn a_field_is_found_among_files() {
+        let body = "--x1\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a; name=model\"\r\n\
+                    Content-Type: audio/wav\r\n\r\n\0\u{1}--x\r\n\r\n\r\n--x1\r\n\
+                    content-disposition: form-data; name=\"model\"\r\n\r\nwhisper-1\r\n--x1\r\n\
+                    Content-Disposition: form-data; name=language\r\n\r\nde\r\n--x1--\r\n";
+        assert_eq!(find(body), Some("whisper-1"));
+        assert_eq!(find(&body.replace("\"model\"", "\"modell\"")), None);
+        assert_eq!(find(&body.replace("\"model\"", "model")), Some("whisper-1"));
+    }
+
+    #[test]
+    fn a_broken_form_has_no_field() {
+        for body in [
+            "",
+            "--x1",
+            "--x1\r\n",
+            "--x1\r\nname\r\n\r\n",
+            "--x1--",
+            "x",
+            "--x1\r\n\r\n--x1",
+        ] {
+            assert_eq!(find(body), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn the_boundary_may_be_quoted() {
+        let of = |kind: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
+            boundary(&headers).map(|bytes| String::from_utf8(bytes).unwrap())
+        };
+        assert_eq!(
+            of("multipart/form-data; boundary=abc"),
+            Some("--abc".into())
+        );
+        assert_eq!(
+            of("Multipart/Form-Data; charset=x; Boundary=\"a b\""),
+            Some("--a b".into())
+        );
+        assert_eq!(of("multipart/form-data"), None);
+        assert_eq!(of("application/json; boundary=x"), None);
+    }
+}

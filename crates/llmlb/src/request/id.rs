@@ -1,0 +1,103 @@
+//! Names for requests and for those who send them.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use foldhash::fast::FixedState;
+use http::{HeaderMap, HeaderValue, header};
+use uuid::{Builder, Uuid};
+
+use crate::forward::REQUEST_ID;
+
+/// The longest id that a client may give.
+const LONGEST: usize = 128;
+
+/// Makes ids that no other request has.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    seed: RandomState,
+    next: AtomicU64,
+}
+
+impl Default for Ids {
+    fn default() -> Self {
+        Self {
+            seed: RandomState::new(),
+            next: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Ids {
+    /// A UUID that sorts by time.
+    pub(crate) fn next(&self) -> Uuid {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (high, low) = (self.seed.hash_one(number), self.seed.hash_one(!number));
+        let mut random = [0; 10];
+        random[..8].copy_from_slice(&high.to_le_bytes());
+        random[8..].copy_from_slice(&low.to_le_bytes()[..2]);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |passed| passed.as_millis());
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        Builder::from_unix_timestamp_millis(now, &random).into_uuid()
+    }
+}
+
+/// What the request is called from end to end: as the client says, if that can be a name, else by
+/// an id of ours.
+pub(super) fn of_request(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
+    let given = headers.get(REQUEST_ID).filter(|id| {
+        let bytes = id.as_bytes();
+        (1..=LONGEST).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
+    });
+    given.cloned().unwrap_or_else(|| {
+        let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
+        HeaderValue::from_str(own.as_hyphenated().encode_lower(&mut text))
+            .unwrap_or_else(|_| HeaderValue::from_static("unknown"))
+    })
+}
+
+/// Who sends a request, for fairness: the credential if there is one, else the machine.
+pub(super) fn client(peer: SocketAddr, headers: &HeaderMap) -> u64 {
+    let hasher = FixedState::default();
+    let credential = headers
+        .get(header::AUTHORIZATION)
+        .or_else(|| headers.get("x-api-key"));
+    match credential {
+        Some(credential) => hasher.hash_one(credential.as_bytes()),
+        None => hasher.hash_one(peer.ip()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sane_id_of_the_clients_is_kept_and_any_other_replaced() {
+        let own = Ids::default().next();
+        let named = |text: &[u8]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_bytes(text).unwrap());
+            of_request(&headers, &own)
+        };
+        assert_eq!(named(b"abc-1"), "abc-1");
+        let long = [b'a'; 129];
+        for text in [&b""[..], b"a b", b"\xe9", &long] {
+            assert_eq!(named(text), own.to_string());
+        }
+        assert_eq!(of_request(&HeaderMap::new(), &own), own.to_string());
+    }
+
+    #[test]
+    fn ids_differ_and_sort_by_time() {
+        let ids = Ids::default();
+        let first = ids.next();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let second = ids.next();
+        assert!(first < second);
+        assert_eq!(first.get_version_num(), 7);
+    }
+}

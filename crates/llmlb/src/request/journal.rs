@@ -1,0 +1,144 @@
+//! One line of the log for each request, when it is over. Lines are gathered and handed on
+//! together: a request must not pay for a system call of the log's.
+
+use std::fmt::{self, Debug, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use super::trip::{End, Trip};
+
+/// So many bytes are handed on without waiting for more.
+const ENOUGH: usize = 16 << 10;
+
+/// Where lines go: text of whole lines.
+pub(crate) type Lines = Arc<dyn Fn(&[u8]) + Send + Sync>;
+
+/// One worker's lines.
+pub(crate) struct Journal {
+    to: Option<Lines>,
+    /// Each line begins with the time.
+    timed: bool,
+    gathered: Mutex<Gathered>,
+}
+
+#[derive(Default)]
+struct Gathered {
+    text: String,
+    /// The second that was written last, and how.
+    second: (u64, String),
+}
+
+impl Journal {
+    /// `None`: nobody wants to know.
+    pub(crate) fn new(to: Option<Lines>, timed: bool) -> Self {
+        Self {
+            to,
+            timed,
+            gathered: Mutex::default(),
+        }
+    }
+
+    pub(super) fn tell(&self, trip: &Trip) {
+        if self.to.is_none() {
+            return;
+        }
+        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        let Gathered { text, second } = &mut *gathered;
+        if self.timed {
+            write_time(text, second);
+        }
+        // Writing into memory cannot fail.
+        let _ = line(text, trip);
+        if gathered.text.len() >= ENOUGH {
+            self.hand_on(&mut gathered);
+        }
+    }
+
+    /// Hands on what has been gathered.
+    pub(crate) fn flush(&self) {
+        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        if !gathered.text.is_empty() {
+            self.hand_on(&mut gathered);
+        }
+    }
+
+    fn hand_on(&self, gathered: &mut Gathered) {
+        if let Some(to) = &self.to {
+            to(gathered.text.as_bytes());
+        }
+        gathered.text.clear();
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal").finish_non_exhaustive()
+    }
+}
+
+fn line(text: &mut String, trip: &Trip) -> fmt::Result {
+    let ms = |until: Instant| until.saturating_duration_since(trip.started).as_millis();
+    write!(text, "llmlb: {} ", trip.method)?;
+    plain(text, trip.uri.path())?;
+    match trip.status {
+        0 => text.push_str(" -"),
+        status => write!(text, " {status}")?,
+    }
+    match trip.end {
+        End::Complete => {}
+        End::Left => text.push_str(" the client left"),
+        End::Cut => text.push_str(" cut by the backend"),
+        End::Refused => write!(text, " {}", trip.code.unwrap_or("refused"))?,
+    }
+    if let Some(model) = &trip.model {
+        text.push_str(" model=");
+        plain(text, model)?;
+    }
+    if let Some(backend) = &trip.backend {
+        write!(text, " backend={}", backend.name)?;
+    }
+    for tried in &trip.failed {
+        write!(text, " failed={}", tried.backend.name)?;
+    }
+    write!(text, " ms={}", ms(Instant::now()))?;
+    if let Some(answered) = trip.answered {
+        write!(text, " first_byte_ms={}", ms(answered))?;
+    }
+    write!(text, " bytes={} id=", trip.bytes)?;
+    plain(text, trip.id.to_str().unwrap_or("?"))?;
+    text.push('\n');
+    Ok(())
+}
+
+/// What a client says must not look like lines, or fields, of ours.
+fn plain(text: &mut String, said: &str) -> fmt::Result {
+    if said
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && byte != b'"')
+    {
+        text.push_str(said);
+        Ok(())
+    } else {
+        write!(text, "{said:?}")
+    }
+}
+
+/// The date and the second are written anew once a second.
+fn write_time(text: &mut String, (last, written): &mut (u64, String)) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    if *last != now.as_secs() || written.is_empty() {
+        *last = now.as_secs();
+        let seconds = i64::try_from(now.as_secs()).unwrap_or_default();
+        let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+        *written = time.to_string().trim_end_matches('Z').to_owned();
+    }
+    text.push_str(written);
+    let _ = write!(text, ".{:03}Z ", now.subsec_millis());
+}

@@ -1,0 +1,100 @@
+//! Opening a connection to a backend.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustls_platform_verifier::BuilderVerifierExt;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, ClientConfig};
+
+use super::{Broken, Stream};
+use crate::config::BackendUrl;
+
+/// Connects within a limit, which counts from the first question to a name server to the end of
+/// the TLS handshake.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    limit: Duration,
+    /// Made when the first backend wants it: reading the system's authorities takes a while.
+    tls: Arc<OnceLock<Result<TlsConnector, rustls::Error>>>,
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector").finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    pub(crate) fn new(limit: Duration) -> Self {
+        let tls = Arc::default();
+        Self { limit, tls }
+    }
+
+    pub(crate) async fn connect(&self, url: &BackendUrl) -> Result<Stream, Broken> {
+        match timeout(self.limit, self.open(url)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(Broken::connecting(&error)),
+            Err(_) => Err(Broken::Unreachable(format!(
+                "no connection within {} s",
+                self.limit.as_secs_f32()
+            ))),
+        }
+    }
+
+    async fn open(&self, url: &BackendUrl) -> io::Result<Stream> {
+        let stream = self.tcp(url).await?;
+        // A request must not wait for the acknowledgement of the one before.
+        stream.set_nodelay(true)?;
+        if !url.is_https() {
+            return Ok(Stream::Plain(stream));
+        }
+        let tls = match self.tls.get_or_init(tls) {
+            Ok(tls) => tls,
+            Err(error) => return Err(io::Error::other(format!("no TLS: {error}"))),
+        };
+        let name = ServerName::try_from(host(url).to_owned()).map_err(io::Error::other)?;
+        let stream = tls.connect(name, stream).await?;
+        Ok(Stream::Tls(Box::new(stream)))
+    }
+
+    async fn tcp(&self, url: &BackendUrl) -> io::Result<TcpStream> {
+        let port = url.authority().port_u16().unwrap_or_default();
+        if let Ok(address) = host(url).parse::<IpAddr>() {
+            return TcpStream::connect(SocketAddr::new(address, port)).await;
+        }
+        let addresses: Vec<_> = lookup_host((host(url), port)).await?.collect();
+        let mut failed = io::Error::other("its name has no address");
+        // One address that swallows packets must not use up the time of the others.
+        let share = self.limit / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+        for address in addresses {
+            match timeout_at(Instant::now() + share, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => failed = error,
+                Err(_) => failed = io::ErrorKind::TimedOut.into(),
+            }
+        }
+        Err(failed)
+    }
+}
+
+/// A name or an address, without the brackets that a URL needs.
+fn host(url: &BackendUrl) -> &str {
+    url.authority().host().trim_matches(['[', ']'])
+}
+
+/// The system's authorities are trusted, so that a company's own count.
+fn tls() -> Result<TlsConnector, rustls::Error> {
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_platform_verifier()?
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}

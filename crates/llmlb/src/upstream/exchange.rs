@@ -1,0 +1,170 @@
+//! One request and its answer on a connection.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http::{Method, StatusCode};
+use hyper::body::{Frame, SizeHint};
+use tokio_util::io::poll_read_buf;
+
+use super::framing::{Framing, Piece};
+use super::{Broken, Head, Stream, Upload, head};
+
+/// How much is read at once, at first; a busy stream gets more.
+const FIRST_READ: usize = 4 << 10;
+const LARGEST_READ: usize = 64 << 10;
+
+/// One request and its answer. Dropped before its end, it closes the connection, by which the
+/// backend knows that nobody wants the rest.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    stream: Stream,
+    method: Method,
+    upload: Upload,
+    /// What was read and not yet passed on.
+    inbox: BytesMut,
+    next_read: usize,
+    framing: Framing,
+    reusable: bool,
+    /// The backend has said something.
+    heard: bool,
+}
+
+impl Exchange {
+    pub(crate) fn new(stream: Stream, method: Method, upload: Upload) -> Self {
+        Self {
+            stream,
+            method,
+            upload,
+            inbox: BytesMut::new(),
+            next_read: FIRST_READ,
+            framing: Framing::UntilClose,
+            reusable: false,
+            heard: false,
+        }
+    }
+
+    /// Whether anything came back.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.heard
+    }
+
+    /// Sends the request and waits for the head of the answer. What the backend says before that
+    /// (`100 Continue`, `103 Early Hints`) is for nobody.
+    pub(crate) async fn head(&mut self) -> Result<Head, Broken> {
+        poll_fn(|cx| self.poll_head(cx)).await
+    }
+
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Broken>> {
+        // A backend may answer before it has heard everything, and then hang up.
+        let sent = self.upload.poll(&mut self.stream, cx);
+        loop {
+            while !self.inbox.is_empty() {
+                let parsed = head::parse(&mut self.inbox, &self.method).map_err(Broken::Garbage)?;
+                let Some(parsed) = parsed else {
+                    break;
+                };
+                let status = parsed.head.status;
+                if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+                    continue;
+                }
+                self.framing = parsed.framing;
+                self.reusable = parsed.reusable;
+                return Poll::Ready(Ok(parsed.head));
+            }
+            match self.poll_read(cx) {
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(false)) => {
+                    // Why it could not be sent says more than that there is no answer.
+                    if let Poll::Ready(Err(broken)) = sent {
+                        return Poll::Ready(Err(broken));
+                    }
+                    let why = "it closed the connection without an answer";
+                    return Poll::Ready(Err(Broken::Cut(why.to_owned())));
+                }
+                Poll::Ready(Err(broken)) => return Poll::Ready(Err(broken)),
+                Poll::Pending => {
+                    return match sent {
+                        Poll::Ready(Err(broken)) => Poll::Ready(Err(broken)),
+                        _ => Poll::Pending,
+                    };
+                }
+            }
+        }
+    }
+
+    /// The next piece of the answer.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if !self.upload.is_done() {
+            // The answer is what counts now.
+            let _ = self.upload.poll(&mut self.stream, cx);
+        }
+        loop {
+            match self.framing.next(&mut self.inbox) {
+                Ok(Piece::Data(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Ok(Piece::Trailers(fields)) => {
+                    return Poll::Ready(Some(Ok(Frame::trailers(fields))));
+                }
+                Ok(Piece::End) => return Poll::Ready(None),
+                Ok(Piece::More) => {}
+                Err(why) => return Poll::Ready(Some(Err(Broken::Garbage(why)))),
+            }
+            match ready!(self.poll_read(cx)) {
+                Ok(true) => {}
+                Ok(false) if matches!(self.framing, Framing::UntilClose) => {
+                    self.framing = Framing::Ended;
+                    return Poll::Ready(None);
+                }
+                Ok(false) => {
+                    let why = "it closed the connection before the end of its answer";
+                    return Poll::Ready(Some(Err(Broken::Cut(why.to_owned()))));
+                }
+                Err(broken) => return Poll::Ready(Some(Err(broken))),
+            }
+        }
+    }
+
+    /// Reads what there is; `false` at the end of the connection.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Broken>> {
+        self.inbox.reserve(self.next_read);
+        let read = ready!(poll_read_buf(
+            Pin::new(&mut self.stream),
+            cx,
+            &mut self.inbox
+        ));
+        let read = read.map_err(|error| Broken::cut(&error))?;
+        self.heard |= read > 0;
+        if read >= self.next_read {
+            self.next_read = (read * 2).min(LARGEST_READ);
+        }
+        Poll::Ready(Ok(read > 0))
+    }
+
+    /// Whether the answer is over.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.framing.is_ended()
+    }
+
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        self.framing
+            .remaining()
+            .map_or_else(SizeHint::new, SizeHint::with_exact)
+    }
+
+    /// The connection, if it is good for another request.
+    pub(crate) fn into_idle(self) -> Option<Stream> {
+        let clean = self.framing.is_ended() && self.inbox.is_empty() && self.upload.is_done();
+        (clean && self.reusable).then_some(self.stream)
+    }
+
+    /// The connection, and what was already read of what follows the head: for a protocol that
+    /// begins after it.
+    pub(crate) fn into_parts(self) -> (Stream, Bytes) {
+        (self.stream, self.inbox.freeze())
+    }
+}

@@ -1,0 +1,292 @@
+//! Where an answer's body ends (RFC 9112, section 6). Pure: bytes in, pieces out.
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::HeaderMap;
+
+use super::head;
+
+/// The longest line that announces a chunk; extensions are for nobody.
+const LONGEST_SIZE_LINE: usize = 1024;
+/// The most bytes of fields after the last chunk.
+const MOST_TRAILERS: usize = 16 << 10;
+
+/// How the end of a body is known, and how much of it is to come.
+#[derive(Debug)]
+pub(super) enum Framing {
+    /// So many bytes are to come.
+    Length(u64),
+    Chunked(Chunk),
+    /// The end of the connection is the end of the body.
+    UntilClose,
+    Ended,
+}
+
+/// What comes next in a chunked body.
+#[derive(Debug)]
+pub(super) enum Chunk {
+    Size,
+    Data(u64),
+    /// The line end after a chunk's data.
+    LineEnd,
+    Trailers,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(super) enum Piece {
+    Data(Bytes),
+    Trailers(HeaderMap),
+    End,
+    /// More bytes are needed.
+    More,
+}
+
+impl Framing {
+    pub(super) fn is_ended(&self) -> bool {
+        matches!(self, Self::Ended | Self::Length(0))
+    }
+
+    /// How many bytes are to come, if that is known.
+    pub(super) fn remaining(&self) -> Option<u64> {
+        match self {
+            Self::Length(left) => Some(*left),
+            Self::Ended => Some(0),
+            Self::Chunked(_) | Self::UntilClose => None,
+        }
+    }
+
+    /// The next piece of the body. Whatever whole chunks are there come as one piece: fewer, larger
+    /// writes to the client.
+    pub(super) fn next(&mut self, inbox: &mut BytesMut) -> Result<Piece, String> {
+        match self {
+            Self::Ended | Self::Length(0) => Ok(Piece::End),
+            _ if inbox.is_empty() => Ok(Piece::More),
+            Self::UntilClose => Ok(Piece::Data(inbox.split().freeze())),
+            Self::Length(left) => {
+                let here = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(inbox.len());
+                *left -= here as u64;
+                Ok(Piece::Data(inbox.split_to(here).freeze()))
+            }
+            Self::Chunked(chunk) => {
+                let piece = chunks(chunk, inbox)?;
+                if let Piece::Trailers(fields) = piece {
+                    *self = Self::Ended;
+                    return Ok(if fields.is_empty() {
+                        Piece::End
+                    } else {
+                        Piece::Trailers(fields)
+                    });
+                }
+                // The end often comes together with the last data; then it is known at once.
+                if matches!(chunk, Chunk::Trailers) && inbox.starts_with(b"\r\n") {
+                    inbox.advance(2);
+                    *self = Self::Ended;
+                }
+                Ok(match piece {
+                    Piece::Data(data) if data.is_empty() && self.is_ended() => Piece::End,
+                    Piece::Data(data) if data.is_empty() => Piece::More,
+                    piece => piece,
+                })
+            }
+        }
+    }
+}
+
+/// Takes the data of all chunks that are there, and moves it together in place.
+fn chunks(chunk: &mut Chunk, inbox: &mut BytesMut) -> Result<Piece, String> {
+    if matches!(chunk, Chunk::Trailers) {
+        return trailers(inbox);
+    }
+    // Data is gathered in `start..end`; `read` is how far the input is understood.
+    let (mut start, mut end, mut read) = (0, 0, 0);
+    loop {
+        match chunk {
+            Chunk::Size => match size_line(&inbox[read..])? {
+                Some((0, line)) => {
+                    read += line;
+                    *chunk = Chunk::Trailers;
+                    break;
+                }
+                Some((size, line)) => {
+                    read += line;
+                    *chunk = Chunk::Data(size);
+                }
+                None => break,
+            },
+            Chunk::Data(left) => {
+                let here = usize::try_from(*left).unwrap_or(usize::MAX);
+                let here = here.min(inbox.len() - read);
+                if here == 0 {
+                    break;
+                }
+                if start == end {
+                    (start, end) = (read, read);
+                }
+                if end < read {
+                    inbox.copy_within(read..read + here, end);
+                }
+                (end, read) = (end + here, read + here);
+                *left -= here as u64;
+                if *left == 0 {
+                    *chunk = Chunk::LineEnd;
+                }
+            }
+            Chunk::LineEnd => match inbox.get(read..read + 2) {
+                Some(b"\r\n") => {
+                    read += 2;
+                    *chunk = Chunk::Size;
+                }
+                Some(_) => return Err("a chunk is longer than it says".to_owned()),
+                None => break,
+            },
+            Chunk::Trailers => break,
+        }
+    }
+    inbox.advance(start);
+    let data = inbox.split_to(end - start).freeze();
+    inbox.advance(read - end);
+    Ok(Piece::Data(data))
+}
+
+/// The size that a line announces, and the line's length.
+fn size_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, String> {
+    let bad = || "a chunk has no valid size".to_owned();
+    let Some(line_end) = memchr::memchr(b'\n', &bytes[..bytes.len().min(LONGEST_SIZE_LINE)]) else {
+        return if bytes.len() >= LONGEST_SIZE_LINE {
+            Err(bad())
+        } else {
+            Ok(None)
+        };
+    };
+    let line = bytes[..line_end].strip_suffix(b"\r").ok_or_else(bad)?;
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit());
+    let digits = digits.count();
+    // Sixteen would not leave room for what is added to it.
+    if digits == 0 || digits > 15 {
+        return Err(bad());
+    }
+    if !matches!(line.get(digits), None | Some(b';' | b' ' | b'\t')) {
+        return Err(bad());
+    }
+    let size = std::str::from_utf8(&line[..digits])
+        .ok()
+        .and_then(|text| u64::from_str_radix(text, 16).ok())
+        .ok_or_else(bad)?;
+    Ok(Some((size, line_end + 1)))
+}
+
+/// The fields after the last chunk.
+fn trailers(inbox: &mut BytesMut) -> Result<Piece, String> {
+    if inbox.starts_with(b"\r\n") {
+        inbox.advance(2);
+        return Ok(Piece::Trailers(HeaderMap::new()));
+    }
+    let Some(end) = memchr::memmem::find(inbox, b"\r\n\r\n") else {
+        return if inbox.len() > MOST_TRAILERS {
+            Err("the fields after its last chunk are too long".to_owned())
+        } else {
+            Ok(Piece::More)
+        };
+    };
+    let lines = inbox.split_to(end + 4).freeze();
+    head::trailers(&lines).map(Piece::Trailers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything that comes out when the input arrives in pieces of this size.
+    fn read(
+        mut framing: Framing,
+        input: &[u8],
+        step: usize,
+    ) -> Result<(String, Option<HeaderMap>), String> {
+        let (mut inbox, mut out, mut fields) = (BytesMut::new(), Vec::new(), None);
+        for part in input.chunks(step) {
+            inbox.extend_from_slice(part);
+            loop {
+                match framing.next(&mut inbox)? {
+                    Piece::Data(data) => {
+                        assert!(!data.is_empty());
+                        out.extend_from_slice(&data);
+                    }
+                    Piece::Trailers(found) => fields = Some(found),
+                    Piece::End | Piece::More => break,
+                }
+            }
+        }
+        if !framing.is_ended() {
+            return Err("no end".to_owned());
+        }
+        assert!(inbox.is_empty());
+        Ok((String::from_utf8(out).unwrap(), fields))
+    }
+
+    fn chunked() -> Framing {
+        Framing::Chunked(Chunk::Size)
+    }
+
+    #[test]
+    fn chunks_come_out_the_same_wherever_the_input_is_split() {
+        let input = b"5\r\nhello\r\nA;ext=1\r\n, world!!!\r\n1 \r\n.\r\n0\r\n\r\n";
+        for step in 1..=input.len() {
+            let (text, fields) = read(chunked(), input, step).unwrap();
+            assert_eq!((text.as_str(), fields), ("hello, world!!!.", None));
+        }
+    }
+
+    #[test]
+    fn chunks_that_are_there_come_as_one_piece_with_the_end() {
+        let mut framing = chunked();
+        let mut inbox = BytesMut::from(&b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"[..]);
+        let Ok(Piece::Data(data)) = framing.next(&mut inbox) else {
+            panic!("data was expected");
+        };
+        assert_eq!(&data[..], b"abcde");
+        assert!(framing.is_ended() && inbox.is_empty());
+    }
+
+    #[test]
+    fn fields_after_the_last_chunk_are_read() {
+        let input = b"1\r\na\r\n0\r\nx-sum: 1\r\nx-sum: 2\r\n\r\n";
+        for step in 1..=input.len() {
+            let (text, fields) = read(chunked(), input, step).unwrap();
+            assert_eq!(text, "a");
+            assert_eq!(fields.unwrap().get_all("x-sum").iter().count(), 2);
+        }
+    }
+
+    #[test]
+    fn what_is_no_chunk_is_refused() {
+        for input in [
+            &b"x\r\n"[..],
+            b"\r\n",
+            b"-1\r\n",
+            b"5\nhello\r\n",
+            b"3\r\nabcd\r\n",
+            b"3x\r\nabc\r\n",
+            b"fffffffffffffffff\r\n",
+            b"0\r\nno field\r\n\r\n",
+        ] {
+            let read = read(chunked(), input, input.len());
+            assert!(read.is_err(), "{input:?}: {read:?}");
+        }
+        assert!(read(chunked(), &[b'0'; 2000], 100).is_err());
+    }
+
+    #[test]
+    fn a_length_ends_where_it_says() {
+        for step in 1..6 {
+            let (text, _) = read(Framing::Length(5), b"hello", step).unwrap();
+            assert_eq!(text, "hello");
+        }
+        let mut framing = Framing::Length(2);
+        let mut inbox = BytesMut::from(&b"abc"[..]);
+        assert!(matches!(framing.next(&mut inbox), Ok(Piece::Data(_))));
+        assert!(framing.is_ended());
+        assert_eq!(&inbox[..], b"c");
+    }
+}

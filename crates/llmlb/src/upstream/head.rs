@@ -1,0 +1,316 @@
+//! The head of an answer: what it says, and how its body ends.
+
+use std::mem::MaybeUninit;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode};
+
+use super::framing::{Chunk, Framing};
+
+/// The most bytes of a head.
+const MOST_BYTES: usize = 64 << 10;
+/// The most fields.
+const MOST_FIELDS: usize = 128;
+
+/// An answer's head, without what belongs to the connection alone.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+}
+
+/// A head that was read.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    pub(super) head: Head,
+    pub(super) framing: Framing,
+    /// Another request may follow on this connection.
+    pub(super) reusable: bool,
+}
+
+/// Where a field is in the input.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    name: (usize, usize),
+    value: (usize, usize),
+}
+
+/// Reads a head, if all of it is there.
+pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Parsed>, String> {
+    let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
+    let mut response = httparse::Response::new(&mut []);
+    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+        &mut response,
+        inbox,
+        &mut fields,
+    );
+    let length = match parsed {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) if inbox.len() > MOST_BYTES => {
+            return Err("its answer's head is too long".to_owned());
+        }
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(error) => return Err(format!("its answer is not HTTP ({error})")),
+    };
+    let status = response
+        .code
+        .and_then(|code| StatusCode::from_u16(code).ok());
+    let status = status.ok_or("its answer has no valid status")?;
+    let is_11 = response.version == Some(1);
+    let origin = inbox.as_ptr() as usize;
+    let place = |part: &[u8]| {
+        let start = part.as_ptr() as usize - origin;
+        (start, start + part.len())
+    };
+    let mut places = [Place::default(); MOST_FIELDS];
+    let count = response.headers.len();
+    for (field, at) in response.headers.iter().zip(&mut places) {
+        at.name = place(field.name.as_bytes());
+        at.value = place(field.value);
+    }
+    let bytes = inbox.split_to(length).freeze();
+    let (headers, connection) = gather(&bytes, &places[..count])?;
+    let framing = if has_no_body(method, status) {
+        Framing::Ended
+    } else {
+        connection.framing(&headers)?
+    };
+    let reusable = connection.stays_open(is_11) && !matches!(framing, Framing::UntilClose);
+    let mut head = Head { status, headers };
+    if connection.chunked {
+        // A length beside chunks is how messages are smuggled: the chunks win.
+        head.headers.remove(header::CONTENT_LENGTH);
+    }
+    Ok(Some(Parsed {
+        head,
+        framing,
+        reusable,
+    }))
+}
+
+/// What a head says about its connection.
+#[derive(Debug, Default)]
+struct Connection {
+    close: bool,
+    keep_alive: bool,
+    chunked: bool,
+}
+
+impl Connection {
+    fn framing(&self, headers: &HeaderMap) -> Result<Framing, String> {
+        if self.chunked {
+            return Ok(Framing::Chunked(Chunk::Size));
+        }
+        let mut length = None;
+        for value in headers.get_all(header::CONTENT_LENGTH) {
+            let told =
+                content_length(value.as_bytes()).ok_or("its answer's length is no number")?;
+            if length.is_some_and(|before| before != told) {
+                return Err("its answer has two lengths".to_owned());
+            }
+            length = Some(told);
+        }
+        Ok(length.map_or(Framing::UntilClose, Framing::Length))
+    }
+
+    fn stays_open(&self, is_11: bool) -> bool {
+        !self.close && (is_11 || self.keep_alive)
+    }
+}
+
+fn content_length(value: &[u8]) -> Option<u64> {
+    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    digits.then(|| std::str::from_utf8(value).ok()?.parse().ok())?
+}
+
+fn has_no_body(method: &Method, status: StatusCode) -> bool {
+    *method == Method::HEAD
+        || status.is_informational()
+        || status == StatusCode::NO_CONTENT
+        || status == StatusCode::NOT_MODIFIED
+}
+
+/// The fields that a client may see, and what the others say.
+fn gather(bytes: &Bytes, places: &[Place]) -> Result<(HeaderMap, Connection), String> {
+    let mut headers = HeaderMap::with_capacity(places.len() + 4);
+    let mut connection = Connection::default();
+    let mut named: Vec<HeaderName> = Vec::new();
+    for place in places {
+        let name = HeaderName::from_bytes(&bytes[place.name.0..place.name.1])
+            .map_err(|_| "a field of its answer has no valid name")?;
+        let value = bytes.slice(place.value.0..place.value.1);
+        if name == header::CONNECTION {
+            for token in value.split(|byte| *byte == b',') {
+                let token = token.trim_ascii();
+                if token.eq_ignore_ascii_case(b"close") {
+                    connection.close = true;
+                } else if token.eq_ignore_ascii_case(b"keep-alive") {
+                    connection.keep_alive = true;
+                } else if let Ok(name) = HeaderName::from_bytes(token) {
+                    named.push(name);
+                }
+            }
+        } else if name == header::TRANSFER_ENCODING {
+            // Nobody was asked for another coding, and it could not be passed on.
+            if connection.chunked || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+                return Err("its answer has an unknown transfer coding".to_owned());
+            }
+            connection.chunked = true;
+        } else if !is_hop_by_hop(&name) {
+            let value = HeaderValue::from_maybe_shared(value)
+                .map_err(|_| "a field of its answer has no valid value")?;
+            headers.append(name, value);
+        }
+    }
+    for name in named {
+        // They frame the message; no one may make them vanish.
+        if name != header::CONTENT_LENGTH && name != header::CONTENT_TYPE {
+            headers.remove(name);
+        }
+    }
+    Ok((headers, connection))
+}
+
+/// What ends with its connection (RFC 9110, section 7.6.1, and what history added to it), and what
+/// a backend means for its own clients. `Upgrade` is put back where it is meant.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    *name == header::UPGRADE
+        || *name == header::TE
+        || *name == header::PROXY_AUTHENTICATE
+        || *name == header::SET_COOKIE
+        || *name == "keep-alive"
+        || *name == "proxy-connection"
+}
+
+/// The fields after the last chunk, up to and with the empty line.
+pub(super) fn trailers(lines: &Bytes) -> Result<HeaderMap, String> {
+    let mut fields = [httparse::EMPTY_HEADER; 32];
+    let bad = || "the fields after its last chunk are not valid".to_owned();
+    let Ok(httparse::Status::Complete((_, fields))) = httparse::parse_headers(lines, &mut fields)
+    else {
+        return Err(bad());
+    };
+    let mut trailers = HeaderMap::new();
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| bad())?;
+        let value = HeaderValue::from_bytes(field.value).map_err(|_| bad())?;
+        trailers.append(name, value);
+    }
+    Ok(trailers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Option<Parsed>, String> {
+        parse(&mut BytesMut::from(text.as_bytes()), &Method::POST)
+    }
+
+    fn framing(text: &str) -> String {
+        match read(text) {
+            Ok(Some(parsed)) => {
+                let end = match parsed.framing {
+                    Framing::Length(length) => length.to_string(),
+                    Framing::Chunked(_) => "chunked".to_owned(),
+                    Framing::UntilClose => "until close".to_owned(),
+                    Framing::Ended => "none".to_owned(),
+                };
+                let after = if parsed.reusable { "kept" } else { "closed" };
+                format!("{end}, {after}")
+            }
+            Ok(None) => "more".to_owned(),
+            Err(error) => error,
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_body_is_where_the_standard_says() {
+        for (text, expected) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", "5, kept"),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n",
+                "5, kept",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+                "chunked, kept",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\ncontent-length: 5\r\n\r\n",
+                "chunked, kept",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
+                "its answer has an unknown transfer coding",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",
+                "its answer has an unknown transfer coding",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n",
+                "its answer has an unknown transfer coding",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+                "0, closed",
+            ),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\n", "5, closed"),
+            (
+                "HTTP/1.0 200 OK\r\nconnection: Keep-Alive\r\ncontent-length: 5\r\n\r\n",
+                "5, kept",
+            ),
+            ("HTTP/1.1 200 OK\r\n\r\n", "until close, closed"),
+            ("HTTP/1.1 204 X\r\n\r\n", "none, kept"),
+            ("HTTP/1.1 304 X\r\ncontent-length: 5\r\n\r\n", "none, kept"),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+                "its answer has two lengths",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: +5\r\n\r\n",
+                "its answer's length is no number",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\n",
+                "its answer's length is no number",
+            ),
+            ("HTTP/1.1 200 OK\r\ncontent-le", "more"),
+        ] {
+            assert_eq!(framing(text), expected, "{text}");
+        }
+        let head = parse(
+            &mut BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"),
+            &Method::HEAD,
+        );
+        assert!(head.unwrap().unwrap().framing.is_ended());
+    }
+
+    #[test]
+    fn what_is_not_http_is_refused() {
+        for text in [
+            "SSH-2.0-OpenSSH\r\n",
+            "HTTP/1.1 2000 X\r\n\r\n",
+            "HTTP/1.1 200 OK\r\na b: c\r\n\r\n",
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        let long = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(70_000));
+        assert!(read(&long).is_err());
+    }
+
+    #[test]
+    fn what_belongs_to_the_connection_or_the_backend_alone_ends_here() {
+        let text = "HTTP/1.1 200 OK\r\nconnection: x-private, content-length\r\nx-private: 1\r\n\
+                    keep-alive: timeout=5\r\nproxy-connection: a\r\nproxy-authenticate: b\r\n\
+                    upgrade: h2c\r\nset-cookie: a=1\r\nx-many: 1\r\nx-many: 2\r\ncontent-length: 3\r\n\r\nabc";
+        let head = read(text).unwrap().unwrap().head;
+        let names: Vec<_> = head.headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["content-length", "x-many"]);
+        assert_eq!(head.headers.get_all("x-many").iter().count(), 2);
+        let text = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n";
+        assert!(read(text).unwrap().unwrap().head.headers.is_empty());
+    }
+}

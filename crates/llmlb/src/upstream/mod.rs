@@ -1,0 +1,24 @@
+//! Speaking HTTP/1.1 to a backend, on a connection that is ours alone until the answer is over.
+//!
+//! The request's own task reads and writes the socket: no other task stands between the backend's
+//! bytes and the client's, a request that is dropped closes its connection at once, and it is known
+//! exactly what was sent and whether anything came back. That decides what may be tried again.
+
+mod broken;
+mod connect;
+mod exchange;
+mod framing;
+mod head;
+mod idle;
+mod probe;
+mod stream;
+mod upload;
+
+pub(crate) use broken::Broken;
+pub(crate) use connect::Connector;
+pub(crate) use exchange::Exchange;
+pub(crate) use head::Head;
+pub(crate) use idle::Idle;
+pub(crate) use probe::get;
+pub(crate) use stream::Stream;
+pub(crate) use upload::Upload;

@@ -1,0 +1,45 @@
+//! A short question to a backend.
+
+use std::future::poll_fn;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Method, StatusCode};
+
+use super::{Broken, Connector, Exchange, Upload};
+use crate::balance::Backend;
+use crate::forward;
+
+/// What it answered.
+#[derive(Debug)]
+pub(crate) struct Got {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+/// Asks on a connection of its own: that one can still be made is part of the question.
+pub(crate) async fn get(
+    connector: &Connector,
+    backend: &Backend,
+    path: &str,
+    most: usize,
+) -> Result<Got, Broken> {
+    let stream = connector.connect(&backend.url).await?;
+    let upload = Upload::whole(forward::question(backend, path), Bytes::new());
+    let mut exchange = Exchange::new(stream, Method::GET, upload);
+    let head = exchange.head().await?;
+    let mut body = BytesMut::new();
+    while let Some(frame) = poll_fn(|cx| exchange.poll_frame(cx)).await {
+        if let Ok(data) = frame?.into_data() {
+            body.extend_from_slice(&data);
+        }
+        if body.len() > most {
+            return Err(Broken::Garbage(format!("its answer to {path} is too long")));
+        }
+    }
+    Ok(Got {
+        status: head.status,
+        headers: head.headers,
+        body: body.freeze(),
+    })
+}

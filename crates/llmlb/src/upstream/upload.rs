@@ -1,0 +1,141 @@
+//! A request on its way to a backend.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::HeaderMap;
+use hyper::body::{Body, Incoming};
+use tokio::io::AsyncWrite;
+
+use super::{Broken, Stream};
+
+/// What is still to be sent.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    /// The head first; then the pieces of a body that passes, in their frames.
+    out: Bytes,
+    /// A body that was read already.
+    whole: Bytes,
+    passing: Option<Passing>,
+    flushed: bool,
+}
+
+/// A body that the client is still sending.
+#[derive(Debug)]
+struct Passing {
+    body: Incoming,
+    chunked: bool,
+}
+
+impl Upload {
+    /// A body that was read already; `head` says how long it is.
+    pub(crate) fn whole(head: Bytes, body: Bytes) -> Self {
+        Self {
+            out: head,
+            whole: body,
+            passing: None,
+            flushed: false,
+        }
+    }
+
+    /// A body as it comes; `head` says whether in chunks or of which length.
+    pub(crate) fn passing(head: Bytes, body: Incoming, chunked: bool) -> Self {
+        Self {
+            out: head,
+            whole: Bytes::new(),
+            passing: Some(Passing { body, chunked }),
+            flushed: false,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.flushed
+    }
+
+    /// Sends as much as can be sent. Ready when everything is.
+    pub(super) fn poll(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Broken>> {
+        if self.flushed {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            while self.out.has_remaining() || self.whole.has_remaining() {
+                let pieces = [IoSlice::new(&self.out), IoSlice::new(&self.whole)];
+                let written = ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &pieces));
+                match written {
+                    Ok(0) => {
+                        return Poll::Ready(Err(Broken::cut(&io::ErrorKind::WriteZero.into())));
+                    }
+                    Ok(written) => self.advance(written),
+                    Err(error) => return Poll::Ready(Err(Broken::cut(&error))),
+                }
+            }
+            let Some(passing) = &mut self.passing else {
+                break;
+            };
+            match Pin::new(&mut passing.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) if data.is_empty() => {}
+                    Ok(data) if passing.chunked => self.out = chunk(&data),
+                    Ok(data) => self.out = data,
+                    Err(frame) => {
+                        let trailers = frame.into_trailers().unwrap_or_default();
+                        if passing.chunked {
+                            self.out = last_chunk(&trailers);
+                        }
+                        self.passing = None;
+                    }
+                },
+                Poll::Ready(None) => {
+                    if passing.chunked {
+                        self.out = Bytes::from_static(b"0\r\n\r\n");
+                    }
+                    self.passing = None;
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    return Poll::Ready(Err(Broken::Upload(error.to_string())));
+                }
+                Poll::Pending => {
+                    // What was sent so far must not wait for what comes.
+                    let _ = Pin::new(stream).poll_flush(cx);
+                    return Poll::Pending;
+                }
+            }
+        }
+        let flushed = ready!(Pin::new(stream).poll_flush(cx));
+        self.flushed = true;
+        Poll::Ready(flushed.map_err(|error| Broken::cut(&error)))
+    }
+
+    fn advance(&mut self, written: usize) {
+        let of_first = written.min(self.out.len());
+        self.out.advance(of_first);
+        self.whole.advance(written - of_first);
+    }
+}
+
+fn chunk(data: &[u8]) -> Bytes {
+    let size = format!("{:x}\r\n", data.len());
+    let mut chunk = BytesMut::with_capacity(size.len() + data.len() + 2);
+    chunk.extend_from_slice(size.as_bytes());
+    chunk.extend_from_slice(data);
+    chunk.extend_from_slice(b"\r\n");
+    chunk.freeze()
+}
+
+fn last_chunk(trailers: &HeaderMap) -> Bytes {
+    let mut chunk = BytesMut::from(&b"0\r\n"[..]);
+    for (name, value) in trailers {
+        chunk.extend_from_slice(name.as_str().as_bytes());
+        chunk.extend_from_slice(b": ");
+        chunk.extend_from_slice(value.as_bytes());
+        chunk.extend_from_slice(b"\r\n");
+    }
+    chunk.extend_from_slice(b"\r\n");
+    chunk.freeze()
+}
