@@ -42,14 +42,14 @@ pub(crate) fn connected(address: SocketAddr, talk: impl AsyncFnOnce(Client)) {
         .enable_all()
         .build()
         .expect("a runtime");
-    let talk = async {
+    let conversation = async {
         let stream = TcpStream::connect(address).await.expect("a connection");
         stream.set_nodelay(true).expect("no delay");
         let (client, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
         TaskTracker::new().spawn(connection);
         talk(client).await;
     };
-    let done = runtime.block_on(async { timeout(PATIENCE, talk).await });
+    let done = runtime.block_on(async { timeout(PATIENCE, conversation).await });
     done.expect("in time");
 }
 
@@ -101,11 +101,17 @@ pub(crate) async fn answer(response: ResponseFuture) -> Answer {
 
 /// The next piece of an answer.
 pub(crate) async fn next(stream: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
-    let data = stream.data().await;
-    if let Some(Ok(data)) = &data {
-        let _ = stream.flow_control().release_capacity(data.len());
+    loop {
+        let data = stream.data().await;
+        if let Some(Ok(data)) = &data {
+            let _ = stream.flow_control().release_capacity(data.len());
+            // A frame without data only carries the end.
+            if data.is_empty() {
+                continue;
+            }
+        }
+        return data;
     }
-    data
 }
 
 /// Asks, and waits for the answer.
