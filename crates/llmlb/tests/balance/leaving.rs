@@ -122,6 +122,23 @@ fn a_client_whose_machine_resets_the_connection_ends_the_request() {
 }
 
 #[test]
+fn a_client_that_has_sent_more_and_leaves_ends_the_request() {
+    // Old clients send an empty line after a body; others do not wait for answers.
+    for more in ["\r\n", "GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"] {
+        let place = Place::new();
+        let (mock, seen) = witness(false);
+        let server = serve(&place, &[&mock], UNPROBED);
+        let mut client = Connection::open(server.address);
+        client.send_post(CHAT, ASK);
+        client.send(more);
+        begun(&seen);
+        let since = Instant::now();
+        drop(client);
+        left("left after having sent more", since, &seen, &server);
+    }
+}
+
+#[test]
 fn a_client_that_leaves_is_nobodys_failure() {
     let place = Place::new();
     let (mock, seen) = witness(false);

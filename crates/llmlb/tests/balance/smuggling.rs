@@ -200,6 +200,51 @@ fn two_hosts_are_refused_and_a_host_is_needed() {
 }
 
 #[test]
+fn a_request_may_name_the_whole_address() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let answers = all_answers(
+        &server,
+        b"GET http://localhost/v1/files?a=b HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    );
+    assert!(answers.starts_with("HTTP/1.1 200"), "{answers}");
+    let line = asked(&mock)[0].head.line.clone();
+    assert_eq!(line, "GET /v1/files?a=b HTTP/1.1");
+    // It is no proxy for others.
+    for line in [
+        "GET http://evil.example/v1/files HTTP/1.1",
+        "CONNECT localhost:80 HTTP/1.1",
+        "CONNECT /v1/files HTTP/1.1",
+        "OPTIONS * HTTP/1.1",
+    ] {
+        let bytes = format!("{line}\r\nhost: localhost\r\n\r\n");
+        let answers = all_answers(&server, bytes.as_bytes());
+        assert!(!answers.starts_with("HTTP/1.1 2"), "{line}: {answers}");
+    }
+    assert_eq!(asked(&mock).len(), 1);
+}
+
+#[test]
+fn a_request_whose_bytes_come_one_by_one_is_one() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    // It begins like the greeting of HTTP/2: `PRI * HTTP/2.0`.
+    for method in ["POST", "PUT", "PRI", "P"] {
+        let mut client = Connection::open(server.address);
+        let head = format!("{method} {CHAT} HTTP/1.1\r\nhost: localhost\r\n");
+        let rest = format!("content-length: {}\r\n\r\n{ASK}", ASK.len());
+        for byte in (head + &rest).into_bytes() {
+            client.send([byte]);
+        }
+        let status = client.answer().status();
+        assert_eq!(status, 200, "{method}");
+    }
+    assert_eq!(asked(&mock).len(), 4);
+}
+
+#[test]
 fn after_a_bad_request_the_others_are_answered() {
     let place = Place::new();
     let mock = backend(ok);
