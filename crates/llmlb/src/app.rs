@@ -14,6 +14,7 @@ use crate::config::{self, Config};
 use crate::demo;
 use crate::forward::Via;
 use crate::health::Watcher;
+use crate::meter::Meter;
 use crate::request::{Counter, Ids, Lines};
 use crate::sys::signals::Signals;
 use crate::upstream::Connector;
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) via: Via,
     pub(crate) ids: Ids,
     pub(crate) limits: Limits,
+    pub(crate) meter: Meter,
     draining: CancellationToken,
 }
 
@@ -93,6 +95,7 @@ impl App {
         listener: TcpListener,
         via: Via,
         log: Log,
+        meter: Meter,
     ) -> io::Result<Self> {
         let tasks = TaskTracker::new();
         let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
@@ -139,6 +142,7 @@ impl App {
                 first_byte: config.upstream.first_byte_timeout,
                 idle: config.upstream.idle_timeout,
             },
+            meter,
             draining: orders.drain.clone(),
         });
         let workers = Workers::start(config.server.workers, &listener, &shared, &orders)?;

@@ -36,6 +36,8 @@ pub(crate) struct Backend {
     is_up: AtomicBool,
     /// It takes connections and says nothing.
     is_hung: AtomicBool,
+    /// It rejects requests that ask for the usage of a stream.
+    refuses_usage_option: AtomicBool,
     /// It said once what it serves.
     has_told: AtomicBool,
     outstanding: AtomicU32,
@@ -104,6 +106,7 @@ impl Backend {
             }),
             is_up: AtomicBool::new(false),
             is_hung: AtomicBool::new(false),
+            refuses_usage_option: AtomicBool::new(false),
             has_told: AtomicBool::new(false),
             outstanding: AtomicU32::new(0),
             requests: AtomicU64::new(0),
@@ -137,6 +140,18 @@ impl Backend {
 
     pub(crate) fn set_hung(&self, hung: bool) {
         self.is_hung.store(hung, Ordering::Relaxed);
+    }
+
+    /// Whether it may be asked for the usage of a stream.
+    pub(crate) fn takes_usage_option(&self) -> bool {
+        !self.refuses_usage_option.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn refuses_usage_option(&self) {
+        if !self.refuses_usage_option.swap(true, Ordering::Relaxed) {
+            let name = &self.name;
+            tracing::info!("backend {name} rejects stream_options: usage of streams is estimated");
+        }
     }
 
     /// Which program or service it is, if that is known.

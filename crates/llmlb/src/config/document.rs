@@ -190,7 +190,10 @@ fn unknown_section(name: &str, value: &DeValue<'_>) -> String {
     } else {
         "key"
     };
-    format!("unknown {kind}{near}; allowed: [server], [upstream], [log], [[backend]], [aliases]")
+    format!(
+        "unknown {kind}{near}; \
+         allowed: [server], [upstream], [log], [usage], [[backend]], [aliases]"
+    )
 }
 
 /// Where the outermost lists begin and end. Those of `[[backend]]` are not lists to whoever wrote

@@ -1,7 +1,7 @@
 //! The settings that hold, as a person would write them, and where each came from.
 
 use super::settings::{self, Setting};
-use super::{Config, Origin, values};
+use super::{Config, Origin, Receiver, values};
 
 pub(crate) struct Effective<'a> {
     pub(crate) name: &'static str,
@@ -11,7 +11,7 @@ pub(crate) struct Effective<'a> {
 
 impl Config {
     pub(crate) fn effective(&self) -> Vec<Effective<'_>> {
-        let (server, upstream) = (&self.server, &self.upstream);
+        let (server, upstream, usage) = (&self.server, &self.upstream, &self.usage);
         let line = |setting: &Setting, value: String| Effective {
             name: setting.name,
             value,
@@ -39,6 +39,19 @@ impl Config {
             line(&settings::PROBE_INTERVAL, duration(upstream.probe_interval)),
             line(&settings::PROBE_TIMEOUT, duration(upstream.probe_timeout)),
             line(&settings::LOG_REQUESTS, self.log.requests.to_string()),
+            line(&settings::USAGE_ENABLED, usage.enabled.to_string()),
+            line(
+                &settings::USAGE_URL,
+                usage.url.as_ref().map_or("-", Receiver::shown).to_owned(),
+            ),
+            line(&settings::USAGE_TOKEN_ENV, usage.token_env.clone()),
+            line(&settings::USAGE_EVERY, duration(usage.every)),
+            line(&settings::USAGE_FORMAT, usage.format.name().to_owned()),
+            line(
+                &settings::USAGE_ON_FAILURE,
+                usage.on_failure.name().to_owned(),
+            ),
+            line(&settings::USAGE_ALLOW_HTTP, usage.allow_http.to_string()),
         ]
     }
 }

@@ -24,12 +24,12 @@ pub(crate) fn data_dir() -> Option<PathBuf> {
 
 /// Where usage is delivered to. There may be a key in it.
 pub(crate) fn usage_url() -> Option<Result<Secret, &'static str>> {
-    secret(settings::USAGE_URL)
+    secret(settings::URL_VARIABLE)
 }
 
 /// The bearer token of that receiver.
 pub(crate) fn usage_token() -> Option<Result<Secret, &'static str>> {
-    secret(settings::USAGE_TOKEN)
+    secret(settings::TOKEN_VARIABLE)
 }
 
 /// A directory that the system or the user has set, such as `HOME`.
@@ -102,7 +102,7 @@ impl Environment {
     }
 
     /// A variable that is ours by its name but means nothing is a slip that would go unnoticed.
-    /// `keys` are the names that backends take their keys from; those may be called anything.
+    /// `keys` are the names that keys and tokens are taken from; those may be called anything.
     pub(super) fn check_names(&self, keys: &[String], problems: &mut Gathered) {
         for name in self.0.keys().filter(|name| name.starts_with(PREFIX)) {
             if keys.contains(name) || settings::variables().any(|known| known == name) {

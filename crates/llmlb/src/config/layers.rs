@@ -39,6 +39,15 @@ impl<'a> Layers<'a> {
         self.problems.add(origin, setting.name, what);
     }
 
+    /// The same for another place.
+    pub(super) fn refuse_at(&mut self, origin: &Origin, what: &str) {
+        self.problems.add(origin, "", what);
+    }
+
+    pub(super) fn origin(&self, setting: &Setting) -> &Origin {
+        self.origins.of(setting)
+    }
+
     /// The setting's value, or nothing if something is wrong with it: then the problem is noted.
     pub(super) fn setting<T>(
         &mut self,
@@ -46,12 +55,36 @@ impl<'a> Layers<'a> {
         typed: Option<&str>,
         parse: impl Fn(Raw<'_>) -> Result<T, String>,
     ) -> Option<T> {
+        self.given(setting, typed, parse)?
+    }
+
+    /// The same for one that need not be set: `Some(None)` if it is not.
+    pub(super) fn optional<T>(
+        &mut self,
+        setting: &Setting,
+        parse: impl Fn(Raw<'_>) -> Result<T, String>,
+    ) -> Option<Option<T>> {
+        self.given(setting, None, parse)
+    }
+
+    /// Nothing if something is wrong with it.
+    fn given<T>(
+        &mut self,
+        setting: &Setting,
+        typed: Option<&str>,
+        parse: impl Fn(Raw<'_>) -> Result<T, String>,
+    ) -> Option<Option<T>> {
         let found = match setting.default {
-            Default::Value(text) => text.to_owned(),
-            Default::Found(_, find) => find(),
-            Default::Words(_) => return None,
+            Default::Value(text) => Some(text.to_owned()),
+            Default::Found(_, find) => Some(find()),
+            Default::Words(_) => None,
         };
-        let mut given = vec![(Raw::Text(&found), Origin::Default)];
+        let found = found.as_deref().map(Raw::Text);
+        let mut given: Vec<_> = found
+            .map(|raw| (raw, Origin::Default))
+            .into_iter()
+            .collect();
+        self.origins.settings.insert(setting.name, Origin::Default);
         given.extend(self.document.and_then(|document| document.value(setting)));
         if let Some(name) = setting.variable {
             let origin = Origin::Variable(name.into());
@@ -80,6 +113,6 @@ impl<'a> Layers<'a> {
                 }
             }
         }
-        last.filter(|_| sound)
+        sound.then_some(last)
     }
 }

@@ -18,6 +18,7 @@ mod secret;
 pub(crate) mod settings;
 mod suggest;
 mod url;
+mod usage;
 mod values;
 
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
 pub(crate) use secret::Secret;
 pub(crate) use url::BackendUrl;
+pub(crate) use usage::{Format, OnFailure, Receiver, Usage};
 pub(crate) use values::span;
 
 use document::Document;
@@ -46,6 +48,7 @@ pub(crate) struct Config {
     pub(crate) server: Server,
     pub(crate) upstream: Upstream,
     pub(crate) log: Log,
+    pub(crate) usage: Usage,
     /// Empty if none was set: then the caller looks for some.
     pub(crate) backends: Vec<Backend>,
     /// In the order of their names.
@@ -160,22 +163,26 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     let server = server(&mut layers, flags);
     let upstream = upstream(&mut layers);
     let log = log(&mut layers);
+    let usage = usage::read(&mut layers, env);
     let mut origins = layers.into_origins();
     let found = backends::read(flags, env, document.as_ref(), &mut problems);
     let aliases = document.as_ref().map_or_else(Vec::new, |document| {
         aliases::read(document, &mut origins, &mut problems)
     });
-    env.check_names(&found.key_variables, &mut problems);
+    let mut variables = found.key_variables;
+    variables.extend(usage.as_ref().map(|usage| usage.token_env.clone()));
+    env.check_names(&variables, &mut problems);
     origins.backends = found.origins;
 
     if let Some(document) = document {
         problems = document.settle(problems);
     }
-    match (problems.into_result(), server, upstream, log) {
-        (Ok(()), Some(server), Some(upstream), Some(log)) => Ok(Config {
+    match (problems.into_result(), server, upstream, log, usage) {
+        (Ok(()), Some(server), Some(upstream), Some(log), Some(usage)) => Ok(Config {
             server,
             upstream,
             log,
+            usage,
             backends: found.backends,
             aliases,
             file: source.map(|source| source.name),

@@ -47,8 +47,8 @@ pub(super) const CONFIG: &str = "LLMLB_CONFIG";
 pub(super) const BACKENDS: &str = "LLMLB_BACKENDS";
 pub(super) const LOCK_DIR: &str = "LLMLB_LOCK_DIR";
 pub(super) const DATA_DIR: &str = "LLMLB_DATA_DIR";
-pub(super) const USAGE_URL: &str = "LLMLB_USAGE_URL";
-pub(super) const USAGE_TOKEN: &str = "LLMLB_USAGE_TOKEN";
+pub(super) const URL_VARIABLE: &str = "LLMLB_USAGE_URL";
+pub(super) const TOKEN_VARIABLE: &str = "LLMLB_USAGE_TOKEN";
 
 pub(super) const CONFIG_FLAG: &str = "--config";
 pub(super) const BACKEND_FLAG: &str = "--backend";
@@ -172,9 +172,65 @@ pub(crate) const LOG_REQUESTS: Setting = Setting {
     allowed: "true or false",
     about: "Write one line for each request to stderr.",
 };
+pub(crate) const USAGE_ENABLED: Setting = Setting {
+    name: "usage.enabled",
+    variable: Some("LLMLB_USAGE"),
+    flag: None,
+    default: Default::Value("true"),
+    allowed: "true or false",
+    about: "Record the usage of every request.",
+};
+pub(crate) const USAGE_URL: Setting = Setting {
+    name: "usage.url",
+    variable: Some(URL_VARIABLE),
+    flag: None,
+    default: Default::Words("none: records are kept in archive/"),
+    allowed: "https://HOST[:PORT][/PATH], or http://.. on this machine",
+    about: "Where usage records are sent to; `usage deliver` uses the variable too.",
+};
+pub(crate) const USAGE_TOKEN_ENV: Setting = Setting {
+    name: "usage.token_env",
+    variable: None,
+    flag: None,
+    default: Default::Value(TOKEN_VARIABLE),
+    allowed: "the name of an environment variable",
+    about: "The variable that holds the receiver's bearer token; the token itself is never in the file.",
+};
+pub(crate) const USAGE_EVERY: Setting = Setting {
+    name: "usage.every",
+    variable: Some("LLMLB_USAGE_EVERY"),
+    flag: None,
+    default: Default::Value("1m"),
+    allowed: r#"text like "500ms", "30s", "5m" or "1h", from "1s" to "24h""#,
+    about: "How often usage records are sent.",
+};
+pub(crate) const USAGE_FORMAT: Setting = Setting {
+    name: "usage.format",
+    variable: Some("LLMLB_USAGE_FORMAT"),
+    flag: None,
+    default: Default::Value("json"),
+    allowed: "json or cloudevents",
+    about: "What is posted: our own JSON, or CloudEvents as OpenMeter takes them.",
+};
+pub(crate) const USAGE_ON_FAILURE: Setting = Setting {
+    name: "usage.on_failure",
+    variable: Some("LLMLB_USAGE_ON_FAILURE"),
+    flag: None,
+    default: Default::Value("serve"),
+    allowed: "serve or refuse",
+    about: "What is done with requests while their usage cannot be recorded.",
+};
+pub(crate) const USAGE_ALLOW_HTTP: Setting = Setting {
+    name: "usage.allow_http",
+    variable: Some("LLMLB_USAGE_ALLOW_HTTP"),
+    flag: None,
+    default: Default::Value("false"),
+    allowed: "true or false",
+    about: "Allow http:// to other machines: anyone on the way can read records and token.",
+};
 
 /// In the order of the page.
-pub(crate) const ALL: [Setting; 14] = [
+pub(crate) const ALL: [Setting; 21] = [
     HOST,
     PORT,
     ALLOW_PUBLIC,
@@ -189,6 +245,13 @@ pub(crate) const ALL: [Setting; 14] = [
     PROBE_INTERVAL,
     PROBE_TIMEOUT,
     LOG_REQUESTS,
+    USAGE_ENABLED,
+    USAGE_URL,
+    USAGE_TOKEN_ENV,
+    USAGE_EVERY,
+    USAGE_FORMAT,
+    USAGE_ON_FAILURE,
+    USAGE_ALLOW_HTTP,
 ];
 
 pub(super) const BACKEND_NAME: Setting = Setting {
@@ -280,7 +343,7 @@ pub(super) const ALIAS: Setting = Setting {
 };
 
 /// Variables that are no setting of the file.
-pub(super) const OTHER_VARIABLES: [(&str, &str); 5] = [
+pub(super) const OTHER_VARIABLES: [(&str, &str); 4] = [
     (CONFIG, "The configuration file; the flag is `--config`."),
     (
         LOCK_DIR,
@@ -291,16 +354,12 @@ pub(super) const OTHER_VARIABLES: [(&str, &str); 5] = [
         "Where usage data lies, if not in the user's data directory; the flag of `usage` is `--data`.",
     ),
     (
-        USAGE_URL,
-        "Where `usage deliver` sends records to; its flag is `--to`.",
-    ),
-    (
-        USAGE_TOKEN,
-        "The bearer token of that receiver; or name a file with `--token-file`.",
+        TOKEN_VARIABLE,
+        "The bearer token of the receiver of usage records, unless `usage.token_env` names another variable.",
     ),
 ];
 
-pub(super) const SECTIONS: [&str; 5] = ["server", "upstream", "log", "backend", ALIASES];
+pub(super) const SECTIONS: [&str; 6] = ["server", "upstream", "log", "usage", "backend", ALIASES];
 
 impl Setting {
     pub(super) fn section(&self) -> &'static str {

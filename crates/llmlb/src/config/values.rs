@@ -8,7 +8,8 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::problems::quoted;
-use super::settings::{MOST_WAITING, MOST_WORKERS};
+use super::settings::{MOST_WAITING, MOST_WORKERS, Setting};
+use super::suggest::did_you_mean;
 
 /// A value as it was written.
 #[derive(Clone, Copy)]
@@ -19,6 +20,7 @@ pub(super) enum Raw<'a> {
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const DAYS: (&str, u64) = ("d", 86_400_000);
 const DURATION_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
@@ -86,6 +88,51 @@ pub(super) fn timeout(raw: Raw<'_>) -> Result<Duration, String> {
 
 pub(super) fn probe_interval(raw: Raw<'_>) -> Result<Duration, String> {
     duration(raw, &(100 * MILLISECOND..=DAY))
+}
+
+pub(super) fn every(raw: Raw<'_>) -> Result<Duration, String> {
+    duration(raw, &(SECOND..=DAY))
+}
+
+/// The name of a variable that holds a secret. What cannot be one is likely to be the secret itself:
+/// it is not repeated.
+pub(super) fn variable(raw: Raw<'_>) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    match raw {
+        Raw::Text(name) => Some(name),
+        Raw::Toml(value) => value.as_str(),
+    }
+    .filter(|name| !name.is_empty() && name.bytes().all(allowed))
+    .filter(|name| !name.starts_with(|first: char| first.is_ascii_digit()))
+    .map(str::to_owned)
+    .ok_or_else(|| {
+        "this cannot be the name of a variable (the key itself does not belong here)".to_owned()
+    })
+}
+
+/// Lower case is no habit for variables, but is one for keys.
+pub(super) fn may_be_secret(variable: &str) -> bool {
+    variable.bytes().any(|byte| byte.is_ascii_lowercase())
+}
+
+/// That a variable which should hold a secret does not.
+pub(super) fn not_set(variable: &str, setting: &Setting) -> String {
+    if may_be_secret(variable) {
+        let allowed = setting.allowed;
+        format!("the variable that this names is not set, or empty; allowed: {allowed}")
+    } else {
+        format!("the variable {variable} is not set, or empty")
+    }
+}
+
+/// One of a few words.
+pub(super) fn word<T: Copy>(raw: Raw<'_>, words: &[(&str, T)]) -> Result<T, String> {
+    let text = text(raw, "a word")?;
+    let found = words.iter().find(|(word, _)| *word == text);
+    found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let near = did_you_mean(text, words.iter().map(|(word, _)| *word));
+        format!("{} is not known{near}", quoted(text))
+    })
 }
 
 pub(super) fn max_body(raw: Raw<'_>) -> Result<usize, String> {
@@ -180,7 +227,7 @@ fn is_whole_number(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn text<'a>(raw: Raw<'a>, wanted: &str) -> Result<&'a str, String> {
+pub(super) fn text<'a>(raw: Raw<'a>, wanted: &str) -> Result<&'a str, String> {
     match raw {
         Raw::Text(text) => Ok(text),
         Raw::Toml(value) => value.as_str().ok_or_else(|| not(raw, wanted)),

@@ -10,14 +10,16 @@ mod via;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderName, Response, StatusCode, Version, request};
+use http::{HeaderName, Response, StatusCode, Version, header, request};
 use http_body_util::{Either, Full};
 use hyper::upgrade::OnUpgrade;
 
 use crate::balance::{Backend, BackendId, Choice, Route, Slot, Waited, Wish};
+use crate::meter::watch::Watch;
 use crate::request::{Answer, Asked, Trip};
 use crate::upstream::{Broken, Exchange, Head};
 use crate::worker::Worker;
+use attempt::Reached;
 
 pub(crate) use head::{REQUEST_ID, question};
 pub(crate) use issued::{hash, in_path};
@@ -51,6 +53,8 @@ struct Opened {
     head: Head,
     exchange: Exchange,
     backend: Arc<Backend>,
+    /// Usage that comes because we asked for it is kept from the client.
+    hides: bool,
     /// Its place there. An answer that waits for a better one has none: it costs the backend
     /// nothing any more.
     slot: Option<Slot>,
@@ -112,8 +116,14 @@ async fn open(
         let started = Instant::now();
         let backend = Arc::clone(slot.backend());
         tried.push(backend.id);
+        trip.served_model = slot.model().map(str::to_owned);
         let broken = match attempt::attempt(worker, slot, outbound, trip).await {
-            Ok((head, exchange, slot)) => {
+            Ok(Reached {
+                head,
+                exchange,
+                slot,
+                hides,
+            }) => {
                 let is_last = !outbound.repeatable || !is_worth_another(head.status);
                 if is_worth_another(head.status) {
                     slot.failed();
@@ -125,6 +135,7 @@ async fn open(
                     slot: is_last.then_some(slot),
                     head,
                     exchange,
+                    hides,
                 };
                 if is_last {
                     return Ok(opened);
@@ -175,20 +186,19 @@ fn is_worth_another(status: StatusCode) -> bool {
 /// The answer as the client gets it.
 fn answer(
     worker: &Arc<Worker>,
-    opened: Opened,
+    mut opened: Opened,
     outbound: Outbound<'_>,
     mut trip: Box<Trip>,
 ) -> Answer {
-    let Opened {
-        head: Head {
-            status,
-            mut headers,
-        },
-        exchange,
-        backend,
-        slot,
-    } = opened;
-    trip.answered(&backend, status);
+    let (status, backend) = (opened.head.status, &opened.backend);
+    let mut headers = std::mem::take(&mut opened.head.headers);
+    trip.answered(backend, status);
+    if worker.shared.meter.is_on() {
+        trip.watch = Some(Watch::new(trip.api, status, &headers, opened.hides));
+    }
+    if opened.hides {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     if let Some(id) = headers.remove(REQUEST_ID).filter(|id| *id != trip.id) {
         headers.insert(UPSTREAM_ID, id);
     }
@@ -202,8 +212,8 @@ fn answer(
     if status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(upgrade) = outbound.upgrade
     {
-        let upgraded = outbound.head.headers.get(http::header::UPGRADE);
-        tunnel::open(worker, upgrade, exchange, slot, trip);
+        let upgraded = outbound.head.headers.get(header::UPGRADE);
+        tunnel::open(worker, upgrade, opened.exchange, opened.slot, trip);
         tunnel::announce(response.headers_mut(), upgraded);
         return response.map(|()| Either::Left(Full::default()));
     }
@@ -211,6 +221,6 @@ fn answer(
         .is_success()
         .then(|| issued::Watch::of(outbound.path))
         .flatten();
-    let relay = Relay::new(exchange, Arc::clone(worker), backend, slot, issued, trip);
+    let relay = Relay::new(Arc::clone(worker), opened, issued, trip);
     response.map(|()| Either::Right(relay))
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use super::trip::{End, Trip};
+use crate::meter::usage::Source;
 
 /// So many bytes are handed on without waiting for more.
 const ENOUGH: usize = 16 << 10;
@@ -109,6 +110,14 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
     write!(text, " ms={}", ms(Instant::now()))?;
     if let Some(answered) = trip.answered {
         write!(text, " first_byte_ms={}", ms(answered))?;
+    }
+    if let Some(usage) = trip.usage.filter(|usage| usage.total > 0) {
+        let about = if usage.source == Source::Estimated {
+            "~"
+        } else {
+            ""
+        };
+        write!(text, " tokens={about}{}+{}", usage.prompt, usage.completion)?;
     }
     write!(text, " bytes={} id=", trip.bytes)?;
     plain(text, trip.id.to_str().unwrap_or("?"))?;

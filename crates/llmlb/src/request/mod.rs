@@ -95,13 +95,16 @@ async fn stages(
         Ok(Door::Forward(path)) => path,
         Err(refusal) => return Err((refusal, trip)),
     };
+    if let Some(why) = worker.shared.meter.refusal() {
+        return Err((failed::unmetered(&why), trip));
+    }
     trip.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
     let mut asked = match asked::read(head, path, body, worker.shared.max_body).await {
         Ok(asked) => asked,
         Err(refusal) => return Err((refusal, trip)),
     };
+    trip.asked(&asked);
     let model = asked.model.take();
-    trip.model.clone_from(&model);
     let pool = &worker.shared.pool;
     let route = match pool.route(model.as_deref()) {
         Ok(route) => route,

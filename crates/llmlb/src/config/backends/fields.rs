@@ -97,23 +97,9 @@ pub(super) fn limit(value: &DeValue<'_>) -> Result<u32, String> {
         .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_LIMIT.allowed))
 }
 
-/// What cannot be a variable's name is likely to be the key itself: it is not repeated.
 pub(super) fn key_variable(value: &DeValue<'_>) -> Result<String, String> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    match value.as_str() {
-        Some(name)
-            if !name.is_empty()
-                && name.bytes().all(allowed)
-                && !name.starts_with(|first: char| first.is_ascii_digit()) =>
-        {
-            Ok(name.to_owned())
-        }
-        _ => Err(format!(
-            "this cannot be the name of a variable (the key itself does not belong here); \
-             allowed: {}",
-            settings::BACKEND_KEY.allowed
-        )),
-    }
+    values::variable(Raw::Toml(value))
+        .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_KEY.allowed))
 }
 
 pub(in super::super) fn wrong_type(value: &DeValue<'_>, wanted: &str, setting: &Setting) -> String {
@@ -128,12 +114,7 @@ pub(super) fn key(variable: &str, env: &Environment) -> Result<Secret, String> {
         Some(_) => Err(format!(
             "the variable {variable} holds what cannot be a key; allowed: visible ASCII characters"
         )),
-        // Lower case is no habit for variables, but is one for keys.
-        None if variable.bytes().any(|byte| byte.is_ascii_lowercase()) => Err(format!(
-            "the variable that this names is not set, or empty; allowed: {}",
-            settings::BACKEND_KEY.allowed
-        )),
-        None => Err(format!("the variable {variable} is not set, or empty")),
+        None => Err(values::not_set(variable, &settings::BACKEND_KEY)),
     }
 }
 

@@ -96,13 +96,20 @@ fn every_variable_sets_its_setting() {
         .env("LLMLB_PROBE_INTERVAL", "2m")
         .env("LLMLB_PROBE_TIMEOUT", "1ms")
         .env("LLMLB_LOG_REQUESTS", "false")
+        .env("LLMLB_USAGE", "false")
+        .env("LLMLB_USAGE_URL", "http://10.0.0.9/usage")
+        .env("LLMLB_USAGE_EVERY", "5m")
+        .env("LLMLB_USAGE_FORMAT", "cloudevents")
+        .env("LLMLB_USAGE_ON_FAILURE", "refuse")
+        .env("LLMLB_USAGE_ALLOW_HTTP", "true")
         .good();
     let shown: Vec<String> = config
         .effective()
         .into_iter()
         .map(|line| line.value)
         .collect();
-    let expected = "0.0.0.0 0 true 1024 0s 1000 0 1m 250ms 3m 4m 2m 1ms false";
+    let expected = "0.0.0.0 0 true 1024 0s 1000 0 1m 250ms 3m 4m 2m 1ms false \
+                    false http://10.0.0.9/usage LLMLB_USAGE_TOKEN 5m cloudevents refuse true";
     assert_eq!(shown.join(" "), expected);
 }
 

@@ -83,12 +83,12 @@ const MISTAKES: [(&str, &str); 35] = [
     (
         "[sever]\nport = 80\n",
         "llmlb.toml:1: sever: unknown section (did you mean server?); \
-         allowed: [server], [upstream], [log], [[backend]], [aliases]",
+         allowed: [server], [upstream], [log], [usage], [[backend]], [aliases]",
     ),
     (
         "port = 80\n",
         "llmlb.toml:1: port: unknown key (did you mean server.port?); \
-         allowed: [server], [upstream], [log], [[backend]], [aliases]",
+         allowed: [server], [upstream], [log], [usage], [[backend]], [aliases]",
     ),
     (
         "server = 80\n",

@@ -6,6 +6,7 @@ mod layers;
 mod mistakes;
 mod reference;
 mod secrets;
+mod usage;
 
 use std::ffi::OsString;
 use std::fs;

@@ -53,7 +53,10 @@ fn the_example_of_the_page_is_good() {
     let page = PAGE.replace("\r\n", "\n");
     let (_, rest) = page.split_once("```toml\n").unwrap();
     let (example, _) = rest.split_once("```").unwrap();
-    let config = Run::with_file(example).env("GPU_2_KEY", "k").good();
+    let config = Run::with_file(example)
+        .env("GPU_2_KEY", "k")
+        .env("BILLING_TOKEN", "t")
+        .good();
     assert_eq!(config.backends.len(), 3);
     assert_eq!(config.aliases.len(), 2);
     for setting in settings::ALL.iter().chain(&settings::BACKEND) {
