@@ -85,7 +85,7 @@ fn a_client_of_http_2_that_does_not_read_holds_up_its_backend() {
 #[test]
 fn a_backend_that_does_not_read_holds_up_its_client() {
     let place = Place::new();
-    let (go_on, wait) = std::sync::mpsc::channel();
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let raw = raw::heads(move |_, reader| {
         let _ = wait.lock().unwrap().recv();

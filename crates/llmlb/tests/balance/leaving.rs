@@ -132,6 +132,7 @@ fn a_client_that_has_sent_more_and_leaves_ends_the_request() {
         client.send_post(CHAT, ASK);
         client.send(more);
         begun(&seen);
+        eprintln!("{more:?}");
         let since = Instant::now();
         drop(client);
         left("left after having sent more", since, &seen, &server);
