@@ -21,7 +21,7 @@ use crate::upstream::{Broken, Exchange, Head};
 use crate::worker::Worker;
 use attempt::Reached;
 
-pub(crate) use head::{REQUEST_ID, question};
+pub(crate) use head::{REQUEST_ID, ends_here, question};
 pub(crate) use issued::{hash, in_path};
 pub(crate) use relay::Relay;
 pub(crate) use via::Via;

@@ -7,6 +7,7 @@ mod browser;
 mod error;
 mod failed;
 mod form;
+mod host;
 mod id;
 mod in_flight;
 mod journal;
@@ -151,6 +152,15 @@ enum Door<'a> {
 
 fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refusal> {
     let shared = &caller.worker.shared;
+    host::check(head)?;
+    if head.method == Method::CONNECT || head.method == Method::TRACE {
+        return Err(Refusal::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            format!("{} is not served here.", head.method),
+        )
+        .allow("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+    }
     browser::admit(shared, head)?;
     let Some(path) = head.uri.path().strip_prefix("/v1/") else {
         return admin::answer(caller, head).map(Door::Own);
@@ -189,7 +199,11 @@ fn own(response: Response<Full<Bytes>>) -> Answer {
 fn wants_upgrade(request: &Request<Incoming>) -> bool {
     request.version() == Version::HTTP_11
         && request.method() == Method::GET
-        && request.headers().contains_key(header::UPGRADE)
+        // Any other protocol would carry requests past everything here.
+        && request
+            .headers()
+            .get(header::UPGRADE)
+            .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
         && request
             .headers()
             .get_all(header::CONNECTION)
