@@ -26,9 +26,11 @@ pub(super) fn field(body: &[u8], boundary: &[u8], wanted: &[u8]) -> Option<Range
     let (_, mut part) = next(body, 0, &finder)?;
     loop {
         let (end, next_part) = next(body, part, &finder)?;
-        let content = part + memmem::find(&body[part..end], b"\r\n\r\n")? + 4;
-        if is_named(&body[part..content], wanted) {
-            return Some(content..end.max(content));
+        // A part without a head has no name.
+        if let Some(head) = memmem::find(&body[part..end], b"\r\n\r\n")
+            && is_named(&body[part..part + head], wanted)
+        {
+            return Some(part + head + 4..end);
         }
         part = next_part;
     }
