@@ -36,7 +36,9 @@ pub(super) enum Word {
 pub(super) struct Backend {
     pub(super) name: String,
     pub(super) url: Option<String>,
+    pub(super) kind: Option<String>,
     pub(super) up: bool,
+    pub(super) ejected: Option<bool>,
     pub(super) models: Option<u64>,
     pub(super) in_flight: Option<u64>,
     pub(super) requests: Option<u64>,
