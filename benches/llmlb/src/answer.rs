@@ -64,7 +64,6 @@ impl Template {
         }
     }
 
-    #[expect(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -175,4 +174,30 @@ pub fn models() -> String {
         format!(r#"{{"id":"{name}","object":"model","created":1700000000,"owned_by":"mock"}}"#)
     });
     format!(r#"{{"object":"list","data":[{}]}}"#, models.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_answer_with_one_id_is_right() {
+        let (template, ..) = stream(Model::Burst, false);
+        let mut text = Vec::new();
+        for event in events(Model::Burst, false) {
+            event.write(&id(7), &mut text);
+        }
+        assert!(template.matches(&text));
+        assert!(!template.matches(&text[..text.len() - 1]));
+        for at in [0, template.ids[0], template.ids[20] + 3, text.len() - 1] {
+            let mut wrong = text.clone();
+            wrong[at] ^= 1;
+            assert!(!template.matches(&wrong), "a change at {at}");
+        }
+    }
+
+    #[test]
+    fn a_small_answer_has_about_560_bytes() {
+        assert!((540..580).contains(&whole(Model::Burst).len()));
+    }
 }

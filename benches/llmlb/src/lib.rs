@@ -1,21 +1,19 @@
-//! What the mock backend and the load generator share: the answers, byte for byte, and the means to
-//! serve and watch many connections from one thread. Linux.
+//! A mock backend and a load generator. They share the answers, byte for byte, and the means to serve
+//! and watch many connections from one thread. Linux.
 
-pub mod answer;
+mod answer;
+pub mod load;
+pub mod mock;
 pub mod poll;
-pub mod request;
-pub mod response;
+mod request;
+mod response;
 pub mod watch;
+
+pub use answer::Model;
 
 /// The value of `--name` among the arguments.
 pub fn option(name: &str) -> Option<String> {
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        if word == name {
-            return words.next();
-        }
-    }
-    None
+    std::env::args().skip_while(|word| word != name).nth(1)
 }
 
 /// The number given by `--name`, or the usual one.

@@ -19,8 +19,8 @@ pub enum Ask {
 /// A request at the start of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// Not all of it is there; it will have this many bytes, if that is known.
-    Partial(Option<usize>),
+    /// Not all of it is there; it has at least this many bytes.
+    Partial(usize),
     /// It asks for this, and has this many bytes.
     Whole(Ask, usize),
 }
@@ -28,13 +28,13 @@ pub enum Parsed {
 /// Reads the request that the bytes begin with.
 pub fn parse(bytes: &[u8]) -> Parsed {
     let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
-        return Parsed::Partial(None);
+        return Parsed::Partial(0);
     };
     let head = &bytes[..end + 2];
     let body_at = end + 4;
     let length = header(head, b"content-length").map_or(0, decimal);
     let Some(body) = bytes.get(body_at..body_at + length) else {
-        return Parsed::Partial(Some(body_at + length));
+        return Parsed::Partial(body_at + length);
     };
     let ask = if head.starts_with(b"GET /v1/models ") {
         Ask::Models
@@ -101,4 +101,54 @@ pub fn decimal(digits: &[u8]) -> usize {
         .ok()
         .and_then(|digits| digits.parse().ok())
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(body: &str) -> Parsed {
+        let length = body.len();
+        let head =
+            format!("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: {length}\r\n\r\n");
+        parse((head + body).as_bytes())
+    }
+
+    #[test]
+    fn what_is_asked_for_may_stand_before_or_after_the_prompt() {
+        let long = "x".repeat(5000);
+        let asks = Ask::Stream {
+            model: Model::Paced,
+            usage: true,
+        };
+        for body in [
+            format!(
+                r#"{{"messages":"{long}","model":"paced","stream":true,"stream_options":{{"include_usage":true}}}}"#
+            ),
+            format!(
+                r#"{{"stream_options": {{"include_usage": true}}, "model": "paced", "stream": true, "messages":"{long}"}}"#
+            ),
+        ] {
+            assert!(matches!(chat(&body), Parsed::Whole(ask, _) if ask == asks));
+        }
+        assert!(matches!(
+            chat(r#"{"model":"burst"}"#),
+            Parsed::Whole(Ask::Whole(Model::Burst), _)
+        ));
+        assert!(matches!(
+            chat(r#"{"model":"other"}"#),
+            Parsed::Whole(Ask::Unknown, _)
+        ));
+    }
+
+    #[test]
+    fn a_request_is_answered_once_all_of_it_is_there() {
+        let whole = b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc";
+        assert_eq!(parse(&whole[..20]), Parsed::Partial(0));
+        assert_eq!(
+            parse(&whole[..whole.len() - 1]),
+            Parsed::Partial(whole.len())
+        );
+        assert_eq!(parse(whole), Parsed::Whole(Ask::Unknown, whole.len()));
+    }
 }

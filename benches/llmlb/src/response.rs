@@ -120,3 +120,32 @@ impl Response {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNKED: &[u8] =
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\na\r\n0123456789\r\n0\r\n\r\n";
+
+    #[test]
+    fn chunks_are_joined_however_they_arrive() {
+        let mut response = Response::default();
+        for (n, byte) in CHUNKED.iter().enumerate() {
+            response.raw.push(*byte);
+            assert_eq!(response.advance(), Ok(n + 1 == CHUNKED.len()));
+        }
+        assert_eq!(
+            (response.status, &response.body[..]),
+            (200, &b"abc0123456789"[..])
+        );
+    }
+
+    #[test]
+    fn an_answer_ends_where_it_says() {
+        let mut response = Response::default();
+        response.raw.extend_from_slice(CHUNKED);
+        response.raw.push(b'x');
+        assert!(response.advance().is_err());
+    }
+}
