@@ -92,6 +92,15 @@ impl Template {
         }
         got[from..] == self.bytes[from..]
     }
+
+    /// What stands where the bytes are no longer right; ids are not looked at.
+    pub fn near_the_first_mistake(&self, got: &[u8]) -> String {
+        let is_id = |at| self.ids.iter().any(|&id| (id..id + ID).contains(&at));
+        let same = |&at: &usize| got.get(at) == self.bytes.get(at) || is_id(at);
+        let at = (0..got.len()).take_while(same).count();
+        let (from, to) = (at.saturating_sub(40), got.len().min(at + 80));
+        format!("{:?} at byte {at}", String::from_utf8_lossy(&got[from..to]))
+    }
 }
 
 /// An id for the answer with this number.

@@ -2,8 +2,48 @@
 
 use std::fs;
 
+/// A process with its descendants, over the time of a run.
+pub struct Watched {
+    pids: Vec<u32>,
+    cpu_before: f64,
+    rss_before: u64,
+    rss_peak: u64,
+}
+
+impl Watched {
+    /// Watches this process; nobody if it is 0.
+    pub fn new(root: u32) -> Self {
+        Self {
+            pids: if root == 0 { Vec::new() } else { tree(root) },
+            cpu_before: 0.0,
+            rss_before: 0,
+            rss_peak: 0,
+        }
+    }
+
+    /// What was used up to now does not count.
+    pub fn begin(&mut self) {
+        self.cpu_before = cpu(&self.pids);
+        self.rss_before = rss(&self.pids);
+    }
+
+    /// Looks at the memory.
+    pub fn sample(&mut self) {
+        self.rss_peak = self.rss_peak.max(rss(&self.pids));
+    }
+
+    /// The fields of a JSON object: seconds and KiB, up to now.
+    pub fn json(&self) -> String {
+        let (cpu, rss) = (cpu(&self.pids) - self.cpu_before, rss(&self.pids));
+        format!(
+            "\"cpu\":{cpu},\"rss_before\":{},\"rss_peak\":{},\"rss_after\":{rss}",
+            self.rss_before, self.rss_peak
+        )
+    }
+}
+
 /// The process and all its descendants, as they are now.
-pub fn tree(root: u32) -> Vec<u32> {
+fn tree(root: u32) -> Vec<u32> {
     let mut found = vec![root];
     let mut next = 0;
     while next < found.len() {
@@ -22,7 +62,7 @@ pub fn tree(root: u32) -> Vec<u32> {
 }
 
 /// CPU time that these processes used so far, in seconds: exact, of all threads, also ended ones.
-pub fn cpu(pids: &[u32]) -> f64 {
+fn cpu(pids: &[u32]) -> f64 {
     pids.iter().map(|&pid| clock(pid)).sum()
 }
 
@@ -44,7 +84,7 @@ fn clock(pid: u32) -> f64 {
 }
 
 /// Memory of these processes in KiB.
-pub fn rss(pids: &[u32]) -> u64 {
+fn rss(pids: &[u32]) -> u64 {
     let of = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;

@@ -127,8 +127,8 @@ impl Connection {
             return Ok(Progress::Partial);
         }
         if response.status != 200 || !exchange.answer.matches(&response.body) {
-            let body = String::from_utf8_lossy(&response.body);
-            return Err(format!("a wrong answer: {} {body}", response.status));
+            let wrong = exchange.answer.near_the_first_mistake(&response.body);
+            return Err(format!("a wrong answer: {} .. {wrong}", response.status));
         }
         if self.sent < self.request.len() {
             return Err("an answer before the end of the request".into());

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::poll::Poll;
-use crate::watch;
+use crate::watch::Watched;
 use connection::{Connection, Progress};
 pub use exchange::Exchange;
 pub use seen::Seen;
@@ -50,8 +50,6 @@ pub struct Run {
     pub seen: Vec<Seen>,
     /// The most requests under way at a time.
     pub together: usize,
-    /// In KiB.
-    pub rss_peak: u64,
 }
 
 /// Connections to each address.
@@ -77,7 +75,7 @@ impl Load {
     }
 
     /// Carries a plan out, watching the memory of these processes.
-    pub fn run(&mut self, plan: &Plan, watched: &[u32]) -> io::Result<Run> {
+    pub fn run(&mut self, plan: &Plan, watched: &mut [Watched]) -> io::Result<Run> {
         let all = self.connections.len();
         let (mut ready, mut room, mut run) = (Vec::new(), vec![0; ROOM], Run::default());
         run.seen.resize_with(self.addresses, Seen::default);
@@ -98,7 +96,7 @@ impl Load {
                 break;
             }
             if sampled.is_none_or(|sampled| now - sampled > SAMPLE) {
-                run.rss_peak = run.rss_peak.max(watch::rss(watched));
+                watched.iter_mut().for_each(Watched::sample);
                 sampled = Some(now);
             }
             let mut wait = SAMPLE;
