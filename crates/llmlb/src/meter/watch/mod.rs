@@ -67,6 +67,15 @@ impl Watch {
         }
     }
 
+    /// Whether less may go on than came: then nobody can say beforehand how long the answer is.
+    pub(crate) fn may_shorten(&self) -> bool {
+        match &self.kind {
+            Kind::Unsaid { is_hiding } => *is_hiding,
+            Kind::Events(events) => events.is_hiding(),
+            _ => false,
+        }
+    }
+
     /// Looks at a frame. What it returns goes on to the client; it may be empty.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         self.bytes += data.len() as u64;

@@ -46,7 +46,7 @@ fn every_kind_of_answer_is_watched() {
         (Api::Chat, "", &events),
     ] {
         let mut watch = watch(api, media, false);
-        assert!(!watch.saw_end());
+        assert!(!watch.saw_end() && !watch.may_shorten());
         for piece in [&text[..10], &text[10..]] {
             assert_eq!(pass(&mut watch, piece), piece);
         }
@@ -63,6 +63,7 @@ fn every_kind_of_answer_is_watched() {
 fn usage_is_hidden_from_a_client_that_did_not_ask() {
     for media in ["text/event-stream", ""] {
         let mut watch = watch(Api::Chat, media, true);
+        assert!(watch.may_shorten());
         let text = [WORD, ALONE].concat();
         assert_eq!(pass(&mut watch, &text), WORD);
         assert_eq!(pass(&mut watch, "data: "), "");
@@ -123,6 +124,7 @@ fn where_there_is_nothing_to_count_nothing_is_counted() {
     for (api, status) in [(Api::Chat, 500), (Api::Chat, 429), (Api::Other, 200)] {
         let status = StatusCode::from_u16(status).unwrap();
         let mut watch = Watch::new(api, status, &headers, true);
+        assert!(!watch.may_shorten());
         let text = r#"{"usage":{"prompt_tokens":9}}"#;
         assert_eq!(pass(&mut watch, text), text);
         assert_eq!(numbers(watch.usage(asked)), none);

@@ -79,6 +79,8 @@ fn an_early_end_is_told_from_a_late_one() {
         (vec![WORD, "data: [DONE]\n"], true, true),
         (vec![WORD, "data: [DONE]"], true, true),
         (vec![WORD, DONE, ": bye\n\n"], true, true),
+        (vec!["\u{feff}", DONE], true, true),
+        (vec!["\u{feff}", WORD], false, false),
         (
             vec!["data: {\"choices\":[{\"delta\":{\"content\":\"data: [DONE]\"}}]}\n\n"],
             false,

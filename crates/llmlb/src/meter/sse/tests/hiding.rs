@@ -140,6 +140,16 @@ fn no_more_is_held_back_than_may_be_usage() {
 }
 
 #[test]
+fn what_is_too_long_to_be_usage_goes_on_before_it_ends() {
+    let mut sse = Sse::new(Api::Chat, true);
+    let begin = format!("data: {{\"id\":\"{}", "x".repeat(LONGEST_HIDDEN - 20));
+    assert_eq!(sse.pass(Bytes::from(begin.clone())), "");
+    let more = "x".repeat(20);
+    assert_eq!(sse.pass(Bytes::from(more.clone())), begin + &more);
+    assert_eq!(sse.pass(Bytes::from(more.clone())), more);
+}
+
+#[test]
 fn frames_without_usage_are_not_copied_even_when_hiding() {
     let mut sse = Sse::new(Api::Chat, true);
     let data = Bytes::from([WORD, WORD].concat());
