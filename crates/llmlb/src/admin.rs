@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::app::Shared;
 use crate::balance::{Backend, State};
+use crate::config::Kind;
 use crate::request::{Caller, Refusal, json_response};
 
 /// Answers what is not under `/v1/`.
@@ -90,6 +91,7 @@ fn status(shared: &Shared) -> Value {
         "uptime_ms": u64::try_from(shared.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         "in_flight": shared.requests.now(),
         "requests": shared.requests.ever(),
+        "waiting": shared.pool.waiting(),
         "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
     })
 }
@@ -102,7 +104,9 @@ fn backend(backend: &Backend) -> Value {
     json!({
         "name": backend.name,
         "url": backend.url.to_string(),
+        "kind": backend.kind().map(Kind::name),
         "up": error.is_none(),
+        "ejected": backend.ejected(),
         "models": models,
         "in_flight": backend.outstanding(),
         "requests": backend.requests(),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::{HeaderName, HeaderValue, Uri, header, uri};
+use http::{HeaderName, HeaderValue, header};
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -110,25 +110,6 @@ impl Backend {
             has_told: AtomicBool::new(false),
             pulse: Pulse::default(),
             doubt: Notify::new(),
-        }
-    }
-
-    /// Where a request with this path goes.
-    pub(crate) fn uri(&self, path: &uri::PathAndQuery) -> Result<Uri, http::Error> {
-        let scheme = if self.url.is_https() {
-            uri::Scheme::HTTPS
-        } else {
-            uri::Scheme::HTTP
-        };
-        let builder = Uri::builder()
-            .scheme(scheme)
-            .authority(self.url.authority().clone());
-        if self.url.prefix().is_empty() {
-            builder.path_and_query(path.clone()).build()
-        } else {
-            builder
-                .path_and_query(format!("{}{path}", self.url.prefix()))
-                .build()
         }
     }
 
