@@ -202,6 +202,18 @@ async fn a_backend_that_comes_up_or_is_added_serves_those_who_wait() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_who_was_told_of_others_before_waits_for_those_who_serve_it_now() {
+    let (pool, _) = alike(&[(1, Some(1))]);
+    let held = chosen(&pool, Some("m"));
+    let before = pool.route(Some("m")).unwrap();
+    let added = pool.add(backend("new")).unwrap();
+    pool.note(&added, up(&["m"]));
+    let slot = pool.wait(&before, &Wish::default(), &[]).await.unwrap();
+    assert_eq!(slot.backend().name, "new");
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
 async fn those_whose_backends_all_go_down_or_drop_the_model_are_told_at_once() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
     let held = [chosen(&pool, Some("m")), chosen(&pool, Some("m"))];
