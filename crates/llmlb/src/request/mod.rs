@@ -120,7 +120,6 @@ async fn stages(
     };
     let blocks = std::mem::take(&mut asked.blocks);
     let wish = Wish {
-        model: model.as_deref(),
         blocks: &blocks,
         issued: asked
             .issued
