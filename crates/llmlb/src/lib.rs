@@ -19,6 +19,7 @@ mod listen;
 pub mod lock;
 mod notify;
 mod protocol;
+mod receiver;
 mod request;
 mod sys;
 mod upstream;

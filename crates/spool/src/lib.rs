@@ -43,7 +43,7 @@ pub use delivery::{
 };
 pub use error::Error;
 #[cfg(feature = "http")]
-pub use http::{Http, HttpError, HttpOptions, Token};
+pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
 pub use manager::{BatchStore, Failed, Found, Pause, SpoolManager, State, Waiting};
 pub use record::{BadRecord, Record};
 pub use run::{Destination, Run, run};

@@ -77,6 +77,12 @@ impl Format {
     pub(crate) fn name(self) -> &'static str {
         name_of(self, &Self::ALL)
     }
+
+    /// As a flag names it.
+    pub(crate) fn named(text: &str) -> Result<Self, String> {
+        values::word(Raw::Text(text), &Self::ALL)
+            .map_err(|why| format!("{why}; allowed: {}", settings::USAGE_FORMAT.allowed))
+    }
 }
 
 impl OnFailure {

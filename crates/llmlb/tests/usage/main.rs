@@ -11,6 +11,7 @@
 mod receiver;
 mod support;
 
+mod cli_cloudevents;
 mod cli_deliver;
 mod cli_example;
 mod cli_failed;

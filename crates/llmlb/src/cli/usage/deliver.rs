@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use spool::{
-    BatchStore, Cancel, DeliveryOptions, Destination, Http, HttpError, HttpOptions, Options,
-    Progress, Run, RunError, Schedule, Sink, SpoolManager, Token, Watch, run,
+    BatchStore, Cancel, DeliveryOptions, Destination, Http, HttpError, Options, Progress, Run,
+    RunError, Schedule, Sink, SpoolManager, Token, Watch, run,
 };
 
 use super::args::Deliver;
@@ -15,11 +15,12 @@ use crate::cli::exit::{self, Failure};
 use crate::cli::interrupt::interruptible;
 use crate::cli::progress::Bar;
 use crate::cli::{output, time};
-use crate::config::{Secret, env};
+use crate::config::{Format, Secret, env};
+use crate::receiver;
 
 pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, Failure> {
     let work = Work {
-        to: receiver(args)?,
+        to: to(args)?,
         again: again(args, &place),
         place,
         options: options(args.batches.batch_size),
@@ -158,11 +159,15 @@ fn again(args: &Deliver, place: &Place) -> String {
     // A query may hold a key.
     let to = args.to.as_deref().and_then(|to| to.split('?').next());
     let to = to.map_or_else(String::new, |to| format!(" --to {to}"));
-    place.command(&format!("deliver{to} --now"))
+    let format = match args.format {
+        Format::Json => String::new(),
+        other @ Format::CloudEvents => format!(" --format {}", other.name()),
+    };
+    place.command(&format!("deliver{to}{format} --now"))
 }
 
 /// The receiver, unless there is none.
-fn receiver(args: &Deliver) -> Result<Option<Http>, Failure> {
+fn to(args: &Deliver) -> Result<Option<Http>, Failure> {
     let from_env = match &args.to {
         Some(_) => None,
         None => env::usage_url().transpose().map_err(not_text)?,
@@ -176,12 +181,10 @@ fn receiver(args: &Deliver) -> Result<Option<Http>, Failure> {
             .hint("name it: `--to URL`, or LLMLB_USAGE_URL")
             .hint("if there is none yet: `--archive` keeps the batches in archive/"));
     };
-    let mut options = HttpOptions::default();
+    let options = receiver::options(args.format, token(args)?, args.allow_http);
+    let mut options = options.map_err(|error| wrong(&error))?;
     options.timeout = args.timeout;
-    options.token = token(args)?;
     options.conflict_is_failure = args.conflict_is_failure;
-    options.allow_plain_http = args.allow_http;
-    options.user_agent = format!("llmlb/{}", env!("CARGO_PKG_VERSION"));
     Http::new(url, options).map(Some).map_err(|error| {
         let failure = wrong(&error);
         if error.is_plain_http() {
