@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use spool::{
     BatchStore, Cancel, DeliveryOptions, Destination, Http, HttpError, Options, Progress, Run,
-    RunError, Schedule, Sink, SpoolManager, Token, Watch, run,
+    RunError, Runner, Schedule, Sink, SpoolManager, Token, Watch,
 };
 
 use super::args::Deliver;
@@ -63,7 +63,7 @@ struct Work {
 impl Work {
     /// One run, told to whoever called it.
     fn once_for_a_person(&self, cancel: &Cancel) -> Result<u8, Failure> {
-        match self.once(cancel) {
+        match self.once(&mut Runner::new(self.place.dir()), cancel) {
             Ok(run) => {
                 output::data(&report::done(&run, self.name(), &self.place))?;
                 if run.archived > 0 && !self.quiet {
@@ -86,7 +86,7 @@ impl Work {
 
     /// A run for each interval, told to the log. They never overlap.
     fn again_and_again(&self, every: Duration, cancel: &Cancel) {
-        let mut schedule = Schedule::new(every);
+        let (mut schedule, mut runner) = (Schedule::new(every), Runner::new(self.place.dir()));
         loop {
             let tick = schedule.tick();
             if tick.skipped > 0 {
@@ -96,7 +96,7 @@ impl Work {
             if cancel.wait(tick.wait) {
                 return;
             }
-            match self.once(cancel) {
+            match self.once(&mut runner, cancel) {
                 Ok(run) => {
                     tracing::info!("{}", report::done(&run, self.name(), &self.place));
                     if let Some(failure) = report::problem(&run, &self.place, &self.again, false) {
@@ -111,7 +111,7 @@ impl Work {
         }
     }
 
-    fn once(&self, cancel: &Cancel) -> Result<Run, RunError> {
+    fn once(&self, runner: &mut Runner, cancel: &Cancel) -> Result<Run, RunError> {
         let bar = Bar::new(self.quiet);
         let (total, done) = (Cell::new(self.waiting()), Cell::new(0));
         let progress = |seen: Progress| match seen {
@@ -133,7 +133,11 @@ impl Work {
             Some(http) => Destination::To(http),
             None => Destination::Archive,
         };
-        run(self.place.dir(), &self.options, &self.delivery, to, &watch)
+        let run = runner.run(&self.options, &self.delivery, to, &watch)?;
+        if let Some(error) = &run.no_reserve {
+            tracing::warn!(%error, "nothing can be staged until there is room");
+        }
+        Ok(run)
     }
 
     /// About how many records wait already: most batches are full.
