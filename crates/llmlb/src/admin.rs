@@ -91,6 +91,7 @@ fn status(shared: &Shared) -> Value {
         "in_flight": shared.requests.now(),
         "requests": shared.requests.ever(),
         "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
+        "usage": shared.usage.as_ref().map(|state| state.report().json()),
     })
 }
 

@@ -13,6 +13,7 @@ mod data_dir;
 mod demo;
 #[cfg(test)]
 mod dice;
+mod exporter;
 mod forward;
 mod health;
 mod listen;

@@ -66,6 +66,7 @@ impl Place {
         }
         command
             .env("LLMLB_LOCK_DIR", self.locks())
+            .env("LLMLB_DATA_DIR", self.path("data"))
             .env_remove("NOTIFY_SOCKET");
         command
     }

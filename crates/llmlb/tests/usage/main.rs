@@ -21,3 +21,5 @@ mod cli_secrets;
 mod cli_stage;
 mod cli_tls;
 mod cli_words;
+mod serve_archives;
+mod serve_delivers;
