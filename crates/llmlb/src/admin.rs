@@ -93,6 +93,7 @@ fn status(shared: &Shared) -> Value {
         "requests": shared.requests.ever(),
         "waiting": shared.pool.waiting(),
         "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
+        "usage": shared.usage.as_ref().map(|state| state.report().json()),
     })
 }
 

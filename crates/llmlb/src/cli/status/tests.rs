@@ -34,7 +34,10 @@ pub(super) fn answer(status: &str) -> Health {
             { "name": "gpu1", "url": "http://10.0.0.5:8000", "up": true, "models": 3,
               "in_flight": 1, "requests": 500, "error": null },
             { "name": "big-gpu", "url": "http://10.0.0.6:8000", "up": false, "models": 0,
-              "in_flight": 0, "requests": 2, "error": "connection\nrefused" }]
+              "in_flight": 0, "requests": 2, "error": "connection\nrefused" }],
+        "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
+            "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0, "failed": 0,
+            "error": null }
     }));
     Health::Answered(answer.unwrap())
 }
@@ -90,7 +93,11 @@ fn the_json_of_a_running_server_is_this() {
                   "in_flight": 1, "requests": 500, "error": null },
                 { "name": "big-gpu", "url": "http://10.0.0.6:8000", "up": false, "models": 0,
                   "in_flight": 0, "requests": 2, "error": "connection\nrefused" }] },
-            "in_flight": 3, "requests": 1000, "suspended": false, "lock_file_gone": false,
+            "in_flight": 3, "requests": 1000,
+            "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
+                "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0,
+                "failed": 0, "error": null },
+            "suspended": false, "lock_file_gone": false,
             "lock_path": "/l/serve_32768.lock", "port_in_use_by": null
         }] })
     );
@@ -115,7 +122,7 @@ fn the_json_says_why_there_is_no_health() {
     assert_eq!(none["health_detail"], "timed out");
     assert_eq!(none["uptime_s"], 599);
     assert_eq!(none["llmlb_version"], "0.1.0");
-    for field in ["backends", "in_flight", "requests"] {
+    for field in ["backends", "in_flight", "requests", "usage"] {
         assert_eq!(none[field], Value::Null, "{field}");
     }
     let wrong = silent(Health::WrongProcess { pid: 7 });
