@@ -55,6 +55,8 @@ pub(super) struct Usage {
     pub(super) delivered: Option<u64>,
     pub(super) waiting: Option<u64>,
     pub(super) failed: Option<u64>,
+    pub(super) recorded: Option<u64>,
+    pub(super) lost: Option<u64>,
     pub(super) error: Option<String>,
 }
 

@@ -109,11 +109,6 @@ impl Watch {
         Bytes::new()
     }
 
-    /// How many bytes the backend sent.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// Whether the mark after which nothing comes has been seen: what is to be done before the
     /// client has everything is to be done now.
     pub(crate) fn saw_end(&self) -> bool {
