@@ -244,14 +244,10 @@ async fn answer(
         .is_success()
         .then(|| issued::Watch::of(outbound.path))
         .flatten();
-    match opened.exchange.take_whole() {
-        Some(data) => {
-            let body = whole(worker, opened, data, issued, trip).await;
-            response.map(|()| Either::Left(Full::new(body)))
-        }
-        None => {
-            let relay = Relay::new(Arc::clone(worker), opened, issued, trip);
-            response.map(|()| Either::Right(relay))
-        }
+    if let Some(data) = opened.exchange.take_whole() {
+        let body = whole(worker, opened, data, issued, trip).await;
+        return response.map(|()| Either::Left(Full::new(body)));
     }
+    let relay = Relay::new(Arc::clone(worker), opened, issued, trip);
+    response.map(|()| Either::Right(relay))
 }
