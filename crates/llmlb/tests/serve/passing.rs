@@ -171,7 +171,7 @@ fn a_length_beside_chunks_smuggles_nothing() {
     let mut client = Connection::open(server.address);
     // For who believes the length, a second request follows the first.
     client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n\
+        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n\
          content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n\
          33\r\nGET /v1/smuggled HTTP/1.1\r\nhost: localhost\r\nx: yz\r\n\r\n0\r\n\r\n"
     ));
