@@ -163,6 +163,19 @@ fn those_that_fail_are_used_when_there_is_nobody_else() {
 }
 
 #[test]
+fn one_that_fails_and_is_at_its_limit_is_busy_not_down() {
+    let (pool, backends) = alike(&[(1, Some(1))]);
+    let held = chosen(&pool, Some("m"));
+    fail(&backends[0], Moment::now());
+    let wish = Wish::default();
+    for model in [Some("m"), None] {
+        assert!(matches!(choose(&pool, model, &wish, &[]), Choice::Busy));
+    }
+    drop(held);
+    drop(chosen(&pool, Some("m")));
+}
+
+#[test]
 fn waiting_for_one_that_works_is_better_than_using_one_that_fails() {
     let (pool, backends) = alike(&[(1, None), (1, Some(1))]);
     let now = Moment(10_000);
