@@ -133,9 +133,9 @@ async fn a_place_goes_to_one_who_can_use_it() {
         client: 2,
         ..Wish::default()
     };
-    let mut for_x = wait_for(&pool, Some("x"), wish, &[]);
     let b = [backends[1].id];
     let mut for_x_but_b = wait_for(&pool, Some("x"), wish, &b);
+    let mut for_x = wait_for(&pool, Some("x"), wish, &[]);
     drop(on_b);
     assert!(for_m.is_waiting() && for_x_but_b.is_waiting());
     let on_b = for_x.expect_slot();
