@@ -1,5 +1,7 @@
-//! How long a backend's answers take to begin: an average that follows a rise at once and a fall
-//! slowly (a peak-EWMA). Pure: the time is passed in.
+//! How long a backend's answers take to begin: a moving average (EWMA). Pure: the time is passed in.
+//!
+//! One answer moves it a little, whichever way: how long an answer takes depends on the question
+//! more than on the backend, and a single long one must not keep a backend idle.
 
 use std::time::Duration;
 
@@ -7,6 +9,8 @@ use super::clock::Moment;
 
 /// How long it takes until what was is half forgotten, in milliseconds.
 const HALF_LIFE: u32 = 10_000;
+/// How much one answer counts at least.
+const LEAST: f64 = 1.0 / 8.0;
 
 /// The average, and when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +32,14 @@ impl Latency {
     pub(super) fn after(self, first_byte: Duration, now: Moment) -> Self {
         let sample = u32::try_from(first_byte.as_micros()).unwrap_or(u32::MAX);
         let sample = sample.max(1);
+        if self.value == 0 {
+            return Self {
+                value: sample,
+                at: milliseconds(now),
+            };
+        }
         let kept = f64::exp2(-f64::from(self.age(now)) / f64::from(HALF_LIFE));
+        let kept = kept.min(1.0 - LEAST);
         let average = f64::from(self.value) * kept + f64::from(sample) * (1.0 - kept);
         #[expect(
             clippy::cast_possible_truncation,
@@ -37,7 +48,7 @@ impl Latency {
         )]
         let average = average as u32;
         Self {
-            value: sample.max(average),
+            value: average.max(1),
             at: milliseconds(now),
         }
     }
@@ -82,15 +93,15 @@ mod tests {
     }
 
     #[test]
-    fn a_rise_is_followed_at_once_and_a_fall_slowly() {
-        let slow = fresh()
-            .after(SECOND / 10, Moment(1000))
-            .after(SECOND, Moment(1001));
-        assert_eq!(slow.now(Moment(1001)), 1_000_000);
-        let quick = slow.after(SECOND / 10, Moment(1002));
-        assert!(quick.now(Moment(1002)) > 990_000);
-        let later = slow.after(SECOND / 10, Moment(11_001));
-        assert_eq!(later.now(Moment(11_001)), 550_000, "half of each");
+    fn one_answer_moves_it_by_an_eighth_and_by_more_after_a_while() {
+        let slow = fresh().after(SECOND, Moment(1000));
+        assert_eq!(slow.now(Moment(1000)), 1_000_000);
+        let quick = slow.after(SECOND / 5, Moment(1001));
+        assert_eq!(quick.now(Moment(1001)), 900_000);
+        let slow_again = quick.after(SECOND * 17 / 10, Moment(1002));
+        assert_eq!(slow_again.now(Moment(1002)), 1_000_000);
+        let later = slow.after(SECOND / 10, Moment(11_000));
+        assert_eq!(later.now(Moment(11_000)), 550_000, "half of each");
         let much_later = slow.after(SECOND / 10, Moment(200_000));
         assert_eq!(much_later.now(Moment(200_000)), 100_000);
     }

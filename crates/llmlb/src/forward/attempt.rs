@@ -6,8 +6,8 @@ use http::StatusCode;
 use hyper::body::Body;
 use tokio::time::{Instant, sleep};
 
-use super::Outbound;
 use super::head::{self, Length, Stamp};
+use super::{Outbound, issued};
 use crate::balance::{Backend, Slot};
 use crate::meter::request::Asking;
 use crate::request::{Payload, Trip};
@@ -130,7 +130,8 @@ fn upload(
     let stamp = Stamp {
         via: &worker.shared.via,
         id: &trip.id,
-        plain: crate::request::is_inference(outbound.path),
+        plain: crate::request::is_inference(outbound.path)
+            || issued::Watch::of(outbound.path).is_some(),
         upgrade: outbound
             .head
             .headers

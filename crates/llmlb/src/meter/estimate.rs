@@ -30,7 +30,9 @@ pub(crate) fn parts(text: &[u8]) -> u64 {
     let mut parts = 0;
     let mut rest = text;
     loop {
-        rest = match rest {
+        let plain = memchr::memchr(b'\\', rest).unwrap_or(rest.len());
+        parts += without_escapes(&rest[..plain]);
+        rest = match &rest[plain..] {
             [] => return parts,
             [b'\\', b'u', a, b, c, _, tail @ ..] => {
                 parts += match [*a, *b, *c] {
@@ -41,23 +43,40 @@ pub(crate) fn parts(text: &[u8]) -> u64 {
                 };
                 tail
             }
-            [b'\\', _, tail @ ..] => {
+            [_, _, tail @ ..] => {
                 parts += 3;
                 tail
             }
-            [byte, tail @ ..] => {
-                parts += match byte {
-                    0..0x80 => 3,
-                    // The bytes that follow the first one.
-                    0x80..0xC0 => 0,
-                    0xC0..0xE0 => 6,
-                    0xE0..0xF0 => PARTS,
-                    0xF0.. => 2 * PARTS,
-                };
-                tail
-            }
+            [_] => return parts + 3,
         };
     }
+}
+
+fn without_escapes(text: &[u8]) -> u64 {
+    if text.is_ascii() {
+        return 3 * text.len() as u64;
+    }
+    let of = |byte: &u8| match byte {
+        0..0x80 => 3,
+        // The bytes that follow the first one.
+        0x80..0xC0 => 0,
+        0xC0..0xE0 => 6,
+        0xE0..0xF0 => PARTS,
+        0xF0.. => 2 * PARTS,
+    };
+    text.iter().map(of).sum()
+}
+
+/// Of a long text a few pieces stand for the whole: it is an estimate anyway.
+fn parts_of_long(text: &[u8]) -> u64 {
+    const PIECES: usize = 8;
+    const PIECE: usize = 512;
+    if text.len() <= 4 * PIECES * PIECE {
+        return parts(text);
+    }
+    let pieces = text.chunks(text.len() / PIECES).take(PIECES);
+    let measured: u64 = pieces.map(|piece| parts(&piece[..PIECE])).sum();
+    measured * text.len() as u64 / (PIECES * PIECE) as u64
 }
 
 /// The tokens of so many parts: at least one, if there is anything.
@@ -78,7 +97,7 @@ pub(crate) fn prompt(json: &[u8]) -> u64 {
             if text.len() >= SHORTEST_ATTACHMENT && is_attachment(text) {
                 attachments += ATTACHMENT;
             } else {
-                all += parts(text);
+                all += parts_of_long(text);
             }
             is_number = false;
             at = end;
@@ -219,6 +238,8 @@ mod tests {
         assert_eq!(prompt(sound.as_bytes()), 501);
         let words = format!(r#""{}""#, "word ".repeat(800));
         assert_eq!(prompt(words.as_bytes()), 1000);
+        let long = format!(r#""{}""#, "word ".repeat(80_000));
+        assert_eq!(prompt(long.as_bytes()), 100_000);
     }
 
     #[test]

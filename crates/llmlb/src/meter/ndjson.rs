@@ -102,7 +102,9 @@ mod tests {
 
     fn told(api: Api, pieces: &[&[u8]]) -> Told {
         let mut stream = Ndjson::new(api);
-        pieces.iter().for_each(|piece| stream.look(piece));
+        for piece in pieces {
+            stream.look(piece);
+        }
         stream.finish();
         let heard = stream.heard();
         let usage = heard.counts.usage(api);

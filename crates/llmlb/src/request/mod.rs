@@ -7,6 +7,7 @@ mod browser;
 mod error;
 mod failed;
 mod form;
+mod host;
 mod id;
 mod in_flight;
 mod journal;
@@ -37,7 +38,7 @@ pub(crate) use id::Ids;
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use journal::{Journal, Lines};
 pub(crate) use kind::is_inference;
-pub(crate) use trip::{End, Trip};
+pub(crate) use trip::{End, Trip, together};
 
 /// What goes back to the client: an answer of our own, or a backend's.
 pub(crate) type Answer = Response<Either<Full<Bytes>, Relay>>;
@@ -150,15 +151,25 @@ enum Door<'a> {
 
 fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refusal> {
     let shared = &caller.worker.shared;
+    host::check(head)?;
+    if head.method == Method::CONNECT || head.method == Method::TRACE {
+        return Err(Refusal::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            format!("{} is not served here.", head.method),
+        )
+        .allow("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+    }
     browser::admit(shared, head)?;
     let Some(path) = head.uri.path().strip_prefix("/v1/") else {
         return admin::answer(caller, head).map(Door::Own);
     };
-    if kind::has_dot_segments(path) {
+    if kind::is_ambiguous(path) {
         return Err(Refusal::new(
             StatusCode::BAD_REQUEST,
             "bad_path",
-            "The path has segments that lead elsewhere (`.` or `..`).",
+            "The path can be read in two ways: it has `.`, `..` or empty segments, or characters \
+             that are escaped and need not be.",
         ));
     }
     if head.method == Method::GET || head.method == Method::HEAD {
@@ -188,7 +199,11 @@ fn own(response: Response<Full<Bytes>>) -> Answer {
 fn wants_upgrade(request: &Request<Incoming>) -> bool {
     request.version() == Version::HTTP_11
         && request.method() == Method::GET
-        && request.headers().contains_key(header::UPGRADE)
+        // Any other protocol would carry requests past everything here.
+        && request
+            .headers()
+            .get(header::UPGRADE)
+            .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
         && request
             .headers()
             .get_all(header::CONNECTION)

@@ -135,6 +135,26 @@ fn answers_that_never_have_a_body_have_none() {
     }
 }
 
+#[test]
+fn a_body_where_none_may_be_is_not_taken_for_the_next_answer() {
+    let place = Place::new();
+    let evil = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil";
+    let length = evil.len();
+    for status in ["204 No Content", "304 Not Modified"] {
+        let mock = backend(move |_, stream| {
+            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n");
+            let _ = stream.write_all(format!("{head}{evil}").as_bytes());
+        });
+        let server = serve(&place, &[&mock], UNPROBED);
+        let mut client = Connection::open(server.address);
+        for _ in 0..10 {
+            client.send_get("/v1/files/1");
+            let head = client.head();
+            assert!(head.line.ends_with(status), "{head:?}");
+        }
+    }
+}
+
 /// Reads the final answer; those before it only inform.
 fn final_answer(client: &mut Connection) -> (Head, String) {
     loop {
@@ -175,6 +195,27 @@ fn what_a_backend_says_beforehand_does_not_confuse_anyone() {
             assert_eq!(count(&mock), 5);
         }
     }
+}
+
+#[test]
+fn a_backend_that_never_stops_informing_does_not_hold_up_others() {
+    let place = Place::new();
+    let mock = backend(|request, stream| {
+        if !request.text().contains("endless") {
+            return ok(request, stream);
+        }
+        let pieces = "HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
+        while stream.write_all(pieces.as_bytes()).is_ok() {}
+    });
+    let settings = [("LLMLB_FIRST_BYTE_TIMEOUT", "1s"), ("LLMLB_WORKERS", "1")];
+    let server = serve(&place, &[&mock], &settings);
+    let mut client = Connection::open(server.address);
+    client.send_post(CHAT, r#"{"model":"m","x":"endless"}"#);
+    server.until_in_flight(1);
+    assert_eq!(server.post(CHAT, ASK).status(), 200);
+    let answer = client.answer();
+    assert!([502, 504].contains(&answer.status()), "{answer:?}");
+    server.until_in_flight(0);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Backends that misbehave on request only, and balancers before them.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use crate::http::Answer;
+use crate::http::{Answer, Connection};
 use crate::mock::{self, Mock, Request};
 use crate::process::until;
 use crate::support::{Place, Server, free_port};
@@ -107,6 +107,44 @@ pub(crate) fn code(answer: &Answer) -> String {
     assert!(error["message"].is_string(), "{error}");
     assert!(error["type"].is_string(), "{error}");
     error["code"].as_str().unwrap_or_default().to_owned()
+}
+
+/// A backend with room for one, whose answers begin and do not end.
+pub(crate) struct Occupied {
+    mock: Mock,
+    /// Who has the room.
+    client: Option<Connection>,
+}
+
+impl Occupied {
+    pub(crate) fn new() -> Self {
+        let mock = backend(|_, stream| {
+            mock::begin_stream(stream);
+            mock::chunk(stream, "1");
+            let _ = stream.read(&mut [0]);
+        });
+        Self { mock, client: None }
+    }
+
+    /// A balancer before this one and another, with nobody waiting: whoever the other one cannot
+    /// serve is told so at once.
+    pub(crate) fn beside(&mut self, place: &Place, other: &Mock) -> Server {
+        let file = format!(
+            "[server]\nqueue = 0\n[upstream]\nprobe_interval = \"1h\"\n\
+             [[backend]]\nurl = \"{}\"\n[[backend]]\nurl = \"{}\"\nmax_concurrent = 1\n",
+            other.url(),
+            self.mock.url()
+        );
+        let server = serve_file(place, &file);
+        until("it is occupied", || {
+            let mut client = Connection::open(server.address);
+            client.send_post(CHAT, ASK);
+            let _ = client.head();
+            self.client = Some(client);
+            count(&self.mock) == 1
+        });
+        server
+    }
 }
 
 /// Asks until the bad backend was tried, and sees that it does not show: the good one answers.

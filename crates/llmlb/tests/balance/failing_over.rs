@@ -255,7 +255,7 @@ fn the_second_backend_gets_the_same_bytes_as_the_first() {
     let place = Place::new();
     let (bad, good) = (answering(502), backend(ok));
     let server = serve(&place, &[&bad, &good], UNPROBED);
-    let filler = "\\u00e9é \t".repeat(100_000);
+    let filler = "\\u00e9é \\t".repeat(100_000);
     let body = format!("{{ \"model\" :\"m\", \"x\":\"{filler}\",\"n\":1.0e5 }}\n");
     until("the bad backend is tried", || {
         // With a length, and in chunks.

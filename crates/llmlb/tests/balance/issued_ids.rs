@@ -1,8 +1,9 @@
 //! What a backend keeps is asked from that backend. (L6)
 
+use std::io::Write;
 use std::net::TcpStream;
 
-use crate::backends::{asked, backend_of, serve};
+use crate::backends::{asked, backend_of, code, serve};
 use crate::http::Connection;
 use crate::mock::{self, Mock, Request};
 use crate::support::{Place, Server};
@@ -140,15 +141,57 @@ fn the_id_of_a_streamed_response_is_known_too() {
 }
 
 #[test]
-fn a_response_goes_on_elsewhere_if_who_began_it_is_gone() {
+fn what_only_a_backend_that_is_gone_knows_is_not_asked_elsewhere() {
     let place = Place::new();
     let (a, b) = keepers();
     let server = serve(&place, &[&a, &b], &[("LLMLB_PROBE_INTERVAL", "1h")]);
     let id = id(&server, "/v1/responses", r#"{"model":"only-b"}"#);
     b.stop();
-    let body = format!(r#"{{"model":"both","previous_response_id":"{id}"}}"#);
-    let answer = server.post("/v1/responses", &body);
-    // Another one may not know it; that is for it to say.
-    assert_eq!(answer.status(), 200, "{answer:?}");
-    assert_eq!(asked(&a).len(), 1);
+    // Another one would say that it does not exist, and the client believe it.
+    for _ in 0..3 {
+        let body = format!(r#"{{"model":"both","previous_response_id":"{id}"}}"#);
+        let path = format!("/v1/responses/{id}");
+        for answer in [server.post("/v1/responses", &body), server.get(&path)] {
+            assert_eq!(answer.status(), 503, "{answer:?}");
+            assert_eq!(code(&answer), "all_backends_down");
+            assert!(answer.head.header("retry-after").is_some());
+        }
+    }
+    assert_eq!(asked(&a).len(), 0);
+}
+
+/// `{"id": "file-gzip"}`, compressed.
+const COMPRESSED: &[u8] = &[
+    0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0xab, 0x56, 0xca, 0x4c, 0x51, 0xb2,
+    0x52, 0x50, 0x4a, 0xcb, 0xcc, 0x49, 0xd5, 0x4d, 0xaf, 0xca, 0x2c, 0x50, 0xaa, 0x05, 0x00, 0xa1,
+    0x86, 0xb9, 0x95, 0x13, 0x00, 0x00, 0x00,
+];
+
+#[test]
+fn an_id_is_known_also_if_the_client_understands_compressed_answers() {
+    let place = Place::new();
+    let b = backend_of(&["only-b"], |request, stream| {
+        let accepted = request.head.header("accept-encoding").unwrap_or_default();
+        if accepted.contains("gzip") {
+            let length = COMPRESSED.len();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {length}\r\n\r\n"
+            );
+            let _ = stream.write_all(&[head.as_bytes(), COMPRESSED].concat());
+        } else {
+            mock::json(stream, 200, r#"{"id": "file-gzip"}"#);
+        }
+    });
+    let a = keeper("a", &["only-a"]);
+    let server = serve(&place, &[&a, &b], &[]);
+    let mut client = Connection::open(server.address);
+    let body = r#"{"model":"only-b"}"#;
+    client.send(format!(
+        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\naccept-encoding: gzip, deflate\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    assert_eq!(client.answer().status(), 200);
+    assert_eq!(server.get("/v1/files/file-gzip").status(), 200);
+    went_to_b(&b, "GET /v1/files/file-gzip");
 }

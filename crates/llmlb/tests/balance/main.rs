@@ -32,6 +32,7 @@ mod real;
 
 mod affinity;
 mod answers;
+mod backpressure;
 mod changing_models;
 mod coming_back;
 mod cut;

@@ -89,17 +89,30 @@ fn what_a_file_contains_is_not_taken_for_a_field() {
     let place = Place::new();
     let (first, second) = (backend_of(&["evil"], ok), backend_of(&["whisper"], ok));
     let server = serve(&place, &[&first, &second], &[]);
-    let file = form("other", &[("model", "", b"evil")]);
-    let fields: [(&str, &str, &[u8]); 4] = [
-        ("file", FILE, &file),
+    let evil = b"content-disposition: form-data; name=\"model\"\r\n\r\nevil\r\n";
+    // A boundary stands at the beginning of a line, and alone.
+    let in_line = [b"in a line --XyZ\r\n", &evil[..], b"--XyZ\r\n"].concat();
+    let longer = [b"\r\n--XyZ-and-more\r\n", &evil[..]].concat();
+    let other = form("other", &[("model", "", b"evil")]);
+    let files: [(&str, &str, &[u8]); 8] = [
+        ("file", FILE, &other),
+        ("file", FILE, &in_line),
+        ("file", FILE, &longer),
         ("models", "", b"evil"),
         ("x", "; filename=\"name=model\"", b"evil"),
-        ("model", "", b"whisper"),
+        ("x", "; filename=\"a; name=model; b\"", b"evil"),
+        ("x", "; filename=\"a; name=\\\"model\\\"; b\"", b"evil"),
+        ("x", "\r\nX-Other: form-data; name=\"model\"", b"evil"),
     ];
-    let body = form("XyZ", &fields);
-    let answer = send(&server, PATH, "multipart/form-data; boundary=XyZ", &body);
-    assert_eq!(answer.status(), 200, "{answer:?}");
-    assert_eq!((count(&first), count(&second)), (0, 1));
+    for file in files {
+        let before = (count(&first), count(&second));
+        let body = form("XyZ", &[file, ("model", "", b"whisper")]);
+        let answer = send(&server, PATH, "multipart/form-data; boundary=XyZ", &body);
+        let file = String::from_utf8_lossy(&body).into_owned();
+        assert_eq!(answer.status(), 200, "{file}: {answer:?}");
+        let after = (count(&first), count(&second));
+        assert_eq!(after, (before.0, before.1 + 1), "{file}");
+    }
 }
 
 #[test]

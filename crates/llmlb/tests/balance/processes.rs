@@ -93,15 +93,41 @@ fn requests_that_wait_for_a_backend_that_hangs_are_answered_by_another() {
 }
 
 #[test]
-fn an_answer_that_has_begun_outlives_a_short_stop() {
+fn an_answer_that_has_begun_outlives_a_backend_that_hangs_for_a_while() {
     let place = Place::new();
     let only = Real::start();
-    let server = serve(&place, &[&only], UNPROBED);
+    let server = serve(&place, &[&only], PROBED_OFTEN);
     let mut client = Connection::open(server.address);
-    client.send_post(CHAT, r#"{"model":"m","stream":true}"#);
+    client.send_post(CHAT, r#"{"model":"m","pause":true}"#);
+    assert_eq!(client.head().status(), 200);
+    let first = read_chunk(&mut client.reader);
+    assert_eq!(first, Some(Some(b"data: first\n\n".to_vec())));
     only.hang();
+    until("it counts as down", || {
+        server.status()["backends"][0]["up"] == false
+    });
     only.go_on();
-    let answer = client.answer();
-    assert_eq!(answer.status(), 200);
-    assert!(answer.text().ends_with("data: 9\n\n"));
+    let last = read_chunk(&mut client.reader);
+    assert_eq!(last, Some(Some(b"data: last\n\n".to_vec())));
+    assert_eq!(read_chunk(&mut client.reader), Some(None));
+}
+
+#[test]
+fn when_the_only_backend_hangs_the_client_is_told() {
+    let place = Place::new();
+    let only = Real::start();
+    let settings = [
+        ("LLMLB_PROBE_INTERVAL", "100ms"),
+        ("LLMLB_PROBE_TIMEOUT", "500ms"),
+        ("LLMLB_FIRST_BYTE_TIMEOUT", "3s"),
+    ];
+    let server = serve(&place, &[&only], &settings);
+    only.hang();
+    let answer = server.post(CHAT, ASK);
+    assert!([502, 503, 504].contains(&answer.status()), "{answer:?}");
+    server.until_in_flight(0);
+    only.go_on();
+    until("it answers again", || {
+        server.post(CHAT, ASK).status() == 200
+    });
 }

@@ -4,6 +4,8 @@
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -97,6 +99,12 @@ fn play(request: &Request, stream: &mut TcpStream) {
         for number in 0..10 {
             mock::chunk(stream, &format!("data: {number}\n\n"));
         }
+        mock::end_stream(stream);
+    } else if text.contains(r#""pause":true"#) {
+        mock::begin_stream(stream);
+        mock::chunk(stream, "data: first\n\n");
+        thread::sleep(Duration::from_secs(1));
+        mock::chunk(stream, "data: last\n\n");
         mock::end_stream(stream);
     } else if text.contains(r#""hold":true"#) {
         mock::begin_stream(stream);

@@ -1,19 +1,24 @@
 //! Requests that two servers could read differently. (L11)
 
 use std::io::Read;
+use std::time::Duration;
 
 use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve};
 use crate::http::Connection;
 use crate::support::{Place, Server};
 
+/// By then a request that got through has been answered.
+const ENOUGH: Duration = Duration::from_secs(2);
+
 const SMUGGLED: &str = "GET /v1/smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// Sends these bytes, and gives everything that comes back until the connection ends. The client
-/// says that it has no more to send, so it ends.
+/// Sends these bytes, and gives everything that comes back until the connection ends, or nothing
+/// more comes.
 fn all_answers(server: &Server, bytes: &[u8]) -> String {
     let mut client = Connection::open(server.address);
+    let stream = client.reader.get_ref();
+    stream.set_read_timeout(Some(ENOUGH)).unwrap();
     client.send(bytes);
-    let _ = client.reader.get_ref().shutdown(std::net::Shutdown::Write);
     let mut all = Vec::new();
     let _ = client.reader.read_to_end(&mut all);
     String::from_utf8_lossy(&all).into_owned()
@@ -197,6 +202,55 @@ fn two_hosts_are_refused_and_a_host_is_needed() {
         assert!(!answers.starts_with("HTTP/1.1 2"), "{hosts:?}: {answers}");
     }
     assert_eq!(asked(&mock).len(), 0);
+}
+
+#[test]
+fn a_request_may_name_the_whole_address() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let answers = all_answers(
+        &server,
+        b"GET http://localhost/v1/files?a=b HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    );
+    assert!(answers.starts_with("HTTP/1.1 200"), "{answers}");
+    let line = asked(&mock)[0].head.line.clone();
+    assert_eq!(line, "GET /v1/files?a=b HTTP/1.1");
+    // It is no proxy for others.
+    for line in [
+        "GET http://evil.example/v1/files HTTP/1.1",
+        "CONNECT localhost:80 HTTP/1.1",
+        "CONNECT /v1/files HTTP/1.1",
+        "OPTIONS * HTTP/1.1",
+    ] {
+        let bytes = format!("{line}\r\nhost: localhost\r\n\r\n");
+        let answers = all_answers(&server, bytes.as_bytes());
+        assert!(!answers.starts_with("HTTP/1.1 2"), "{line}: {answers}");
+    }
+    let lines: Vec<_> = asked(&mock)
+        .iter()
+        .map(|one| one.head.line.clone())
+        .collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+}
+
+#[test]
+fn a_request_whose_bytes_come_one_by_one_is_one() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    // It begins like the greeting of HTTP/2: `PRI * HTTP/2.0`.
+    for method in ["POST", "PUT", "PROPFIND", "P"] {
+        let mut client = Connection::open(server.address);
+        let head = format!("{method} {CHAT} HTTP/1.1\r\nhost: localhost\r\n");
+        let rest = format!("content-length: {}\r\n\r\n{ASK}", ASK.len());
+        for byte in (head + &rest).into_bytes() {
+            client.send([byte]);
+        }
+        let status = client.answer().status();
+        assert_eq!(status, 200, "{method}");
+    }
+    assert_eq!(asked(&mock).len(), 4);
 }
 
 #[test]

@@ -44,6 +44,21 @@ impl Drop for Over<'_> {
     }
 }
 
+/// Asks for streams until it is over. They may be cut, but what ends well is whole.
+fn ask_for_streams(server: &Server, over: &AtomicBool, answered: &AtomicUsize) {
+    let whole: Vec<_> = (0..10)
+        .map(|number| format!("data: {number}\n\n"))
+        .collect();
+    while !over.load(Ordering::Relaxed) {
+        let answer = server.post(CHAT, r#"{"model":"m","stream":true}"#);
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        if let Ok(body) = answer.body {
+            assert_eq!(String::from_utf8_lossy(&body), whole.concat());
+        }
+        answered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Lets clients ask while things happen to the backends.
 #[expect(clippy::print_stderr, reason = "how much was asked")]
 fn storm(server: &Server, happen: impl FnOnce()) {
@@ -55,7 +70,11 @@ fn storm(server: &Server, happen: impl FnOnce()) {
             scope.spawn(move || {
                 // One that fails ends it for all.
                 let guard = Over(over);
-                ask(server, client, over, answered);
+                if client % 4 == 0 {
+                    ask_for_streams(server, over, answered);
+                } else {
+                    ask(server, client, over, answered);
+                }
                 drop(guard);
             });
         }

@@ -81,6 +81,42 @@ fn what_stands_beside_the_chunks_does_not_get_into_the_body() {
 }
 
 #[test]
+fn what_is_said_to_us_alone_does_not_pass_after_a_body_either() {
+    let place = Place::new();
+    let (sender, arrived) = channel();
+    let sender = Mutex::new(sender);
+    let raw = raw::heads(move |_, reader| {
+        let mut all = Vec::new();
+        while !all.ends_with(b"\r\n\r\n") {
+            if std::io::BufRead::read_until(reader, b'\n', &mut all).unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        let all = String::from_utf8(all).unwrap().to_ascii_lowercase();
+        sender.lock().unwrap().send(all).unwrap();
+        mock::json(reader.get_mut(), 200, "{}");
+    });
+    let server = place.serve(&format!("--backend {}", raw.url()));
+    let mut client = Connection::open(server.address);
+    client.send(head("/v1/whatever", "application/octet-stream"));
+    client.send(
+        "5\r\nhello\r\n0\r\nauthorization: Bearer sk-client\r\nx-api-key: sk-client\r\n\
+         content-length: 7\r\ntransfer-encoding: chunked\r\nhost: evil\r\nconnection: x\r\n\r\n",
+    );
+    assert_eq!(client.answer().status(), 200);
+    let all = arrived.recv_timeout(PATIENCE).unwrap();
+    for gone in [
+        "sk-client",
+        "content-length",
+        "transfer-encoding",
+        "evil",
+        "connection",
+    ] {
+        assert!(!all.contains(gone), "{gone}: {all}");
+    }
+}
+
+#[test]
 fn an_empty_upload_is_one() {
     let place = Place::new();
     let mock = backend(ok);

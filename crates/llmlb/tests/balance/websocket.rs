@@ -214,3 +214,27 @@ fn a_backend_that_switches_unasked_is_an_error() {
     assert_eq!(answer.status(), 502);
     server.until_in_flight(0);
 }
+
+#[test]
+fn no_other_protocol_gets_through_unseen() {
+    // Whoever got a backend to speak HTTP/2 on such a connection could ask it anything.
+    let place = Place::new();
+    for protocol in ["h2c", "HTTP/2.0", "websocket, h2c", "tls/1.0", "anything"] {
+        let raw = raw::heads(|head, reader| {
+            let answer = if head.header("upgrade").is_some() {
+                WELCOME
+            } else {
+                "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+            };
+            reader.get_mut().write_all(answer.as_bytes()).unwrap();
+        });
+        let server = serve(&place, &raw);
+        let mut client = Connection::open(server.address);
+        client.send(format!(
+            "GET /v1/files HTTP/1.1\r\nhost: localhost\r\nupgrade: {protocol}\r\n\
+             connection: Upgrade, HTTP2-Settings\r\nhttp2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n"
+        ));
+        let status = client.head().status();
+        assert_ne!(status, 101, "{protocol}");
+    }
+}

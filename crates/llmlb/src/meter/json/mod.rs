@@ -14,9 +14,8 @@ mod tests;
 
 pub(crate) use said::{Choices, Said};
 
-use said::{Field, Parent};
-
-use crate::request::scan::{quote, structure, text};
+use crate::request::scan::{quote, structure};
+use said::{Field, Named, Parent};
 
 /// Follows one JSON object.
 #[derive(Debug, Default)]
@@ -26,7 +25,10 @@ pub(crate) struct Finder {
     is_escaped: bool,
     /// How many brackets of a value are open.
     depth: u64,
+    /// What there is of a name that came in pieces.
     name: Name,
+    /// What the name means whose value comes.
+    named: Named,
     /// Whose fields are read, if not the answer's own.
     parent: Option<Parent>,
     /// The field whose value is being kept, and what there is of it.
@@ -54,6 +56,8 @@ enum State {
     /// A comma, or the end of the object.
     After,
     End,
+    /// It is no object, or none that is valid.
+    Strange,
 }
 
 /// A field's name, if it is short enough to be one of ours.
@@ -69,9 +73,14 @@ impl Finder {
         &self.said
     }
 
-    /// Whether the object is complete, or was none.
+    /// Whether the object is complete.
     pub(crate) fn is_over(&self) -> bool {
         self.state == State::End
+    }
+
+    /// Whether it is something else than an object, which is not followed any more.
+    pub(crate) fn is_strange(&self) -> bool {
+        self.state == State::Strange
     }
 
     /// Whether it is known to have choices, be it from the beginning of the list.
@@ -89,32 +98,28 @@ impl Finder {
             match self.state {
                 State::Start => match byte {
                     b'{' => self.state = State::Name,
-                    // White space, or a byte order mark.
-                    b' ' | b'\t' | b'\n' | b'\r' | 0xEF | 0xBB | 0xBF => {}
-                    _ => self.state = State::End,
+                    // A byte order mark.
+                    0xEF | 0xBB | 0xBF => {}
+                    _ => self.skip_space(byte),
                 },
                 State::Name => match byte {
                     b'"' => {
                         self.name.length = 0;
                         self.state = State::InName;
+                        at = self.read_name(piece, at + 1);
+                        continue;
                     }
                     b'}' => self.close(),
-                    _ => {}
+                    _ => self.skip_space(byte),
                 },
                 State::InName => {
-                    let (end, is_closed) = self.string(piece, at);
-                    self.name.push(&piece[at..end]);
-                    if is_closed {
-                        self.state = State::Colon;
-                    }
-                    at = end;
+                    at = self.read_name(piece, at);
                     continue;
                 }
-                State::Colon => {
-                    if byte == b':' {
-                        self.state = State::Value;
-                    }
-                }
+                State::Colon => match byte {
+                    b':' => self.state = State::Value,
+                    _ => self.skip_space(byte),
+                },
                 State::Value => {
                     if !byte.is_ascii_whitespace() {
                         from = at;
@@ -154,13 +159,35 @@ impl Finder {
                 State::After => match byte {
                     b',' => self.state = State::Name,
                     b'}' => self.close(),
-                    _ => {}
+                    _ => self.skip_space(byte),
                 },
-                State::End => return,
+                State::End | State::Strange => return,
             }
             at += 1;
         }
         self.keep(&piece[from.min(piece.len())..]);
+    }
+
+    /// Nothing but white space may be here.
+    fn skip_space(&mut self, byte: u8) {
+        if !byte.is_ascii_whitespace() {
+            self.state = State::Strange;
+        }
+    }
+
+    /// To the end of a name, or of the piece.
+    fn read_name(&mut self, piece: &[u8], at: usize) -> usize {
+        let (end, is_closed) = self.string(piece, at);
+        if is_closed && self.name.length == 0 {
+            self.named = Named::of(self.parent, &piece[at..end - 1]);
+        } else {
+            self.name.push(&piece[at..end]);
+            self.named = Named::of(self.parent, self.name.written());
+        }
+        if is_closed {
+            self.state = State::Colon;
+        }
+        end
     }
 
     /// To the end of a string, or of the piece.
@@ -186,15 +213,16 @@ impl Finder {
 
     /// A value begins with this byte.
     fn begin(&mut self, byte: u8) {
-        let name = self.name.text();
-        if byte == b'{' && self.parent.is_none() {
-            self.parent = Parent::of(&name);
-            if self.parent.is_some() {
+        self.field = None;
+        match self.named {
+            Named::Parent(parent) if byte == b'{' => {
+                self.parent = Some(parent);
                 self.state = State::Name;
                 return;
             }
+            Named::Field(field) => self.field = Some(field),
+            Named::Parent(_) | Named::Other => {}
         }
-        self.field = Field::of(self.parent, &name);
         self.kept.clear();
         self.depth = 0;
         self.state = match byte {
@@ -250,15 +278,9 @@ impl Name {
         self.length = end.min(self.bytes.len());
     }
 
-    /// It is as it was written, up to the quotation mark that ends it.
-    fn text(&self) -> std::borrow::Cow<'_, str> {
+    /// As it was written, without the quotation mark that ends it.
+    fn written(&self) -> &[u8] {
         let written = &self.bytes[..self.length];
-        let inner = written.strip_suffix(b"\"").unwrap_or_default();
-        if inner.contains(&b'\\') {
-            let quoted = [b"\"", written].concat();
-            let meant = text(&quoted).unwrap_or_default();
-            return std::borrow::Cow::Owned(meant.into_owned());
-        }
-        std::str::from_utf8(inner).unwrap_or_default().into()
+        written.strip_suffix(b"\"").unwrap_or_default()
     }
 }

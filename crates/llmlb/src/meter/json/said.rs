@@ -1,6 +1,7 @@
 //! The fields that matter, and what they say.
 
 use super::super::usage::Counts;
+use crate::request::scan::text;
 
 /// What an answer, or an event of one, says about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,31 +50,42 @@ pub(super) enum Field {
     EvalCount,
 }
 
-impl Parent {
-    pub(super) fn of(name: &str) -> Option<Self> {
-        match name {
-            "response" => Some(Self::Response),
-            "message" => Some(Self::Message),
-            _ => None,
+/// What a name means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Named {
+    Parent(Parent),
+    Field(Field),
+    #[default]
+    Other,
+}
+
+impl Named {
+    /// By a name as it is written, in an object of this kind.
+    pub(super) fn of(parent: Option<Parent>, name: &[u8]) -> Self {
+        match (parent, name) {
+            (_, b"usage") => Self::Field(Field::Usage),
+            (_, name) if name.contains(&b'\\') => {
+                // Nobody writes ours so, but they may.
+                let quoted = [b"\"", name, b"\""].concat();
+                match text(&quoted) {
+                    Some(name) if !name.contains('\\') => Self::of(parent, name.as_bytes()),
+                    _ => Self::Other,
+                }
+            }
+            (None, b"response") => Self::Parent(Parent::Response),
+            (None, b"message") => Self::Parent(Parent::Message),
+            (None, b"choices") => Self::Field(Field::Choices),
+            (None, b"error") => Self::Field(Field::Error),
+            (None, b"type") => Self::Field(Field::Type),
+            (None, b"done") => Self::Field(Field::Done),
+            (None, b"prompt_eval_count") => Self::Field(Field::PromptEvalCount),
+            (None, b"eval_count") => Self::Field(Field::EvalCount),
+            _ => Self::Other,
         }
     }
 }
 
 impl Field {
-    pub(super) fn of(parent: Option<Parent>, name: &str) -> Option<Self> {
-        match (parent, name) {
-            (_, "usage") => Some(Self::Usage),
-            (Some(_), _) => None,
-            (None, "choices") => Some(Self::Choices),
-            (None, "error") => Some(Self::Error),
-            (None, "type") => Some(Self::Type),
-            (None, "done") => Some(Self::Done),
-            (None, "prompt_eval_count") => Some(Self::PromptEvalCount),
-            (None, "eval_count") => Some(Self::EvalCount),
-            (None, _) => None,
-        }
-    }
-
     /// How many bytes of it are of interest. What is longer says that it is there, no more.
     pub(super) fn longest(self) -> usize {
         match self {

@@ -1,5 +1,7 @@
 //! Answers whole, and in every pair and heap of pieces.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use super::super::api::Api;
@@ -19,18 +21,19 @@ fn every_way(text: &str) -> Said {
     let bytes = text.as_bytes();
     let read = |pieces: &[&[u8]]| {
         let mut finder = Finder::default();
-        pieces.iter().for_each(|piece| finder.read(piece));
+        for piece in pieces {
+            finder.read(piece);
+        }
         assert_eq!(finder.said, expected, "{pieces:?}");
         assert!(finder.is_over());
     };
-    if bytes.len() < 5000 {
-        for at in 0..=bytes.len() {
-            read(&[&bytes[..at], &bytes[at..]]);
-        }
+    // All places for short ones, some for long ones.
+    for at in (0..=bytes.len()).step_by(1 + bytes.len() / 1000) {
+        read(&[&bytes[..at], &bytes[at..]]);
     }
     read(&bytes.chunks(1).collect::<Vec<_>>());
     let mut dice = Dice::new(3);
-    for _ in 0..50 {
+    for _ in 0..5 {
         read(&dice.pieces(bytes, 40));
     }
     expected
@@ -147,6 +150,29 @@ fn choices_are_known_from_their_beginning() {
 }
 
 #[test]
+fn what_is_no_object_is_not_followed() {
+    for text in [
+        "[{\"usage\":{\"prompt_tokens\":1}}]",
+        "7",
+        "x{}",
+        "{x}",
+        "{\"a\" 1}",
+        "{\"a\":1 \"usage\":{\"prompt_tokens\":1}}",
+        "{,}",
+        "{{\"usage\":{\"prompt_tokens\":1}}}",
+    ] {
+        for length in 1..=text.len() {
+            let mut finder = Finder::default();
+            for piece in text.as_bytes().chunks(length) {
+                finder.read(piece);
+            }
+            assert!(finder.is_strange() && !finder.is_over(), "{text}");
+            assert_eq!(finder.said, Said::default(), "{text}");
+        }
+    }
+}
+
+#[test]
 fn long_values_are_bounded() {
     let long = format!(
         r#"{{"usage":{{"x":"{}","prompt_tokens":1}},"type":"{}","error":"{}"}}"#,
@@ -184,7 +210,7 @@ fn document(dice: &mut Dice, text: &mut String, deep: usize) {
         ]));
         text.push_str(dice.of(&[":", " : ", ": "]));
         match dice.below(if deep == 0 { 5 } else { 8 }) {
-            0 => text.push_str(&format!(r#"{{"prompt_tokens":{}}}"#, dice.below(50))),
+            0 => write!(text, r#"{{"prompt_tokens":{}}}"#, dice.below(50)).unwrap(),
             1 => text.push_str(dice.of(&["null", "true", "-1.5e3", "7"])),
             2 => text.push_str(dice.of(&[
                 r#""\"usage\":{}""#,
@@ -211,7 +237,7 @@ fn document(dice: &mut Dice, text: &mut String, deep: usize) {
 fn it_finds_what_a_parser_finds() {
     let mut dice = Dice::new(4);
     let mut with_usage = 0;
-    for _ in 0..6000 {
+    for _ in 0..3000 {
         let mut text = String::new();
         document(&mut dice, &mut text, 3);
         let value: Value = serde_json::from_str(&text).unwrap();
@@ -233,5 +259,5 @@ fn it_finds_what_a_parser_finds() {
         );
         with_usage += usize::from(found.is_some());
     }
-    assert!(with_usage > 80, "{with_usage}");
+    assert!(with_usage > 40, "{with_usage}");
 }

@@ -92,6 +92,23 @@ fn what_is_not_known_is_null_or_not_there() {
 }
 
 #[test]
+fn every_end_has_a_name() {
+    for (outcome, name) in [
+        (Outcome::Complete, "complete"),
+        (Outcome::Cancelled, "cancelled"),
+        (Outcome::Cut, "cut"),
+        (Outcome::Failed, "failed"),
+        (Outcome::Refused, "refused"),
+    ] {
+        let record = Record {
+            outcome,
+            ..record()
+        };
+        assert_eq!(value(&record)["outcome"], name);
+    }
+}
+
+#[test]
 fn texts_of_others_cannot_break_the_line() {
     let nasty = "a\"b\\c\n\r\t\u{0}\u{1f}\u{7f}é日😀\u{2028}</script>";
     let record = Record {

@@ -5,11 +5,11 @@ use std::sync::LazyLock;
 use memchr::memmem::{self, Finder as Search};
 
 use super::super::api::Api;
-use super::super::estimate::{self, Streamed};
+use super::super::estimate::Streamed;
 use super::super::json::{Choices, Finder, Said};
 use super::super::usage::Counts;
 use super::lines::lines;
-use crate::request::scan;
+use super::spoken;
 
 /// How much is kept of the last event: enough to see that it is an error or the end.
 const KEPT: usize = 1024;
@@ -88,7 +88,8 @@ impl Heard {
     /// The data of an event that is an object.
     pub(in super::super) fn object(&mut self, data: &[u8]) {
         if let Some(stands_for) = self.streamed.event() {
-            self.streamed.text(self.text_in(data), stands_for);
+            self.streamed
+                .text(spoken::parts(self.api, data), stands_for);
         }
         if let Some(error) = data.strip_prefix(b"{\"error\"") {
             self.saw_error |= !value_after(error, 0).starts_with(b"null");
@@ -118,32 +119,6 @@ impl Heard {
         self.saw_end |= said.is_last;
         self.saw_error |= said.is_error;
     }
-
-    /// How much text it has, in parts of a token.
-    fn text_in(&self, data: &[u8]) -> u64 {
-        let names: &[&str] = match self.api {
-            Api::Chat | Api::OllamaChat => &[
-                "\"content\"",
-                "\"reasoning_content\"",
-                "\"reasoning\"",
-                "\"thinking\"",
-                "\"arguments\"",
-            ],
-            Api::Completions => &["\"text\""],
-            Api::Responses => &["\"delta\""],
-            Api::Messages => &["\"text\"", "\"thinking\"", "\"partial_json\""],
-            Api::OllamaGenerate => &["\"response\"", "\"thinking\""],
-            _ => &[],
-        };
-        let text = |name: &&str| {
-            let at = memmem::find(data, name.as_bytes())? + name.len();
-            let value = value_after(data, at);
-            let value = &value[..scan::skip(value, 0).ok()?];
-            let text = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-            Some(estimate::parts(text)).filter(|parts| *parts > 0)
-        };
-        names.iter().find_map(text).unwrap_or(0)
-    }
 }
 
 const BOM: &[u8] = b"\xEF\xBB\xBF";
@@ -154,7 +129,7 @@ fn data_of(line: &[u8]) -> Option<&[u8]> {
 }
 
 /// What follows a name and its colon.
-fn value_after(text: &[u8], at: usize) -> &[u8] {
+pub(super) fn value_after(text: &[u8], at: usize) -> &[u8] {
     let rest = text[at..].trim_ascii_start();
     rest.strip_prefix(b":")
         .unwrap_or_default()

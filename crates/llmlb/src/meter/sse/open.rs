@@ -89,7 +89,7 @@ impl Open {
         if finder.is_over() {
             finder.said().has_usage && finder.said().choices == Choices::None
         } else {
-            !finder.has_choices()
+            !finder.has_choices() && !finder.is_strange()
         }
     }
 
