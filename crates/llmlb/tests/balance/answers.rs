@@ -2,7 +2,9 @@
 
 use std::io::{BufRead, Read, Write};
 
-use crate::backends::{ASK, CHAT, UNPROBED, backend, close, count, ok, send_and_close, serve};
+use crate::backends::{
+    ASK, CHAT, UNPROBED, asked, backend, close, count, ok, send_and_close, serve,
+};
 use crate::http::{Connection, Head};
 use crate::mock::{self, Mock};
 use crate::support::Place;
@@ -79,7 +81,7 @@ fn trailers_do_not_confuse_a_client_that_does_not_want_them() {
 fn an_answer_to_head_has_a_length_and_no_body() {
     let place = Place::new();
     let mock = answering("HTTP/1.1 200 OK\r\ncontent-length: 1000\r\nx-own: yes\r\n\r\n");
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&place, &[&mock], &[("LLMLB_WORKERS", "1")]);
     let mut client = Connection::open(server.address);
     for _ in 0..5 {
         client.send("HEAD /v1/files/1 HTTP/1.1\r\nhost: localhost\r\n\r\n");
@@ -88,6 +90,13 @@ fn an_answer_to_head_has_a_length_and_no_body() {
         assert_eq!(head.header("content-length").as_deref(), Some("1000"));
         assert_eq!(head.header("x-own").as_deref(), Some("yes"));
     }
+    // Its end is known, so that the connection can be used again.
+    let connections = asked(&mock);
+    assert!(
+        connections
+            .iter()
+            .all(|one| one.connection == connections[0].connection)
+    );
 }
 
 #[test]
