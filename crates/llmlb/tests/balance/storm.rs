@@ -26,7 +26,7 @@ fn ask(server: &Server, client: usize, over: &AtomicBool, answered: &AtomicUsize
         let question = question(client, number);
         connection.send_post(CHAT, &question);
         let answer = connection.answer();
-        assert_eq!(answer.status(), 200, "{answer:?}");
+        assert_eq!(answer.status(), 200, "{answer:?}\n{}", history(server));
         assert!(answer.text() == question, "another one's answer");
         if answer.head.header("connection").as_deref() == Some("close") {
             connection = Connection::open(server.address);
@@ -42,6 +42,17 @@ impl Drop for Over<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// What the balancer said about its backends lately.
+fn history(server: &Server) -> String {
+    let said = server.process.err();
+    let about_backends: Vec<_> = said
+        .lines()
+        .filter(|line| !line.contains("status=200"))
+        .collect();
+    let from = about_backends.len().saturating_sub(40);
+    about_backends[from..].join("\n")
 }
 
 /// Asks for streams until it is over. They may be cut, but what ends well is whole.
@@ -89,6 +100,7 @@ fn storm(server: &Server, happen: impl FnOnce()) {
 fn serve(place: &Place, backends: &[Real]) -> Server {
     let flags: Vec<_> = backends.iter().map(Real::flag).collect();
     let mut command = place.command(&format!("serve -p 0 {}", flags.join(" ")));
+    command.env("LLMLB_LOG_REQUESTS", "true");
     place.serve_with(command.envs(PROBED_OFTEN.iter().copied()))
 }
 
