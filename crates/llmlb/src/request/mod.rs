@@ -38,7 +38,7 @@ pub(crate) use id::Ids;
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use journal::{Journal, Lines};
 pub(crate) use kind::is_inference;
-pub(crate) use trip::{End, Trip};
+pub(crate) use trip::{End, Trip, together};
 
 /// What goes back to the client: an answer of our own, or a backend's.
 pub(crate) type Answer = Response<Either<Full<Bytes>, Relay>>;
@@ -120,7 +120,6 @@ async fn stages(
     };
     let blocks = std::mem::take(&mut asked.blocks);
     let wish = Wish {
-        model: model.as_deref(),
         blocks: &blocks,
         issued: asked
             .issued
@@ -165,11 +164,12 @@ fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refus
     let Some(path) = head.uri.path().strip_prefix("/v1/") else {
         return admin::answer(caller, head).map(Door::Own);
     };
-    if kind::has_dot_segments(path) {
+    if kind::is_ambiguous(path) {
         return Err(Refusal::new(
             StatusCode::BAD_REQUEST,
             "bad_path",
-            "The path has segments that lead elsewhere (`.` or `..`).",
+            "The path can be read in two ways: it has `.`, `..` or empty segments, or characters \
+             that are escaped and need not be.",
         ));
     }
     if head.method == Method::GET || head.method == Method::HEAD {

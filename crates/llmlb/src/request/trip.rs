@@ -84,7 +84,7 @@ impl Trip {
             uri: head.uri.clone(),
             model: None,
             served_model: None,
-            api: Api::Other,
+            api: Api::of(&head.method, head.uri.path()),
             stream: false,
             prompt_tokens: 0,
             watch: None,
@@ -109,13 +109,19 @@ impl Trip {
     /// What it asks for.
     pub(super) fn asked(&mut self, asked: &Asked) {
         self.model.clone_from(&asked.model);
-        self.api = asked.api;
         self.stream = asked.stream;
         self.prompt_tokens = asked.prompt_tokens;
     }
 
+    /// It is sent to this backend, which calls the model so.
+    pub(crate) fn sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
+        self.backend = Some(Arc::clone(backend));
+        self.served_model = model.map(str::to_owned);
+    }
+
     /// It was tried on this backend in vain.
     pub(crate) fn tried(&mut self, backend: &Arc<Backend>, why: &str) {
+        self.backend = None;
         self.failed.push(Tried {
             backend: Arc::clone(backend),
             why: why.to_owned(),
@@ -125,6 +131,8 @@ impl Trip {
     /// A backend answers it.
     pub(crate) fn answered(&mut self, backend: &Arc<Backend>, status: StatusCode) {
         self.backend = Some(Arc::clone(backend));
+        // What it said the first time is good enough after all.
+        self.failed.retain(|tried| tried.backend.id != backend.id);
         self.status = status.as_u16();
         self.answered = Some(Instant::now());
     }
@@ -143,6 +151,11 @@ impl Trip {
 }
 
 impl Trip {
+    /// Whether less may go to the client than comes.
+    pub(crate) fn may_shorten(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::may_shorten)
+    }
+
     /// Looks at a piece of the answer. What it returns goes on to the client.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         self.bytes += data.len() as u64;
@@ -165,18 +178,39 @@ impl Trip {
         rest.unwrap_or_default()
     }
 
+    /// All of the answer is here. Returns what goes on to the client, and the record that must be
+    /// kept before it does.
+    pub(crate) fn whole(&mut self, data: Bytes) -> (Bytes, Option<spool::Record>) {
+        self.bytes += data.len() as u64;
+        self.end = End::Complete;
+        let passed = match &mut self.watch {
+            Some(watch) => together(watch.pass(data), watch.finish()),
+            None => data,
+        };
+        (passed, self.record(End::Complete))
+    }
+
     /// Keeps the record, once: when this returns it is with the kernel.
     fn settle(&mut self, end: End) {
+        if let Some(record) = self.record(end) {
+            self.worker.shared.meter.keep(&record);
+        }
+    }
+
+    /// The record, once.
+    fn record(&mut self, end: End) -> Option<spool::Record> {
         // What did not get past the door asked for nothing.
-        if self.usage.is_some() || self.in_flight.is_none() {
-            return;
+        let is_due = self.usage.is_none() && self.in_flight.is_some();
+        if !is_due || !self.worker.shared.meter.is_on() {
+            return None;
         }
         let prompt = self.prompt_tokens;
         let usage = match &self.watch {
             Some(watch) => watch.usage(|| prompt),
             None => Usage::default(),
         };
-        let is_whole = self.watch.as_ref().is_none_or(Watch::is_whole);
+        let is_well = |watch: &Watch| watch.is_whole() && !watch.saw_error();
+        let is_whole = self.watch.as_ref().is_none_or(is_well);
         let outcome = match end {
             End::Complete if is_whole => Outcome::Complete,
             End::Complete | End::Cut => Outcome::Cut,
@@ -189,7 +223,7 @@ impl Trip {
             let passed = until.saturating_duration_since(self.started);
             u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
         };
-        self.worker.shared.meter.keep(&Record {
+        let record = Record {
             id: self.own_id,
             time_ms: id::time_ms(&self.own_id),
             request_id: self.id.to_str().unwrap_or_default(),
@@ -207,8 +241,19 @@ impl Trip {
             ms: ms(Instant::now()),
             first_byte_ms: self.answered.map(ms),
             bytes: self.bytes,
-        });
+        };
+        let record = record.staged();
         self.usage = Some(usage);
+        Some(record)
+    }
+}
+
+/// Two pieces as one. Nearly always one of them is empty.
+pub(crate) fn together(first: Bytes, second: Bytes) -> Bytes {
+    match (first.is_empty(), second.is_empty()) {
+        (_, true) => first,
+        (true, false) => second,
+        (false, false) => [first, second].concat().into(),
     }
 }
 
