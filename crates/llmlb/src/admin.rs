@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::app::Shared;
 use crate::balance::{Backend, State};
+use crate::config::Kind;
 use crate::request::{Caller, Refusal, json_response};
 
 /// Answers what is not under `/v1/`.
@@ -90,9 +91,21 @@ fn status(shared: &Shared) -> Value {
         "uptime_ms": u64::try_from(shared.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         "in_flight": shared.requests.now(),
         "requests": shared.requests.ever(),
+        "waiting": shared.pool.waiting(),
         "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
-        "usage": shared.usage.as_ref().map(|state| state.report().json()),
+        "usage": usage(shared),
     })
+}
+
+/// How far usage records have come; nothing if none are made.
+fn usage(shared: &Shared) -> Option<Value> {
+    let mut usage = shared.usage.as_ref()?.report().json();
+    usage["recorded"] = shared.meter.kept().into();
+    usage["lost"] = shared.meter.lost().into();
+    if let Some(error) = shared.meter.error() {
+        usage["error"] = error.into();
+    }
+    Some(usage)
 }
 
 fn backend(backend: &Backend) -> Value {
@@ -103,7 +116,9 @@ fn backend(backend: &Backend) -> Value {
     json!({
         "name": backend.name,
         "url": backend.url.to_string(),
+        "kind": backend.kind().map(Kind::name),
         "up": error.is_none(),
+        "ejected": backend.ejected(),
         "models": models,
         "in_flight": backend.outstanding(),
         "requests": backend.requests(),

@@ -16,6 +16,7 @@ use crate::demo;
 use crate::exporter::{self, Exporter};
 use crate::forward::Via;
 use crate::health::Watcher;
+use crate::meter::Meter;
 use crate::request::{Counter, Ids, Lines};
 use crate::sys::signals::Signals;
 use crate::upstream::Connector;
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) via: Via,
     pub(crate) ids: Ids,
     pub(crate) limits: Limits,
+    pub(crate) meter: Meter,
     /// How far usage records have come; none if no usage is recorded.
     pub(crate) usage: Option<Arc<exporter::State>>,
     draining: CancellationToken,
@@ -98,6 +100,7 @@ impl App {
         listener: TcpListener,
         via: Via,
         log: Log,
+        meter: Meter,
     ) -> io::Result<Self> {
         let tasks = TaskTracker::new();
         let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
@@ -145,6 +148,7 @@ impl App {
                 first_byte: config.upstream.first_byte_timeout,
                 idle: config.upstream.idle_timeout,
             },
+            meter,
             usage,
             draining: orders.drain.clone(),
         });
@@ -198,6 +202,7 @@ impl App {
         }
         self.stop_demo.cancel();
         self.tasks.close();
+        self.shared.meter.seal();
         // The last record is staged. Somebody who asked twice does not want to wait.
         if let Some(exporter) = self.exporter.take()
             && !matches!(ended, Ended::ToldTwice(_))

@@ -21,4 +21,15 @@ impl Dice {
     pub(crate) fn of<'a, T: ?Sized>(&mut self, things: &[&'a T]) -> &'a T {
         things[self.below(things.len())]
     }
+
+    /// Cuts it into pieces of chance lengths, some of them empty.
+    pub(crate) fn pieces<'a>(&mut self, mut whole: &'a [u8], longest: usize) -> Vec<&'a [u8]> {
+        let mut pieces = Vec::new();
+        while !whole.is_empty() {
+            let (piece, rest) = whole.split_at(self.below(longest + 1).min(whole.len()));
+            pieces.push(piece);
+            whole = rest;
+        }
+        pieces
+    }
 }

@@ -5,7 +5,6 @@
 
 mod admin;
 mod app;
-#[expect(dead_code, reason = "the request path comes to use all of it")]
 mod balance;
 pub mod cli;
 mod config;
@@ -18,6 +17,7 @@ mod forward;
 mod health;
 mod listen;
 pub mod lock;
+mod meter;
 mod notify;
 mod protocol;
 mod receiver;

@@ -1,12 +1,15 @@
 //! One upstream LLM server: where it is, what it serves, how busy it is.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::{HeaderName, HeaderValue, Uri, header, uri};
+use http::{HeaderName, HeaderValue, header};
 use serde_json::Value;
 use tokio::sync::Notify;
 
+use super::breaker::Verdict;
+use super::clock::Moment;
+use super::pulse::Pulse;
 use crate::config::{self, Kind};
 
 /// A backend's place in the list of all backends. It stays the same.
@@ -33,13 +36,13 @@ pub(crate) struct Backend {
     /// A [`Kind`]'s place in the list of all, or one beyond if it is not known.
     kind: AtomicU8,
     known: Mutex<Known>,
-    is_up: AtomicBool,
     /// It takes connections and says nothing.
     is_hung: AtomicBool,
+    /// It rejects requests that ask for the usage of a stream.
+    refuses_usage_option: AtomicBool,
     /// It said once what it serves.
     has_told: AtomicBool,
-    outstanding: AtomicU32,
-    requests: AtomicU64,
+    pub(super) pulse: Pulse,
     /// Wakes the probe: something happened that it should look at.
     pub(crate) doubt: Notify,
 }
@@ -102,31 +105,11 @@ impl Backend {
                 state: State::unasked(),
                 served,
             }),
-            is_up: AtomicBool::new(false),
             is_hung: AtomicBool::new(false),
+            refuses_usage_option: AtomicBool::new(false),
             has_told: AtomicBool::new(false),
-            outstanding: AtomicU32::new(0),
-            requests: AtomicU64::new(0),
+            pulse: Pulse::default(),
             doubt: Notify::new(),
-        }
-    }
-
-    /// Where a request with this path goes.
-    pub(crate) fn uri(&self, path: &uri::PathAndQuery) -> Result<Uri, http::Error> {
-        let scheme = if self.url.is_https() {
-            uri::Scheme::HTTPS
-        } else {
-            uri::Scheme::HTTP
-        };
-        let builder = Uri::builder()
-            .scheme(scheme)
-            .authority(self.url.authority().clone());
-        if self.url.prefix().is_empty() {
-            builder.path_and_query(path.clone()).build()
-        } else {
-            builder
-                .path_and_query(format!("{}{path}", self.url.prefix()))
-                .build()
         }
     }
 
@@ -137,6 +120,18 @@ impl Backend {
 
     pub(crate) fn set_hung(&self, hung: bool) {
         self.is_hung.store(hung, Ordering::Relaxed);
+    }
+
+    /// Whether it may be asked for the usage of a stream.
+    pub(crate) fn takes_usage_option(&self) -> bool {
+        !self.refuses_usage_option.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn refuses_usage_option(&self) {
+        if !self.refuses_usage_option.swap(true, Ordering::Relaxed) {
+            let name = &self.name;
+            tracing::info!("backend {name} rejects stream_options: usage of streams is estimated");
+        }
     }
 
     /// Which program or service it is, if that is known.
@@ -158,7 +153,7 @@ impl Backend {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.is_up.load(Ordering::Relaxed)
+        self.pulse.is_up()
     }
 
     /// Puts a new state in place and returns the old one.
@@ -169,8 +164,7 @@ impl Backend {
             known.served = ids.map(Arc::from).collect();
             self.has_told.store(true, Ordering::Relaxed);
         }
-        let is_up = matches!(state, State::Up(_));
-        self.is_up.store(is_up, Ordering::Relaxed);
+        self.pulse.set_up(matches!(state, State::Up(_)));
         std::mem::replace(&mut known.state, state)
     }
 
@@ -197,36 +191,22 @@ impl Backend {
 
     /// How many requests it is working on for us.
     pub(crate) fn outstanding(&self) -> usize {
-        self.outstanding.load(Ordering::Relaxed) as usize
+        self.pulse.outstanding() as usize
     }
 
     /// How many requests it was sent.
     pub(crate) fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
+        self.pulse.requests()
     }
 
-    /// Whether it gets no requests for a while, because the last ones failed.
+    /// Whether it gets no requests, or one now and then, because the last ones failed.
     pub(crate) fn ejected(&self) -> bool {
-        false
+        self.pulse.verdict(Moment::now()) != Verdict::Sound
     }
 
-    /// Takes a place, if there is one.
-    pub(super) fn occupy(&self) -> bool {
-        let limit = self.limit.unwrap_or(u32::MAX);
-        let taken = self
-            .outstanding
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
-                (now < limit).then_some(now + 1)
-            });
-        if taken.is_ok() {
-            self.requests.fetch_add(1, Ordering::Relaxed);
-        }
-        taken.is_ok()
-    }
-
-    /// Gives a place back.
-    pub(super) fn release(&self) {
-        self.outstanding.fetch_sub(1, Ordering::SeqCst);
+    /// The number of requests that it gets at a time.
+    pub(super) fn places(&self) -> u32 {
+        self.limit.unwrap_or(u32::MAX)
     }
 }
 

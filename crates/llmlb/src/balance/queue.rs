@@ -1,9 +1,24 @@
 //! Requests that wait for a place.
+//!
+//! Whoever finds every backend at its limit joins. Whenever something happens that may help one
+//! who waits (a place becomes free, a backend comes up or works again), the next in turn who can
+//! use it is given a place.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use super::backend::Backend;
+use super::choose::Choice;
+use super::clock::Moment;
+use super::errand::Errand;
+use super::fair::{Fair, Ticket};
+use super::random::Random;
+use super::route::Route;
+use super::slot::Slot;
 
 /// Why a request that waited was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,46 +31,197 @@ pub(crate) enum Waited {
     Down,
 }
 
+/// Everyone who waits.
 #[derive(Debug)]
 pub(super) struct Queue {
+    /// How many wait: looked at by everyone who gives a place back, without the lock.
     waiting: AtomicUsize,
-    most: usize,
-    pub(super) patience: Duration,
-    pub(super) changed: Notify,
+    line: Mutex<Fair<Errand, Call>>,
+    /// How long one may wait.
+    patience: Duration,
+    /// A backend was ejected: who waits must see when it may be tried again.
+    ejected: Notify,
+}
+
+type Outcome = Result<Slot, Waited>;
+type Call = oneshot::Sender<Outcome>;
+
+/// One who waits. Who drops it leaves.
+#[derive(Debug)]
+pub(super) struct Waiting<'a> {
+    queue: &'a Queue,
+    errand: Errand,
+    client: u64,
+    ticket: Ticket,
+    called: oneshot::Receiver<Outcome>,
 }
 
 impl Queue {
     pub(super) fn new(most: usize, patience: Duration) -> Self {
         Self {
             waiting: AtomicUsize::new(0),
-            most,
+            line: Mutex::new(Fair::new(most)),
             patience,
-            changed: Notify::new(),
+            ejected: Notify::new(),
         }
     }
 
-    pub(super) fn join(&self) -> Result<Waiting<'_>, Waited> {
-        let joined = self
-            .waiting
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
-                (now < self.most).then_some(now + 1)
-            });
-        joined.map(|_| Waiting(self)).map_err(|_| Waited::Full)
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Something became free, or came up.
-    pub(super) fn freed(&self) {
+    /// Joins. The errand is made when nothing can happen any more that its waiter does not hear of.
+    pub(super) fn join(
+        &self,
+        client: u64,
+        errand: impl FnOnce() -> Errand,
+    ) -> Result<Waiting<'_>, Waited> {
+        let (call, called) = oneshot::channel();
+        let mut line = self.lock();
+        let errand = errand();
+        let ticket = line.join(errand.clone(), client, call);
+        self.count(&line);
+        drop(line);
+        let waiting = Waiting {
+            queue: self,
+            client,
+            ticket: ticket.ok_or(Waited::Full)?,
+            called,
+            errand,
+        };
+        // What became free before it was seen that somebody waits. From here on whoever frees
+        // something sees that, or what was freed is seen here.
+        fence(Ordering::SeqCst);
+        self.settle(|one| *one == waiting.errand);
+        Ok(waiting)
+    }
+
+    /// A place at a backend became free.
+    pub(super) fn freed(&self, backend: &Backend) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.changed.notify_waiters();
+            self.serve(
+                |errand| errand.may_use(backend),
+                |errand, now, random| errand.choose_at(backend, now, random),
+            );
         }
+    }
+
+    /// A backend that was ejected works again.
+    pub(super) fn recovered(&self) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.settle(|_| true);
+        }
+    }
+
+    /// A backend was ejected. If it was the last one, those that are ejected are used after all.
+    pub(super) fn ejected(&self) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.settle(|_| true);
+            self.ejected.notify_waiters();
+        }
+    }
+
+    /// It changed who is up and who serves what. `find` tells who serves a model now.
+    pub(super) fn reroute(&self, find: impl Fn(Option<&str>) -> Option<Arc<Route>>) {
+        let mut line = self.lock();
+        for errand in line.lanes() {
+            let found = find(errand.route.name.as_deref());
+            errand.route = found.unwrap_or_else(|| Arc::new(errand.route.without_candidates()));
+        }
+        drop(line);
+        self.settle(|_| true);
+        self.ejected.notify_waiters();
+    }
+
+    /// Gives places to those with such an errand, as far as there are any.
+    fn settle(&self, whose: impl Fn(&Errand) -> bool) {
+        self.serve(whose, Errand::choose);
+    }
+
+    fn serve(
+        &self,
+        whose: impl Fn(&Errand) -> bool,
+        choose: impl Fn(&Errand, Moment, &mut Random) -> Choice,
+    ) {
+        let now = Moment::now();
+        let mut calls: Vec<(Option<Call>, Outcome)> = Vec::new();
+        let mut line = self.lock();
+        line.lanes().for_each(|errand| errand.is_stuck = false);
+        Random::of_this_thread(|random| {
+            while let Some(lane) = line.next(|errand| !errand.is_stuck && whose(errand)) {
+                match choose(line.lane(lane), now, random) {
+                    Choice::Slot(slot) => calls.push((line.call(lane), Ok(slot))),
+                    Choice::Busy => line.lane(lane).is_stuck = true,
+                    Choice::Down => {
+                        let down = |call| (Some(call), Err(Waited::Down));
+                        calls.extend(line.call_all(lane).into_iter().map(down));
+                    }
+                }
+            }
+        });
+        self.count(&line);
+        drop(line);
+        // Without the lock: the place of one who left in this moment is free again at once.
+        for (call, outcome) in calls {
+            let _ = call.map(|call| call.send(outcome));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Fair<Errand, Call>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, line: &Fair<Errand, Call>) {
+        self.waiting.store(line.len(), Ordering::SeqCst);
     }
 }
 
-/// Somebody who waits.
-pub(super) struct Waiting<'a>(&'a Queue);
+impl Waiting<'_> {
+    /// Waits until it is called, or for too long.
+    pub(super) async fn outcome(mut self) -> Outcome {
+        let deadline = Instant::now() + self.queue.patience;
+        loop {
+            let mut ejected = std::pin::pin!(self.queue.ejected.notified());
+            // Before it is looked when that is, or an ejection in between would go unnoticed.
+            ejected.as_mut().enable();
+            let recovery = self.recovery().unwrap_or(deadline).min(deadline);
+            tokio::select! {
+                biased;
+                called = &mut self.called => return called.unwrap_or(Err(Waited::Down)),
+                () = ejected => {}
+                () = sleep_until(recovery) => {
+                    if Instant::now() >= deadline {
+                        self.leave();
+                        // It may just have been called.
+                        return self.called.try_recv().unwrap_or(Err(Waited::TooLong));
+                    }
+                    self.queue.settle(|one| *one == self.errand);
+                }
+            }
+        }
+    }
+
+    /// When a backend that was ejected may be tried again.
+    fn recovery(&self) -> Option<Instant> {
+        let mut line = self.queue.lock();
+        let errand = line.lanes().find(|one| **one == self.errand)?;
+        let recovery = errand.recovery(Moment::now())?;
+        // Not before that millisecond is over.
+        Some(recovery.instant() + Duration::from_millis(1))
+    }
+
+    fn leave(&self) {
+        let mut line = self.queue.lock();
+        let call = line.leave(self.client, self.ticket);
+        self.queue.count(&line);
+        drop(line);
+        drop(call);
+    }
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.leave();
     }
 }

@@ -1,5 +1,6 @@
 //! What is known about all backends at one moment, arranged for looking it up.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -10,6 +11,9 @@ use super::queue::Queue;
 use super::route::{Candidate, Route};
 use crate::config::Alias;
 
+/// Ollama's `name` is short for `name:latest`.
+const LATEST: &str = ":latest";
+
 /// What is known at one moment.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -19,7 +23,7 @@ pub(crate) struct Table {
     /// only server restarts.
     routes: HashMap<Arc<str>, Named>,
     /// For requests that name no model.
-    pub(super) any: Arc<Route>,
+    any: Arc<Route>,
     /// Every model of a backend that is up, once, as its first backend describes it; then the
     /// aliases.
     pub(crate) models: Vec<Value>,
@@ -40,62 +44,51 @@ struct Drafts {
 
 impl Table {
     pub(super) fn of(backends: Vec<Arc<Backend>>, aliases: &[Alias], queue: &Arc<Queue>) -> Self {
-        let route = |candidates, in_order| {
-            let queue = Arc::clone(queue);
-            Arc::new(Route {
-                candidates,
-                in_order,
-                queue,
-            })
-        };
         let drafts = Drafts::of(&backends);
         let mut routes = HashMap::new();
+        let mut insert = |name: &Arc<str>, candidates, is_short| {
+            let route = Arc::new(Route::new(Some(Arc::clone(name)), candidates, queue));
+            routes.insert(Arc::clone(name), Named { route, is_short });
+        };
+        let names: HashSet<&str> = aliases.iter().map(|alias| alias.name.as_str()).collect();
+        let is_alias = |name: &str| names.contains(name);
         for alias in aliases {
             let candidates = drafts.of_alias(alias);
             if !candidates.is_empty() {
-                let named = Named {
-                    route: route(candidates, false),
-                    is_short: false,
-                };
-                routes.insert(Arc::from(alias.name.as_str()), named);
+                insert(&Arc::from(alias.name.as_str()), candidates, false);
             }
         }
-        let models = models(&backends, aliases, &routes);
-        let is_alias = |name: &str| aliases.iter().any(|alias| alias.name == name);
         for (name, candidates) in &drafts.by_model {
-            if let Some(short) = name.strip_suffix(":latest")
+            if let Some(short) = name.strip_suffix(LATEST)
                 && !drafts.by_model.contains_key(short)
                 && !is_alias(short)
             {
-                let named = Named {
-                    route: route(drafts.named(short, short), false),
-                    is_short: true,
-                };
-                routes.insert(Arc::from(short), named);
+                let candidates = drafts.renamed(name, short).collect();
+                insert(&Arc::from(short), candidates, true);
             }
             if !is_alias(name) {
-                let named = Named {
-                    route: route(candidates.clone(), false),
-                    is_short: false,
-                };
-                routes.insert(Arc::clone(name), named);
+                insert(name, candidates.clone(), false);
             }
         }
+        let models = models(&backends, aliases, &routes);
         let everyone = backends.iter().map(|backend| Candidate {
             backend: Arc::clone(backend),
             model: None,
         });
         Self {
-            any: route(everyone.collect(), true),
+            any: Arc::new(Route::new(None, everyone.collect(), queue)),
             backends,
             routes,
             models,
         }
     }
 
-    /// Who serves a model.
-    pub(super) fn route(&self, model: &str) -> Option<&Arc<Route>> {
-        self.routes.get(model).map(|named| &named.route)
+    /// Who serves a model; who serves a request that names none.
+    pub(super) fn route(&self, model: Option<&str>) -> Option<&Arc<Route>> {
+        match model {
+            Some(model) => self.routes.get(model).map(|named| &named.route),
+            None => Some(&self.any),
+        }
     }
 
     /// Whether it is known of every backend what it serves.
@@ -136,27 +129,31 @@ impl Drafts {
         drafts
     }
 
-    /// Who serves a model, asked for by another name. Ollama's `name` is short for `name:latest`.
-    fn named(&self, model: &str, asked: &str) -> Vec<Candidate> {
-        let latest = format!("{model}:latest");
+    /// Who serves a model by this very name, when it is asked for by that one.
+    fn renamed(&self, model: &str, asked: &str) -> impl Iterator<Item = Candidate> {
         let found = self.by_model.get_key_value(model);
-        let found = found.or_else(|| self.by_model.get_key_value(latest.as_str()));
-        let Some((real, candidates)) = found else {
-            return Vec::new();
-        };
-        let renamed = candidates.iter().map(|one| Candidate {
+        let name = found.and_then(|(name, _)| (**name != *asked).then(|| Arc::clone(name)));
+        let candidates = found.into_iter().flat_map(|(_, candidates)| candidates);
+        candidates.map(move |one| Candidate {
             backend: Arc::clone(&one.backend),
-            model: (**real != *asked).then(|| Arc::clone(real)),
-        });
-        renamed.collect()
+            model: name.clone(),
+        })
     }
 
-    /// Who serves any of the models that an alias stands for: each by the first that it has.
+    /// Who serves any of the models that an alias stands for: each by the first that it has. Here
+    /// too `name` is short for Ollama's `name:latest`.
     fn of_alias(&self, alias: &Alias) -> Vec<Candidate> {
-        let models = alias.models.iter();
-        let all = models.flat_map(|model| self.named(model, &alias.name));
         let mut seen = HashSet::new();
-        let mut candidates: Vec<_> = all.filter(|one| seen.insert(one.backend.id)).collect();
+        let mut candidates = Vec::new();
+        for model in &alias.models {
+            let longer = format!("{model}{LATEST}");
+            let exact = self.renamed(model, &alias.name);
+            let latest = self.renamed(&longer, &alias.name);
+            let new = exact
+                .chain(latest)
+                .filter(|one| seen.insert(one.backend.id));
+            candidates.extend(new);
+        }
         candidates.sort_by_key(|one| one.backend.id);
         candidates
     }
@@ -168,21 +165,22 @@ fn models(
     aliases: &[Alias],
     routes: &HashMap<Arc<str>, Named>,
 ) -> Vec<Value> {
-    let mut models: Vec<Value> = Vec::new();
-    let mut described: HashMap<String, Value> = HashMap::new();
-    for backend in backends {
-        let State::Up(told) = backend.state() else {
+    let hidden: HashSet<&str> = aliases.iter().map(|alias| alias.name.as_str()).collect();
+    let told = backends.iter().filter_map(|backend| match backend.state() {
+        State::Up(models) => Some(models),
+        State::Down(_) => None,
+    });
+    let told: Vec<Arc<Vec<Value>>> = told.collect();
+    let mut models = Vec::new();
+    let mut described = HashMap::new();
+    for model in told.iter().flat_map(|models| models.iter()) {
+        let Some(id) = model["id"].as_str() else {
             continue;
         };
-        for model in told.iter() {
-            let Some(id) = model["id"].as_str() else {
-                continue;
-            };
-            if !described.contains_key(id) {
-                described.insert(id.to_owned(), model.clone());
-                if !aliases.iter().any(|alias| alias.name == id) {
-                    models.push(model.clone());
-                }
+        if let Entry::Vacant(entry) = described.entry(id) {
+            entry.insert(model);
+            if !hidden.contains(id) {
+                models.push(model.clone());
             }
         }
     }
@@ -191,7 +189,8 @@ fn models(
         let candidates = candidates.map_or(&[][..], |named| &named.route.candidates);
         let first = candidates.iter().find(|one| one.backend.is_up());
         let real = first.map(|one| one.model.as_deref().unwrap_or(&alias.name));
-        if let Some(mut model) = real.and_then(|real| described.get(real)).cloned() {
+        if let Some(model) = real.and_then(|real| described.get(real)) {
+            let mut model = Value::clone(model);
             model["id"] = alias.name.clone().into();
             models.push(model);
         }

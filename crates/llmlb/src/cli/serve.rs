@@ -7,10 +7,12 @@ use super::args::Serve;
 use super::exit::{self, Failure};
 use super::{check, stop};
 use crate::app::{App, Ended, Log};
-use crate::config::{self, Config, Flags, env};
+use crate::config::{self, Config, Flags, OnFailure, env};
+use crate::data_dir;
 use crate::forward::Via;
 use crate::listen;
 use crate::lock::{Fields, LockError, ServerLock};
+use crate::meter::Meter;
 use crate::notify::Notify;
 use crate::sys::{self, signals::Signals};
 
@@ -65,8 +67,9 @@ async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
         tracing::info!("read {}", file.display());
     }
 
+    let meter = meter(config)?;
     let started = tokio::select! {
-        started = App::start(config, demo, listener, via, log) => started,
+        started = App::start(config, demo, listener, via, log, meter) => started,
         signal = signals.next() => {
             tracing::info!("{signal}: ended before it was ready");
             return let_go(lock, exit::DONE);
@@ -117,6 +120,35 @@ async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
         }
     };
     let_go(lock, code)
+}
+
+/// What keeps a record of every request.
+fn meter(config: &Config) -> Result<Meter, Failure> {
+    if !config.usage.enabled {
+        return Ok(Meter::off());
+    }
+    let refuses = config.usage.on_failure == OnFailure::Refuse;
+    let Some(dir) = data_dir::find(None) else {
+        if refuses {
+            let message = "this user has no home directory for usage data";
+            let hint = "name a directory with LLMLB_DATA_DIR";
+            return Err(Failure::new(exit::FAILED, message).hint(hint));
+        }
+        return Ok(Meter::off()); // It is told where it is exported.
+    };
+    let meter = Meter::new(&dir, refuses);
+    match meter.open() {
+        Ok(()) => Ok(meter),
+        Err(error) if refuses => Err(Failure::new(
+            exit::FAILED,
+            format!("usage cannot be recorded: {error}"),
+        )
+        .hint("name another directory with LLMLB_DATA_DIR")),
+        Err(error) => {
+            tracing::error!("usage cannot be recorded: {error}; it is tried again");
+            Ok(meter)
+        }
+    }
 }
 
 /// Owns the port: first its tenure, then the socket.

@@ -34,7 +34,7 @@ pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
 pub(crate) use secret::Secret;
 pub(crate) use url::BackendUrl;
-pub(crate) use usage::{Format, Receiver, Usage};
+pub(crate) use usage::{Format, OnFailure, Receiver, Usage};
 pub(crate) use values::span;
 
 use document::Document;

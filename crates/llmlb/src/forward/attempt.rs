@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use hyper::body::Body;
 use tokio::time::{Instant, sleep};
 
 use super::head::{self, Length, Stamp};
-use super::{Opened, Outbound};
+use super::{Outbound, issued};
 use crate::balance::{Backend, Slot};
+use crate::meter::request::Asking;
 use crate::request::{Payload, Trip};
 use crate::upstream::{Broken, Exchange, Head, Stream, Upload};
 use crate::worker::Worker;
@@ -15,44 +17,80 @@ use crate::worker::Worker;
 /// How often a request that waits for its answer looks whether the backend is still up.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
+/// A backend's answer, of which only the head has been read.
+#[derive(Debug)]
+pub(super) struct Reached {
+    pub(super) head: Head,
+    pub(super) exchange: Exchange,
+    pub(super) slot: Slot,
+    /// Usage that comes because we asked for it is kept from the client.
+    pub(super) hides: bool,
+}
+
 /// Sends the request to the backend that has a place for it.
 pub(super) async fn attempt(
     worker: &Worker,
     slot: Slot,
     outbound: &mut Outbound<'_>,
     trip: &Trip,
-) -> Result<Opened, Broken> {
+) -> Result<Reached, Broken> {
+    let asks = worker.shared.meter.is_on()
+        && matches!(outbound.asked.asking, Asking::Us(_))
+        && slot.backend().takes_usage_option();
+    let (mut head, mut exchange) = send(worker, &slot, outbound, trip, asks).await?;
+    let mut hides = asks;
+    if asks && is_objection(head.status) {
+        // It may be our question that it objects to. What the client asked for is asked again
+        // without it.
+        drop(exchange);
+        hides = false;
+        (head, exchange) = send(worker, &slot, outbound, trip, hides).await?;
+        if head.status.is_success() {
+            slot.backend().refuses_usage_option();
+        }
+    }
+    Ok(Reached {
+        head,
+        exchange,
+        slot,
+        hides,
+    })
+}
+
+fn is_objection(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
+    )
+}
+
+/// Sends it on a connection that has been idle, or on a new one.
+async fn send(
+    worker: &Worker,
+    slot: &Slot,
+    outbound: &mut Outbound<'_>,
+    trip: &Trip,
+    ask_usage: bool,
+) -> Result<(Head, Exchange), Broken> {
     let backend = slot.backend();
     // A connection that has been idle may be closed by the backend this very moment. Only what may
     // be sent twice is sent on one.
     if outbound.repeatable
         && let Some(stream) = worker.idle.take(backend.id)
-        && let Some(upload) = upload(worker, &slot, outbound, trip)
+        && let Some(upload) = upload(worker, slot, outbound, trip, ask_usage)
     {
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
         match first(worker, backend, &mut exchange, outbound).await {
             Err(Broken::Cut(why)) if !exchange.is_heard() => {
                 tracing::debug!("backend {}: {why}; trying a new connection", backend.name);
             }
-            Err(broken) => return Err(judged(&slot, broken)),
-            Ok(head) => {
-                return Ok(Opened {
-                    head,
-                    exchange,
-                    slot,
-                });
-            }
+            Err(broken) => return Err(judged(slot, broken)),
+            Ok(head) => return Ok((head, exchange)),
         }
     }
-    let opened = fresh(worker, &slot, outbound, trip).await;
-    match opened {
-        Ok((head, exchange)) => Ok(Opened {
-            head,
-            exchange,
-            slot,
-        }),
-        Err(broken) => Err(judged(&slot, broken)),
-    }
+    fresh(worker, slot, outbound, trip, ask_usage)
+        .await
+        .map_err(|broken| judged(slot, broken))
 }
 
 async fn fresh(
@@ -60,9 +98,10 @@ async fn fresh(
     slot: &Slot,
     outbound: &mut Outbound<'_>,
     trip: &Trip,
+    ask_usage: bool,
 ) -> Result<(Head, Exchange), Broken> {
     let stream: Stream = worker.connector.connect(&slot.backend().url).await?;
-    let Some(upload) = upload(worker, slot, outbound, trip) else {
+    let Some(upload) = upload(worker, slot, outbound, trip, ask_usage) else {
         // It passed through already.
         return Err(Broken::Upload("it cannot be sent again".to_owned()));
     };
@@ -85,19 +124,21 @@ fn upload(
     slot: &Slot,
     outbound: &mut Outbound<'_>,
     trip: &Trip,
+    ask_usage: bool,
 ) -> Option<Upload> {
     let upgrade = outbound.upgrade.is_some();
     let stamp = Stamp {
         via: &worker.shared.via,
         id: &trip.id,
-        plain: crate::request::is_inference(outbound.path),
+        plain: crate::request::is_inference(outbound.path)
+            || issued::Watch::of(outbound.path).is_some(),
         upgrade: outbound
             .head
             .headers
             .get(http::header::UPGRADE)
             .filter(|_| upgrade),
     };
-    let body = outbound.asked.body_for(slot.model());
+    let body = outbound.asked.body_for(slot.model(), ask_usage);
     match (body, &mut outbound.asked.payload) {
         (Some(bytes), _) => {
             let length = Length::Exact(bytes.len() as u64);
@@ -127,7 +168,7 @@ async fn first(
         head = exchange.head() => head?,
         broken = patience(worker, backend, outbound.repeatable) => return Err(broken),
     };
-    if head.status == http::StatusCode::SWITCHING_PROTOCOLS && outbound.upgrade.is_none() {
+    if head.status == StatusCode::SWITCHING_PROTOCOLS && outbound.upgrade.is_none() {
         let why = "it wants to speak another protocol";
         return Err(Broken::Garbage(why.to_owned()));
     }

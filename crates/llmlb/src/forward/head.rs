@@ -131,7 +131,7 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 /// added to it); what frames the message, which is framed anew; and what a client says to us and
 /// not to a backend: its credentials are ours to check (Anthropic's, Azure's and Google's clients
 /// use fields of their own), and we answered its expectation.
-fn ends_here(name: &HeaderName) -> bool {
+pub(crate) fn ends_here(name: &HeaderName) -> bool {
     const STANDARD: [HeaderName; 11] = [
         header::CONNECTION,
         header::TE,

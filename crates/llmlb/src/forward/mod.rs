@@ -10,16 +10,19 @@ mod via;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderName, Response, StatusCode, Version, request};
+use bytes::Bytes;
+use http::{HeaderName, Response, StatusCode, Version, header, request};
 use http_body_util::{Either, Full};
 use hyper::upgrade::OnUpgrade;
 
-use crate::balance::{BackendId, Choice, Route, Slot, Waited, Wish};
+use crate::balance::{Backend, BackendId, Choice, Route, Slot, Waited, Wish};
+use crate::meter::watch::Watch;
 use crate::request::{Answer, Asked, Trip};
 use crate::upstream::{Broken, Exchange, Head};
 use crate::worker::Worker;
+use attempt::Reached;
 
-pub(crate) use head::{REQUEST_ID, question};
+pub(crate) use head::{REQUEST_ID, ends_here, question};
 pub(crate) use issued::{hash, in_path};
 pub(crate) use relay::Relay;
 pub(crate) use via::Via;
@@ -50,7 +53,12 @@ pub(crate) struct Outbound<'a> {
 struct Opened {
     head: Head,
     exchange: Exchange,
-    slot: Slot,
+    backend: Arc<Backend>,
+    /// Usage that comes because we asked for it is kept from the client.
+    hides: bool,
+    /// Its place there. An answer that waits for a better one has none: it costs the backend
+    /// nothing any more.
+    slot: Option<Slot>,
 }
 
 /// Why no backend answered.
@@ -80,7 +88,7 @@ pub(crate) async fn forward(
     mut trip: Box<Trip>,
 ) -> Result<Answer, (Failed, Box<Trip>)> {
     match open(worker, route, &mut outbound, &mut trip).await {
-        Ok(opened) => Ok(answer(worker, opened, outbound, trip)),
+        Ok(opened) => Ok(answer(worker, opened, outbound, trip).await),
         Err(failed) => Err((failed, trip)),
     }
 }
@@ -98,32 +106,44 @@ async fn open(
     while tried.len() < MOST_ATTEMPTS {
         let slot = match worker.shared.pool.choose(route, outbound.wish, &tried) {
             Choice::Slot(slot) => slot,
-            Choice::Busy if spare.is_none() => {
-                match worker.shared.pool.wait(route, outbound.wish, &tried).await {
-                    Ok(slot) => slot,
-                    Err(Waited::Full) => return Err(Failed::QueueFull),
-                    Err(Waited::TooLong) => return Err(Failed::WaitedTooLong),
-                    Err(Waited::Down) => break,
-                }
-            }
-            Choice::Busy | Choice::Down => break,
+            Choice::Busy => match worker.shared.pool.wait(route, outbound.wish, &tried).await {
+                Ok(slot) => slot,
+                Err(Waited::Full) => return spare.ok_or(Failed::QueueFull),
+                Err(Waited::TooLong) => return spare.ok_or(Failed::WaitedTooLong),
+                Err(Waited::Down) => break,
+            },
+            Choice::Down => break,
         };
         let started = Instant::now();
         let backend = Arc::clone(slot.backend());
         tried.push(backend.id);
+        trip.sent(&backend, slot.model());
         let broken = match attempt::attempt(worker, slot, outbound, trip).await {
-            Ok(opened) if is_worth_another(opened.head.status) => {
-                opened.slot.failed();
-                if !outbound.repeatable {
+            Ok(Reached {
+                head,
+                exchange,
+                slot,
+                hides,
+            }) => {
+                let is_last = !outbound.repeatable || !is_worth_another(head.status);
+                if is_worth_another(head.status) {
+                    slot.failed();
+                } else {
+                    slot.answered(started.elapsed());
+                }
+                let opened = Opened {
+                    backend: Arc::clone(&backend),
+                    slot: is_last.then_some(slot),
+                    head,
+                    exchange,
+                    hides,
+                };
+                if is_last {
                     return Ok(opened);
                 }
                 trip.tried(&backend, opened.head.status.as_str());
                 spare = Some(opened);
                 continue;
-            }
-            Ok(opened) => {
-                opened.slot.answered(started.elapsed());
-                return Ok(opened);
             }
             Err(broken) => broken,
         };
@@ -156,6 +176,28 @@ async fn open(
     spare.ok_or(failed)
 }
 
+/// An answer that came in one piece. Its record is kept together with those of others.
+async fn whole(
+    worker: &Arc<Worker>,
+    opened: Opened,
+    data: Bytes,
+    issued: Option<issued::Watch>,
+    mut trip: Box<Trip>,
+) -> Bytes {
+    if let Some(mut watch) = issued {
+        watch.see(&data, &worker.shared.pool, &opened.backend);
+    }
+    let (body, record) = trip.whole(data);
+    if let Some(stream) = opened.exchange.into_idle() {
+        worker.idle.keep(opened.backend.id, stream);
+    }
+    drop(opened.slot);
+    if let Some(record) = record {
+        worker.batch.add(record).await;
+    }
+    body
+}
+
 /// Whether another backend may have a better answer: this one cannot serve right now.
 fn is_worth_another(status: StatusCode) -> bool {
     matches!(
@@ -165,25 +207,25 @@ fn is_worth_another(status: StatusCode) -> bool {
 }
 
 /// The answer as the client gets it.
-fn answer(
+async fn answer(
     worker: &Arc<Worker>,
-    opened: Opened,
+    mut opened: Opened,
     outbound: Outbound<'_>,
     mut trip: Box<Trip>,
 ) -> Answer {
-    let Opened {
-        head: Head {
-            status,
-            mut headers,
-        },
-        exchange,
-        slot,
-    } = opened;
-    trip.answered(&slot, status);
+    let (status, backend) = (opened.head.status, &opened.backend);
+    let mut headers = std::mem::take(&mut opened.head.headers);
+    trip.answered(backend, status);
+    if worker.shared.meter.is_on() {
+        trip.watch = Some(Watch::new(trip.api, status, &headers, opened.hides));
+    }
+    if trip.may_shorten() {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     if let Some(id) = headers.remove(REQUEST_ID).filter(|id| *id != trip.id) {
         headers.insert(UPSTREAM_ID, id);
     }
-    headers.insert(SERVED_BY, slot.backend().label.clone());
+    headers.insert(SERVED_BY, backend.label.clone());
     let mut response = Response::new(());
     // How the client is answered does not depend on how the backend answers us: in HTTP/1.0 an
     // answer that was cut looks like one that ended.
@@ -193,8 +235,8 @@ fn answer(
     if status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(upgrade) = outbound.upgrade
     {
-        let upgraded = outbound.head.headers.get(http::header::UPGRADE);
-        tunnel::open(worker, upgrade, exchange, slot, trip);
+        let upgraded = outbound.head.headers.get(header::UPGRADE);
+        tunnel::open(worker, upgrade, opened.exchange, opened.slot, trip);
         tunnel::announce(response.headers_mut(), upgraded);
         return response.map(|()| Either::Left(Full::default()));
     }
@@ -202,5 +244,10 @@ fn answer(
         .is_success()
         .then(|| issued::Watch::of(outbound.path))
         .flatten();
-    response.map(|()| Either::Right(Relay::new(exchange, Arc::clone(worker), slot, issued, trip)))
+    if let Some(data) = opened.exchange.take_whole() {
+        let body = whole(worker, opened, data, issued, trip).await;
+        return response.map(|()| Either::Left(Full::new(body)));
+    }
+    let relay = Relay::new(Arc::clone(worker), opened, issued, trip);
+    response.map(|()| Either::Right(relay))
 }

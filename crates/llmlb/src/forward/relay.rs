@@ -9,8 +9,9 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::balance::Slot;
-use crate::request::{End, Trip};
+use super::Opened;
+use crate::balance::{Backend, Slot};
+use crate::request::{End, Trip, together};
 use crate::upstream::{Broken, Exchange};
 use crate::worker::Worker;
 
@@ -26,9 +27,12 @@ pub(crate) struct Relay {
     /// `None` when the answer is over.
     exchange: Option<Exchange>,
     worker: Arc<Worker>,
-    slot: Slot,
+    backend: Arc<Backend>,
+    _slot: Option<Slot>,
     silence: Silence,
     issued: Option<super::issued::Watch>,
+    /// Less may go to the client than comes.
+    may_shorten: bool,
     /// Why the answer ends early, when that is known but not yet told.
     broken: Option<Broken>,
     trip: Box<Trip>,
@@ -36,42 +40,62 @@ pub(crate) struct Relay {
 
 impl Relay {
     pub(super) fn new(
-        exchange: Exchange,
         worker: Arc<Worker>,
-        slot: Slot,
+        opened: Opened,
         issued: Option<super::issued::Watch>,
         trip: Box<Trip>,
     ) -> Self {
+        let Opened {
+            exchange,
+            backend,
+            slot,
+            ..
+        } = opened;
+        let may_shorten = trip.may_shorten();
         let silence = Silence::new(worker.shared.limits.idle);
         let mut relay = Self {
             exchange: Some(exchange),
             worker,
-            slot,
+            backend,
+            _slot: slot,
             silence,
             issued,
+            may_shorten,
             broken: None,
             trip,
         };
+        // Nothing was held back of nothing.
         relay.end_if_over();
         relay
     }
 
     /// When the answer is over the connection is for the next request.
-    fn end_if_over(&mut self) {
-        if let Some(exchange) = self.exchange.take_if(|exchange| exchange.is_ended()) {
-            self.trip.end = End::Complete;
-            if let Some(stream) = exchange.into_idle() {
-                self.worker.idle.keep(self.slot.backend().id, stream);
-            }
+    /// Returns what was held back of it.
+    fn end_if_over(&mut self) -> Bytes {
+        let Some(exchange) = self.exchange.take_if(|exchange| exchange.is_ended()) else {
+            return Bytes::new();
+        };
+        if let Some(stream) = exchange.into_idle() {
+            self.worker.idle.keep(self.backend.id, stream);
         }
+        self.trip.finish(End::Complete)
+    }
+
+    /// What goes on to the client of a piece of the answer.
+    fn pass(&mut self, data: Bytes) -> Bytes {
+        if let Some(watch) = &mut self.issued {
+            watch.see(&data, &self.worker.shared.pool, &self.backend);
+        }
+        let passed = self.trip.pass(data);
+        together(passed, self.end_if_over())
     }
 
     /// The client sees it too: its connection is closed without the end of the answer. But first it
     /// gets what there is: an error makes hyper forget what it has not sent.
     fn cut(&mut self, broken: Broken, cx: &Context<'_>) -> Poll<Option<Answered>> {
         self.exchange = None;
-        self.trip.end = End::Cut;
-        let name = &self.slot.backend().name;
+        self.trip.finish(End::Cut);
+        let name = &self.backend.name;
         tracing::warn!("backend {name} cut its answer: {broken}");
         self.broken = Some(broken);
         cx.waker().wake_by_ref();
@@ -83,38 +107,39 @@ impl Body for Relay {
     type Data = Bytes;
     type Error = Broken;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Answered>> {
-        let Some(exchange) = &mut self.exchange else {
-            return Poll::Ready(self.broken.take().map(Err));
-        };
-        match exchange.poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => {
-                let this = &mut *self;
-                this.silence.heard = true;
-                if let Some(data) = frame.data_ref() {
-                    this.trip.bytes += data.len() as u64;
-                    if let Some(watch) = &mut this.issued {
-                        watch.see(data, &this.worker.shared.pool, this.slot.backend());
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
+        loop {
+            let Some(exchange) = &mut self.exchange else {
+                return Poll::Ready(self.broken.take().map(Err));
+            };
+            match exchange.poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    self.silence.heard = true;
+                    match frame.into_data().map(|data| self.pass(data)) {
+                        // What is kept from the client is no frame.
+                        Ok(passed) if passed.is_empty() => {}
+                        Ok(passed) => return Poll::Ready(Some(Ok(Frame::data(passed)))),
+                        Err(trailers) => {
+                            self.end_if_over();
+                            return Poll::Ready(Some(Ok(trailers)));
+                        }
                     }
                 }
-                this.end_if_over();
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Poll::Ready(None) => {
-                self.end_if_over();
-                Poll::Ready(None)
-            }
-            Poll::Ready(Some(Err(broken))) => self.cut(broken, cx),
-            Poll::Pending => {
-                if self.silence.is_too_long(cx) {
-                    let seconds = self.worker.shared.limits.idle.as_secs_f32();
-                    let why = format!("it was silent for {seconds} s");
-                    return self.cut(Broken::Slow(why), cx);
+                Poll::Ready(None) => {
+                    let rest = self.end_if_over();
+                    if !rest.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(rest))));
+                    }
                 }
-                Poll::Pending
+                Poll::Ready(Some(Err(broken))) => return self.cut(broken, cx),
+                Poll::Pending => {
+                    if self.silence.is_too_long(cx) {
+                        let seconds = self.worker.shared.limits.idle.as_secs_f32();
+                        let why = format!("it was silent for {seconds} s");
+                        return self.cut(Broken::Slow(why), cx);
+                    }
+                    return Poll::Pending;
+                }
             }
         }
     }
@@ -125,6 +150,7 @@ impl Body for Relay {
 
     fn size_hint(&self) -> SizeHint {
         match &self.exchange {
+            Some(_) if self.may_shorten => SizeHint::new(),
             Some(exchange) => exchange.size_hint(),
             None if self.broken.is_some() => SizeHint::new(),
             None => SizeHint::with_exact(0),

@@ -29,7 +29,7 @@ pub(super) fn open(
     worker: &Arc<Worker>,
     upgrade: OnUpgrade,
     exchange: Exchange,
-    slot: Slot,
+    slot: Option<Slot>,
     mut trip: Box<Trip>,
 ) {
     worker.tasks.spawn(async move {

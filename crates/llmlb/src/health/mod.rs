@@ -87,7 +87,9 @@ impl Watcher {
     }
 
     async fn look(&self, usual: (u16, &'static str)) {
-        let Some(backend) = discover::look(usual, &self.pool, &self.connector, self.answer_within).await else {
+        let Some(backend) =
+            discover::look(usual, &self.pool, &self.connector, self.answer_within).await
+        else {
             return;
         };
         if let State::Up(models) = backend.state() {

@@ -1,16 +1,17 @@
 //! What a request asks for, and its body, which passes as it came.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, header, request};
 use hyper::body::{Body, Incoming};
-use serde::de::IgnoredAny;
 
 use super::error::Refusal;
 use super::{body, form, is_inference, prefix, scan};
 use crate::forward;
+use crate::meter::api::Api;
+use crate::meter::request::{Asking, Edit, Places};
+use crate::meter::{self, estimate};
 
 /// What a request asks for.
 #[derive(Debug)]
@@ -20,6 +21,10 @@ pub(crate) struct Asked {
     named_at: Option<(Range<usize>, Spelling)>,
     /// It wants its answer as it is made.
     pub(crate) stream: bool,
+    /// Who asks for its usage.
+    pub(crate) asking: Asking,
+    /// How many tokens its prompt has, roughly.
+    pub(crate) prompt_tokens: u64,
     /// What its prompt begins with.
     pub(crate) blocks: Vec<u64>,
     /// An id that some backend issued.
@@ -46,7 +51,7 @@ enum Spelling {
 #[derive(Default)]
 struct Fields {
     model: Option<Range<usize>>,
-    stream: Option<Range<usize>>,
+    usage: Places,
     tools: Option<Range<usize>>,
     system: Option<Range<usize>>,
     prompt: Option<Range<usize>>,
@@ -59,29 +64,36 @@ impl Asked {
             model: None,
             named_at: None,
             stream: false,
+            asking: Asking::Nobody,
+            prompt_tokens: 0,
             blocks: Vec::new(),
             issued: None,
             payload,
         }
     }
 
-    /// The body for a backend that calls the model so; `None` for one that passes through.
-    pub(crate) fn body_for(&self, model: Option<&str>) -> Option<Bytes> {
+    /// The body for a backend that calls the model so, and that is asked for usage or not; `None`
+    /// for one that passes through.
+    pub(crate) fn body_for(&self, model: Option<&str>, ask_usage: bool) -> Option<Bytes> {
         let Payload::Read(bytes) = &self.payload else {
             return None;
         };
-        let (Some(model), Some((at, spelling))) = (model, &self.named_at) else {
-            return Some(bytes.clone());
-        };
-        let name = match spelling {
-            Spelling::Json => Cow::Owned(serde_json::Value::from(model).to_string()),
-            Spelling::Form => Cow::Borrowed(model),
-        };
-        let mut edited = BytesMut::with_capacity(bytes.len() + name.len());
-        edited.extend_from_slice(&bytes[..at.start]);
-        edited.extend_from_slice(name.as_bytes());
-        edited.extend_from_slice(&bytes[at.end..]);
-        Some(edited.freeze())
+        let mut edits = Vec::new();
+        if let (Some(model), Some((place, spelling))) = (model, &self.named_at) {
+            let text = match spelling {
+                Spelling::Json => serde_json::Value::from(model).to_string(),
+                Spelling::Form => model.to_owned(),
+            };
+            let place = place.clone();
+            edits.push(Edit { place, text });
+        }
+        if let (Asking::Us(edit), true) = (&self.asking, ask_usage) {
+            edits.push(edit.clone());
+        }
+        Some(match edits.as_mut_slice() {
+            [] => bytes.clone(),
+            edits => meter::request::apply(bytes, edits),
+        })
     }
 }
 
@@ -95,11 +107,14 @@ pub(super) async fn read(
     body: Incoming,
     most: usize,
 ) -> Result<Asked, Refusal> {
+    let api = Api::of(&head.method, head.uri.path());
     if body.is_end_stream() {
         return Ok(Asked::nothing(Payload::Read(Bytes::new())));
     }
     let boundary = form::boundary(&head.headers);
-    if head.method != Method::POST || !(boundary.is_some() || may_be_json(&head.headers)) {
+    // A question is read whatever it is said to be.
+    let is_read = boundary.is_some() || may_be_json(&head.headers) || is_inference(path);
+    if head.method != Method::POST || !is_read {
         return Ok(Asked::nothing(Payload::Passing(Some(body))));
     }
     let must_be_readable = is_json(&head.headers) && is_inference(path);
@@ -114,7 +129,7 @@ pub(super) async fn read(
     if let Some(boundary) = boundary {
         return Ok(in_form(bytes, &boundary));
     }
-    match in_json(&bytes) {
+    match in_json(&bytes, api) {
         Ok(mut asked) => {
             asked.payload = Payload::Read(bytes);
             Ok(asked)
@@ -143,11 +158,12 @@ fn in_form(bytes: Bytes, boundary: &[u8]) -> Asked {
 }
 
 /// What a JSON request asks for. Its bytes are not copied.
-fn in_json(body: &[u8]) -> Result<Asked, String> {
+fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
     let mut fields = Fields::default();
     let found = scan::fields(body, |name, at| match name {
         "model" => fields.model = Some(at),
-        "stream" => fields.stream = Some(at),
+        "stream" => fields.usage.stream = Some(at),
+        "stream_options" => fields.usage.stream_options = Some(at),
         "tools" => fields.tools = Some(at),
         "system" | "instructions" => fields.system = Some(at),
         "messages" | "prompt" | "input" => fields.prompt = Some(at),
@@ -169,7 +185,9 @@ fn in_json(body: &[u8]) -> Result<Asked, String> {
     Ok(Asked {
         model,
         named_at: fields.model.clone().map(|at| (at, Spelling::Json)),
-        stream: value(&fields.stream) == Some(b"true"),
+        stream: value(&fields.usage.stream) == Some(b"true"),
+        asking: Asking::of(api, body, &fields.usage),
+        prompt_tokens: estimate::prompt(prompt),
         blocks: prefix::blocks(before, prompt),
         issued: issued.map(|id| forward::hash(id.as_bytes())),
         payload: Payload::Passing(None),
@@ -182,7 +200,7 @@ fn model_name(raw: &[u8]) -> Result<String, String> {
 
 /// What is wrong with a body, and where; or nothing, if only its nesting is unusual.
 fn explain(body: &[u8]) -> Result<(), String> {
-    match serde_json::from_slice::<std::collections::HashMap<Cow<'_, str>, IgnoredAny>>(body) {
+    match serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body) {
         Ok(_) => Err("it is nested too deeply".to_owned()),
         Err(error) => Err(error.to_string()),
     }
@@ -220,7 +238,7 @@ mod tests {
     use super::*;
 
     fn model(body: &str) -> Result<Option<String>, String> {
-        in_json(body.as_bytes()).map(|asked| asked.model)
+        in_json(body.as_bytes(), Api::Chat).map(|asked| asked.model)
     }
 
     #[test]
@@ -260,21 +278,37 @@ mod tests {
     #[test]
     fn an_alias_is_replaced_and_nothing_else() {
         let body = r#"{ "messages":[{"model":"x"}], "model" : "al\u0069as", "n": 1.0 }"#;
-        let mut asked = in_json(body.as_bytes()).unwrap();
+        let mut asked = in_json(body.as_bytes(), Api::Chat).unwrap();
         asked.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
-        assert_eq!(asked.body_for(None).unwrap(), body);
+        assert_eq!(asked.body_for(None, true).unwrap(), body);
         assert_eq!(
-            asked.body_for(Some("re\"al")).unwrap(),
+            asked.body_for(Some("re\"al"), true).unwrap(),
             r#"{ "messages":[{"model":"x"}], "model" : "re\"al", "n": 1.0 }"#
         );
     }
 
     #[test]
+    fn an_alias_and_the_question_for_usage_go_into_one_body() {
+        let body = r#"{"model":"alias","stream":true,"stream_options":{"include_usage":false}}"#;
+        let mut asked = in_json(body.as_bytes(), Api::Chat).unwrap();
+        asked.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
+        assert_eq!(asked.body_for(None, false).unwrap(), body);
+        assert_eq!(
+            asked.body_for(Some("real"), true).unwrap(),
+            r#"{"model":"real","stream":true,"stream_options":{"include_usage":true}}"#
+        );
+    }
+
+    #[test]
     fn whether_a_stream_is_wanted_and_which_answer_is_continued() {
-        let asked = in_json(br#"{"stream":true,"previous_response_id":"resp_1"}"#).unwrap();
+        let asked = in_json(
+            br#"{"stream":true,"previous_response_id":"resp_1"}"#,
+            Api::Chat,
+        )
+        .unwrap();
         assert!(asked.stream);
         assert_eq!(asked.issued, Some(forward::hash(b"resp_1")));
-        assert!(!in_json(br#"{"stream":"true"}"#).unwrap().stream);
+        assert!(!in_json(br#"{"stream":"true"}"#, Api::Chat).unwrap().stream);
     }
 
     #[test]

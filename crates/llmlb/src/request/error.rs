@@ -66,6 +66,10 @@ impl Refusal {
         };
         let mut response = json_response(self.status, body.to_string());
         let headers = response.headers_mut();
+        if path.starts_with("/v1/messages") {
+            // Where Anthropic's clients look for it.
+            headers.insert("request-id", id.clone());
+        }
         if let Some(value) = self.retry_after {
             headers.insert(header::RETRY_AFTER, value.into());
         }

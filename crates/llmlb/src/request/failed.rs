@@ -50,3 +50,15 @@ pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
         .retry_after(5),
     }
 }
+
+/// What the client is told when its request could not be recorded, and must be.
+pub(super) fn unmetered(why: &str) -> Refusal {
+    Refusal::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "metering_unavailable",
+        format!(
+            "Usage cannot be recorded, and nothing is served without (usage.on_failure): {why}"
+        ),
+    )
+    .retry_after(5)
+}

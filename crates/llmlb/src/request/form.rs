@@ -23,18 +23,38 @@ pub(super) fn boundary(headers: &HeaderMap) -> Option<Vec<u8>> {
 /// Where the content of the first field of this name is.
 pub(super) fn field(body: &[u8], boundary: &[u8], wanted: &[u8]) -> Option<Range<usize>> {
     let finder = memmem::Finder::new(boundary);
-    let mut start = finder.find(body)? + boundary.len();
+    let (_, mut part) = next(body, 0, &finder)?;
     loop {
-        // `--` after a boundary: there are no more parts.
-        let rest = body[start..].strip_prefix(b"\r\n")?;
-        let part = body.len() - rest.len();
-        let end = part + finder.find(rest)?;
-        let content = part + memmem::find(&body[part..end], b"\r\n\r\n")? + 4;
-        if is_named(&body[part..content], wanted) {
-            let content_end = end.checked_sub(2).filter(|end| *end >= content)?;
-            return Some(content..content_end);
+        let (end, next_part) = next(body, part, &finder)?;
+        // A part without a head has no name.
+        if let Some(head) = memmem::find(&body[part..end], b"\r\n\r\n")
+            && is_named(&body[part..part + head], wanted)
+        {
+            return Some(part + head + 4..end);
         }
-        start = end + boundary.len();
+        part = next_part;
+    }
+}
+
+/// The next line that is a boundary: where what is before it ends, and where the next part begins.
+/// After the last one, which ends in `--`, that is the end of the body.
+fn next(body: &[u8], from: usize, finder: &memmem::Finder<'_>) -> Option<(usize, usize)> {
+    let mut at = from;
+    loop {
+        let start = at + finder.find(&body[at..])?;
+        let after = start + finder.needle().len();
+        let begins_line = start == 0 || body[..start].ends_with(b"\r\n");
+        let rest = body[after..].trim_ascii_start();
+        let blank = body.len() - after - rest.len();
+        let gap = &body[after..after + blank];
+        if begins_line && gap.contains(&b'\n') {
+            let line = after + memchr::memchr(b'\n', gap)? + 1;
+            return Some((start.saturating_sub(2).max(from), line));
+        }
+        if begins_line && body[after..].starts_with(b"--") {
+            return Some((start.saturating_sub(2).max(from), body.len()));
+        }
+        at = after;
     }
 }
 
@@ -45,13 +65,25 @@ fn is_named(head: &[u8], wanted: &[u8]) -> bool {
         let line = line.trim_ascii();
         line.len() > DISPOSITION.len()
             && line[..DISPOSITION.len()].eq_ignore_ascii_case(DISPOSITION)
-            && line[DISPOSITION.len()..]
-                .split(|byte| *byte == b';')
+            && parameters(&line[DISPOSITION.len()..])
                 .filter_map(|parameter| parameter.trim_ascii().strip_prefix(b"name="))
                 .any(|name| {
-                    let quoted = name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\""));
+                    let quoted = name
+                        .strip_prefix(b"\"")
+                        .and_then(|name| name.strip_suffix(b"\""));
                     quoted.unwrap_or(name) == wanted
                 })
+    })
+}
+
+/// What is between semicolons, unless these are within quotation marks.
+fn parameters(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let (mut quoted, mut escaped) = (false, false);
+    line.split(move |byte| {
+        let is_mark = *byte == b'"' && !escaped;
+        escaped = quoted && *byte == b'\\' && !escaped;
+        quoted ^= is_mark;
+        *byte == b';' && !quoted
     })
 }
 
@@ -76,7 +108,15 @@ mod tests {
 
     #[test]
     fn a_broken_form_has_no_field() {
-        for body in ["", "--x1", "--x1\r\n", "--x1\r\nname\r\n\r\n", "--x1--", "x", "--x1\r\n\r\n--x1"] {
+        for body in [
+            "",
+            "--x1",
+            "--x1\r\n",
+            "--x1\r\nname\r\n\r\n",
+            "--x1--",
+            "x",
+            "--x1\r\n\r\n--x1",
+        ] {
             assert_eq!(find(body), None, "{body}");
         }
     }
@@ -88,8 +128,14 @@ mod tests {
             headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
             boundary(&headers).map(|bytes| String::from_utf8(bytes).unwrap())
         };
-        assert_eq!(of("multipart/form-data; boundary=abc"), Some("--abc".into()));
-        assert_eq!(of("Multipart/Form-Data; charset=x; Boundary=\"a b\""), Some("--a b".into()));
+        assert_eq!(
+            of("multipart/form-data; boundary=abc"),
+            Some("--abc".into())
+        );
+        assert_eq!(
+            of("Multipart/Form-Data; charset=x; Boundary=\"a b\""),
+            Some("--a b".into())
+        );
         assert_eq!(of("multipart/form-data"), None);
         assert_eq!(of("application/json; boundary=x"), None);
     }

@@ -45,6 +45,11 @@ impl Ids {
     }
 }
 
+/// When an id was made, in milliseconds since 1970.
+pub(super) fn time_ms(id: &Uuid) -> u64 {
+    u64::try_from(id.as_u128() >> 80).unwrap_or_default()
+}
+
 /// What the request is called from end to end: as the client says, if that can be a name, else by
 /// an id of ours.
 pub(super) fn of_request(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
@@ -98,6 +103,7 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(2));
         let second = ids.next();
         assert!(first < second);
+        assert!(time_ms(&first) < time_ms(&second));
         assert_eq!(first.get_version_num(), 7);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use super::trip::{End, Trip};
+use crate::meter::usage::Source;
 
 /// So many bytes are handed on without waiting for more.
 const ENOUGH: usize = 16 << 10;
@@ -110,6 +111,14 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
     if let Some(answered) = trip.answered {
         write!(text, " first_byte_ms={}", ms(answered))?;
     }
+    if let Some(usage) = trip.usage.filter(|usage| usage.total > 0) {
+        let about = if usage.source == Source::Estimated {
+            "~"
+        } else {
+            ""
+        };
+        write!(text, " tokens={about}{}+{}", usage.prompt, usage.completion)?;
+    }
     write!(text, " bytes={} id=", trip.bytes)?;
     plain(text, trip.id.to_str().unwrap_or("?"))?;
     text.push('\n');
@@ -118,7 +127,10 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
 
 /// What a client says must not look like lines, or fields, of ours.
 fn plain(text: &mut String, said: &str) -> fmt::Result {
-    if said.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"') {
+    if said
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && byte != b'"')
+    {
         text.push_str(said);
         Ok(())
     } else {
@@ -134,7 +146,8 @@ fn write_time(text: &mut String, (last, written): &mut (u64, String)) {
         *last = now.as_secs();
         let seconds = i64::try_from(now.as_secs()).unwrap_or_default();
         let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
-        *written = time.to_string().trim_end_matches('Z').to_owned();
+        let time = time.to_string();
+        time.trim_end_matches('Z').clone_into(written);
     }
     text.push_str(written);
     let _ = write!(text, ".{:03}Z ", now.subsec_millis());

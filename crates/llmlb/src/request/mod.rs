@@ -7,6 +7,7 @@ mod browser;
 mod error;
 mod failed;
 mod form;
+mod host;
 mod id;
 mod in_flight;
 mod journal;
@@ -37,7 +38,7 @@ pub(crate) use id::Ids;
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use journal::{Journal, Lines};
 pub(crate) use kind::is_inference;
-pub(crate) use trip::{End, Trip};
+pub(crate) use trip::{End, Trip, together};
 
 /// What goes back to the client: an answer of our own, or a backend's.
 pub(crate) type Answer = Response<Either<Full<Bytes>, Relay>>;
@@ -95,13 +96,16 @@ async fn stages(
         Ok(Door::Forward(path)) => path,
         Err(refusal) => return Err((refusal, trip)),
     };
+    if let Some(why) = worker.shared.meter.refusal() {
+        return Err((failed::unmetered(&why), trip));
+    }
     trip.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
     let mut asked = match asked::read(head, path, body, worker.shared.max_body).await {
         Ok(asked) => asked,
         Err(refusal) => return Err((refusal, trip)),
     };
+    trip.asked(&asked);
     let model = asked.model.take();
-    trip.model.clone_from(&model);
     let pool = &worker.shared.pool;
     let route = match pool.route(model.as_deref()) {
         Ok(route) => route,
@@ -116,19 +120,20 @@ async fn stages(
     };
     let blocks = std::mem::take(&mut asked.blocks);
     let wish = Wish {
-        model: model.as_deref(),
         blocks: &blocks,
         issued: asked
             .issued
             .or_else(|| forward::in_path(path).map(|id| forward::hash(id.as_bytes()))),
         client: id::client(caller.peer, &head.headers),
     };
+    // What passes through can be sent once.
+    let is_kept = matches!(asked.payload, Payload::Read(_)) && upgrade.is_none();
     let outbound = Outbound {
         head,
         path,
         asked: &mut asked,
         wish: &wish,
-        repeatable: kind::is_repeatable(&head.method, path) && upgrade.is_none(),
+        repeatable: is_kept && kind::is_repeatable(&head.method, path),
         upgrade,
     };
     forward::forward(worker, &route, outbound, trip)
@@ -146,15 +151,25 @@ enum Door<'a> {
 
 fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refusal> {
     let shared = &caller.worker.shared;
+    host::check(head)?;
+    if head.method == Method::CONNECT || head.method == Method::TRACE {
+        return Err(Refusal::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            format!("{} is not served here.", head.method),
+        )
+        .allow("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+    }
     browser::admit(shared, head)?;
     let Some(path) = head.uri.path().strip_prefix("/v1/") else {
         return admin::answer(caller, head).map(Door::Own);
     };
-    if kind::has_dot_segments(path) {
+    if kind::is_ambiguous(path) {
         return Err(Refusal::new(
             StatusCode::BAD_REQUEST,
             "bad_path",
-            "The path has segments that lead elsewhere (`.` or `..`).",
+            "The path can be read in two ways: it has `.`, `..` or empty segments, or characters \
+             that are escaped and need not be.",
         ));
     }
     if head.method == Method::GET || head.method == Method::HEAD {
@@ -184,7 +199,11 @@ fn own(response: Response<Full<Bytes>>) -> Answer {
 fn wants_upgrade(request: &Request<Incoming>) -> bool {
     request.version() == Version::HTTP_11
         && request.method() == Method::GET
-        && request.headers().contains_key(header::UPGRADE)
+        // Any other protocol would carry requests past everything here.
+        && request
+            .headers()
+            .get(header::UPGRADE)
+            .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
         && request
             .headers()
             .get_all(header::CONNECTION)

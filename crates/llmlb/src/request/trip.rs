@@ -4,11 +4,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Uri, request};
 use uuid::Uuid;
 
-use super::{Caller, InFlight, Refusal, id};
-use crate::balance::{Backend, Slot};
+use super::{Asked, Caller, InFlight, Refusal, id};
+use crate::balance::Backend;
+use crate::meter::api::Api;
+use crate::meter::record::{Attempt, Outcome, Record};
+use crate::meter::usage::Usage;
+use crate::meter::watch::Watch;
 use crate::worker::Worker;
 
 /// A request, from its head to the last byte of its answer. It is told when it is dropped: dropped
@@ -23,6 +28,17 @@ pub(crate) struct Trip {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) model: Option<String>,
+    /// What the backend calls the model, if not so.
+    pub(crate) served_model: Option<String>,
+    pub(crate) api: Api,
+    /// The answer comes as it is made.
+    pub(crate) stream: bool,
+    /// How many tokens the prompt has, roughly: needed if the backend does not tell.
+    pub(crate) prompt_tokens: u64,
+    /// What the answer says it took.
+    pub(crate) watch: Option<Watch>,
+    /// What it took, once that is settled.
+    pub(crate) usage: Option<Usage>,
     pub(crate) backend: Option<Arc<Backend>>,
     /// Backends that did not answer, or not well.
     pub(crate) failed: Vec<Tried>,
@@ -67,6 +83,12 @@ impl Trip {
             method: head.method.clone(),
             uri: head.uri.clone(),
             model: None,
+            served_model: None,
+            api: Api::of(&head.method, head.uri.path()),
+            stream: false,
+            prompt_tokens: 0,
+            watch: None,
+            usage: None,
             backend: None,
             failed: Vec::new(),
             status: 0,
@@ -84,8 +106,22 @@ impl Trip {
         self.in_flight = Some(in_flight);
     }
 
+    /// What it asks for.
+    pub(super) fn asked(&mut self, asked: &Asked) {
+        self.model.clone_from(&asked.model);
+        self.stream = asked.stream;
+        self.prompt_tokens = asked.prompt_tokens;
+    }
+
+    /// It is sent to this backend, which calls the model so.
+    pub(crate) fn sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
+        self.backend = Some(Arc::clone(backend));
+        self.served_model = model.map(str::to_owned);
+    }
+
     /// It was tried on this backend in vain.
     pub(crate) fn tried(&mut self, backend: &Arc<Backend>, why: &str) {
+        self.backend = None;
         self.failed.push(Tried {
             backend: Arc::clone(backend),
             why: why.to_owned(),
@@ -93,8 +129,10 @@ impl Trip {
     }
 
     /// A backend answers it.
-    pub(crate) fn answered(&mut self, slot: &Slot, status: StatusCode) {
-        self.backend = Some(Arc::clone(slot.backend()));
+    pub(crate) fn answered(&mut self, backend: &Arc<Backend>, status: StatusCode) {
+        self.backend = Some(Arc::clone(backend));
+        // What it said the first time is good enough after all.
+        self.failed.retain(|tried| tried.backend.id != backend.id);
         self.status = status.as_u16();
         self.answered = Some(Instant::now());
     }
@@ -112,8 +150,128 @@ impl Trip {
     }
 }
 
+impl Trip {
+    /// Whether less may go to the client than comes.
+    pub(crate) fn may_shorten(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::may_shorten)
+    }
+
+    /// Looks at a piece of the answer. What it returns goes on to the client.
+    pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
+        self.bytes += data.len() as u64;
+        let Some(watch) = &mut self.watch else {
+            return data;
+        };
+        let passed = watch.pass(data);
+        // Whoever has the end mark has the answer: the record must not come later.
+        if self.usage.is_none() && watch.saw_end() {
+            self.settle(End::Complete);
+        }
+        passed
+    }
+
+    /// The answer is over. Returns what was held back of it.
+    pub(crate) fn finish(&mut self, end: End) -> Bytes {
+        let rest = self.watch.as_mut().map(Watch::finish);
+        self.end = end;
+        self.settle(end);
+        rest.unwrap_or_default()
+    }
+
+    /// All of the answer is here. Returns what goes on to the client, and the record that must be
+    /// kept before it does.
+    pub(crate) fn whole(&mut self, data: Bytes) -> (Bytes, Option<spool::Record>) {
+        self.bytes += data.len() as u64;
+        self.end = End::Complete;
+        let passed = match &mut self.watch {
+            Some(watch) => together(watch.pass(data), watch.finish()),
+            None => data,
+        };
+        (passed, self.record(End::Complete))
+    }
+
+    /// Keeps the record, once: when this returns it is with the kernel.
+    fn settle(&mut self, end: End) {
+        if let Some(record) = self.record(end) {
+            self.worker.shared.meter.keep(&record);
+        }
+    }
+
+    /// The record, once.
+    fn record(&mut self, end: End) -> Option<spool::Record> {
+        // What did not get past the door asked for nothing.
+        let is_due = self.usage.is_none() && self.in_flight.is_some();
+        if !is_due || !self.worker.shared.meter.is_on() {
+            return None;
+        }
+        let prompt = self.prompt_tokens;
+        let usage = match &self.watch {
+            Some(watch) => watch.usage(|| prompt),
+            None => Usage::default(),
+        };
+        let is_well = |watch: &Watch| watch.is_whole() && !watch.saw_error();
+        let is_whole = self.watch.as_ref().is_none_or(is_well);
+        let outcome = match end {
+            End::Complete if is_whole => Outcome::Complete,
+            End::Complete | End::Cut => Outcome::Cut,
+            End::Left => Outcome::Cancelled,
+            End::Refused if self.status >= 500 => Outcome::Failed,
+            End::Refused => Outcome::Refused,
+        };
+        let attempts: Vec<_> = self.failed.iter().map(Tried::in_record).collect();
+        let ms = |until: Instant| {
+            let passed = until.saturating_duration_since(self.started);
+            u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
+        };
+        let record = Record {
+            id: self.own_id,
+            time_ms: id::time_ms(&self.own_id),
+            request_id: self.id.to_str().unwrap_or_default(),
+            key: None,
+            model: self.model.as_deref(),
+            served_model: self.served_model.as_deref(),
+            backend: self.backend.as_ref().map(|backend| backend.name.as_str()),
+            api: self.api,
+            path: self.uri.path(),
+            is_stream: self.stream,
+            status: (self.status > 0).then_some(self.status),
+            outcome,
+            attempts: &attempts,
+            usage,
+            ms: ms(Instant::now()),
+            first_byte_ms: self.answered.map(ms),
+            bytes: self.bytes,
+        };
+        let record = record.staged();
+        self.usage = Some(usage);
+        Some(record)
+    }
+}
+
+/// Two pieces as one. Nearly always one of them is empty.
+pub(crate) fn together(first: Bytes, second: Bytes) -> Bytes {
+    match (first.is_empty(), second.is_empty()) {
+        (_, true) => first,
+        (true, false) => second,
+        (false, false) => [first, second].concat().into(),
+    }
+}
+
+impl Tried {
+    fn in_record(&self) -> Attempt<'_> {
+        Attempt {
+            backend: &self.backend.name,
+            error: &self.why,
+        }
+    }
+}
+
 impl Drop for Trip {
     fn drop(&mut self) {
-        self.worker.journal.tell(self);
+        self.settle(self.end);
+        // What asks about this server itself is asked again and again.
+        if self.uri.path().starts_with("/v1/") || self.end != End::Complete {
+            self.worker.journal.tell(self);
+        }
     }
 }

@@ -15,6 +15,8 @@ use super::{Broken, Head, Stream, Upload, head};
 /// How much is read at once, at first; a busy stream gets more.
 const FIRST_READ: usize = 4 << 10;
 const LARGEST_READ: usize = 64 << 10;
+/// How often a backend may inform before it answers.
+const MOST_INFORMATION: u32 = 32;
 
 /// One request and its answer. Dropped before its end, it closes the connection, by which the
 /// backend knows that nobody wants the rest.
@@ -30,6 +32,8 @@ pub(crate) struct Exchange {
     reusable: bool,
     /// The backend has said something.
     heard: bool,
+    /// How often it has only informed.
+    informed: u32,
 }
 
 impl Exchange {
@@ -43,6 +47,7 @@ impl Exchange {
             framing: Framing::UntilClose,
             reusable: false,
             heard: false,
+            informed: 0,
         }
     }
 
@@ -68,6 +73,11 @@ impl Exchange {
                 };
                 let status = parsed.head.status;
                 if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+                    self.informed += 1;
+                    if self.informed > MOST_INFORMATION {
+                        let why = "it informs and informs, and does not answer";
+                        return Poll::Ready(Err(Broken::Garbage(why.to_owned())));
+                    }
                     continue;
                 }
                 self.framing = parsed.framing;
@@ -143,6 +153,18 @@ impl Exchange {
             self.next_read = (read * 2).min(LARGEST_READ);
         }
         Poll::Ready(Ok(read > 0))
+    }
+
+    /// All of the body, if it came with the head.
+    pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
+        let Framing::Length(left) = self.framing else {
+            return None;
+        };
+        let length = usize::try_from(left).ok()?;
+        (1..=self.inbox.len()).contains(&length).then(|| {
+            self.framing = Framing::Ended;
+            self.inbox.split_to(length).freeze()
+        })
     }
 
     /// Whether the answer is over.

@@ -63,7 +63,9 @@ impl Framing {
             _ if inbox.is_empty() => Ok(Piece::More),
             Self::UntilClose => Ok(Piece::Data(inbox.split().freeze())),
             Self::Length(left) => {
-                let here = usize::try_from(*left).unwrap_or(usize::MAX).min(inbox.len());
+                let here = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(inbox.len());
                 *left -= here as u64;
                 Ok(Piece::Data(inbox.split_to(here).freeze()))
             }
@@ -197,7 +199,11 @@ mod tests {
     use super::*;
 
     /// Everything that comes out when the input arrives in pieces of this size.
-    fn read(mut framing: Framing, input: &[u8], step: usize) -> Result<(String, Option<HeaderMap>), String> {
+    fn read(
+        mut framing: Framing,
+        input: &[u8],
+        step: usize,
+    ) -> Result<(String, Option<HeaderMap>), String> {
         let (mut inbox, mut out, mut fields) = (BytesMut::new(), Vec::new(), None);
         for part in input.chunks(step) {
             inbox.extend_from_slice(part);

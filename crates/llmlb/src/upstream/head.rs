@@ -53,7 +53,9 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(error) => return Err(format!("its answer is not HTTP ({error})")),
     };
-    let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
+    let status = response
+        .code
+        .and_then(|code| StatusCode::from_u16(code).ok());
     let status = status.ok_or("its answer has no valid status")?;
     let is_11 = response.version == Some(1);
     let origin = inbox.as_ptr() as usize;
@@ -76,7 +78,7 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
     };
     let reusable = connection.stays_open(is_11) && !matches!(framing, Framing::UntilClose);
     let mut head = Head { status, headers };
-    if connection.chunked.is_some() {
+    if connection.chunked {
         // A length beside chunks is how messages are smuggled: the chunks win.
         head.headers.remove(header::CONTENT_LENGTH);
     }
@@ -92,20 +94,18 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
 struct Connection {
     close: bool,
     keep_alive: bool,
-    /// There is a transfer coding; whether the last one is `chunked`.
-    chunked: Option<bool>,
+    chunked: bool,
 }
 
 impl Connection {
     fn framing(&self, headers: &HeaderMap) -> Result<Framing, String> {
-        match self.chunked {
-            Some(true) => return Ok(Framing::Chunked(Chunk::Size)),
-            Some(false) => return Ok(Framing::UntilClose),
-            None => {}
+        if self.chunked {
+            return Ok(Framing::Chunked(Chunk::Size));
         }
         let mut length = None;
         for value in headers.get_all(header::CONTENT_LENGTH) {
-            let told = content_length(value.as_bytes()).ok_or("its answer's length is no number")?;
+            let told =
+                content_length(value.as_bytes()).ok_or("its answer's length is no number")?;
             if length.is_some_and(|before| before != told) {
                 return Err("its answer has two lengths".to_owned());
             }
@@ -152,8 +152,11 @@ fn gather(bytes: &Bytes, places: &[Place]) -> Result<(HeaderMap, Connection), St
                 }
             }
         } else if name == header::TRANSFER_ENCODING {
-            let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
-            connection.chunked = Some(last.trim_ascii().eq_ignore_ascii_case(b"chunked"));
+            // Nobody was asked for another coding, and it could not be passed on.
+            if connection.chunked || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+                return Err("its answer has an unknown transfer coding".to_owned());
+            }
+            connection.chunked = true;
         } else if !is_hop_by_hop(&name) {
             let value = HeaderValue::from_maybe_shared(value)
                 .map_err(|_| "a field of its answer has no valid value")?;
@@ -226,30 +229,72 @@ mod tests {
     fn the_end_of_the_body_is_where_the_standard_says() {
         for (text, expected) in [
             ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", "5, kept"),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n", "5, kept"),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "chunked, kept"),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, Chunked\r\ncontent-length: 5\r\n\r\n", "chunked, kept"),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n", "until close, closed"),
-            ("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", "0, closed"),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n",
+                "5, kept",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+                "chunked, kept",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\ncontent-length: 5\r\n\r\n",
+                "chunked, kept",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
+                "its answer has an unknown transfer coding",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",
+                "its answer has an unknown transfer coding",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n",
+                "its answer has an unknown transfer coding",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+                "0, closed",
+            ),
             ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\n", "5, closed"),
-            ("HTTP/1.0 200 OK\r\nconnection: Keep-Alive\r\ncontent-length: 5\r\n\r\n", "5, kept"),
+            (
+                "HTTP/1.0 200 OK\r\nconnection: Keep-Alive\r\ncontent-length: 5\r\n\r\n",
+                "5, kept",
+            ),
             ("HTTP/1.1 200 OK\r\n\r\n", "until close, closed"),
             ("HTTP/1.1 204 X\r\n\r\n", "none, kept"),
             ("HTTP/1.1 304 X\r\ncontent-length: 5\r\n\r\n", "none, kept"),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", "its answer has two lengths"),
-            ("HTTP/1.1 200 OK\r\ncontent-length: +5\r\n\r\n", "its answer's length is no number"),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\n", "its answer's length is no number"),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+                "its answer has two lengths",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: +5\r\n\r\n",
+                "its answer's length is no number",
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\n",
+                "its answer's length is no number",
+            ),
             ("HTTP/1.1 200 OK\r\ncontent-le", "more"),
         ] {
             assert_eq!(framing(text), expected, "{text}");
         }
-        let head = parse(&mut BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"), &Method::HEAD);
+        let head = parse(
+            &mut BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"),
+            &Method::HEAD,
+        );
         assert!(head.unwrap().unwrap().framing.is_ended());
     }
 
     #[test]
     fn what_is_not_http_is_refused() {
-        for text in ["SSH-2.0-OpenSSH\r\n", "HTTP/1.1 2000 X\r\n\r\n", "HTTP/1.1 200 OK\r\na b: c\r\n\r\n"] {
+        for text in [
+            "SSH-2.0-OpenSSH\r\n",
+            "HTTP/1.1 2000 X\r\n\r\n",
+            "HTTP/1.1 200 OK\r\na b: c\r\n\r\n",
+        ] {
             assert!(read(text).is_err(), "{text}");
         }
         let long = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(70_000));

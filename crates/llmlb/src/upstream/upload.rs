@@ -10,6 +10,7 @@ use hyper::body::{Body, Incoming};
 use tokio::io::AsyncWrite;
 
 use super::{Broken, Stream};
+use crate::forward::ends_here;
 
 /// What is still to be sent.
 #[derive(Debug)]
@@ -68,7 +69,9 @@ impl Upload {
                 let pieces = [IoSlice::new(&self.out), IoSlice::new(&self.whole)];
                 let written = ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &pieces));
                 match written {
-                    Ok(0) => return Poll::Ready(Err(Broken::cut(&io::ErrorKind::WriteZero.into()))),
+                    Ok(0) => {
+                        return Poll::Ready(Err(Broken::cut(&io::ErrorKind::WriteZero.into())));
+                    }
                     Ok(written) => self.advance(written),
                     Err(error) => return Poll::Ready(Err(Broken::cut(&error))),
                 }
@@ -128,7 +131,7 @@ fn chunk(data: &[u8]) -> Bytes {
 
 fn last_chunk(trailers: &HeaderMap) -> Bytes {
     let mut chunk = BytesMut::from(&b"0\r\n"[..]);
-    for (name, value) in trailers {
+    for (name, value) in trailers.iter().filter(|(name, _)| !ends_here(name)) {
         chunk.extend_from_slice(name.as_str().as_bytes());
         chunk.extend_from_slice(b": ");
         chunk.extend_from_slice(value.as_bytes());

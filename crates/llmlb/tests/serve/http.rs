@@ -1,5 +1,6 @@
 //! HTTP by hand: a test sees every byte, and when it comes.
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -82,11 +83,19 @@ pub(crate) fn read_chunk(from: &mut impl BufRead) -> Option<Option<Vec<u8>>> {
 }
 
 /// A whole answer.
-#[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) head: Head,
     /// `Err` with what came before it broke off.
     pub(crate) body: Result<Vec<u8>, Vec<u8>>,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text =
+            |body: &Vec<u8>| String::from_utf8_lossy(&body[..body.len().min(1000)]).into_owned();
+        let body = self.body.as_ref().map(text).map_err(text);
+        write!(f, "{:?} {body:?}", self.head)
+    }
 }
 
 impl Answer {

@@ -22,7 +22,6 @@ mod support;
 #[cfg(target_os = "linux")]
 mod discovery;
 mod one_server;
-mod openai_client;
 #[cfg(target_os = "linux")]
 mod other_machines;
 mod passing;

@@ -490,6 +490,7 @@ fn no_token_waits_for_the_next_one_on_either_side() {
     command.arg(serve.get_program()).args(serve.get_args());
     command
         .env("LLMLB_LOCK_DIR", place.locks())
+        .env("LLMLB_DATA_DIR", place.path("data"))
         .env("LLMLB_WORKERS", "1");
     let server = place.serve_with(&mut command);
     let delays_off = || {

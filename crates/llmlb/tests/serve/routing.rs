@@ -77,11 +77,13 @@ fn backends_that_serve_the_same_model_share_the_work() {
         .map(|one| format!("--backend {}", one.url()))
         .collect();
     let server = place.serve(&urls.join(" "));
-    for _ in 0..30 {
+    for _ in 0..60 {
         assert_eq!(server.post(CHAT, &ask("m")).status(), 200);
     }
     for mock in &mocks {
-        assert_eq!(mock.count(), 10);
+        // How much each gets is a matter of chance and of how quick it was; that one gets
+        // nothing at all would happen once in ten billion times.
+        assert!(mock.count() > 0);
     }
 }
 

@@ -168,7 +168,9 @@ fn it_may_be_pid_1() {
         .args(["--pid", "--fork", "--mount-proc"])
         .arg(serve.get_program());
     command.args(serve.get_args()).current_dir(place.path("."));
-    command.env("LLMLB_LOCK_DIR", place.locks());
+    command
+        .env("LLMLB_LOCK_DIR", place.locks())
+        .env("LLMLB_DATA_DIR", place.path("data"));
     let server = place.serve_with(&mut command);
     assert!(
         server.process.err().contains("(PID 1)"),
@@ -298,7 +300,9 @@ fn it_takes_as_many_open_files_as_it_may() {
     command
         .arg(serve.get_program())
         .current_dir(place.path("."));
-    command.env("LLMLB_LOCK_DIR", place.locks());
+    command
+        .env("LLMLB_LOCK_DIR", place.locks())
+        .env("LLMLB_DATA_DIR", place.path("data"));
     let server = place.serve_with(&mut command);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.process.pid())).unwrap();
     let files = limits
@@ -325,6 +329,7 @@ fn a_lack_of_open_files_is_not_the_backends_fault() {
         .current_dir(place.path("."));
     command
         .env("LLMLB_LOCK_DIR", place.locks())
+        .env("LLMLB_DATA_DIR", place.path("data"))
         .env("LLMLB_WORKERS", "1");
     let server = place.serve_with(&mut command);
     // Each that is served needs two descriptors; there are not enough for all.

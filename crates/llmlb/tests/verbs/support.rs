@@ -58,7 +58,10 @@ impl Place {
     fn command(&self, words: &[&str]) -> Command {
         let (program, arguments) = words.split_first().expect("a program");
         let mut command = Command::new(program);
-        command.args(arguments).env("LLMLB_LOCK_DIR", self.path());
+        command
+            .args(arguments)
+            .env("LLMLB_LOCK_DIR", self.path())
+            .env("LLMLB_DATA_DIR", self.path().join("data"));
         command
     }
 

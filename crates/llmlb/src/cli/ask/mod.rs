@@ -37,7 +37,9 @@ pub(super) enum Word {
 pub(super) struct Backend {
     pub(super) name: String,
     pub(super) url: Option<String>,
+    pub(super) kind: Option<String>,
     pub(super) up: bool,
+    pub(super) ejected: Option<bool>,
     pub(super) models: Option<u64>,
     pub(super) in_flight: Option<u64>,
     pub(super) requests: Option<u64>,
@@ -53,6 +55,8 @@ pub(super) struct Usage {
     pub(super) delivered: Option<u64>,
     pub(super) waiting: Option<u64>,
     pub(super) failed: Option<u64>,
+    pub(super) recorded: Option<u64>,
+    pub(super) lost: Option<u64>,
     pub(super) error: Option<String>,
 }
 

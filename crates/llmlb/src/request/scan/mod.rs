@@ -101,7 +101,7 @@ fn nested(body: &[u8], mut at: usize) -> Result<usize, Malformed> {
 }
 
 /// The next quotation mark or bracket; the end of the body if there is none.
-fn structure(body: &[u8], mut at: usize) -> usize {
+pub(crate) fn structure(body: &[u8], mut at: usize) -> usize {
     // One bit more makes `{` of `[` and `}` of `]`, and nothing else of what JSON has outside of
     // strings.
     // Sums instead of conditions, so that the compiler can do it for many bytes at once.
@@ -148,7 +148,7 @@ fn string(body: &[u8], start: usize) -> Result<usize, Malformed> {
 
 /// The next quotation mark. Names, roles and quotations in code are short; for these a search
 /// that sets out to be fast would take longer than it lasts.
-fn quote(text: &[u8]) -> Option<usize> {
+pub(crate) fn quote(text: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const TOPS: u64 = ONES << 7;
     let (words, _) = text.as_chunks::<8>();

@@ -26,6 +26,9 @@ pub(super) fn lines(usage: &Usage, now: SystemTime) -> Vec<String> {
     if let Some(count) = usage.failed.filter(|count| *count > 0) {
         words.push(format!("{count} in failed/"));
     }
+    if let Some(count) = usage.lost.filter(|count| *count > 0) {
+        words.push(format!("{count} records lost since the start"));
+    }
     let mut lines = vec![format!("  {:<10} {}", "usage", words.join(", "))];
     lines.extend(
         usage

@@ -1,0 +1,31 @@
+//! What time it is, in milliseconds since the first time somebody asked.
+
+use std::sync::LazyLock;
+
+use tokio::time::{Duration, Instant};
+
+static START: LazyLock<Instant> = LazyLock::new(|| {
+    // Not the time of a test that has stopped its clock.
+    Instant::from_std(std::time::Instant::now())
+});
+
+/// A moment, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment(pub(super) u64);
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        let since = START.elapsed().as_millis();
+        Self(u64::try_from(since).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn plus(self, pause: Duration) -> Self {
+        let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(pause))
+    }
+
+    /// The moment as a timer takes it.
+    pub(super) fn instant(self) -> Instant {
+        *START + Duration::from_millis(self.0)
+    }
+}

@@ -1,0 +1,125 @@
+//! How long a backend's answers take to begin: a moving average (EWMA). Pure: the time is passed in.
+//!
+//! One answer moves it a little, whichever way: how long an answer takes depends on the question
+//! more than on the backend, and a single long one must not keep a backend idle.
+
+use std::time::Duration;
+
+use super::clock::Moment;
+
+/// How long it takes until what was is half forgotten, in milliseconds.
+const HALF_LIFE: u32 = 10_000;
+/// How much one answer counts at least.
+const LEAST: f64 = 1.0 / 8.0;
+
+/// The average, and when it was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Latency {
+    /// In microseconds; 0 if there was no answer yet.
+    value: u32,
+    /// In milliseconds; it may wrap around.
+    at: u32,
+}
+
+impl Latency {
+    /// What it is now, in microseconds. A backend that was slow and was not asked since is
+    /// forgiven, or it would never be asked again.
+    pub(super) fn now(self, now: Moment) -> u32 {
+        self.value >> (self.age(now) / HALF_LIFE).min(31)
+    }
+
+    /// What it is after an answer that took so long to begin.
+    pub(super) fn after(self, first_byte: Duration, now: Moment) -> Self {
+        let sample = u32::try_from(first_byte.as_micros()).unwrap_or(u32::MAX);
+        let sample = sample.max(1);
+        if self.value == 0 {
+            return Self {
+                value: sample,
+                at: milliseconds(now),
+            };
+        }
+        let kept = f64::exp2(-f64::from(self.age(now)) / f64::from(HALF_LIFE));
+        let kept = kept.min(1.0 - LEAST);
+        let average = f64::from(self.value) * kept + f64::from(sample) * (1.0 - kept);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it lies between two that fit"
+        )]
+        let average = average as u32;
+        Self {
+            value: average.max(1),
+            at: milliseconds(now),
+        }
+    }
+
+    fn age(self, now: Moment) -> u32 {
+        milliseconds(now).wrapping_sub(self.at)
+    }
+
+    /// As one number. That of a backend which never answered is 0.
+    pub(super) fn pack(self) -> u64 {
+        u64::from(self.value) << 32 | u64::from(self.at)
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    pub(super) fn unpack(packed: u64) -> Self {
+        Self {
+            value: (packed >> 32) as u32,
+            at: packed as u32,
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "it may wrap around")]
+fn milliseconds(now: Moment) -> u32 {
+    now.0 as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fresh() -> Latency {
+        Latency::unpack(0)
+    }
+
+    #[test]
+    fn nothing_is_known_before_the_first_answer() {
+        assert_eq!(fresh().now(Moment(123_456)), 0);
+        assert_eq!(fresh().after(Duration::ZERO, Moment(5)).now(Moment(5)), 1);
+    }
+
+    #[test]
+    fn one_answer_moves_it_by_an_eighth_and_by_more_after_a_while() {
+        let slow = fresh().after(SECOND, Moment(1000));
+        assert_eq!(slow.now(Moment(1000)), 1_000_000);
+        let quick = slow.after(SECOND / 5, Moment(1001));
+        assert_eq!(quick.now(Moment(1001)), 900_000);
+        let slow_again = quick.after(SECOND * 17 / 10, Moment(1002));
+        assert_eq!(slow_again.now(Moment(1002)), 1_000_000);
+        let later = slow.after(SECOND / 10, Moment(11_000));
+        assert_eq!(later.now(Moment(11_000)), 550_000, "half of each");
+        let much_later = slow.after(SECOND / 10, Moment(200_000));
+        assert_eq!(much_later.now(Moment(200_000)), 100_000);
+    }
+
+    #[test]
+    fn what_is_not_asked_is_forgiven() {
+        let slow = fresh().after(SECOND, Moment(0));
+        assert_eq!(slow.now(Moment(9_999)), 1_000_000);
+        assert_eq!(slow.now(Moment(10_000)), 500_000);
+        assert_eq!(slow.now(Moment(40_000)), 62_500);
+        assert_eq!(slow.now(Moment(3_600_000)), 0);
+    }
+
+    #[test]
+    fn it_is_the_same_after_packing() {
+        let latency = fresh().after(SECOND, Moment(77));
+        assert_eq!(Latency::unpack(latency.pack()), latency);
+        let longest = fresh().after(Duration::MAX, Moment(u64::MAX));
+        assert_eq!(longest.now(Moment(u64::MAX)), u32::MAX);
+    }
+}

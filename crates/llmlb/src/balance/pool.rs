@@ -1,0 +1,221 @@
+//! All backends, and the way from a request to a place at one of them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::affinity::{Affinity, Life};
+use super::backend::{Backend, BackendId, State};
+use super::choose::{Asked, Choice, Standing};
+use super::clock::Moment;
+use super::current::Current;
+use super::errand::Errand;
+use super::memory::Memory;
+use super::queue::{Queue, Waited};
+use super::random::Random;
+use super::route::Route;
+use super::slot::Slot;
+use super::table::Table;
+use super::{Absent, Terms, Wish};
+use crate::config::{Alias, BackendUrl};
+
+/// Half a MiB of memory, for the ids that were issued last.
+const ISSUED_CELLS: u32 = 16;
+
+/// All backends.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    current: Current,
+    aliases: Vec<Alias>,
+    queue: Arc<Queue>,
+    affinity: Affinity,
+    /// Which backend issued an id.
+    issued: Memory,
+    /// Held while a new table is made, so that no change is lost.
+    changing: Mutex<()>,
+}
+
+impl Pool {
+    pub(crate) fn new(terms: Terms, backends: impl IntoIterator<Item = Backend>) -> Self {
+        let queue = Arc::new(Queue::new(terms.queue, terms.queue_timeout));
+        let pool = Self {
+            current: Current::new(Table::of(Vec::new(), &[], &queue)),
+            aliases: terms.aliases,
+            queue,
+            affinity: Affinity::new(),
+            issued: Memory::new(ISSUED_CELLS),
+            changing: Mutex::new(()),
+        };
+        pool.change(|list| {
+            for backend in backends {
+                append(list, backend);
+            }
+        });
+        pool
+    }
+
+    pub(crate) fn table(&self) -> Arc<Table> {
+        self.current.get()
+    }
+
+    /// How many requests wait for a place.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether there is a backend at this address.
+    pub(crate) fn knows(&self, url: &BackendUrl) -> bool {
+        is_among(&self.table().backends, url)
+    }
+
+    /// Adds a backend that was found. `None`: there is one at its address already.
+    pub(crate) fn add(&self, backend: Backend) -> Option<Arc<Backend>> {
+        let mut added = None;
+        self.change(|list| {
+            if !is_among(list, &backend.url) {
+                added = append(list, backend);
+            }
+        });
+        added
+    }
+
+    /// Takes note of how a backend is. Says how it was.
+    pub(crate) fn note(&self, backend: &Backend, state: State) -> State {
+        if backend.state() == state {
+            return state; // So it is nearly always.
+        }
+        let mut before = None;
+        self.change(|_| before = Some(backend.replace_state(state.clone())));
+        before.unwrap_or(state)
+    }
+
+    /// Takes note that a backend cannot be reached, and says so if that is new.
+    pub(crate) fn note_down(&self, backend: &Backend, why: &str) {
+        let down = State::Down(why.to_owned());
+        if self.note(backend, down.clone()) != down {
+            tracing::warn!("backend {} at {} is down: {why}", backend.name, backend.url);
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Backend>>)) {
+        let one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut backends = self.table().backends.clone();
+        change(&mut backends);
+        self.current
+            .set(Table::of(backends, &self.aliases, &self.queue));
+        drop(one_at_a_time);
+        self.queue.reroute(|model| self.find(model));
+    }
+
+    /// Finds who may serve a model. A request that names none may go to anyone.
+    pub(crate) fn route(&self, model: Option<&str>) -> Result<Arc<Route>, Absent> {
+        self.current.with(|table| match table.route(model) {
+            Some(route) => Ok(Arc::clone(route)),
+            None if table.is_complete() => Err(Absent::Unknown),
+            None => Err(Absent::NotYet),
+        })
+    }
+
+    fn find(&self, model: Option<&str>) -> Option<Arc<Route>> {
+        self.current.with(|table| table.route(model).cloned())
+    }
+
+    /// Chooses one of those that were not tried yet, and takes a place there.
+    pub(crate) fn choose(
+        &self,
+        route: &Arc<Route>,
+        wish: &Wish<'_>,
+        tried: &[BackendId],
+    ) -> Choice {
+        Random::of_this_thread(|random| self.choose_at(route, wish, tried, Moment::now(), random))
+    }
+
+    /// [`Self::choose`] with everything that it depends on.
+    pub(super) fn choose_at(
+        &self,
+        route: &Arc<Route>,
+        wish: &Wish<'_>,
+        tried: &[BackendId],
+        now: Moment,
+        random: &mut Random,
+    ) -> Choice {
+        let mut asked = Asked {
+            route,
+            only: self.issuer(route, wish),
+            tried,
+            now,
+            average: None,
+        };
+        let is_free = asked.only.is_none() && !route.is_in_order();
+        let near = if is_free {
+            self.take_nearest(&mut asked, wish.blocks)
+        } else {
+            None
+        };
+        let choice = near.map_or_else(|| asked.choose(random), Choice::Slot);
+        if let Choice::Slot(slot) = &choice {
+            self.affinity.remember(wish.blocks, slot.backend());
+        }
+        choice
+    }
+
+    /// Takes a place at the backend that knows the most of a prompt, unless it has too much to do.
+    /// Then nobody else is to be given too much either.
+    fn take_nearest(&self, asked: &mut Asked<'_>, blocks: &[u64]) -> Option<Slot> {
+        self.affinity.recall(blocks).find_map(|life| {
+            let place = asked.route.place(life.id())?;
+            if Life::of(asked.route.backend(place)) != life {
+                return None;
+            }
+            let is_borne = match asked.standing(place) {
+                Standing::Free(load) => asked
+                    .average
+                    .get_or_insert_with(|| asked.route.average(asked.now))
+                    .bears(load.outstanding, load.weight),
+                standing => standing == Standing::Due,
+            };
+            is_borne.then(|| asked.take(place)).flatten()
+        })
+    }
+
+    /// Waits for a place in a fair queue.
+    pub(crate) async fn wait(
+        &self,
+        route: &Arc<Route>,
+        wish: &Wish<'_>,
+        tried: &[BackendId],
+    ) -> Result<Slot, Waited> {
+        let only = self.issuer(route, wish);
+        let only = only.map(|place| route.backend(place).id);
+        let waiting = self.queue.join(wish.client, || {
+            let now = self.find(route.name.as_deref());
+            Errand::new(now.unwrap_or_else(|| Arc::clone(route)), only, tried)
+        })?;
+        let slot = waiting.outcome().await?;
+        self.affinity.remember(wish.blocks, slot.backend());
+        Ok(slot)
+    }
+
+    /// A backend issued this id.
+    pub(crate) fn issued(&self, id: u64, backend: &Backend) {
+        self.issued.put(id, u32::from(backend.id.0));
+    }
+
+    /// Where in the route the backend is that issued the id which the request names.
+    fn issuer(&self, route: &Route, wish: &Wish<'_>) -> Option<usize> {
+        let id = self.issued.get(wish.issued?)?;
+        route.place(BackendId(u16::try_from(id).ok()?))
+    }
+}
+
+/// Gives a backend its number. `None`: there are as many as can be.
+fn append(list: &mut Vec<Arc<Backend>>, mut backend: Backend) -> Option<Arc<Backend>> {
+    backend.id = BackendId(u16::try_from(list.len()).ok()?);
+    let backend = Arc::new(backend);
+    list.push(Arc::clone(&backend));
+    Some(backend)
+}
+
+fn is_among(backends: &[Arc<Backend>], url: &BackendUrl) -> bool {
+    backends
+        .iter()
+        .any(|one| one.url.authority() == url.authority())
+}

@@ -1,0 +1,190 @@
+//! What changes with every request to a backend: counts, latency, failures. All of it can be read
+//! and written by any thread at any time.
+
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::breaker::{Breaker, Verdict};
+use super::clock::Moment;
+use super::latency::Latency;
+
+/// How a backend does. On a cache line of its own: other backends' threads write to theirs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Pulse {
+    is_up: AtomicBool,
+    /// How often it came up: what it held in memory before is gone.
+    lives: AtomicU16,
+    outstanding: AtomicU32,
+    requests: AtomicU64,
+    /// A packed [`Latency`].
+    latency: AtomicU64,
+    /// A packed [`Breaker`].
+    breaker: AtomicU64,
+}
+
+impl Pulse {
+    pub(super) fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Relaxed)
+    }
+
+    /// It came up, or went down.
+    pub(super) fn set_up(&self, is_up: bool) {
+        if is_up && !self.is_up() {
+            self.lives.fetch_add(1, Ordering::Relaxed);
+            // Whatever failed before, it is another one now.
+            self.breaker.store(0, Ordering::Relaxed);
+        }
+        self.is_up.store(is_up, Ordering::SeqCst);
+    }
+
+    /// Which of its lives this is.
+    pub(super) fn life(&self) -> u16 {
+        self.lives.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn outstanding(&self) -> u32 {
+        self.outstanding.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn latency(&self, now: Moment) -> u32 {
+        Latency::unpack(self.latency.load(Ordering::Relaxed)).now(now)
+    }
+
+    pub(super) fn verdict(&self, now: Moment) -> Verdict {
+        match self.breaker.load(Ordering::Relaxed) {
+            0 => Verdict::Sound, // So it is nearly always.
+            packed => Breaker::unpack(packed).verdict(now),
+        }
+    }
+
+    /// Takes a place, unless so many are taken.
+    pub(super) fn occupy(&self, limit: u32) -> bool {
+        // Sequentially consistent with whoever looks for waiters after `release`.
+        let taken = self
+            .outstanding
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
+                (now < limit).then_some(now + 1)
+            });
+        if taken.is_ok() {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+        }
+        taken.is_ok()
+    }
+
+    /// Gives a place back.
+    pub(super) fn release(&self) {
+        self.outstanding.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Takes the right to try a backend that is due. Only one gets it.
+    pub(super) fn try_out(&self, now: Moment) -> bool {
+        let packed = self.breaker.load(Ordering::Relaxed);
+        let breaker = Breaker::unpack(packed);
+        breaker.verdict(now) == Verdict::Due
+            && self
+                .breaker
+                .compare_exchange(
+                    packed,
+                    breaker.tried(now).pack(),
+                    Ordering::SeqCst,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    /// An answer began. Says whether the backend was ejected until now.
+    pub(super) fn answered(&self, first_byte: Duration, now: Moment) -> bool {
+        let packed = self.latency.load(Ordering::Relaxed);
+        let latency = Latency::unpack(packed).after(first_byte, now);
+        // Of two that come at the same time one may be lost: it is an average.
+        self.latency.store(latency.pack(), Ordering::Relaxed);
+        if self.breaker.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let before = Breaker::unpack(self.breaker.swap(0, Ordering::SeqCst));
+        before.verdict(now) != Verdict::Sound
+    }
+
+    /// A request failed. Says until when the backend is ejected, if that is new.
+    pub(super) fn failed(&self, now: Moment) -> Option<Moment> {
+        let next = |packed| Some(Breaker::unpack(packed).failed(now).pack());
+        let packed = self
+            .breaker
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next)
+            .unwrap_or_else(|packed| packed);
+        let before = Breaker::unpack(packed);
+        match before.failed(now).verdict(now) {
+            Verdict::Ejected(until) if before.verdict(now) != Verdict::Ejected(until) => {
+                Some(until)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Moment = Moment(5_000);
+
+    #[test]
+    fn no_more_places_are_taken_than_there_are() {
+        let pulse = Pulse::default();
+        assert!(pulse.occupy(2) && pulse.occupy(2) && !pulse.occupy(2));
+        assert_eq!((pulse.outstanding(), pulse.requests()), (2, 2));
+        pulse.release();
+        assert!(pulse.occupy(2));
+    }
+
+    #[test]
+    fn the_third_failure_in_a_row_is_told_and_an_answer_makes_up_for_all() {
+        let pulse = Pulse::default();
+        for _ in 0..3 {
+            assert_eq!((pulse.failed(NOW), pulse.failed(NOW)), (None, None));
+            assert!(!pulse.answered(Duration::from_millis(5), NOW));
+        }
+        assert_eq!((pulse.failed(NOW), pulse.failed(NOW)), (None, None));
+        assert_eq!(pulse.failed(NOW), Some(Moment(6_000)));
+        assert_eq!(pulse.failed(NOW), None, "that is known");
+        assert_eq!(pulse.verdict(NOW), Verdict::Ejected(Moment(6_000)));
+        assert!(pulse.answered(Duration::from_millis(5), NOW));
+        assert_eq!(pulse.verdict(NOW), Verdict::Sound);
+        assert_eq!(pulse.latency(NOW), 5_000);
+    }
+
+    #[test]
+    fn only_one_tries_a_backend_that_is_due() {
+        let pulse = Pulse::default();
+        assert!(!pulse.try_out(NOW), "it is sound");
+        for _ in 0..3 {
+            pulse.failed(NOW);
+        }
+        assert!(!pulse.try_out(NOW), "it is too early");
+        let later = Moment(6_000);
+        assert!(pulse.try_out(later) && !pulse.try_out(later));
+        assert_eq!(pulse.failed(later), Some(Moment(8_000)), "twice as long");
+    }
+
+    #[test]
+    fn a_new_life_begins_without_a_past() {
+        let pulse = Pulse::default();
+        pulse.set_up(true);
+        let first = pulse.life();
+        for _ in 0..3 {
+            pulse.failed(NOW);
+        }
+        pulse.set_up(true);
+        assert_eq!(pulse.life(), first, "it was up before");
+        assert_ne!(pulse.verdict(NOW), Verdict::Sound);
+        pulse.set_up(false);
+        pulse.set_up(true);
+        assert_ne!(pulse.life(), first);
+        assert_eq!(pulse.verdict(NOW), Verdict::Sound);
+    }
+}

@@ -1,0 +1,284 @@
+//! Prompts go where their beginning was seen.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::*;
+
+fn wish(blocks: &[u64]) -> Wish<'_> {
+    Wish {
+        blocks,
+        ..Wish::default()
+    }
+}
+
+fn ask(pool: &Pool, blocks: &[u64], tried: &[BackendId]) -> Slot {
+    slot(choose(pool, Some("m"), &wish(blocks), tried))
+}
+
+#[test]
+fn a_prompt_goes_where_its_longest_known_beginning_was_seen() {
+    let (pool, _) = alike(&[(1, None); 8]);
+    for conversation in 0..50_u64 {
+        // All begin with the same block.
+        let blocks: Vec<u64> = (0..10).map(|block| block * (conversation + 1)).collect();
+        let first = ask(&pool, &blocks[..4], &[]).backend().id;
+        for length in [4, 6, 10] {
+            let again = ask(&pool, &blocks[..length], &[]).backend().id;
+            assert_eq!(again, first);
+        }
+    }
+}
+
+#[test]
+fn a_longer_beginning_counts_more_than_a_shorter_one() {
+    let (pool, backends) = alike(&[(1, None), (1, None)]);
+    let short = ask(&pool, &[1, 2], &[]);
+    let other = slot(choose(
+        &pool,
+        Some("m"),
+        &wish(&[1, 2, 3]),
+        &[short.backend().id],
+    ));
+    let (one, two) = (short.backend().id, other.backend().id);
+    drop((short, other));
+    assert_ne!(one, two);
+    assert_eq!(ask(&pool, &[1, 2, 3, 4], &[]).backend().id, two);
+    assert_eq!(backends.len(), 2);
+}
+
+#[test]
+fn a_backend_with_clearly_more_to_do_than_others_is_not_given_more() {
+    let (pool, backends) = alike(&[(1, None); 4]);
+    let mut held = vec![ask(&pool, &[1, 2], &[])];
+    let home = Arc::clone(held[0].backend());
+    // With nothing elsewhere: up to one more than a quarter above the average.
+    held.push(ask(&pool, &[1, 2], &[]));
+    assert_eq!(home.outstanding(), 2);
+    let elsewhere = ask(&pool, &[1, 2], &[]);
+    assert_ne!(elsewhere.backend().id, home.id);
+    drop(elsewhere);
+    // With more elsewhere, more.
+    for backend in &backends {
+        while backend.outstanding() < 8 {
+            let others: Vec<_> = backends.iter().map(|one| one.id).collect();
+            let others: Vec<_> = others.into_iter().filter(|id| *id != backend.id).collect();
+            held.push(ask(&pool, &[], &others));
+        }
+    }
+    let mut known = 8;
+    while ask(&pool, &[1, 2, known], &[]).backend().id == home.id {
+        held.push(ask(&pool, &[1, 2, known], &[home.id]));
+        held.pop();
+        held.push(ask(&pool, &[1, 2], &[]));
+        known += 1;
+        assert!(home.outstanding() <= 13, "there is no end to it");
+    }
+}
+
+#[test]
+fn among_many_the_average_may_be_a_little_old_but_not_more() {
+    let (pool, _) = alike(&[(1, None); 100]);
+    let route = pool.route(Some("m")).unwrap();
+    let mut random = Random::seeded(4);
+    let mut ask = |blocks: &[u64], now| {
+        slot(pool.choose_at(&route, &wish(blocks), &[], Moment(now), &mut random))
+    };
+    let home = ask(&[1], 1000);
+    let id = home.backend().id;
+    let held: Vec<_> = (0..1000).map(|_| ask(&[], 1000)).collect();
+    let is_home = |slot: &Slot| slot.backend().id == id;
+    let busy = held.iter().filter(|slot| is_home(slot)).count();
+    assert!((5..=13).contains(&busy), "{busy}");
+    // About ten each: that is no more than the others have.
+    let near = ask(&[1], 2000);
+    assert!(is_home(&near));
+    drop(held);
+    let more = [ask(&[1], 2002), ask(&[1], 2002)];
+    assert!(more.iter().all(is_home), "as it was two milliseconds ago");
+    assert!(!is_home(&ask(&[1], 2003)), "but now the others are idle");
+}
+
+#[test]
+fn a_backend_at_its_limit_or_tried_or_failing_is_not_used_for_what_it_knows() {
+    let (pool, _) = alike(&[(1, Some(1)), (1, Some(1))]);
+    let held = ask(&pool, &[5, 6], &[]);
+    let home = Arc::clone(held.backend());
+    assert_ne!(
+        ask(&pool, &[5, 6], &[]).backend().id,
+        home.id,
+        "at its limit"
+    );
+    drop(held);
+
+    let learn = || {
+        let others: Vec<_> = pool.table().backends.iter().map(|one| one.id).collect();
+        let others: Vec<_> = others.into_iter().filter(|id| *id != home.id).collect();
+        drop(ask(&pool, &[5, 6], &others));
+    };
+    learn();
+    assert_eq!(ask(&pool, &[5, 6], &[]).backend().id, home.id);
+    assert_ne!(
+        ask(&pool, &[5, 6], &[home.id]).backend().id,
+        home.id,
+        "tried"
+    );
+    learn();
+    for _ in 0..3 {
+        home.pulse.failed(Moment::now());
+    }
+    assert_ne!(ask(&pool, &[5, 6], &[]).backend().id, home.id, "failing");
+}
+
+#[test]
+fn what_a_backend_knew_before_it_went_down_is_not_believed() {
+    let (pool, _) = alike(&[(1, None); 8]);
+    let blocks: Vec<Vec<u64>> = (0..64).map(|n| vec![n * 1000, n * 1000 + 1]).collect();
+    let home = |blocks: &Vec<u64>| ask(&pool, blocks, &[]).backend().id;
+    let before: Vec<_> = blocks.iter().map(home).collect();
+    for backend in &pool.table().backends {
+        pool.note(backend, down());
+        pool.note(backend, up(&["m"]));
+    }
+    let after: Vec<_> = blocks.iter().map(home).collect();
+    let same = before.iter().zip(&after).filter(|(a, b)| a == b).count();
+    assert!(same < 25, "{same} of 64 is not chance");
+    assert_eq!(blocks.iter().map(home).collect::<Vec<_>>(), after);
+}
+
+#[test]
+fn those_who_waited_are_remembered_too() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
+    let held = [chosen(&pool, Some("m")), chosen(&pool, Some("m"))];
+    let route = pool.route(Some("m")).unwrap();
+    let home = runtime.block_on(async {
+        let wish = wish(&[7, 8]);
+        let (slot, ()) = tokio::join!(pool.wait(&route, &wish, &[]), async {
+            drop(held);
+        });
+        Arc::clone(slot.unwrap().backend())
+    });
+    assert_eq!(
+        backends.iter().map(|one| one.outstanding()).sum::<usize>(),
+        0
+    );
+    for _ in 0..10 {
+        assert_eq!(ask(&pool, &[7, 8, 9], &[]).backend().id, home.id);
+    }
+}
+
+/// A backend's cache of prompt blocks, as the KV cache of an LLM server is one: of a prompt it
+/// saves the work for as many blocks from the beginning as it still has.
+#[derive(Default)]
+struct Cache {
+    /// When each was used last, and the other way round.
+    used: HashMap<u64, u64>,
+    order: BTreeMap<u64, u64>,
+    uses: u64,
+}
+
+impl Cache {
+    const ROOM: usize = 400;
+
+    /// How many blocks of the prompt were there.
+    fn take_in(&mut self, prompt: &[u64]) -> usize {
+        let known = prompt.iter().take_while(|one| self.used.contains_key(one));
+        let known = known.count();
+        for block in prompt {
+            self.uses += 1;
+            if let Some(before) = self.used.insert(*block, self.uses) {
+                self.order.remove(&before);
+            }
+            self.order.insert(self.uses, *block);
+            if self.order.len() > Self::ROOM {
+                let (_, oldest) = self.order.pop_first().unwrap();
+                self.used.remove(&oldest);
+            }
+        }
+        known
+    }
+}
+
+/// What came of a simulated day.
+struct Day {
+    /// The share of prompt blocks that a cache had.
+    hits: f64,
+    /// By how much the busiest choice exceeded 1.25 x average + 1.
+    worst: f64,
+}
+
+/// Conversations that grow with every turn, over eight backends with small caches.
+#[expect(clippy::cast_precision_loss, reason = "small numbers")]
+fn simulate(seed: u64, with_affinity: bool) -> Day {
+    const BACKENDS: usize = 8;
+    const CONVERSATIONS: usize = 60;
+    const IN_FLIGHT: usize = 64;
+    let (pool, backends) = alike(&[(1, None); BACKENDS]);
+    let route = pool.route(Some("m")).unwrap();
+    let mut caches: Vec<Cache> = (0..BACKENDS).map(|_| Cache::default()).collect();
+    let mut random = Random::seeded(seed);
+    let mut next_block = 1_000_u64;
+    let mut conversations: Vec<Vec<u64>> = vec![Vec::new(); CONVERSATIONS];
+    let mut in_flight: Vec<Slot> = Vec::new();
+    let (mut hits, mut total, mut worst) = (0, 0, f64::MIN);
+    for turn in 0..6_000_u64 {
+        let which = random.below(60) as usize;
+        let prompt = &mut conversations[which];
+        if prompt.is_empty() || prompt.len() > 40 {
+            // A new one: it begins with one of four system prompts of three blocks.
+            let system = u64::from(random.below(4)) * 10;
+            *prompt = vec![system + 1, system + 2, system + 3];
+        }
+        for _ in 0..=random.below(4) {
+            next_block += 1;
+            prompt.push(next_block);
+        }
+        let asked = if with_affinity {
+            wish(prompt)
+        } else {
+            wish(&[])
+        };
+        let outstanding: Vec<_> = backends.iter().map(|one| one.outstanding()).collect();
+        let average = outstanding.iter().sum::<usize>() as f64 / BACKENDS as f64;
+        let slot = slot(pool.choose_at(&route, &asked, &[], Moment(turn), &mut random));
+        let backend = usize::from(slot.backend().id.0);
+        worst = worst.max(outstanding[backend] as f64 - (1.25 * average + 1.0));
+        hits += caches[backend].take_in(prompt);
+        total += prompt.len();
+        in_flight.push(slot);
+        while in_flight.len() > IN_FLIGHT {
+            let done = random.below(u32::try_from(in_flight.len()).unwrap());
+            drop(in_flight.swap_remove(done as usize));
+        }
+    }
+    Day {
+        hits: f64::from(u32::try_from(hits).unwrap()) / f64::from(u32::try_from(total).unwrap()),
+        worst,
+    }
+}
+
+#[test]
+fn affinity_raises_the_share_of_prompts_that_are_in_a_cache_and_keeps_the_load_even() {
+    for seed in [1, 2, 3] {
+        let (with, without) = (simulate(seed, true), simulate(seed, false));
+        println!(
+            "seed {seed}: {:.0} % of blocks cached with affinity (load {:+.2} to the bound), \
+             {:.0} % without ({:+.2})",
+            100.0 * with.hits,
+            with.worst,
+            100.0 * without.hits,
+            without.worst
+        );
+        assert!(with.hits > 0.7, "{}", with.hits);
+        assert!(
+            with.hits > without.hits + 0.3,
+            "{} {}",
+            with.hits,
+            without.hits
+        );
+        assert!(with.worst <= 0.0, "{}", with.worst);
+    }
+}

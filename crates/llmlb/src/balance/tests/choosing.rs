@@ -1,0 +1,277 @@
+//! Who gets a request.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn fail(backend: &Arc<Backend>, now: Moment) {
+    for _ in 0..3 {
+        backend.pulse.failed(now);
+    }
+}
+
+/// How often each backend is chosen, of so many requests one after the other.
+fn counts(pool: &Pool, backends: usize, requests: usize, now: Moment) -> Vec<usize> {
+    let mut counts = vec![0; backends];
+    let mut random = Random::seeded(5);
+    let route = pool.route(Some("m")).unwrap();
+    for _ in 0..requests {
+        let choice = pool.choose_at(&route, &Wish::default(), &[], now, &mut random);
+        counts[usize::from(slot(choice).backend().id.0)] += 1;
+    }
+    counts
+}
+
+#[test]
+fn a_slot_counts_until_it_is_dropped() {
+    let (pool, a, b) = pool();
+    let busy = chosen(&pool, Some("one"));
+    assert_eq!((a.outstanding(), a.requests()), (1, 1));
+    for _ in 0..5 {
+        let name = chosen(&pool, Some("both")).backend().name.clone();
+        assert_eq!(name, b.name, "the idle one");
+    }
+    drop(busy);
+    assert_eq!((a.outstanding(), a.requests()), (0, 1));
+}
+
+#[test]
+fn a_backend_at_its_limit_gets_no_more_and_when_all_are_it_is_busy() {
+    let (pool, backends) = alike(&[(1, Some(2)), (1, Some(1))]);
+    let slots: Vec<_> = (0..3).map(|_| chosen(&pool, Some("m"))).collect();
+    let outstanding: Vec<_> = backends.iter().map(|one| one.outstanding()).collect();
+    assert_eq!(outstanding, [2, 1]);
+    let wish = Wish::default();
+    assert!(matches!(choose(&pool, Some("m"), &wish, &[]), Choice::Busy));
+    drop(slots);
+    drop(chosen(&pool, Some("m")));
+}
+
+#[test]
+fn who_was_tried_is_not_chosen_again() {
+    let (pool, backends) = alike(&[(1, None); 3]);
+    let wish = Wish::default();
+    let mut tried = Vec::new();
+    for _ in 0..3 {
+        let slot = slot(choose(&pool, Some("m"), &wish, &tried));
+        assert!(!tried.contains(&slot.backend().id));
+        tried.push(slot.backend().id);
+    }
+    assert!(matches!(
+        choose(&pool, Some("m"), &wish, &tried),
+        Choice::Down
+    ));
+    let [a, b, c] = &backends[..] else { panic!() };
+    let two = [a.id, c.id];
+    for _ in 0..20 {
+        assert_eq!(
+            slot(choose(&pool, Some("m"), &wish, &two)).backend().id,
+            b.id
+        );
+    }
+}
+
+#[test]
+fn work_that_comes_one_by_one_is_shared_by_weight() {
+    let (pool, _) = alike(&[(1, None), (3, None), (6, None)]);
+    let counts = counts(&pool, 3, 10_000, Moment(1));
+    for (count, share) in counts.iter().zip([1, 3, 6]) {
+        assert!(count.abs_diff(share * 1000) < 150, "{counts:?}");
+    }
+}
+
+#[test]
+fn work_that_comes_all_at_once_is_shared_by_weight() {
+    let weights = [1, 2, 3, 4];
+    let (pool, backends) = alike(&weights.map(|weight| (weight, None)));
+    let route = pool.route(Some("m")).unwrap();
+    let mut random = Random::seeded(11);
+    let mut slots = std::collections::VecDeque::new();
+    for request in 0..20_000 {
+        let choice = pool.choose_at(&route, &Wish::default(), &[], Moment(1), &mut random);
+        slots.push_back(slot(choice));
+        if request >= 200 {
+            // All take equally long.
+            slots.pop_front();
+        }
+    }
+    for (backend, weight) in backends.iter().zip(weights) {
+        let expected = u64::from(weight) * 2000;
+        assert!(
+            backend.requests().abs_diff(expected) < expected / 20,
+            "{} {}",
+            backend.name,
+            backend.requests()
+        );
+        let share = weight as usize * 20;
+        assert!(backend.outstanding().abs_diff(share) <= 8, "{backend:?}");
+    }
+}
+
+#[test]
+fn a_backend_that_answers_late_gets_less_until_that_is_forgotten() {
+    let (pool, backends) = alike(&[(1, None), (1, None)]);
+    backends[0].pulse.answered(10 * SECOND, Moment(1));
+    backends[1].pulse.answered(SECOND / 10, Moment(1));
+    assert_eq!(counts(&pool, 2, 100, Moment(1)), [0, 100]);
+    // As long as the other has four times as much to do at most.
+    let route = pool.route(Some("m")).unwrap();
+    let mut random = Random::seeded(1);
+    let mut choose = || slot(pool.choose_at(&route, &Wish::default(), &[], Moment(1), &mut random));
+    let slots: Vec<_> = (0..50).map(|_| choose()).collect();
+    let outstanding = [backends[0].outstanding(), backends[1].outstanding()];
+    assert_eq!(outstanding, [10, 40]);
+    drop(slots);
+    let later = Moment(200_000);
+    let [slow, quick] = counts(&pool, 2, 1000, later)[..] else {
+        panic!()
+    };
+    assert!(slow.abs_diff(quick) < 150, "{slow} {quick}");
+}
+
+#[test]
+fn a_backend_that_fails_three_times_gets_nothing_for_a_second_then_one_request() {
+    let (pool, backends) = alike(&[(1, None), (1, None)]);
+    let bad = &backends[0];
+    let (now, later) = (Moment(10_000), Moment(11_000));
+    bad.pulse.failed(now);
+    bad.pulse.failed(now);
+    assert!(counts(&pool, 2, 100, now)[0] > 0, "twice is not enough");
+    bad.pulse.failed(now);
+    assert_eq!(counts(&pool, 2, 100, now), [0, 100]);
+    assert_eq!(counts(&pool, 2, 100, Moment(10_999)), [0, 100]);
+    assert_eq!(counts(&pool, 2, 100, later), [1, 99], "a trial, at once");
+    bad.pulse.answered(SECOND / 1000, later);
+    assert!(counts(&pool, 2, 100, later)[0] > 20);
+}
+
+#[test]
+fn those_that_fail_are_used_when_there_is_nobody_else() {
+    let (pool, backends) = alike(&[(1, None), (1, None), (1, None)]);
+    let now = Moment(10_000);
+    for one in &backends {
+        fail(one, now);
+    }
+    let counts = counts(&pool, 3, 300, now);
+    assert!(counts.iter().all(|count| *count > 30), "{counts:?}");
+    // Nor is a failing one used as long as another only was not tried yet.
+    let tried = [backends[0].id, backends[1].id];
+    let route = pool.route(Some("m")).unwrap();
+    let mut random = Random::seeded(1);
+    let last = pool.choose_at(&route, &Wish::default(), &tried, now, &mut random);
+    assert_eq!(slot(last).backend().id, backends[2].id);
+}
+
+#[test]
+fn waiting_for_one_that_works_is_better_than_using_one_that_fails() {
+    let (pool, backends) = alike(&[(1, None), (1, Some(1))]);
+    let now = Moment(10_000);
+    fail(&backends[0], now);
+    let route = pool.route(Some("m")).unwrap();
+    let mut random = Random::seeded(1);
+    let mut choose = |now| pool.choose_at(&route, &Wish::default(), &[], now, &mut random);
+    let busy = slot(choose(now));
+    assert_eq!(busy.backend().id, backends[1].id);
+    assert!(matches!(choose(now), Choice::Busy));
+    let trial = slot(choose(Moment(11_000)));
+    assert_eq!(trial.backend().id, backends[0].id);
+    assert!(
+        matches!(choose(Moment(11_000)), Choice::Busy),
+        "one is enough"
+    );
+}
+
+#[test]
+fn a_backend_that_is_back_is_trusted_again() {
+    let (pool, backends) = alike(&[(1, None), (1, None)]);
+    fail(&backends[0], Moment::now());
+    assert!(backends[0].ejected() && !backends[1].ejected());
+    pool.note(&backends[0], down());
+    pool.note(&backends[0], up(&["m"]));
+    assert!(!backends[0].ejected());
+    assert!(counts(&pool, 2, 100, Moment::now())[0] > 20);
+}
+
+#[test]
+fn slots_tell_how_it_went() {
+    let (pool, backends) = alike(&[(1, None)]);
+    for _ in 0..3 {
+        assert!(!backends[0].ejected());
+        chosen(&pool, Some("m")).failed();
+    }
+    assert!(backends[0].ejected());
+    chosen(&pool, Some("m")).answered(SECOND);
+    assert!(!backends[0].ejected());
+    assert_eq!(backends[0].pulse.latency(Moment::now()), 1_000_000);
+}
+
+#[test]
+fn an_id_is_known_at_the_backend_that_issued_it() {
+    let (pool, a, b) = pool();
+    pool.issued(77, &b);
+    let named = Wish {
+        issued: Some(77),
+        ..Wish::default()
+    };
+    for model in [None, Some("both")] {
+        for _ in 0..10 {
+            assert_eq!(slot(choose(&pool, model, &named, &[])).backend().id, b.id);
+        }
+        let tried = choose(&pool, model, &named, &[b.id]);
+        assert!(matches!(tried, Choice::Down), "nobody else knows it");
+    }
+    let other = choose(&pool, Some("one"), &named, &[]);
+    assert_eq!(slot(other).backend().id, a.id, "b does not serve that");
+    let unknown = Wish {
+        issued: Some(78),
+        ..Wish::default()
+    };
+    assert_eq!(slot(choose(&pool, None, &unknown, &[])).backend().id, a.id);
+    fail(&b, Moment::now());
+    assert_eq!(slot(choose(&pool, None, &named, &[])).backend().id, b.id);
+    pool.note(&b, down());
+    assert!(matches!(choose(&pool, None, &named, &[]), Choice::Down));
+}
+
+#[test]
+fn a_request_without_a_model_waits_for_the_first_that_works() {
+    let (pool, backends) = alike(&[(1, Some(1)), (1, None)]);
+    let wish = Wish::default();
+    let first = chosen(&pool, None);
+    assert_eq!(first.backend().id, backends[0].id);
+    assert!(matches!(choose(&pool, None, &wish, &[]), Choice::Busy));
+    drop(first);
+    fail(&backends[0], Moment::now());
+    assert_eq!(chosen(&pool, None).backend().id, backends[1].id);
+    fail(&backends[1], Moment::now());
+    assert_eq!(chosen(&pool, None).backend().id, backends[0].id);
+}
+
+#[test]
+fn one_that_works_is_found_among_many_that_do_not() {
+    let (pool, backends) = alike(&[(1, Some(1)); 200]);
+    let held: Vec<_> = (0..200).map(|_| chosen(&pool, Some("m"))).collect();
+    assert!(backends.iter().all(|one| one.outstanding() == 1));
+    let wish = Wish::default();
+    for slot in held {
+        assert!(matches!(choose(&pool, Some("m"), &wish, &[]), Choice::Busy));
+        let id = slot.backend().id;
+        drop(slot);
+        let found = chosen(&pool, Some("m"));
+        assert_eq!(found.backend().id, id);
+        // It stays taken while the next one is tested.
+        std::mem::forget(found);
+    }
+}
+
+#[test]
+fn what_came_up_after_a_route_was_asked_for_is_found_by_it() {
+    let (pool, a, b) = pool();
+    pool.note(&a, down());
+    pool.note(&b, down());
+    let route = pool.route(Some("both")).unwrap();
+    let wish = Wish::default();
+    assert!(matches!(pool.choose(&route, &wish, &[]), Choice::Down));
+    pool.note(&b, up(&["both"]));
+    assert_eq!(slot(pool.choose(&route, &wish, &[])).backend().id, b.id);
+}

@@ -1,0 +1,115 @@
+//! What the pool does, without any backends.
+
+mod affinity;
+mod choosing;
+mod models;
+mod speed;
+mod storm;
+mod waiting;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock::Moment;
+use super::random::Random;
+use super::*;
+use crate::config::{self, BackendUrl};
+
+fn config(name: &str) -> config::Backend {
+    let url = BackendUrl::parse(&format!("http://{name}")).unwrap();
+    config::Backend::at(name.to_owned(), url)
+}
+
+fn backend(name: &str) -> Backend {
+    Backend::new(config(name))
+}
+
+fn terms() -> Terms {
+    Terms {
+        aliases: Vec::new(),
+        queue: 10_000,
+        queue_timeout: Duration::from_secs(60),
+    }
+}
+
+fn up(models: &[&str]) -> State {
+    let described = models.iter().map(|id| describe(id, "test")).collect();
+    State::Up(Arc::new(described))
+}
+
+fn down() -> State {
+    State::Down("gone".to_owned())
+}
+
+/// Two backends: `a` serves `both` and `one`, `b` serves `both`.
+fn pool() -> (Pool, Arc<Backend>, Arc<Backend>) {
+    let pool = Pool::new(terms(), [backend("a"), backend("b")]);
+    let [a, b] = &pool.table().backends[..] else {
+        panic!("two were given");
+    };
+    pool.note(a, up(&["both", "one"]));
+    pool.note(b, up(&["both"]));
+    let (a, b) = (Arc::clone(a), Arc::clone(b));
+    (pool, a, b)
+}
+
+/// Backends that all serve `m`, with these weights and limits.
+fn alike(backends: &[(u32, Option<u32>)]) -> (Pool, Vec<Arc<Backend>>) {
+    alike_with(terms(), backends)
+}
+
+fn alike_with(terms: Terms, backends: &[(u32, Option<u32>)]) -> (Pool, Vec<Arc<Backend>>) {
+    let numbered = backends.iter().enumerate();
+    let made = numbered.map(|(number, (weight, limit))| {
+        Backend::new(config::Backend {
+            weight: *weight,
+            max_concurrent: *limit,
+            ..config(&format!("b{number}"))
+        })
+    });
+    let pool = Pool::new(terms, made);
+    let backends = pool.table().backends.clone();
+    for backend in &backends {
+        pool.note(backend, up(&["m"]));
+    }
+    (pool, backends)
+}
+
+/// What came of asking for a place.
+fn choose(pool: &Pool, model: Option<&str>, wish: &Wish<'_>, tried: &[BackendId]) -> Choice {
+    pool.choose(&pool.route(model).unwrap(), wish, tried)
+}
+
+/// A place where there must be one.
+#[track_caller]
+fn chosen(pool: &Pool, model: Option<&str>) -> Slot {
+    slot(choose(pool, model, &Wish::default(), &[]))
+}
+
+#[track_caller]
+fn slot(choice: Choice) -> Slot {
+    match choice {
+        Choice::Slot(slot) => slot,
+        other => panic!("no place: {other:?}"),
+    }
+}
+
+/// The names of who may serve a model; what else came of asking.
+fn who(pool: &Pool, model: Option<&str>) -> String {
+    let route = match pool.route(model) {
+        Ok(route) => route,
+        Err(Absent::NotYet) => return "not yet".to_owned(),
+        Err(Absent::Unknown) => return "unknown".to_owned(),
+    };
+    let mut names = Vec::new();
+    let mut tried = Vec::new();
+    while let Choice::Slot(slot) = pool.choose(&route, &Wish::default(), &tried) {
+        tried.push(slot.backend().id);
+        names.push(slot.backend().name.clone());
+    }
+    names.sort_unstable();
+    if names.is_empty() {
+        return "all down".to_owned();
+    }
+    names.join(" ")
+}

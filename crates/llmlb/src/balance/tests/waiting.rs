@@ -1,0 +1,326 @@
+//! Waiting for a place.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+
+/// A future that can be looked at.
+struct Watched<'a>(Pin<Box<dyn Future<Output = Result<Slot, Waited>> + 'a>>);
+
+impl Watched<'_> {
+    fn look(&mut self) -> Poll<Result<Slot, Waited>> {
+        let mut context = Context::from_waker(Waker::noop());
+        self.0.as_mut().poll(&mut context)
+    }
+
+    #[track_caller]
+    fn expect_slot(&mut self) -> Slot {
+        match self.look() {
+            Poll::Ready(Ok(slot)) => slot,
+            other => panic!("no place: {other:?}"),
+        }
+    }
+
+    fn is_waiting(&mut self) -> bool {
+        self.look().is_pending()
+    }
+}
+
+fn wait_for<'a>(
+    pool: &'a Pool,
+    model: Option<&str>,
+    wish: Wish<'a>,
+    tried: &'a [BackendId],
+) -> Watched<'a> {
+    let route = pool.route(model).unwrap();
+    let mut waiting = Watched(Box::pin(
+        async move { pool.wait(&route, &wish, tried).await },
+    ));
+    if let Poll::Ready(outcome) = waiting.look() {
+        return Watched(Box::pin(std::future::ready(outcome)));
+    }
+    waiting
+}
+
+/// Waits for a place to serve `m`.
+fn wait(pool: &Pool, client: u64) -> Watched<'_> {
+    let wish = Wish {
+        client,
+        ..Wish::default()
+    };
+    wait_for(pool, Some("m"), wish, &[])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_becomes_free_goes_to_who_waits() {
+    let (pool, backends) = alike(&[(1, Some(1))]);
+    let held = chosen(&pool, Some("m"));
+    let (mut first, mut second) = (wait(&pool, 1), wait(&pool, 1));
+    assert_eq!(pool.waiting(), 2);
+    assert!(first.is_waiting() && second.is_waiting());
+    drop(held);
+    let held = first.expect_slot();
+    assert!(second.is_waiting());
+    assert!(
+        matches!(
+            choose(&pool, Some("m"), &Wish::default(), &[]),
+            Choice::Busy
+        ),
+        "nobody comes in between"
+    );
+    drop(held);
+    drop(second.expect_slot());
+    assert_eq!((pool.waiting(), backends[0].outstanding()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_became_free_before_one_waited_is_not_missed() {
+    let (pool, _) = alike(&[(1, Some(1))]);
+    let route = pool.route(Some("m")).unwrap();
+    let held = chosen(&pool, Some("m"));
+    assert!(matches!(
+        choose(&pool, Some("m"), &Wish::default(), &[]),
+        Choice::Busy
+    ));
+    drop(held);
+    assert!(pool.wait(&route, &Wish::default(), &[]).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_client_with_a_thousand_does_not_hold_up_anothers_one() {
+    let (pool, _) = alike(&[(1, Some(2))]);
+    let mut held = vec![chosen(&pool, Some("m")), chosen(&pool, Some("m"))];
+    let mut many: Vec<_> = (0..1000).map(|_| wait(&pool, 1)).collect();
+    let mut single = wait(&pool, 2);
+    let mut served = 0;
+    let mut round = 0;
+    let place = loop {
+        held.pop();
+        if let Poll::Ready(slot) = single.look() {
+            break slot.unwrap();
+        }
+        served += 1;
+        held.push(many[round].expect_slot());
+        round += 1;
+    };
+    assert_eq!(served, 1, "one of the other's went first");
+    // And in turns from then on.
+    let mut others: Vec<_> = (0..10).map(|_| wait(&pool, 3)).collect();
+    drop(place);
+    for other in &mut others {
+        let one = many[round].expect_slot();
+        round += 1;
+        drop(one);
+        drop(other.expect_slot());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_goes_to_one_who_can_use_it() {
+    let mut limited = [config("a"), config("b")];
+    for one in &mut limited {
+        one.max_concurrent = Some(1);
+    }
+    let pool = Pool::new(terms(), limited.map(Backend::new));
+    let backends = pool.table().backends.clone();
+    pool.note(&backends[0], up(&["m", "x"]));
+    pool.note(&backends[1], up(&["x"]));
+    let on_a = chosen(&pool, Some("m"));
+    let on_b = chosen(&pool, Some("x"));
+    let mut for_m = wait(&pool, 1);
+    let wish = Wish {
+        client: 2,
+        ..Wish::default()
+    };
+    let mut for_x = wait_for(&pool, Some("x"), wish, &[]);
+    let b = [backends[1].id];
+    let mut for_x_but_b = wait_for(&pool, Some("x"), wish, &b);
+    drop(on_b);
+    assert!(for_m.is_waiting() && for_x_but_b.is_waiting());
+    let on_b = for_x.expect_slot();
+    assert_eq!(on_b.backend().name, "b");
+    drop(on_a);
+    assert_eq!(for_m.expect_slot().backend().name, "a");
+    assert_eq!(for_x_but_b.expect_slot().backend().name, "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_left_is_forgotten() {
+    let (pool, backends) = alike(&[(1, Some(1))]);
+    let held = chosen(&pool, Some("m"));
+    let (left, mut stays) = (wait(&pool, 1), wait(&pool, 2));
+    drop(left);
+    assert_eq!(pool.waiting(), 1);
+    drop(held);
+    // It was called, and left before it looked.
+    let mut late = wait(&pool, 3);
+    drop(stays.expect_slot());
+    assert_eq!(pool.waiting(), 0);
+    drop(late);
+    late = wait(&pool, 4);
+    drop(late.expect_slot());
+    assert_eq!(backends[0].outstanding(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_do_not_wait_nor_does_anyone_for_too_long() {
+    let terms = Terms {
+        queue: 1,
+        ..terms()
+    };
+    let (pool, _) = alike_with(terms, &[(1, Some(1))]);
+    let route = pool.route(Some("m")).unwrap();
+    let wish = Wish::default();
+    let held = chosen(&pool, Some("m"));
+    let start = tokio::time::Instant::now();
+    let (first, second) =
+        tokio::join!(pool.wait(&route, &wish, &[]), pool.wait(&route, &wish, &[]));
+    assert_eq!(first.unwrap_err(), Waited::TooLong);
+    assert_eq!(second.unwrap_err(), Waited::Full);
+    assert_eq!(start.elapsed().as_secs(), 60);
+    assert_eq!(pool.waiting(), 0);
+    drop(held);
+    drop(chosen(&pool, Some("m")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_comes_up_or_is_added_serves_those_who_wait() {
+    let (pool, backends) = alike(&[(1, Some(1)), (1, Some(2))]);
+    pool.note(&backends[1], down());
+    let held = chosen(&pool, Some("m"));
+    let mut waiting = [1, 2, 3, 4].map(|client| wait(&pool, client));
+    pool.note(&backends[1], up(&["m"]));
+    let slots = [waiting[0].expect_slot(), waiting[1].expect_slot()];
+    assert!(waiting[2].is_waiting());
+    let added = pool.add(backend("new")).unwrap();
+    assert!(waiting[2].is_waiting());
+    pool.note(&added, up(&["m"]));
+    assert_eq!(waiting[2].expect_slot().backend().name, "new");
+    assert_eq!(waiting[3].expect_slot().backend().name, "new");
+    drop((held, slots));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_was_told_of_others_before_waits_for_those_who_serve_it_now() {
+    let (pool, _) = alike(&[(1, Some(1))]);
+    let held = chosen(&pool, Some("m"));
+    let before = pool.route(Some("m")).unwrap();
+    let added = pool.add(backend("new")).unwrap();
+    pool.note(&added, up(&["m"]));
+    let slot = pool.wait(&before, &Wish::default(), &[]).await.unwrap();
+    assert_eq!(slot.backend().name, "new");
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_whose_backends_all_go_down_or_drop_the_model_are_told_at_once() {
+    let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
+    let held = [chosen(&pool, Some("m")), chosen(&pool, Some("m"))];
+    let (mut one, mut two) = (wait(&pool, 1), wait(&pool, 1));
+    pool.note(&backends[0], down());
+    assert!(one.is_waiting() && two.is_waiting());
+    pool.note(&backends[1], up(&["other"]));
+    assert!(matches!(one.look(), Poll::Ready(Err(Waited::Down))));
+    assert!(matches!(two.look(), Poll::Ready(Err(Waited::Down))));
+    assert_eq!(pool.waiting(), 0);
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_was_ejected_is_tried_by_one_who_waits_as_soon_as_it_may_be() {
+    let (pool, backends) = alike(&[(1, Some(2)), (1, Some(1))]);
+    for _ in 0..3 {
+        backends[0].pulse.failed(Moment::now());
+    }
+    let held = chosen(&pool, Some("m"));
+    assert_eq!(held.backend().id, backends[1].id);
+    let start = tokio::time::Instant::now();
+    let wish = Wish::default();
+    let route = pool.route(Some("m")).unwrap();
+    let (trial, rest) = tokio::join!(pool.wait(&route, &wish, &[]), async {
+        tokio::time::sleep(Duration::from_millis(1010)).await;
+        let mut rest = wait(&pool, 9);
+        assert!(rest.is_waiting(), "one is enough");
+        rest
+    });
+    let (trial, mut rest) = (trial.unwrap(), rest);
+    assert!(
+        start.elapsed() < Duration::from_millis(1020),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(trial.backend().id, backends[0].id);
+    trial.answered(Duration::from_millis(1));
+    assert_eq!(rest.expect_slot().backend().id, backends[0].id);
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_waits_hears_of_an_ejection_that_came_later() {
+    let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
+    let held = [chosen(&pool, Some("m")), chosen(&pool, Some("m"))];
+    let (bad, good) = if held[0].backend().id == backends[0].id {
+        (&held[0], &held[1])
+    } else {
+        (&held[1], &held[0])
+    };
+    let route = pool.route(Some("m")).unwrap();
+    let wish = Wish::default();
+    let start = tokio::time::Instant::now();
+    let waiting = pool.wait(&route, &wish, &[]);
+    let failing = async {
+        tokio::task::yield_now().await;
+        (0..3).for_each(|_| bad.failed());
+        bad.backend().pulse.release(); // Its request is over.
+        std::future::pending::<()>().await;
+    };
+    let slot = tokio::select! {
+        slot = waiting => slot.unwrap(),
+        () = failing => unreachable!(),
+    };
+    assert_eq!(slot.backend().id, bad.backend().id);
+    assert!(
+        start.elapsed() < Duration::from_millis(1010),
+        "{:?}",
+        start.elapsed()
+    );
+    // When the other one fails too, both are used at once.
+    let mut last = wait(&pool, 1);
+    assert!(last.is_waiting());
+    drop(slot);
+    assert!(last.is_waiting(), "it is on trial");
+    (0..3).for_each(|_| good.failed());
+    assert_eq!(last.expect_slot().backend().id, bad.backend().id);
+    bad.backend().pulse.occupy(9); // As it was.
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_waits_for_the_issuer_of_an_id_gets_nobody_else() {
+    let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
+    pool.issued(5, &backends[1]);
+    let issued = Wish {
+        issued: Some(5),
+        ..Wish::default()
+    };
+    let held = slot(choose(&pool, None, &issued, &[]));
+    let mut waiting = wait_for(&pool, None, issued, &[]);
+    let other = chosen(&pool, Some("m"));
+    assert_eq!(other.backend().id, backends[0].id);
+    drop(other);
+    assert!(waiting.is_waiting());
+    drop(held);
+    assert_eq!(waiting.expect_slot().backend().id, backends[1].id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_names_no_model_waits_for_the_first() {
+    let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
+    let first = chosen(&pool, None);
+    let second = chosen(&pool, Some("m"));
+    let mut waiting = wait_for(&pool, None, Wish::default(), &[]);
+    drop(second);
+    assert!(waiting.is_waiting());
+    drop(first);
+    assert_eq!(waiting.expect_slot().backend().id, backends[0].id);
+}

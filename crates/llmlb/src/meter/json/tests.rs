@@ -1,0 +1,263 @@
+//! Answers whole, and in every pair and heap of pieces.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::super::api::Api;
+use super::*;
+use crate::dice::Dice;
+
+fn whole(text: &str) -> Said {
+    let mut finder = Finder::default();
+    finder.read(text.as_bytes());
+    assert!(finder.is_over(), "{text}");
+    finder.said
+}
+
+/// Reads it whole, cut in two everywhere, byte by byte and in chance pieces.
+fn every_way(text: &str) -> Said {
+    let expected = whole(text);
+    let bytes = text.as_bytes();
+    let read = |pieces: &[&[u8]]| {
+        let mut finder = Finder::default();
+        for piece in pieces {
+            finder.read(piece);
+        }
+        assert_eq!(finder.said, expected, "{pieces:?}");
+        assert!(finder.is_over());
+    };
+    // All places for short ones, some for long ones.
+    for at in (0..=bytes.len()).step_by(1 + bytes.len() / 1000) {
+        read(&[&bytes[..at], &bytes[at..]]);
+    }
+    read(&bytes.chunks(1).collect::<Vec<_>>());
+    let mut dice = Dice::new(3);
+    for _ in 0..5 {
+        read(&dice.pieces(bytes, 40));
+    }
+    expected
+}
+
+fn tokens(said: &Said, api: Api) -> Option<(u64, u64, u64)> {
+    let usage = said.counts.usage(api)?;
+    Some((usage.prompt, usage.completion, usage.cached))
+}
+
+#[test]
+fn usage_is_found_in_whole_answers() {
+    let chat = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,
+        "message":{"role":"assistant","content":"He said: \"usage\":{\"prompt_tokens\":99} \\"},
+        "finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":4,"total_tokens":13,
+        "prompt_tokens_details":{"cached_tokens":8}}}"#;
+    let said = every_way(chat);
+    assert_eq!(tokens(&said, Api::Chat), Some((9, 4, 8)));
+    assert!(said.has_usage && said.choices == Choices::Some && !said.is_error);
+
+    let first = r#" {"usage":{"prompt_tokens":9,"completion_tokens":4},"choices":[]} "#;
+    let said = every_way(first);
+    assert_eq!(tokens(&said, Api::Chat), Some((9, 4, 0)));
+    assert_eq!(said.choices, Choices::None);
+
+    let message = r#"{"id":"msg_1","type":"message","role":"assistant","content":[{"type":"text",
+        "text":"Hi"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"output_tokens":2,
+        "cache_read_input_tokens":10}}"#;
+    let said = every_way(message);
+    assert_eq!(tokens(&said, Api::Messages), Some((13, 2, 10)));
+    assert!(!said.counts.is_only_beginning());
+
+    let response = r#"{"id":"resp_1","object":"response","error":null,"output":[],
+        "usage":{"input_tokens":3,"output_tokens":2,"total_tokens":5}}"#;
+    let said = every_way(response);
+    assert_eq!(tokens(&said, Api::Responses), Some((3, 2, 0)));
+    assert!(!said.is_error);
+
+    let ollama = r#"{"model":"m","message":{"role":"assistant","content":"x"},"done":true,
+        "prompt_eval_count":26,"eval_count":298}"#;
+    let said = every_way(ollama);
+    assert_eq!(tokens(&said, Api::OllamaChat), Some((26, 298, 0)));
+    assert!(said.is_last);
+}
+
+#[test]
+fn usage_is_found_in_events() {
+    let completed = r#"{"type":"response.completed","response":{"usage":{"input_tokens":3,
+        "output_tokens":2},"output":[{"usage":{"input_tokens":99}}]}}"#;
+    let said = every_way(completed);
+    assert_eq!(tokens(&said, Api::Responses), Some((3, 2, 0)));
+    assert!(said.is_last && !said.has_usage);
+
+    let start = r#"{"type":"message_start","message":{"id":"m","content":[],"usage":{
+        "input_tokens":25,"output_tokens":1}}}"#;
+    let said = every_way(start);
+    assert_eq!(tokens(&said, Api::Messages), Some((25, 1, 0)));
+    assert!(said.counts.is_only_beginning() && !said.is_last);
+
+    let delta = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},
+        "usage":{"output_tokens":15}}"#;
+    assert_eq!(tokens(&every_way(delta), Api::Messages), Some((0, 15, 0)));
+    assert!(every_way(r#"{"type":"message_stop"}"#).is_last);
+    let failed = every_way(r#"{"type":"response.failed","response":{"usage":null}}"#);
+    assert!(failed.is_last && failed.is_error);
+}
+
+#[test]
+fn errors_are_known() {
+    assert!(every_way(r#"{"error":{"message":"no"}}"#).is_error);
+    assert!(every_way(r#"{"error":"no"}"#).is_error);
+    assert!(every_way(r#"{"type":"error","x":1}"#).is_error);
+    assert!(!every_way(r#"{"error":null}"#).is_error);
+    assert!(!every_way(r#"{"choices":[{"error":"no"}]}"#).is_error);
+}
+
+#[test]
+fn usage_that_is_not_the_answers_own_is_not_found() {
+    for text in [
+        r#"{"choices":[{"usage":{"prompt_tokens":1}}]}"#,
+        r#"{"x":{"usage":{"prompt_tokens":1}}}"#,
+        r#"{"x":[{"usage":{"prompt_tokens":1}}]}"#,
+        r#"{"response":{"x":{"usage":{"prompt_tokens":1}}}}"#,
+        r#"{"response":[{"usage":{"prompt_tokens":1}}]}"#,
+        r#"{"response":"\"usage\":{\"prompt_tokens\":1}"}"#,
+        r#"{"x":"\\\"usage\":{\"prompt_tokens\":1}"}"#,
+        r#"{"usages":{"prompt_tokens":1}}"#,
+        r#"{"a_name_that_is_longer_than_all_of_ours_usage":{"prompt_tokens":1}}"#,
+        r#"{"usage":null}"#,
+        r#"{"usage":[]}"#,
+        "{}",
+    ] {
+        let said = every_way(text);
+        assert_eq!(tokens(&said, Api::Chat), None, "{text}");
+        assert!(!said.has_usage, "{text}");
+    }
+    let escaped = r#"{"us\u0061ge":{"prompt_tokens":1}}"#;
+    assert_eq!(tokens(&every_way(escaped), Api::Chat), Some((1, 0, 0)));
+}
+
+#[test]
+fn choices_are_known_from_their_beginning() {
+    let mut finder = Finder::default();
+    finder.read(br#"{"id":"x","choices": [ "#);
+    assert!(!finder.has_choices());
+    finder.read(b"{");
+    assert!(finder.has_choices());
+    let wide = format!(r#"{{"choices":[{}{{}}]}}"#, " ".repeat(40));
+    assert_eq!(every_way(&wide).choices, Choices::Some);
+    assert_eq!(
+        every_way(r#"{"choices":[{}],"choices":[]}"#).choices,
+        Choices::Some
+    );
+}
+
+#[test]
+fn what_is_no_object_is_not_followed() {
+    for text in [
+        "[{\"usage\":{\"prompt_tokens\":1}}]",
+        "7",
+        "x{}",
+        "{x}",
+        "{\"a\" 1}",
+        "{\"a\":1 \"usage\":{\"prompt_tokens\":1}}",
+        "{,}",
+        "{{\"usage\":{\"prompt_tokens\":1}}}",
+    ] {
+        for length in 1..=text.len() {
+            let mut finder = Finder::default();
+            for piece in text.as_bytes().chunks(length) {
+                finder.read(piece);
+            }
+            assert!(finder.is_strange() && !finder.is_over(), "{text}");
+            assert_eq!(finder.said, Said::default(), "{text}");
+        }
+    }
+}
+
+#[test]
+fn long_values_are_bounded() {
+    let long = format!(
+        r#"{{"usage":{{"x":"{}","prompt_tokens":1}},"type":"{}","error":"{}"}}"#,
+        "y".repeat(10_000),
+        "z".repeat(1000),
+        "w".repeat(1000)
+    );
+    let said = every_way(&long);
+    assert_eq!(tokens(&said, Api::Chat), None);
+    assert!(said.is_error);
+    let mut finder = Finder::default();
+    for piece in long.as_bytes().chunks(7) {
+        finder.read(piece);
+        assert!(finder.kept.capacity() < 32 * 1024);
+    }
+}
+
+/// A document with the words that matter in all places.
+fn document(dice: &mut Dice, text: &mut String, deep: usize) {
+    text.push('{');
+    for place in 0..dice.below(5) {
+        if place > 0 {
+            text.push_str(dice.of(&[",", " , ", ",\n"]));
+        }
+        text.push_str(dice.of(&[
+            r#""usage""#,
+            r#""response""#,
+            r#""message""#,
+            r#""error""#,
+            r#""choices""#,
+            r#""a""#,
+            r#""\"""#,
+            r#""\\""#,
+            r#""type""#,
+        ]));
+        text.push_str(dice.of(&[":", " : ", ": "]));
+        match dice.below(if deep == 0 { 5 } else { 8 }) {
+            0 => write!(text, r#"{{"prompt_tokens":{}}}"#, dice.below(50)).unwrap(),
+            1 => text.push_str(dice.of(&["null", "true", "-1.5e3", "7"])),
+            2 => text.push_str(dice.of(&[
+                r#""\"usage\":{}""#,
+                r#""}\\""#,
+                r#""{[""#,
+                r#""message_stop""#,
+                r#""""#,
+                r#""é😀""#,
+            ])),
+            3 => text.push_str(dice.of(&["[]", "[ ]", "[1,2]", r#"["]"]"#, "{}"])),
+            4 => text.push_str(&"1".repeat(1 + dice.below(60))),
+            5 => {
+                text.push('[');
+                document(dice, text, deep - 1);
+                text.push(']');
+            }
+            _ => document(dice, text, deep - 1),
+        }
+    }
+    text.push('}');
+}
+
+#[test]
+fn it_finds_what_a_parser_finds() {
+    let mut dice = Dice::new(4);
+    let mut with_usage = 0;
+    for _ in 0..3000 {
+        let mut text = String::new();
+        document(&mut dice, &mut text, 3);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        // Of fields that are there twice the parser knows only the last.
+        if serde_json::to_string(&value).unwrap().matches(':').count() != text.matches(':').count()
+        {
+            continue;
+        }
+        let at = |place: &Value| place["usage"]["prompt_tokens"].as_u64();
+        let expected = [at(&value), at(&value["response"]), at(&value["message"])];
+        let expected = expected.into_iter().max().flatten();
+        let said = every_way(&text);
+        let found = said.counts.usage(Api::Chat).map(|usage| usage.prompt);
+        assert_eq!(found, expected, "{text}");
+        assert_eq!(
+            said.is_error,
+            value.get("error").is_some_and(|it| !it.is_null()),
+            "{text}"
+        );
+        with_usage += usize::from(found.is_some());
+    }
+    assert!(with_usage > 40, "{with_usage}");
+}

@@ -1,0 +1,24 @@
+//! What a request took: read from its answer as it passes, and written down.
+//!
+//! But for the [`store`], nothing here waits, asks the time or opens anything. Frames go in and come
+//! out.
+//!
+//! 1. [`request`] asks the backend for usage where the client did not;
+//! 2. [`watch`] looks at the answer, which is [`json`], [`sse`] or [`ndjson`], for its [`usage`];
+//! 3. [`estimate`] guesses where none is told;
+//! 4. [`record`] is what remains, in the [`store`].
+
+pub(crate) mod api;
+mod batch;
+pub(crate) mod estimate;
+pub(crate) mod json;
+pub(crate) mod ndjson;
+pub(crate) mod record;
+pub(crate) mod request;
+pub(crate) mod sse;
+mod store;
+pub(crate) mod usage;
+pub(crate) mod watch;
+
+pub(crate) use batch::Batch;
+pub(crate) use store::Meter;

@@ -1,0 +1,221 @@
+//! A stream of events, watched as it passes.
+//!
+//! Bytes go on as they came, at once. Only events in which `"usage"` stands are read. If the
+//! client did not ask for usage, the event that has nothing else is taken out: no choices, and a
+//! `usage`. For that, and only then, the beginning of an event is held back whose end has not
+//! come, and only as long as it can still become one.
+
+mod heard;
+mod lines;
+mod open;
+mod spoken;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::api::Api;
+pub(crate) use heard::Heard;
+use lines::{last_end, lines};
+use open::Open;
+
+/// An event that is longer has more in it than usage, and is never taken out.
+const LONGEST_HIDDEN: usize = 16 * 1024;
+
+/// Watches one stream.
+#[derive(Debug)]
+pub(crate) struct Sse {
+    is_hiding: bool,
+    heard: Heard,
+    /// The event whose end has not come.
+    open: Open,
+    /// The last event ended with `\r`, of which the `\n` may follow; whether it was taken out.
+    after_return: Option<bool>,
+}
+
+/// What becomes of a frame.
+#[derive(Debug, Default)]
+struct Passing {
+    /// What was held back, and goes before it.
+    front: Vec<u8>,
+    /// What is taken out of it.
+    hidden: Vec<Range<usize>>,
+}
+
+impl Sse {
+    /// `is_hiding`: whether usage that comes alone is taken out.
+    pub(crate) fn new(api: Api, is_hiding: bool) -> Self {
+        Self {
+            is_hiding,
+            heard: Heard::new(api),
+            open: Open::default(),
+            after_return: None,
+        }
+    }
+
+    /// Whether usage that comes alone is taken out.
+    pub(crate) fn is_hiding(&self) -> bool {
+        self.is_hiding
+    }
+
+    /// What is known so far.
+    pub(crate) fn heard(&self) -> &Heard {
+        &self.heard
+    }
+
+    /// Looks at a frame. What it returns goes on to the client; it may be empty.
+    pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
+        if data.is_empty() {
+            return data;
+        }
+        let mut passing = Passing::default();
+        let mut at = 0;
+        if let Some(was_hidden) = self.after_return.take()
+            && data[0] == b'\n'
+        {
+            at = 1;
+            if was_hidden {
+                passing.hidden.push(0..1);
+            }
+        }
+        if self.open.is_there() {
+            let Some(end) = self.open.end_in(&data) else {
+                return self.grow(data);
+            };
+            at = end;
+            self.close(&data[..end], &mut passing);
+        }
+        let whole = at + last_end(&data[at..]);
+        self.events(&data[at..whole], at, &mut passing);
+        let whole = whole + comments(&data[whole..]);
+        if whole < data.len() {
+            let rest = &data[whole..];
+            self.open.begin(rest, self.is_hiding);
+            self.heard.saw_end |= self.open.is_end_mark();
+            if self.open.is_held() {
+                passing.hidden.push(whole..data.len());
+            }
+        } else if data.ends_with(b"\r") {
+            let was_hidden = passing.hidden.last().is_some_and(|last| last.end == whole);
+            self.after_return = Some(was_hidden);
+        }
+        passing.out_of(data)
+    }
+
+    /// The stream is over. What was held back goes on, if it is not to be taken out.
+    pub(crate) fn finish(&mut self) -> Bytes {
+        if !self.open.is_there() {
+            return Bytes::new();
+        }
+        let mut passing = Passing::default();
+        // As if its last line and itself were ended.
+        self.close(b"\n\n", &mut passing);
+        passing.front.into()
+    }
+
+    /// The event that is open goes on in all of this frame.
+    fn grow(&mut self, data: Bytes) -> Bytes {
+        let front = self.open.grow(&data);
+        self.heard.saw_end |= self.open.is_end_mark();
+        if self.open.is_held() {
+            return Bytes::new();
+        }
+        let hidden = Vec::new();
+        Passing { front, hidden }.out_of(data)
+    }
+
+    /// The event that is open ends with this.
+    fn close(&mut self, end: &[u8], passing: &mut Passing) {
+        let held = self.open.is_held().then(|| self.open.length());
+        match self.open.close(end) {
+            open::Closed::Huge(finder) => self.heard.note(finder.said()),
+            open::Closed::Event(mut event) => {
+                let mut hidden = Passing::default();
+                self.events(&event, 0, &mut hidden);
+                if let Some(length) = held {
+                    if let [hidden] = &*hidden.hidden {
+                        event.truncate(hidden.start);
+                        passing.hidden.push(0..end.len());
+                    } else {
+                        event.truncate(length);
+                    }
+                    passing.front = event;
+                }
+            }
+        }
+    }
+
+    /// Reads whole events, which stand at `base` in their frame.
+    fn events(&mut self, text: &[u8], base: usize, passing: &mut Passing) {
+        let mut usage = heard::next_usage(text, 0);
+        let mut begin = 0;
+        let mut last = None;
+        let mut lines = lines(text);
+        while let Some(line) = lines.next() {
+            if !line.is_empty() {
+                last = self.heard.line(line).or(last);
+                continue;
+            }
+            let end = text.len() - lines.left();
+            if usage.is_some_and(|at| at < end) {
+                let is_alone = self.heard.usage(&text[begin..end]);
+                if is_alone && self.is_hiding && end - begin <= LONGEST_HIDDEN {
+                    let comments = comments(&text[begin..end]);
+                    passing.hidden.push(base + begin + comments..base + end);
+                }
+                usage = heard::next_usage(text, end);
+            }
+            begin = end;
+        }
+        if let Some(data) = last {
+            self.heard.remember(data);
+        }
+    }
+}
+
+/// How long the lines are that begin an event and are comments. They are for nobody to keep: some
+/// keep the connection alive, and come without an empty line.
+fn comments(event: &[u8]) -> usize {
+    let mut length = 0;
+    while event[length..].starts_with(b":")
+        && let Some(end) = memchr::memchr2(b'\n', b'\r', &event[length..])
+    {
+        length += match &event[length + end..] {
+            [b'\r', b'\n', ..] => end + 2,
+            // Whether a line feed follows is not known.
+            [b'\r'] => break,
+            _ => end + 1,
+        };
+    }
+    length
+}
+
+impl Passing {
+    /// What is left of a frame. It is copied only if more than one piece is.
+    fn out_of(self, data: Bytes) -> Bytes {
+        if self.front.is_empty() && self.hidden.is_empty() {
+            return data;
+        }
+        let mut pieces = Vec::with_capacity(self.hidden.len() + 1);
+        let mut at = 0;
+        for hidden in self.hidden {
+            pieces.push(at..hidden.start);
+            at = hidden.end;
+        }
+        pieces.push(at..data.len());
+        pieces.retain(|piece| !piece.is_empty());
+        match (self.front.is_empty(), &*pieces) {
+            (true, []) => Bytes::new(),
+            (true, [piece]) => data.slice(piece.clone()),
+            _ => {
+                let mut out = self.front;
+                for piece in pieces {
+                    out.extend_from_slice(&data[piece]);
+                }
+                out.into()
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Where records go: into the staging directory, from which they are consolidated and delivered.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use spool::{Durability, Staging};
+
+/// How often a loss is told, and a disk that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Keeps a record of every request. It is with the kernel when [`Meter::keep`] returns, so that
+/// not even kill -9 loses it; the disk follows some milliseconds later.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    /// The staging directory. `None`: nothing is recorded.
+    dir: Option<PathBuf>,
+    /// Not open as long as that cannot be had.
+    staging: OnceLock<Staging>,
+    /// A request that could not be recorded is not served.
+    refuses: bool,
+    kept: AtomicU64,
+    lost: AtomicU64,
+    is_failing: AtomicBool,
+    trouble: Mutex<Trouble>,
+}
+
+/// What is known of a disk that fails.
+#[derive(Debug, Default)]
+struct Trouble {
+    why: String,
+    last_told: Option<Instant>,
+    last_tried: Option<Instant>,
+}
+
+impl Meter {
+    /// Records nothing.
+    pub(crate) fn off() -> Self {
+        Self {
+            dir: None,
+            staging: OnceLock::new(),
+            refuses: false,
+            kept: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            is_failing: AtomicBool::new(false),
+            trouble: Mutex::default(),
+        }
+    }
+
+    /// Records in this data directory. One that cannot be had now may be had later.
+    pub(crate) fn new(data: &Path, refuses: bool) -> Self {
+        Self {
+            dir: Some(data.join("_staging")),
+            refuses,
+            ..Self::off()
+        }
+    }
+
+    /// Opens the directory, if that has not been done.
+    pub(crate) fn open(&self) -> Result<(), spool::Error> {
+        if let (Some(dir), None) = (&self.dir, self.staging.get()) {
+            let staging = Staging::open(dir)?;
+            // Somebody else may have been faster; one is as good as another.
+            let _ = self.staging.set(staging);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.dir.is_some()
+    }
+
+    /// Keeps a record. If that fails it is counted, and told.
+    pub(crate) fn keep(&self, record: &spool::Record) {
+        self.keep_all(std::slice::from_ref(record));
+    }
+
+    /// Keeps records at the price of one.
+    pub(crate) fn keep_all(&self, records: &[spool::Record]) {
+        if records.is_empty() || !self.is_on() {
+            return;
+        }
+        let count = records.len() as u64;
+        match self.stage(records) {
+            Ok(()) => {
+                self.kept.fetch_add(count, Ordering::Relaxed);
+                if self.is_failing.load(Ordering::Relaxed) {
+                    self.is_well_again();
+                }
+            }
+            Err(error) => self.are_lost(count, error.to_string()),
+        }
+    }
+
+    fn stage(&self, records: &[spool::Record]) -> Result<(), spool::Error> {
+        if self.staging.get().is_none() {
+            self.open()?;
+        }
+        match self.staging.get() {
+            Some(staging) => staging.stage_all(records, Durability::Process),
+            None => Ok(()),
+        }
+    }
+
+    /// Why a request cannot be served, if it could not be recorded and must be.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        if !self.refuses || !self.is_failing.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut trouble = self.trouble();
+        let is_soon = |last: Instant| last.elapsed() < AGAIN;
+        if trouble.last_tried.is_some_and(is_soon) {
+            return Some(trouble.why.clone());
+        }
+        // One is let through to see whether the disk is well again.
+        trouble.last_tried = Some(Instant::now());
+        None
+    }
+
+    /// How many records were kept since the start.
+    pub(crate) fn kept(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// How many were lost.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Why records are being lost, if they are.
+    pub(crate) fn error(&self) -> Option<String> {
+        let failing = self.is_failing.load(Ordering::Relaxed);
+        failing.then(|| self.trouble().why.clone())
+    }
+
+    /// Makes what was recorded ready to be consolidated.
+    pub(crate) fn seal(&self) {
+        if let Some(staging) = self.staging.get()
+            && let Err(error) = staging.seal()
+        {
+            tracing::warn!("usage: {error}");
+        }
+    }
+
+    fn are_lost(&self, count: u64, why: String) {
+        let lost = self.lost.fetch_add(count, Ordering::Relaxed) + count;
+        self.is_failing.store(true, Ordering::Relaxed);
+        let mut trouble = self.trouble();
+        trouble.last_tried = Some(Instant::now());
+        if trouble.last_told.is_none_or(|last| last.elapsed() >= AGAIN) {
+            trouble.last_told = Some(Instant::now());
+            tracing::error!("usage: {why}; records lost since the start: {lost}");
+        }
+        trouble.why = why;
+    }
+
+    fn is_well_again(&self) {
+        if self.is_failing.swap(false, Ordering::Relaxed) {
+            let lost = self.lost();
+            self.trouble().last_told = None;
+            tracing::warn!("usage: records are kept again; lost since the start: {lost}");
+        }
+    }
+
+    fn trouble(&self) -> std::sync::MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,106 @@
+//! Prompts that begin alike go where their beginning is known. (L7)
+
+use std::collections::HashSet;
+
+use crate::backends::{CHAT, backend, count, ok, serve, served_by};
+use crate::support::{Place, Server};
+
+/// A prompt of some kilobytes, unlike every other one.
+fn prompt(number: usize) -> String {
+    let words: Vec<_> = (0..600).map(|word| format!("{number}-{word}")).collect();
+    format!(r#""You are assistant {number}. {}""#, words.join(" "))
+}
+
+fn ask(server: &Server, messages: &str) -> String {
+    let body = format!(r#"{{"model":"m","messages":[{messages}]}}"#);
+    let answer = server.post(CHAT, &body);
+    assert_eq!(answer.status(), 200);
+    served_by(&answer)
+}
+
+#[test]
+fn the_same_long_prompt_goes_to_the_same_backend() {
+    let place = Place::new();
+    let backends = [(); 4].map(|()| backend(ok));
+    let server = serve(&place, &backends.each_ref(), &[]);
+    let mut chosen = HashSet::new();
+    for number in 0..16 {
+        let prompt = prompt(number);
+        let message = format!(r#"{{"role":"system","content":{prompt}}}"#);
+        let first = ask(&server, &message);
+        for question in 0..5 {
+            let more = format!(r#"{message},{{"role":"user","content":"{question}?"}}"#);
+            assert_eq!(ask(&server, &more), first, "prompt {number}");
+        }
+        chosen.insert(first);
+    }
+    assert!(
+        chosen.len() > 1,
+        "different prompts are shared among backends"
+    );
+}
+
+#[test]
+fn a_conversation_stays_where_it_is_while_it_grows() {
+    let place = Place::new();
+    let backends = [(); 4].map(|()| backend(ok));
+    let server = serve(&place, &backends.each_ref(), &[]);
+    let message = |turn| format!(r#"{{"role":"user","content":{}}}"#, prompt(turn));
+    let mut messages = vec![message(1)];
+    let first = ask(&server, &messages.join(","));
+    for turn in 2..12 {
+        messages.push(message(turn));
+        assert_eq!(ask(&server, &messages.join(",")), first, "turn {turn}");
+    }
+}
+
+#[test]
+fn a_prompt_that_everyone_sends_does_not_drown_one_backend() {
+    let place = Place::new();
+    // They begin, and do not end before the test does.
+    let backends = [(); 3].map(|()| {
+        backend(|_, stream| {
+            crate::mock::begin_stream(stream);
+            crate::mock::chunk(stream, "1");
+            let _ = std::io::Read::read(stream, &mut [0]);
+        })
+    });
+    let server = serve(&place, &backends.each_ref(), &[]);
+    let body = format!(r#"{{"model":"m","messages":[{}]}}"#, prompt(1));
+    let clients: Vec<_> = (0..30)
+        .map(|_| {
+            let mut client = crate::http::Connection::open(server.address);
+            client.send_post(CHAT, &body);
+            assert_eq!(client.head().status(), 200);
+            client
+        })
+        .collect();
+    let counts = backends.each_ref().map(count);
+    // A quarter above the mean, and one.
+    assert!(counts.iter().all(|one| *one <= 15), "{counts:?}");
+    assert!(counts.iter().all(|one| *one >= 5), "{counts:?}");
+    drop(clients);
+    server.until_in_flight(0);
+}
+
+#[test]
+fn a_known_prompt_is_answered_elsewhere_if_its_backend_is_gone() {
+    let place = Place::new();
+    let backends = [(); 2].map(|()| backend(ok));
+    let server = serve(
+        &place,
+        &backends.each_ref(),
+        &[("LLMLB_PROBE_INTERVAL", "1h")],
+    );
+    let first = ask(&server, &prompt(1));
+    for one in &backends {
+        if one.address.to_string() == first {
+            one.stop();
+        }
+    }
+    let second = ask(&server, &prompt(1));
+    assert_ne!(second, first);
+    for _ in 0..5 {
+        assert_eq!(ask(&server, &prompt(1)), second);
+    }
+}

@@ -1,0 +1,148 @@
+//! An answer that breaks off is an error that the client sees, and is not asked for again. (L8)
+
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
+use crate::backends::{ASK, CHAT, UNPROBED, backend, close, count, ok, send_and_close, serve};
+use crate::h2_client::{self, connected};
+use crate::http::{Connection, Head, read_chunk};
+use crate::mock::{self, Mock};
+use crate::process::until;
+use crate::raw::reset;
+use crate::support::Place;
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// How the body of an answer in chunks can go wrong, after its first chunk.
+const BREAKS: &[(&str, &str)] = &[
+    ("it ends after a chunk", ""),
+    ("it ends in a chunk", "5\r\nab"),
+    ("it ends before the last line", "0\r\n"),
+    ("it ends in the size of a chunk", "5"),
+    ("a size that is none", "zz\r\nab\r\n0\r\n\r\n"),
+    ("a size below zero", "-1\r\nab\r\n0\r\n\r\n"),
+    ("an empty size", "\r\nab\r\n0\r\n\r\n"),
+    ("a size beyond all", "fffffffffffffffff\r\nab\r\n0\r\n\r\n"),
+    ("a chunk longer than it says", "1\r\nabc\r\n0\r\n\r\n"),
+];
+
+/// Every request that the backend begins to answer is cut, and nobody else is asked.
+fn assert_cut(what: &str, bad: &Mock) {
+    let place = Place::new();
+    let good = backend(ok);
+    let server = serve(&place, &[bad, &good], UNPROBED);
+    until("the bad backend is tried", || {
+        let before = count(&good);
+        let answer = server.post(CHAT, ASK);
+        assert_eq!(answer.status(), 200, "{what}");
+        if count(bad) == 0 {
+            return false;
+        }
+        assert!(answer.body.is_err(), "{what}: {answer:?}");
+        assert_eq!(count(&good), before, "{what}");
+        true
+    });
+    server.until_in_flight(0);
+}
+
+#[test]
+fn an_answer_in_chunks_that_breaks_off_never_ends_well() {
+    for (what, rest) in BREAKS {
+        let bad = backend(move |_, stream| {
+            send_and_close(stream, format!("{HEAD}5\r\nfirst\r\n{rest}").as_bytes());
+        });
+        assert_cut(what, &bad);
+    }
+}
+
+#[test]
+fn a_backend_that_breaks_its_chunks_but_stays_is_left() {
+    for (what, rest) in &BREAKS[4..] {
+        let bad = backend(move |_, stream| {
+            let _ = stream.write_all(format!("{HEAD}5\r\nfirst\r\n{rest}").as_bytes());
+        });
+        assert_cut(what, &bad);
+    }
+}
+
+#[test]
+fn an_endless_size_of_a_chunk_is_not_waited_for() {
+    let bad = backend(|_, stream| {
+        let _ = stream.write_all(format!("{HEAD}5\r\nfirst\r\n").as_bytes());
+        for _ in 0..(10 << 20) / 64 {
+            if stream.write_all(&[b'0'; 64]).is_err() {
+                return;
+            }
+        }
+    });
+    assert_cut("the size of a chunk", &bad);
+}
+
+#[test]
+fn an_answer_of_known_length_that_breaks_off_never_ends_well() {
+    for sent in ["", "half"] {
+        let bad = backend(move |_, stream| {
+            let head = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n";
+            send_and_close(stream, format!("{head}{sent}").as_bytes());
+        });
+        let place = Place::new();
+        let server = serve(&place, &[&bad], UNPROBED);
+        let mut client = Connection::open(server.address);
+        client.send_post(CHAT, ASK);
+        // Before the first byte of the body, it may still be told as an error of ours, or not at
+        // all.
+        if let Some(head) = Head::read(&mut client.reader) {
+            let body = head.body(&mut client.reader);
+            assert!(body.is_err() || head.status() == 502, "{head:?}");
+        }
+        server.until_in_flight(0);
+    }
+}
+
+#[test]
+fn an_answer_without_length_that_is_reset_never_ends_well() {
+    let place = Place::new();
+    // The reset must not overtake what was sent before: so the client has that first.
+    let (arrived, waiting) = channel();
+    let waiting = Mutex::new(waiting);
+    let bad = backend(move |_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nbegun");
+        let _ = waiting.lock().unwrap().recv();
+        reset(stream);
+    });
+    let server = serve(&place, &[&bad], UNPROBED);
+    let mut client = Connection::open(server.address);
+    client.send_post(CHAT, ASK);
+    assert_eq!(client.head().status(), 200);
+    let first = read_chunk(&mut client.reader);
+    assert_eq!(first, Some(Some(b"begun".to_vec())));
+    arrived.send(()).unwrap();
+    assert_eq!(read_chunk(&mut client.reader), None);
+    server.until_in_flight(0);
+}
+
+#[test]
+fn over_http_2_a_cut_resets_the_stream_and_no_other() {
+    let place = Place::new();
+    let mock = backend(|request, stream| {
+        mock::begin_stream(stream);
+        mock::chunk(stream, "first");
+        if request.text().contains("cut") {
+            close(stream);
+        }
+        mock::end_stream(stream);
+    });
+    let server = serve(&place, &[&mock], UNPROBED);
+    connected(server.address, async |client| {
+        for _ in 0..3 {
+            let cut = h2_client::post(&client, CHAT, r#"{"model":"m","x":"cut"}"#).await;
+            assert_eq!(cut.status, 200);
+            let error = cut.body.unwrap_err();
+            assert!(error.is_reset(), "{error}");
+            let whole = h2_client::post(&client, CHAT, ASK).await;
+            assert_eq!(whole.text(), "first");
+        }
+    });
+    server.until_in_flight(0);
+}

@@ -1,0 +1,78 @@
+//! How large the head of a request may be. (L11)
+
+use std::io::Write;
+
+use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve};
+use crate::http::{Connection, Head};
+use crate::support::{Place, Server};
+
+/// Sends a head of any size. The other side may stop listening; what it said is there all the same.
+fn status(server: &Server, head: &str) -> Option<u16> {
+    let mut client = Connection::open(server.address);
+    let _ = client.reader.get_mut().write_all(head.as_bytes());
+    Head::read(&mut client.reader).map(|head| head.status())
+}
+
+#[test]
+fn a_head_that_is_too_large_is_refused() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let large = "x".repeat(1 << 20);
+    let many = "x-a: 1\r\n".repeat(20_000);
+    for (what, head, allowed) in [
+        (
+            "a field",
+            format!("GET /v1/x HTTP/1.1\r\nx-a: {large}\r\n\r\n"),
+            &[431][..],
+        ),
+        (
+            "a name",
+            format!("GET /v1/x HTTP/1.1\r\n{large}: 1\r\n\r\n"),
+            &[431, 400],
+        ),
+        (
+            "fields",
+            format!("GET /v1/x HTTP/1.1\r\n{many}\r\n"),
+            &[431],
+        ),
+        (
+            "a path",
+            format!("GET /v1/{large} HTTP/1.1\r\n\r\n"),
+            &[414, 431],
+        ),
+        (
+            "no end",
+            format!("GET /v1/x HTTP/1.1\r\nx-a: {large}"),
+            &[431],
+        ),
+    ] {
+        let status = status(&server, &head);
+        assert!(
+            status.is_some_and(|one| allowed.contains(&one)),
+            "{what}: {status:?}"
+        );
+        assert_eq!(server.post(CHAT, ASK).status(), 200);
+    }
+    assert!(asked(&mock).iter().all(|one| one.path() == CHAT));
+    server.until_in_flight(0);
+}
+
+#[test]
+fn a_head_of_usual_size_passes() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    // As large as the tokens of single sign-on get.
+    let token = "t".repeat(12_000);
+    let many: Vec<_> = (0..60).map(|n| format!("x-{n}: {n}\r\n")).collect();
+    let many = many.concat();
+    let head = format!("GET /v1/files?{token} HTTP/1.1\r\nhost: localhost\r\n{many}\r\n");
+    assert_eq!(status(&server, &head), Some(200));
+    let asked = asked(&mock);
+    assert_eq!(asked[0].path(), format!("/v1/files?{token}"));
+    for n in 0..60 {
+        let value = asked[0].head.header(&format!("x-{n}"));
+        assert_eq!(value, Some(n.to_string()));
+    }
+}

@@ -1,0 +1,197 @@
+//! What a backend keeps is asked from that backend. (L6)
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use crate::backends::{asked, backend_of, code, serve};
+use crate::http::Connection;
+use crate::mock::{self, Mock, Request};
+use crate::support::{Place, Server};
+
+/// A backend whose ids say whose they are.
+fn keeper(name: &'static str, models: &[&str]) -> Mock {
+    backend_of(models, move |request: &Request, stream: &mut TcpStream| {
+        let path = request.path().trim_start_matches("/v1/");
+        let kind = path.split(['/', '?']).next().unwrap_or_default();
+        if request.text().contains("\"stream\":true") {
+            mock::begin_stream(stream);
+            mock::chunk(
+                stream,
+                &format!(
+                    "event: response.created\ndata: {{\"type\":\"response.created\",\
+                     \"response\":{{\"id\":\"resp_stream_{name}\",\"object\":\"response\"}}}}\n\n"
+                ),
+            );
+            mock::chunk(stream, "event: response.completed\ndata: {}\n\n");
+            return mock::end_stream(stream);
+        }
+        let id = match kind {
+            "responses" => format!("resp_{name}"),
+            "files" => format!("file-{name}"),
+            other => format!("{other}_{name}"),
+        };
+        let body = format!("{{\n  \"id\": \"{id}\",\n  \"object\": \"{kind}\"\n}}");
+        mock::json(stream, 200, &body);
+    })
+}
+
+/// Two of them; the first is the one that gets what nobody issued.
+fn keepers() -> (Mock, Mock) {
+    (
+        keeper("a", &["both", "only-a"]),
+        keeper("b", &["both", "only-b"]),
+    )
+}
+
+fn id(server: &Server, path: &str, body: &str) -> String {
+    let answer = server.post(path, body);
+    assert_eq!(answer.status(), 200, "{answer:?}");
+    answer.json()["id"].as_str().unwrap().to_owned()
+}
+
+/// Whether the last request went to the second.
+fn went_to_b(b: &Mock, line: &str) {
+    let last = asked(b).last().map(|one| one.head.line.clone());
+    assert_eq!(last, Some(format!("{line} HTTP/1.1")));
+}
+
+#[test]
+fn an_id_in_a_path_leads_to_who_issued_it() {
+    let place = Place::new();
+    let (a, b) = keepers();
+    let server = serve(&place, &[&a, &b], &[]);
+    for (path, expected) in [
+        ("/v1/responses", "resp_b"),
+        ("/v1/files", "file-b"),
+        ("/v1/batches", "batches_b"),
+        ("/v1/conversations", "conversations_b"),
+    ] {
+        let id = id(&server, path, r#"{"model":"only-b"}"#);
+        assert_eq!(id, expected);
+        let before = asked(&a).len();
+        for rest in ["", "/content", "?after=1", "/input_items?limit=2"] {
+            let path = format!("{path}/{id}{rest}");
+            assert_eq!(server.get(&path).status(), 200, "{path}");
+            went_to_b(&b, &format!("GET {path}"));
+        }
+        let path = format!("{path}/{id}");
+        let mut client = Connection::open(server.address);
+        client.send(format!("DELETE {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"));
+        assert_eq!(client.answer().status(), 200);
+        went_to_b(&b, &format!("DELETE {path}"));
+        assert_eq!(server.post(&format!("{path}/cancel"), "{}").status(), 200);
+        went_to_b(&b, &format!("POST {path}/cancel"));
+        assert_eq!(asked(&a).len(), before);
+    }
+}
+
+#[test]
+fn an_id_that_nobody_issued_leads_to_the_first_backend() {
+    let place = Place::new();
+    let (a, b) = keepers();
+    let server = serve(&place, &[&a, &b], &[]);
+    for path in [
+        "/v1/files/file-unknown",
+        "/v1/files",
+        "/v1/responses/resp_x",
+    ] {
+        assert_eq!(server.get(path).status(), 200);
+    }
+    assert_eq!((asked(&a).len(), asked(&b).len()), (3, 0));
+}
+
+#[test]
+fn a_response_that_goes_on_goes_on_where_it_began() {
+    let place = Place::new();
+    let (a, b) = keepers();
+    let server = serve(&place, &[&a, &b], &[]);
+    for (model, expected) in [("only-b", &b), ("only-a", &a)] {
+        let id = id(
+            &server,
+            "/v1/responses",
+            &format!(r#"{{"model":"{model}"}}"#),
+        );
+        let before = asked(expected).len();
+        for _ in 0..20 {
+            let body = format!(r#"{{"model":"both","previous_response_id":"{id}"}}"#);
+            assert_eq!(server.post("/v1/responses", &body).status(), 200);
+        }
+        assert_eq!(asked(expected).len(), before + 20);
+    }
+}
+
+#[test]
+fn the_id_of_a_streamed_response_is_known_too() {
+    let place = Place::new();
+    let (a, b) = keepers();
+    let server = serve(&place, &[&a, &b], &[]);
+    let body = r#"{"model":"only-b","stream":true}"#;
+    assert!(
+        server
+            .post("/v1/responses", body)
+            .text()
+            .contains("resp_stream_b")
+    );
+    for _ in 0..10 {
+        assert_eq!(server.get("/v1/responses/resp_stream_b").status(), 200);
+        let body = r#"{"model":"both","previous_response_id":"resp_stream_b"}"#;
+        assert_eq!(server.post("/v1/responses", body).status(), 200);
+    }
+    assert_eq!(asked(&a).len(), 0);
+}
+
+#[test]
+fn what_only_a_backend_that_is_gone_knows_is_not_asked_elsewhere() {
+    let place = Place::new();
+    let (a, b) = keepers();
+    let server = serve(&place, &[&a, &b], &[("LLMLB_PROBE_INTERVAL", "1h")]);
+    let id = id(&server, "/v1/responses", r#"{"model":"only-b"}"#);
+    b.stop();
+    // Another one would say that it does not exist, and the client believe it.
+    for _ in 0..3 {
+        let body = format!(r#"{{"model":"both","previous_response_id":"{id}"}}"#);
+        let path = format!("/v1/responses/{id}");
+        for answer in [server.post("/v1/responses", &body), server.get(&path)] {
+            assert_eq!(answer.status(), 503, "{answer:?}");
+            assert_eq!(code(&answer), "all_backends_down");
+            assert!(answer.head.header("retry-after").is_some());
+        }
+    }
+    assert_eq!(asked(&a).len(), 0);
+}
+
+/// `{"id": "file-gzip"}`, compressed.
+const COMPRESSED: &[u8] = &[
+    0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0xab, 0x56, 0xca, 0x4c, 0x51, 0xb2,
+    0x52, 0x50, 0x4a, 0xcb, 0xcc, 0x49, 0xd5, 0x4d, 0xaf, 0xca, 0x2c, 0x50, 0xaa, 0x05, 0x00, 0xa1,
+    0x86, 0xb9, 0x95, 0x13, 0x00, 0x00, 0x00,
+];
+
+#[test]
+fn an_id_is_known_also_if_the_client_understands_compressed_answers() {
+    let place = Place::new();
+    let b = backend_of(&["only-b"], |request, stream| {
+        let accepted = request.head.header("accept-encoding").unwrap_or_default();
+        if accepted.contains("gzip") {
+            let length = COMPRESSED.len();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {length}\r\n\r\n"
+            );
+            let _ = stream.write_all(&[head.as_bytes(), COMPRESSED].concat());
+        } else {
+            mock::json(stream, 200, r#"{"id": "file-gzip"}"#);
+        }
+    });
+    let a = keeper("a", &["only-a"]);
+    let server = serve(&place, &[&a, &b], &[]);
+    let mut client = Connection::open(server.address);
+    let body = r#"{"model":"only-b"}"#;
+    client.send(format!(
+        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\naccept-encoding: gzip, deflate\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    assert_eq!(client.answer().status(), 200);
+    assert_eq!(server.get("/v1/files/file-gzip").status(), 200);
+    went_to_b(&b, "GET /v1/files/file-gzip");
+}

@@ -1,0 +1,59 @@
+//! The balancer when things go wrong, and everything that may pass through it: real processes, real
+//! sockets, real signals. (L5, L6, L7, L8)
+//!
+//! `support`, `process`, `mock`, `http` and `network` are those of the `serve` tests; `backends`
+//! starts backends and balancers, `real` backends in processes of their own, `raw` listeners that
+//! speak no HTTP unless told to, `h2_client` is a client of HTTP/2. The other modules are tests, by
+//! topic.
+#![cfg(unix)]
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail the test that called them"
+)]
+
+#[path = "../serve/http.rs"]
+mod http;
+#[expect(dead_code, reason = "the `serve` tests use the rest")]
+#[path = "../serve/mock.rs"]
+mod mock;
+#[expect(dead_code, reason = "the `serve` tests use the rest")]
+#[path = "../serve/process.rs"]
+mod process;
+#[expect(dead_code, reason = "the `serve` tests use the rest")]
+#[path = "../serve/support.rs"]
+mod support;
+
+mod backends;
+mod h2_client;
+mod raw;
+mod real;
+
+mod affinity;
+mod answers;
+mod backpressure;
+mod changing_models;
+mod coming_back;
+mod cut;
+mod failing_over;
+mod garbage;
+mod head_limits;
+mod http_two;
+mod idle_connections;
+mod issued_ids;
+mod leaving;
+mod limits;
+mod multipart;
+mod names;
+mod processes;
+mod queue;
+mod request_ids;
+mod smuggling;
+mod splitting;
+mod storm;
+mod time_limits;
+mod tls;
+mod uploads;
+mod websocket;
+mod weights;

@@ -1,0 +1,182 @@
+//! Forms with files: the model is one of their fields. (L5, L6)
+
+use crate::backends::{asked, backend_of, code, count, ok, serve};
+use crate::http::{Answer, Connection};
+use crate::support::{Place, Server};
+
+/// A form of these fields; the second word is what follows the name.
+fn form(boundary: &str, fields: &[(&str, &str, &[u8])]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (name, more, value) in fields {
+        out.extend(
+            format!(
+                "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"{more}\r\n\r\n"
+            )
+            .bytes(),
+        );
+        out.extend(*value);
+        out.extend(b"\r\n");
+    }
+    out.extend(format!("--{boundary}--\r\n").bytes());
+    out
+}
+
+fn send(server: &Server, path: &str, kind: &str, body: &[u8]) -> Answer {
+    let mut client = Connection::open(server.address);
+    client.send(format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    ));
+    client.send(body);
+    client.answer()
+}
+
+const PATH: &str = "/v1/audio/transcriptions";
+const FILE: &str = "; filename=\"a.wav\"\r\nContent-Type: audio/wav";
+
+fn noise() -> Vec<u8> {
+    (0..=255).cycle().take(300_000).collect()
+}
+
+#[test]
+fn a_form_goes_to_who_serves_the_model_that_it_names() {
+    let place = Place::new();
+    let (first, second) = (backend_of(&["a"], ok), backend_of(&["whisper"], ok));
+    let server = serve(&place, &[&first, &second], &[]);
+    let noise = noise();
+    let fields: [(&str, &str, &[u8]); 3] = [
+        ("file", FILE, &noise),
+        ("model", "", b"whisper"),
+        ("language", "", b"en"),
+    ];
+    // Wherever the field stands.
+    for turn in 0..3 {
+        let mut fields = fields;
+        fields.rotate_left(turn);
+        let body = form("XyZ", &fields);
+        let answer = send(&server, PATH, "multipart/form-data; boundary=XyZ", &body);
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        let asked = asked(&second);
+        assert!(asked.last().unwrap().body == body);
+        let kind = asked.last().unwrap().head.header("content-type");
+        assert_eq!(kind.as_deref(), Some("multipart/form-data; boundary=XyZ"));
+    }
+    assert_eq!((count(&first), count(&second)), (0, 3));
+}
+
+#[test]
+fn a_boundary_may_be_written_in_many_ways() {
+    let place = Place::new();
+    let (first, second) = (backend_of(&["a"], ok), backend_of(&["whisper"], ok));
+    let server = serve(&place, &[&first, &second], &[]);
+    let long = "----WebKitFormBoundary7MA4YWxkTrZu0gW";
+    for (kind, boundary) in [
+        ("multipart/form-data; boundary=\"a b:c\"", "a b:c"),
+        ("Multipart/Form-Data; charset=utf-8; Boundary=abc", "abc"),
+        ("multipart/form-data;boundary=abc; charset=utf-8", "abc"),
+        (&format!("multipart/form-data; boundary={long}"), long),
+    ] {
+        let body = form(boundary, &[("model", "", b"whisper"), ("x", "", b"1")]);
+        let answer = send(&server, PATH, kind, &body);
+        assert_eq!(answer.status(), 200, "{kind}: {answer:?}");
+    }
+    assert_eq!((count(&first), count(&second)), (0, 4));
+}
+
+#[test]
+fn what_a_file_contains_is_not_taken_for_a_field() {
+    let place = Place::new();
+    let (first, second) = (backend_of(&["evil"], ok), backend_of(&["whisper"], ok));
+    let server = serve(&place, &[&first, &second], &[]);
+    let evil = b"content-disposition: form-data; name=\"model\"\r\n\r\nevil\r\n";
+    // A boundary stands at the beginning of a line, and alone.
+    let in_line = [b"in a line --XyZ\r\n", &evil[..], b"--XyZ\r\n"].concat();
+    let longer = [b"\r\n--XyZ-and-more\r\n", &evil[..]].concat();
+    let other = form("other", &[("model", "", b"evil")]);
+    let files: [(&str, &str, &[u8]); 8] = [
+        ("file", FILE, &other),
+        ("file", FILE, &in_line),
+        ("file", FILE, &longer),
+        ("models", "", b"evil"),
+        ("x", "; filename=\"name=model\"", b"evil"),
+        ("x", "; filename=\"a; name=model; b\"", b"evil"),
+        ("x", "; filename=\"a; name=\\\"model\\\"; b\"", b"evil"),
+        ("x", "\r\nX-Other: form-data; name=\"model\"", b"evil"),
+    ];
+    for file in files {
+        let before = (count(&first), count(&second));
+        let body = form("XyZ", &[file, ("model", "", b"whisper")]);
+        let answer = send(&server, PATH, "multipart/form-data; boundary=XyZ", &body);
+        let file = String::from_utf8_lossy(&body).into_owned();
+        assert_eq!(answer.status(), 200, "{file}: {answer:?}");
+        let after = (count(&first), count(&second));
+        assert_eq!(after, (before.0, before.1 + 1), "{file}");
+    }
+}
+
+#[test]
+fn an_unknown_model_in_a_form_is_told() {
+    let place = Place::new();
+    let mock = backend_of(&["whisper"], ok);
+    let server = serve(&place, &[&mock], &[]);
+    let body = form("XyZ", &[("model", "", b"other")]);
+    let answer = send(&server, PATH, "multipart/form-data; boundary=XyZ", &body);
+    assert_eq!(answer.status(), 404);
+    assert_eq!(code(&answer), "model_not_found");
+}
+
+#[test]
+fn a_form_without_a_model_goes_to_the_first_backend_as_it_is() {
+    let place = Place::new();
+    let (first, second) = (backend_of(&["a"], ok), backend_of(&["b"], ok));
+    let server = serve(&place, &[&first, &second], &[]);
+    let noise = noise();
+    let whole = form("XyZ", &[("purpose", "", b"batch"), ("file", FILE, &noise)]);
+    for body in [&whole[..], b"no form at all", b""] {
+        let answer = send(
+            &server,
+            "/v1/files",
+            "multipart/form-data; boundary=XyZ",
+            body,
+        );
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        assert!(asked(&first).last().unwrap().body == body);
+    }
+    assert_eq!((count(&first), count(&second)), (3, 0));
+}
+
+#[test]
+fn a_form_in_chunks_is_routed_too() {
+    let place = Place::new();
+    let (first, second) = (backend_of(&["a"], ok), backend_of(&["whisper"], ok));
+    let server = serve(&place, &[&first, &second], &[]);
+    let noise = noise();
+    let body = form("XyZ", &[("file", FILE, &noise), ("model", "", b"whisper")]);
+    let mut client = Connection::open(server.address);
+    client.send(format!(
+        "POST {PATH} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\
+         content-type: multipart/form-data; boundary=XyZ\r\n\r\n"
+    ));
+    for piece in body.chunks(10_000) {
+        client.send(format!("{:x}\r\n", piece.len()));
+        client.send(piece);
+        client.send("\r\n");
+    }
+    client.send("0\r\n\r\n");
+    assert_eq!(client.answer().status(), 200);
+    assert!(asked(&second)[0].body == body);
+}
+
+#[test]
+fn a_form_beyond_the_limit_is_refused() {
+    let place = Place::new();
+    let mock = backend_of(&["whisper"], ok);
+    let server = serve(&place, &[&mock], &[("LLMLB_MAX_BODY", "1KiB")]);
+    let noise = [7; 2000];
+    let body = form("XyZ", &[("model", "", b"whisper"), ("file", FILE, &noise)]);
+    let answer = send(&server, PATH, "multipart/form-data; boundary=XyZ", &body);
+    assert_eq!(answer.status(), 413);
+    assert_eq!(code(&answer), "body_too_large");
+    assert_eq!(count(&mock), 0);
+}

@@ -1,0 +1,187 @@
+//! Models under other names, and which of a backend's models are used. (L6)
+
+use crate::backends::{CHAT, asked, backend_of, code, count, ok, serve_file, served_by};
+use crate::mock::Mock;
+use crate::process::until;
+use crate::support::{Place, Server};
+
+/// The configuration of backends that have names of their own.
+fn file(backends: &[(&str, &Mock, &str)], aliases: &str) -> String {
+    let backends: Vec<_> = backends
+        .iter()
+        .map(|(name, mock, more)| {
+            let url = mock.url();
+            format!("[[backend]]\nname = \"{name}\"\nurl = \"{url}\"\n{more}\n")
+        })
+        .collect();
+    format!("{}\n[aliases]\n{aliases}\n", backends.concat())
+}
+
+fn models(server: &Server) -> Vec<String> {
+    let list = server.get("/v1/models").json();
+    let data = list["data"].as_array().unwrap();
+    data.iter()
+        .map(|one| one["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn an_alias_is_replaced_by_the_name_of_the_model_and_nothing_else_is() {
+    let place = Place::new();
+    let mock = backend_of(&["llama-3.3-70b", "other"], ok);
+    let server = serve_file(
+        &place,
+        &file(&[("a", &mock, "")], "fast = \"llama-3.3-70b\""),
+    );
+    let cases = [
+        (r#"{"model":"fast"}"#, r#"{"model":"llama-3.3-70b"}"#),
+        (
+            "{ \"x\":\"fast\",\n\"model\" :\t\"fast\" , \"n\":1.0e5, \"é\":\"\\u00e9\",\"model2\":\"fast\" }\n",
+            "{ \"x\":\"fast\",\n\"model\" :\t\"llama-3.3-70b\" , \"n\":1.0e5, \"é\":\"\\u00e9\",\"model2\":\"fast\" }\n",
+        ),
+        (
+            r#"{"messages":[{"model":"fast","content":"\"model\":\"fast\""}],"model":"fast","tools":[{"model":"fast"}]}"#,
+            r#"{"messages":[{"model":"fast","content":"\"model\":\"fast\""}],"model":"llama-3.3-70b","tools":[{"model":"fast"}]}"#,
+        ),
+        // The same name, spelt differently.
+        (r#"{"model":"f\u0061st"}"#, r#"{"model":"llama-3.3-70b"}"#),
+        // The real name stays.
+        (
+            r#"{"model":"llama-3.3-70b"}"#,
+            r#"{"model":"llama-3.3-70b"}"#,
+        ),
+        (
+            r#"{"model":"other","x":"fast"}"#,
+            r#"{"model":"other","x":"fast"}"#,
+        ),
+    ];
+    for (sent, arrives) in cases {
+        let answer = server.post(CHAT, sent);
+        assert_eq!(answer.status(), 200, "{sent}: {answer:?}");
+        let asked = asked(&mock);
+        let last = asked.last().unwrap();
+        assert_eq!(last.text(), arrives);
+        let length = last.head.header("content-length");
+        assert_eq!(length, Some(arrives.len().to_string()));
+    }
+}
+
+#[test]
+fn an_alias_stands_for_what_each_backend_calls_the_model() {
+    let place = Place::new();
+    let (a, b) = (backend_of(&["qwen-a"], ok), backend_of(&["qwen-b"], ok));
+    let server = serve_file(
+        &place,
+        &file(
+            &[("a", &a, ""), ("b", &b, "")],
+            "qwen = [\"qwen-a\", \"qwen-b\"]",
+        ),
+    );
+    until("both are asked", || {
+        let answer = server.post(CHAT, r#"{"model":"qwen","x":1}"#);
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        count(&a) > 0 && count(&b) > 0
+    });
+    for (mock, name) in [(&a, "qwen-a"), (&b, "qwen-b")] {
+        for one in asked(mock) {
+            assert_eq!(one.text(), format!(r#"{{"model":"{name}","x":1}}"#));
+        }
+    }
+    // By its real name, it is one backend's.
+    let before = count(&a);
+    for _ in 0..10 {
+        assert_eq!(server.post(CHAT, r#"{"model":"qwen-b"}"#).status(), 200);
+    }
+    assert_eq!(count(&a), before);
+}
+
+#[test]
+fn when_an_alias_fails_over_the_next_backend_gets_its_own_name() {
+    let place = Place::new();
+    let bad = backend_of(&["qwen-a"], |_, stream| {
+        crate::mock::json(stream, 503, "{}");
+    });
+    let good = backend_of(&["qwen-b"], ok);
+    let server = serve_file(
+        &place,
+        &file(
+            &[("a", &bad, ""), ("b", &good, "")],
+            "qwen = [\"qwen-a\", \"qwen-b\"]",
+        ),
+    );
+    until("the bad one is asked", || {
+        let answer = server.post(CHAT, r#"{"model":"qwen"}"#);
+        assert_eq!((answer.status(), served_by(&answer).as_str()), (200, "b"));
+        count(&bad) > 0
+    });
+    assert!(asked(&bad).iter().all(|one| one.text().contains("qwen-a")));
+    assert!(asked(&good).iter().all(|one| one.text().contains("qwen-b")));
+}
+
+#[test]
+fn an_alias_of_a_model_that_nobody_has_is_unknown() {
+    let place = Place::new();
+    let mock = backend_of(&["m"], ok);
+    let server = serve_file(&place, &file(&[("a", &mock, "")], "fast = \"gone\""));
+    let answer = server.post(CHAT, r#"{"model":"fast"}"#);
+    assert_eq!(answer.status(), 404);
+    assert_eq!(code(&answer), "model_not_found");
+    assert_eq!(count(&mock), 0);
+}
+
+#[test]
+fn an_alias_works_in_the_other_protocols_too() {
+    let place = Place::new();
+    let mock = backend_of(&["claude"], ok);
+    let server = serve_file(&place, &file(&[("a", &mock, "")], "smart = \"claude\""));
+    for path in ["/v1/messages", "/v1/responses", "/v1/embeddings"] {
+        assert_eq!(
+            server.post(path, r#"{"model":"smart"}"#).status(),
+            200,
+            "{path}"
+        );
+        let asked = asked(&mock);
+        assert_eq!(asked.last().unwrap().text(), r#"{"model":"claude"}"#);
+    }
+}
+
+#[test]
+fn ollama_is_asked_without_the_tag_that_it_adds() {
+    let place = Place::new();
+    let mock = backend_of(&["llama3:latest", "qwen:7b"], ok);
+    let server = serve_file(&place, &file(&[("a", &mock, "kind = \"ollama\"")], ""));
+    for name in ["llama3", "llama3:latest", "qwen:7b"] {
+        let answer = server.post(CHAT, &format!(r#"{{"model":"{name}"}}"#));
+        assert_eq!(answer.status(), 200, "{name}: {answer:?}");
+    }
+    assert_eq!(server.post(CHAT, r#"{"model":"qwen"}"#).status(), 404);
+    let text = asked(&mock)[0].text();
+    assert!(text.contains(r#""llama3"#), "{text}");
+}
+
+#[test]
+fn only_the_models_that_are_allowed_are_used() {
+    let place = Place::new();
+    let a = backend_of(&["llama-8b", "llama-70b", "secret", "gpt"], ok);
+    let b = backend_of(&["gpt", "other"], ok);
+    let server = serve_file(
+        &place,
+        &file(
+            &[
+                ("a", &a, "only_models = [\"llama-*\", \"gpt\"]"),
+                ("b", &b, "only_models = [\"other\"]"),
+            ],
+            "",
+        ),
+    );
+    assert_eq!(models(&server), ["llama-8b", "llama-70b", "gpt", "other"]);
+    let answer = server.post(CHAT, r#"{"model":"secret"}"#);
+    assert_eq!(answer.status(), 404);
+    assert_eq!(code(&answer), "model_not_found");
+    for _ in 0..10 {
+        let answer = server.post(CHAT, r#"{"model":"gpt"}"#);
+        assert_eq!((answer.status(), served_by(&answer).as_str()), (200, "a"));
+    }
+    assert_eq!(server.post(CHAT, r#"{"model":"llama-70b"}"#).status(), 200);
+    assert_eq!(count(&b), 0);
+}

@@ -1,0 +1,268 @@
+//! Requests that two servers could read differently. (L11)
+
+use std::io::Read;
+use std::time::Duration;
+
+use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve};
+use crate::http::Connection;
+use crate::support::{Place, Server};
+
+/// By then a request that got through has been answered.
+const ENOUGH: Duration = Duration::from_secs(2);
+
+const SMUGGLED: &str = "GET /v1/smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
+/// Sends these bytes, and gives everything that comes back until the connection ends, or nothing
+/// more comes.
+fn all_answers(server: &Server, bytes: &[u8]) -> String {
+    let mut client = Connection::open(server.address);
+    let stream = client.reader.get_ref();
+    stream.set_read_timeout(Some(ENOUGH)).unwrap();
+    client.send(bytes);
+    let mut all = Vec::new();
+    let _ = client.reader.read_to_end(&mut all);
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+/// Heads whose length can be read in two ways. What follows is a request to one reader, and a body
+/// to the other.
+const AMBIGUOUS: &[&str] = &[
+    "content-length: 0\r\ncontent-length: 60\r\n",
+    "content-length: 60\r\ncontent-length: 0\r\n",
+    "content-length: 0, 60\r\n",
+    "content-length: +0\r\n",
+    "content-length: 0x0\r\n",
+    "content-length: 0 0\r\n",
+    "content-length: -1\r\n",
+    "content-length: 00000000000000000000000000000000000000000x\r\n",
+    "content-length : 0\r\n",
+    "content-length\t: 0\r\n",
+    " content-length: 0\r\n",
+    "x: 1\r\n content-length: 0\r\n",
+    "x: 1\r\n\tfolded\r\n",
+    "content-length: 0\r\ntransfer-encoding: xchunked\r\n",
+    "transfer-encoding: chunked, identity\r\n",
+    "transfer-encoding: identity\r\ncontent-length: 0\r\n",
+    "transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n",
+    "transfer-encoding: gzip\r\n",
+    "transfer-encoding: \x0bchunked\r\n",
+    "transfer-encoding : chunked\r\n",
+    "x: a\0b\r\ncontent-length: 0\r\n",
+    "x: a\rcontent-length: 0\r\n",
+    "\r\rcontent-length: 0\r\n",
+    "no colon\r\ncontent-length: 0\r\n",
+    ": no name\r\ncontent-length: 0\r\n",
+];
+
+#[test]
+fn a_request_that_could_be_two_is_none() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for head in AMBIGUOUS {
+        let bytes = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n\
+             {head}\r\n{SMUGGLED}"
+        );
+        let answers = all_answers(&server, bytes.as_bytes());
+        assert!(
+            answers.is_empty() || answers.starts_with("HTTP/1.1 400"),
+            "{head:?}: {answers}"
+        );
+        assert_eq!(
+            answers.matches("HTTP/1.1 ").count().min(1),
+            answers.matches("HTTP/1.1 ").count()
+        );
+    }
+    let smuggled: Vec<_> = asked(&mock)
+        .iter()
+        .map(|one| one.head.line.clone())
+        .collect();
+    assert_eq!(smuggled, [""; 0]);
+}
+
+#[test]
+fn a_length_beside_chunks_is_refused_or_ignored() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for order in [
+        "content-length: 5\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
+        "Transfer-Encoding: CHUNKED\r\nContent-Length: 5\r\n",
+    ] {
+        let bytes = format!(
+            "POST /v1/first HTTP/1.1\r\nhost: localhost\r\n\
+             content-type: application/octet-stream\r\n{order}\r\n0\r\n\r\n{SMUGGLED}"
+        );
+        all_answers(&server, bytes.as_bytes());
+    }
+    // Who goes on after that must have closed the connection.
+    for one in asked(&mock) {
+        assert_ne!(one.path(), "/v1/smuggled");
+        assert!(one.body.is_empty());
+        let both = [
+            one.head.header("content-length"),
+            one.head.header("transfer-encoding"),
+        ];
+        assert!(both.iter().flatten().count() <= 1, "{both:?}");
+    }
+}
+
+#[test]
+fn chunks_that_could_be_read_in_two_ways_are_refused() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for chunks in [
+        "0x5\r\nhello\r\n0\r\n\r\n",
+        "5 \nhello\r\n0\r\n\r\n",
+        "+5\r\nhello\r\n0\r\n\r\n",
+        "5\rhello\r\n0\r\n\r\n",
+        "5\r\nhelloXX0\r\n\r\n",
+        "ffffffffffffffff5\r\nhello\r\n0\r\n\r\n",
+        "10000000000000005\r\nhello\r\n0\r\n\r\n",
+        "5;a\nb\r\nhello\r\n0\r\n\r\n",
+    ] {
+        for kind in ["application/json", "application/octet-stream"] {
+            let bytes = format!(
+                "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
+                 transfer-encoding: chunked\r\n\r\n{chunks}{SMUGGLED}"
+            );
+            let answers = all_answers(&server, bytes.as_bytes());
+            assert!(
+                answers.is_empty() || answers.starts_with("HTTP/1.1 400"),
+                "{chunks:?}: {answers}"
+            );
+        }
+    }
+    assert!(asked(&mock).iter().all(|one| one.path() != "/v1/smuggled"));
+}
+
+#[test]
+fn a_first_line_that_is_none_is_refused() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for line in [
+        "GET  /v1/x HTTP/1.1",
+        "GET /v1/x y HTTP/1.1",
+        "GET /v1/x\tHTTP/1.1",
+        "GET /v1/x",
+        "GET /v1/x HTTP/1.9",
+        "GET /v1/x HTTP/3.0",
+        "GET /v1/x\0 HTTP/1.1",
+        "GET /v1/x\x7f HTTP/1.1",
+        "G(T /v1/x HTTP/1.1",
+        " GET /v1/x HTTP/1.1",
+    ] {
+        let bytes = format!("{line}\r\nhost: localhost\r\n\r\n");
+        let answers = all_answers(&server, bytes.as_bytes());
+        let first = answers.lines().next().unwrap_or_default();
+        assert!(
+            first.is_empty() || first.contains(" 4") || first.contains(" 505"),
+            "{line:?}: {answers}"
+        );
+    }
+    assert_eq!(asked(&mock).len(), 0);
+}
+
+#[test]
+fn what_a_model_is_called_gets_into_no_header_and_no_log_line() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let body =
+        r#"{"model":"m\r\nx-evil: 1\r\n\r\nHTTP/1.1 200 OK\u001b[31m\nllmlb: error: forged"}"#;
+    let answer = server.post(CHAT, body);
+    assert_eq!(answer.status(), 404);
+    assert_eq!(answer.head.header("x-evil"), None);
+    assert_eq!(answer.json()["error"]["code"], "model_not_found");
+    server.until_in_flight(0);
+    let said = server.process.err();
+    assert!(!said.contains('\u{1b}'), "{said}");
+    assert!(
+        !said
+            .lines()
+            .any(|line| line.starts_with("llmlb: error: forged")),
+        "{said}"
+    );
+}
+
+#[test]
+fn two_hosts_are_refused_and_a_host_is_needed() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for hosts in ["host: localhost\r\nhost: localhost\r\n", "host: a b\r\n"] {
+        let answers = all_answers(
+            &server,
+            format!("GET /v1/x HTTP/1.1\r\n{hosts}\r\n").as_bytes(),
+        );
+        assert!(!answers.starts_with("HTTP/1.1 2"), "{hosts:?}: {answers}");
+    }
+    assert_eq!(asked(&mock).len(), 0);
+}
+
+#[test]
+fn a_request_may_name_the_whole_address() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let answers = all_answers(
+        &server,
+        b"GET http://localhost/v1/files?a=b HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    );
+    assert!(answers.starts_with("HTTP/1.1 200"), "{answers}");
+    let line = asked(&mock)[0].head.line.clone();
+    assert_eq!(line, "GET /v1/files?a=b HTTP/1.1");
+    // It is no proxy for others.
+    for line in [
+        "GET http://evil.example/v1/files HTTP/1.1",
+        "CONNECT localhost:80 HTTP/1.1",
+        "CONNECT /v1/files HTTP/1.1",
+        "OPTIONS * HTTP/1.1",
+    ] {
+        let bytes = format!("{line}\r\nhost: localhost\r\n\r\n");
+        let answers = all_answers(&server, bytes.as_bytes());
+        assert!(!answers.starts_with("HTTP/1.1 2"), "{line}: {answers}");
+    }
+    let lines: Vec<_> = asked(&mock)
+        .iter()
+        .map(|one| one.head.line.clone())
+        .collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+}
+
+#[test]
+fn a_request_whose_bytes_come_one_by_one_is_one() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    // It begins like the greeting of HTTP/2: `PRI * HTTP/2.0`.
+    for method in ["POST", "PUT", "PROPFIND", "P"] {
+        let mut client = Connection::open(server.address);
+        let head = format!("{method} {CHAT} HTTP/1.1\r\nhost: localhost\r\n");
+        let rest = format!("content-length: {}\r\n\r\n{ASK}", ASK.len());
+        for byte in (head + &rest).into_bytes() {
+            client.send([byte]);
+        }
+        let status = client.answer().status();
+        assert_eq!(status, 200, "{method}");
+    }
+    assert_eq!(asked(&mock).len(), 4);
+}
+
+#[test]
+fn after_a_bad_request_the_others_are_answered() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for _ in 0..20 {
+        all_answers(&server, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
+        all_answers(&server, &[0xff; 1000]);
+        all_answers(&server, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense");
+        assert_eq!(server.post(CHAT, ASK).status(), 200);
+    }
+    server.until_in_flight(0);
+}

@@ -1,0 +1,155 @@
+//! Clients that never stop asking, while backends come and go. (L8)
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use crate::backends::{ASK, CHAT, PROBED_OFTEN, served_by};
+use crate::http::Connection;
+use crate::process::until;
+use crate::real::Real;
+use crate::support::{Place, Server};
+
+const CLIENTS: usize = 16;
+
+/// Questions of different sizes, each with a number of its own; their backends send them back.
+fn question(client: usize, number: usize) -> String {
+    let filler = "words ".repeat(number % 7 * 1500);
+    format!(r#"{{"model":"m","client":{client},"number":{number},"text":"{filler}"}}"#)
+}
+
+/// Asks until it is over. Every answer must be there, whole, and the client's own.
+fn ask(server: &Server, client: usize, over: &AtomicBool, answered: &AtomicUsize) {
+    let mut connection = Connection::open(server.address);
+    let mut number = 0;
+    while !over.load(Ordering::Relaxed) {
+        number += 1;
+        let question = question(client, number);
+        connection.send_post(CHAT, &question);
+        let answer = connection.answer();
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        assert!(answer.text() == question, "another one's answer");
+        if answer.head.header("connection").as_deref() == Some("close") {
+            connection = Connection::open(server.address);
+        }
+        answered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Ends the storm also if the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Asks for streams until it is over. They may be cut, but what ends well is whole.
+fn ask_for_streams(server: &Server, over: &AtomicBool, answered: &AtomicUsize) {
+    let whole: Vec<_> = (0..10)
+        .map(|number| format!("data: {number}\n\n"))
+        .collect();
+    while !over.load(Ordering::Relaxed) {
+        let answer = server.post(CHAT, r#"{"model":"m","stream":true}"#);
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        if let Ok(body) = answer.body {
+            assert_eq!(String::from_utf8_lossy(&body), whole.concat());
+        }
+        answered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Lets clients ask while things happen to the backends.
+#[expect(clippy::print_stderr, reason = "how much was asked")]
+fn storm(server: &Server, happen: impl FnOnce()) {
+    let (over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let _over = Over(&over);
+        for client in 0..CLIENTS {
+            let (over, answered) = (&over, &answered);
+            scope.spawn(move || {
+                // One that fails ends it for all.
+                let guard = Over(over);
+                if client % 4 == 0 {
+                    ask_for_streams(server, over, answered);
+                } else {
+                    ask(server, client, over, answered);
+                }
+                drop(guard);
+            });
+        }
+        happen();
+    });
+    let answered = answered.into_inner();
+    eprintln!("{answered} requests answered");
+    assert!(answered >= CLIENTS);
+    server.until_in_flight(0);
+}
+
+fn serve(place: &Place, backends: &[Real]) -> Server {
+    let flags: Vec<_> = backends.iter().map(Real::flag).collect();
+    let mut command = place.command(&format!("serve -p 0 {}", flags.join(" ")));
+    place.serve_with(command.envs(PROBED_OFTEN.iter().copied()))
+}
+
+/// Waits until this backend answers again.
+fn until_it_serves(server: &Server, backend: &Real) {
+    until("it serves again", || {
+        let answer = server.post(CHAT, ASK);
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        served_by(&answer) == backend.address.to_string()
+    });
+}
+
+#[test]
+fn no_client_sees_that_backends_are_killed_and_started_anew() {
+    let place = Place::new();
+    let mut backends = [Real::start(), Real::start(), Real::start()];
+    let server = serve(&place, &backends);
+    storm(&server, || {
+        for round in 0..9 {
+            let victim = &mut backends[round % 3];
+            victim.restart();
+            until_it_serves(&server, victim);
+        }
+    });
+}
+
+#[test]
+fn one_backend_that_lives_is_enough() {
+    let place = Place::new();
+    let mut backends = [Real::start(), Real::start(), Real::start()];
+    let server = serve(&place, &backends);
+    storm(&server, || {
+        for round in 0..4 {
+            // Two at a time.
+            let [first, second] = [round % 3, (round + 1) % 3];
+            backends[first].kill();
+            backends[second].kill();
+            for victim in [first, second] {
+                backends[victim] = Real::start_at(backends[victim].address);
+                until_it_serves(&server, &backends[victim]);
+            }
+        }
+    });
+}
+
+#[test]
+fn no_client_sees_that_backends_hang_and_go_on() {
+    let place = Place::new();
+    let backends = [Real::start(), Real::start(), Real::start()];
+    let server = serve(&place, &backends);
+    storm(&server, || {
+        for round in 0..4 {
+            let victim = &backends[round % 3];
+            victim.hang();
+            until("it is found out", || {
+                let status = server.status();
+                let backends = status["backends"].as_array().unwrap();
+                backends.iter().any(|one| one["up"] == false)
+            });
+            victim.go_on();
+            until_it_serves(&server, victim);
+        }
+    });
+}

@@ -1,0 +1,262 @@
+//! Bodies of requests, however they come. (L5)
+
+use std::io::{Read, Write};
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
+use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, code, count, ok, serve};
+use crate::http::{Connection, read_chunk};
+use crate::mock;
+use crate::process::PATIENCE;
+use crate::raw;
+use crate::support::Place;
+
+/// A body in chunks of these sizes.
+fn in_chunks(body: &[u8], sizes: &[usize]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::new(), body);
+    for size in sizes.iter().cycle() {
+        let (chunk, after) = rest.split_at(rest.len().min(*size));
+        if chunk.is_empty() {
+            break;
+        }
+        out.extend(format!("{:x}\r\n", chunk.len()).bytes());
+        out.extend(chunk);
+        out.extend(b"\r\n");
+        rest = after;
+    }
+    out.extend(b"0\r\n\r\n");
+    out
+}
+
+fn head(path: &str, kind: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
+         transfer-encoding: chunked\r\n\r\n"
+    )
+}
+
+#[test]
+fn an_upload_in_chunks_arrives_byte_by_byte_whatever_it_is() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let json = format!(r#"{{"model":"m","x":"{}"}}"#, "é".repeat(70_000)).into_bytes();
+    let other: Vec<u8> = (0..=255).cycle().take(200_000).collect();
+    let mut client = Connection::open(server.address);
+    let mut sent = Vec::new();
+    for sizes in [&[1, 2, 3][..], &[4096], &[16384, 1], &[1 << 20]] {
+        for (kind, body) in [
+            ("application/json", &json),
+            ("application/octet-stream", &other),
+        ] {
+            // One byte at a time is for the small.
+            let body = if sizes[0] == 1 { &body[..] } else { body };
+            client.send(head("/v1/whatever", kind));
+            client.send(in_chunks(body, sizes));
+            assert_eq!(client.answer().status(), 200, "{kind}");
+            sent.push(body.to_vec());
+        }
+    }
+    let arrived: Vec<_> = asked(&mock).iter().map(|one| one.body.clone()).collect();
+    assert!(arrived == sent);
+}
+
+#[test]
+fn what_stands_beside_the_chunks_does_not_get_into_the_body() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let mut client = Connection::open(server.address);
+    for kind in ["application/json", "application/octet-stream"] {
+        client.send(head("/v1/whatever", kind));
+        client.send("0000D;name=value;other=\"x\"\r\n");
+        client.send(ASK);
+        client.send("\r\n0;last\r\nx-trailer: 1\r\nhost: evil\r\n\r\n");
+        assert_eq!(client.answer().status(), 200, "{kind}");
+    }
+    for one in asked(&mock) {
+        assert_eq!(one.text(), ASK);
+        assert_eq!(one.head.header("host"), Some(mock.address.to_string()));
+    }
+}
+
+#[test]
+fn what_is_said_to_us_alone_does_not_pass_after_a_body_either() {
+    let place = Place::new();
+    let (sender, arrived) = channel();
+    let sender = Mutex::new(sender);
+    let raw = raw::heads(move |_, reader| {
+        let mut all = Vec::new();
+        while !all.ends_with(b"\r\n\r\n") {
+            if std::io::BufRead::read_until(reader, b'\n', &mut all).unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        let all = String::from_utf8(all).unwrap().to_ascii_lowercase();
+        sender.lock().unwrap().send(all).unwrap();
+        mock::json(reader.get_mut(), 200, "{}");
+    });
+    let server = place.serve(&format!("--backend {}", raw.url()));
+    let mut client = Connection::open(server.address);
+    client.send(head("/v1/whatever", "application/octet-stream"));
+    client.send(
+        "5\r\nhello\r\n0\r\nauthorization: Bearer sk-client\r\nx-api-key: sk-client\r\n\
+         content-length: 7\r\ntransfer-encoding: chunked\r\nhost: evil\r\nconnection: x\r\n\r\n",
+    );
+    assert_eq!(client.answer().status(), 200);
+    let all = arrived.recv_timeout(PATIENCE).unwrap();
+    for gone in [
+        "sk-client",
+        "content-length",
+        "transfer-encoding",
+        "evil",
+        "connection",
+    ] {
+        assert!(!all.contains(gone), "{gone}: {all}");
+    }
+}
+
+#[test]
+fn an_empty_upload_is_one() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let mut client = Connection::open(server.address);
+    client.send(head("/v1/whatever", "application/octet-stream"));
+    client.send("0\r\n\r\n");
+    assert_eq!(client.answer().status(), 200);
+    client.send("POST /v1/whatever HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n");
+    assert_eq!(client.answer().status(), 200);
+    client.send("POST /v1/whatever HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    assert_eq!(client.answer().status(), 200);
+    assert!(asked(&mock).iter().all(|one| one.body.is_empty()));
+    assert_eq!(count(&mock), 3);
+}
+
+#[test]
+fn what_names_no_model_passes_on_while_it_still_comes_in() {
+    let place = Place::new();
+    let (sender, arrived) = channel();
+    let sender = Mutex::new(sender);
+    let raw = raw::heads(move |head, reader| {
+        assert_eq!(head.header("transfer-encoding").as_deref(), Some("chunked"));
+        while let Some(Some(chunk)) = read_chunk(reader) {
+            sender.lock().unwrap().send(chunk).unwrap();
+        }
+        mock::json(reader.get_mut(), 200, "{}");
+    });
+    let server = place.serve(&format!("--backend {}", raw.url()));
+    let mut client = Connection::open(server.address);
+    client.send(head("/v1/whatever", "application/octet-stream"));
+    for piece in ["first", "second"] {
+        client.send(format!("{:x}\r\n{piece}\r\n", piece.len()));
+        // It is there before the next one is sent.
+        let mut there = Vec::new();
+        while there.len() < piece.len() {
+            there.extend(arrived.recv_timeout(PATIENCE).unwrap());
+        }
+        assert_eq!(there, piece.as_bytes());
+    }
+    client.send("0\r\n\r\n");
+    assert_eq!(client.answer().status(), 200);
+}
+
+#[test]
+fn what_passes_through_may_be_larger_than_what_is_held() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], &[("LLMLB_MAX_BODY", "64KiB")]);
+    let body = vec![7; 5 << 20];
+    let mut client = Connection::open(server.address);
+    client.send(head("/v1/whatever", "application/octet-stream"));
+    client.send(in_chunks(&body, &[65536]));
+    assert_eq!(client.answer().status(), 200);
+    assert!(asked(&mock)[0].body == body);
+}
+
+/// The head of a request that waits to be told to go on.
+fn expecting(path: &str, kind: &str, length: usize) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
+         expect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
+    )
+}
+
+#[test]
+fn a_client_that_waits_to_be_told_is_told_to_go_on() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let mut client = Connection::open(server.address);
+    for kind in ["application/json", "application/octet-stream"] {
+        client.send(expecting(CHAT, kind, ASK.len()));
+        assert_eq!(client.head().status(), 100, "{kind}");
+        client.send(ASK);
+        assert_eq!(client.answer().status(), 200, "{kind}");
+    }
+    for one in asked(&mock) {
+        assert_eq!(one.text(), ASK);
+    }
+}
+
+#[test]
+fn a_client_that_waits_may_be_refused_before_it_sends() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], &[("LLMLB_MAX_BODY", "1KiB")]);
+    for (path, length, status) in [(CHAT, 5000, 413), ("/elsewhere", 10, 404)] {
+        let mut client = Connection::open(server.address);
+        client.send(expecting(path, "application/json", length));
+        let answer = client.answer();
+        assert_eq!(answer.status(), status, "{path}");
+        // Whether what follows is the body or a request, nobody could tell: so it must be over,
+        // or the next one be answered.
+        if answer.head.header("connection").as_deref() == Some("close") {
+            assert!(client.is_closed());
+        }
+    }
+    assert_eq!(count(&mock), 0);
+}
+
+#[test]
+fn an_early_refusal_of_the_backend_reaches_the_client() {
+    let place = Place::new();
+    let raw = raw::heads(|_, reader| {
+        let answer = "HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbig";
+        let _ = reader.get_mut().write_all(answer.as_bytes());
+        let _ = reader.get_mut().shutdown(std::net::Shutdown::Write);
+        let _ = reader.read_to_end(&mut Vec::new());
+    });
+    let server = place.serve(&format!("--backend {}", raw.url()));
+    let large = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(8 << 20));
+    let answer = server.post(CHAT, &large);
+    assert_eq!((answer.status(), answer.text().as_str()), (413, "big"));
+    // The same while the upload is still on its way.
+    let mut client = Connection::open(server.address);
+    client.send(head("/v1/whatever", "application/octet-stream"));
+    client.send("5\r\nhello\r\n");
+    let answer = client.answer();
+    assert_eq!((answer.status(), answer.text().as_str()), (413, "big"));
+}
+
+#[test]
+fn an_upload_that_breaks_off_is_no_request() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for rest in [
+        "zz\r\n",
+        "5\r\nabcdefgh\r\n",
+        "-5\r\nabcde\r\n",
+        "fffffffffffffffff\r\n",
+    ] {
+        let mut client = Connection::open(server.address);
+        client.send(head(CHAT, "application/json"));
+        client.send(format!("5\r\n{{\"mod\r\n{rest}"));
+        let answer = client.answer();
+        assert_eq!(answer.status(), 400, "{rest:?}");
+        assert_eq!(code(&answer), "incomplete_body", "{rest:?}");
+    }
+    assert_eq!(count(&mock), 0);
+    server.until_in_flight(0);
+}

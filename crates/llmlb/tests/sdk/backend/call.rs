@@ -1,0 +1,250 @@
+//! One request, and how it is answered.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::State;
+use super::gzip::Gzip;
+use super::ledger::End;
+use super::words::{self, Words};
+use crate::mock::Request;
+
+/// A request that is being answered.
+pub(super) struct Call<'a> {
+    pub(super) state: &'a State,
+    pub(super) request: &'a Request,
+    stream: &'a mut TcpStream,
+    /// It is to be compressed, and the client understands it.
+    gzip: Option<Gzip>,
+    /// Frames are cut where it is most inconvenient.
+    is_ragged: bool,
+    /// What passes before each token.
+    pace: Option<Duration>,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(state: &'a State, request: &'a Request, stream: &'a mut TcpStream) -> Self {
+        let mut call = Self {
+            state,
+            request,
+            stream,
+            gzip: None,
+            is_ragged: false,
+            pace: None,
+        };
+        let text = call.text();
+        let accepted = call.header("accept-encoding").unwrap_or_default();
+        if words::has(&text, "gzip") && accepted.contains("gzip") {
+            call.gzip = Some(Gzip::new());
+        }
+        call.is_ragged = words::has(&text, "ragged");
+        call.pace = words::number(&text, "pace").map(Duration::from_millis);
+        call
+    }
+
+    pub(super) fn method(&self) -> &'a str {
+        self.request.head.line.split(' ').next().unwrap_or_default()
+    }
+
+    /// Without the query.
+    pub(super) fn path(&self) -> &'a str {
+        let path = self.request.path();
+        path.split('?').next().unwrap_or(path)
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<String> {
+        self.request.head.header(name)
+    }
+
+    /// The body, as far as it is text.
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.request.body).into_owned()
+    }
+
+    /// The body as JSON; null if it is none.
+    pub(super) fn asked(&self) -> Value {
+        serde_json::from_slice(&self.request.body).unwrap_or_default()
+    }
+
+    /// A new id with this beginning.
+    pub(super) fn id(&self, kind: &str) -> String {
+        let number = self.state.ids.fetch_add(1, Ordering::SeqCst);
+        format!("{kind}{}_{number}", self.state.sort.name.replace('-', "_"))
+    }
+
+    /// Answers 404 unless the model is served here.
+    pub(super) fn knows(&mut self, model: &str) -> bool {
+        let known = self.state.serves(model);
+        if !known {
+            let name = self.state.sort.name;
+            let why =
+                format!("`{name}` was asked for the model `{model}`, which it does not have.");
+            self.error(404, Some("model_not_found"), &why);
+        }
+        known
+    }
+
+    pub(super) fn json(&mut self, status: u16, body: &Value) {
+        self.send(status, "application/json", body.to_string().as_bytes());
+    }
+
+    /// An error in the form that the API has.
+    pub(super) fn error(&mut self, status: u16, code: Option<&str>, message: &str) {
+        let body = if self.path().starts_with("/v1/messages") {
+            let kind = match status {
+                400 => "invalid_request_error",
+                401 => "authentication_error",
+                404 => "not_found_error",
+                429 => "rate_limit_error",
+                529 => "overloaded_error",
+                _ => "api_error",
+            };
+            json!({
+                "type": "error",
+                "error": { "type": kind, "message": message },
+                "request_id": "req_of_the_backend",
+            })
+        } else {
+            let kind = if status >= 500 {
+                "server_error"
+            } else {
+                "invalid_request_error"
+            };
+            json!({ "error": { "message": message, "type": kind, "param": null, "code": code } })
+        };
+        self.json(status, &body);
+    }
+
+    /// A whole answer; `false` if nobody listens any more.
+    pub(super) fn send(&mut self, status: u16, kind: &str, body: &[u8]) -> bool {
+        let packed = self.gzip.as_mut().map(|gzip| {
+            let mut bytes = gzip.pack(body);
+            bytes.extend(gzip.end());
+            bytes
+        });
+        let body = packed.as_deref().unwrap_or(body);
+        let head = self.head(status, kind, &format!("content-length: {}", body.len()));
+        self.stream
+            .write_all(&[head.as_bytes(), body].concat())
+            .is_ok()
+    }
+
+    fn head(&self, status: u16, kind: &str, length: &str) -> String {
+        let id = self.id("req_");
+        let mut lines = vec![
+            format!("HTTP/1.1 {status} X"),
+            format!("content-type: {kind}"),
+            length.to_owned(),
+            format!("x-request-id: {id}"),
+            "x-ratelimit-remaining-requests: 59".to_owned(),
+        ];
+        if self.path().starts_with("/v1/messages") {
+            lines.push(format!("request-id: {id}"));
+        }
+        if self.gzip.is_some() {
+            lines.push("content-encoding: gzip".to_owned());
+        }
+        if status == 429 {
+            lines.push("retry-after: 7".to_owned());
+        }
+        lines.join("\r\n") + "\r\n\r\n"
+    }
+
+    /// Begins a streamed answer.
+    pub(super) fn begin(&mut self) -> bool {
+        let kind = "text/event-stream; charset=utf-8";
+        let head = self.head(200, kind, "transfer-encoding: chunked");
+        self.stream.write_all(head.as_bytes()).is_ok()
+    }
+
+    /// Sends a piece of it; `false` if nobody listens any more.
+    pub(super) fn piece(&mut self, text: &str) -> bool {
+        let packed = self.gzip.as_mut().map(|gzip| gzip.pack(text.as_bytes()));
+        let bytes = packed.as_deref().unwrap_or(text.as_bytes());
+        let size = if self.is_ragged { 7 } else { bytes.len() };
+        let chunks = bytes.chunks(size).map(chunk);
+        self.stream
+            .write_all(&chunks.collect::<Vec<_>>().concat())
+            .is_ok()
+    }
+
+    /// Sends an event with JSON in it. Anthropic's and the Responses API's have a name, too.
+    pub(super) fn event(&mut self, name: Option<&str>, data: &Value) -> bool {
+        let name = name.map_or_else(String::new, |name| format!("event: {name}\n"));
+        self.piece(&format!("{name}data: {data}\n\n"))
+    }
+
+    /// Answers in one piece with what the words cost; if it is to break, half of it.
+    pub(super) fn give(&mut self, words: &Words, body: &Value) {
+        let ledger = &self.state.ledger;
+        let line = ledger.open(self, false, words);
+        ledger.add(&line, words.count());
+        if words.breaks_after.is_some() {
+            let body = body.to_string();
+            let head = self.head(
+                200,
+                "application/json",
+                &format!("content-length: {}", body.len()),
+            );
+            let half = &body.as_bytes()[..body.len() / 2];
+            let _ = self.stream.write_all(&[head.as_bytes(), half].concat());
+            ledger.close(&line, End::Broken);
+            return self.cut();
+        }
+        ledger.close(&line, End::Whole);
+        if !self.send(200, "application/json", body.to_string().as_bytes()) {
+            ledger.close(&line, End::Broken);
+        }
+    }
+
+    /// Answers word by word: `say` sends one, `finish` what follows the last one. Both get the
+    /// number of words so far, and say whether anybody listens.
+    pub(super) fn speak(
+        &mut self,
+        words: &Words,
+        mut say: impl FnMut(&mut Self, &str, u64) -> bool,
+        finish: impl FnOnce(&mut Self) -> bool,
+    ) {
+        let ledger = &self.state.ledger;
+        let line = ledger.open(self, true, words);
+        for (count, token) in (1..).zip(words.tokens()) {
+            if words.breaks_after == Some(count - 1) {
+                ledger.close(&line, End::Broken);
+                return self.cut();
+            }
+            self.pace.into_iter().for_each(thread::sleep);
+            ledger.add(&line, 1);
+            if !say(self, token, count) {
+                return ledger.close(&line, End::Broken);
+            }
+        }
+        ledger.close(&line, End::Whole);
+        if !finish(self) || !self.end() {
+            ledger.close(&line, End::Broken);
+        }
+    }
+
+    /// Ends a streamed answer.
+    fn end(&mut self) -> bool {
+        let rest = self.gzip.as_mut().map(|gzip| chunk(&gzip.end()));
+        let rest = rest.unwrap_or_default();
+        self.stream
+            .write_all(&[&rest, b"0\r\n\r\n".as_slice()].concat())
+            .is_ok()
+    }
+
+    /// Breaks the connection off.
+    fn cut(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn chunk(bytes: &[u8]) -> Vec<u8> {
+    let head = format!("{:x}\r\n", bytes.len());
+    [head.as_bytes(), bytes, b"\r\n"].concat()
+}

@@ -1,0 +1,87 @@
+//! Compression that saves little, but hides the text from whoever does not undo it.
+
+/// A gzip stream (RFC 1952) of literals with the fixed codes (RFC 1951, section 3.2.6).
+pub(super) struct Gzip {
+    has_begun: bool,
+    crc: u32,
+    length: u32,
+}
+
+impl Gzip {
+    pub(super) fn new() -> Self {
+        Self {
+            has_begun: false,
+            crc: !0,
+            length: 0,
+        }
+    }
+
+    /// The next part of the stream, which can be read as soon as it arrives.
+    pub(super) fn pack(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Bits {
+            bytes: self.begin(),
+            free: 0,
+        };
+        // Not the last block; fixed codes.
+        out.push(0, 1);
+        out.push(0b10, 2);
+        for byte in bytes {
+            let literal = u16::from(*byte);
+            match literal {
+                0..144 => out.push(0x30 + literal, 8),
+                _ => out.push(0x190 + literal - 144, 9),
+            }
+            self.crc ^= u32::from(*byte);
+            for _ in 0..8 {
+                self.crc = (self.crc >> 1) ^ (0xEDB8_8320 * (self.crc & 1));
+            }
+        }
+        // The end of the block; and an empty one that ends where a byte does.
+        out.push(0, 7);
+        out.push(0, 3);
+        out.bytes.extend([0, 0, 255, 255]);
+        self.length += u32::try_from(bytes.len()).expect("a length");
+        out.bytes
+    }
+
+    pub(super) fn end(&mut self) -> Vec<u8> {
+        let mut out = self.begin();
+        // An empty block that is the last one.
+        out.extend([3, 0]);
+        out.extend((!self.crc).to_le_bytes());
+        out.extend(self.length.to_le_bytes());
+        out
+    }
+
+    fn begin(&mut self) -> Vec<u8> {
+        if self.has_begun {
+            return Vec::new();
+        }
+        self.has_begun = true;
+        vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255]
+    }
+}
+
+/// Bits, the first of each byte in its lowest place.
+struct Bits {
+    bytes: Vec<u8>,
+    /// How many places of the last byte are free.
+    free: u8,
+}
+
+impl Bits {
+    /// Adds the lowest bits of a code, the highest of them first.
+    fn push(&mut self, code: u16, count: u8) {
+        for at in (0..count).rev() {
+            if self.free == 0 {
+                self.bytes.push(0);
+                self.free = 8;
+            }
+            let bit = u8::from(code >> at & 1 == 1);
+            if let Some(last) = self.bytes.last_mut() {
+                *last |= bit << (8 - self.free);
+            }
+            self.free -= 1;
+        }
+    }
+}

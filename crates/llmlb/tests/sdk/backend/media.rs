@@ -1,0 +1,97 @@
+//! Embeddings, moderations, audio and images.
+
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::form;
+use super::words::Words;
+
+#[path = "../../../src/demo/base64.rs"]
+mod base64;
+
+/// Every byte there is: a picture or a recording for those who only carry it.
+fn bytes() -> Vec<u8> {
+    (0..4096_u16)
+        .map(|number| number.to_le_bytes()[0])
+        .collect()
+}
+
+pub(super) fn embeddings(call: &mut Call<'_>) {
+    let asked = call.asked();
+    if !call.knows(asked["model"].as_str().unwrap_or_default()) {
+        return;
+    }
+    let count = asked["input"].as_array().map_or(1, Vec::len);
+    let count = u8::try_from(count).expect("few inputs");
+    // Eighths, which have the same value as 32 bits and as text.
+    let vector = |index: u8| (0..8_u8).map(move |at| f32::from(at) / 8.0 + f32::from(index));
+    let data: Vec<_> = (0..count)
+        .map(|index| {
+            let embedding = if asked["encoding_format"] == "base64" {
+                let bytes: Vec<_> = vector(index).flat_map(f32::to_le_bytes).collect();
+                json!(base64::encode(&bytes))
+            } else {
+                json!(vector(index).collect::<Vec<_>>())
+            };
+            json!({ "object": "embedding", "index": index, "embedding": embedding })
+        })
+        .collect();
+    let words = Words::to(&asked["input"], &json!(0));
+    let usage = json!({ "prompt_tokens": words.prompt, "total_tokens": words.prompt });
+    let body = json!({ "object": "list", "data": data, "model": asked["model"], "usage": usage });
+    call.give(&words, &body);
+}
+
+pub(super) fn moderations(call: &mut Call<'_>) {
+    let asked = call.asked();
+    if call.knows(asked["model"].as_str().unwrap_or_default()) {
+        let result = json!({ "flagged": false, "categories": {}, "category_scores": {} });
+        let id = call.id("modr-");
+        call.json(
+            200,
+            &json!({ "id": id, "model": asked["model"], "results": [result] }),
+        );
+    }
+}
+
+pub(super) fn speech(call: &mut Call<'_>) {
+    if call.knows(call.asked()["model"].as_str().unwrap_or_default()) {
+        call.send(200, "audio/mpeg", &bytes());
+    }
+}
+
+/// Says what it was given, so that a test sees what arrived.
+pub(super) fn transcription(call: &mut Call<'_>) {
+    let fields = form::read(call);
+    let (model, file) = (form::text(&fields, "model"), form::file(&fields));
+    let Some(file) = file else {
+        return call.error(400, None, "There is no file in the form.");
+    };
+    if call.knows(&model) {
+        let name = file.filename.as_deref().unwrap_or_default();
+        let text = format!("{} bytes of {name}, heard by {model}", file.bytes.len());
+        call.json(200, &json!({ "text": text }));
+    }
+}
+
+pub(super) fn image(call: &mut Call<'_>) {
+    if call.knows(call.asked()["model"].as_str().unwrap_or_default()) {
+        call.json(200, &picture());
+    }
+}
+
+pub(super) fn image_edit(call: &mut Call<'_>) {
+    let fields = form::read(call);
+    if form::file(&fields).is_none() {
+        return call.error(400, None, "There is no picture in the form.");
+    }
+    if call.knows(&form::text(&fields, "model")) {
+        call.json(200, &picture());
+    }
+}
+
+fn picture() -> Value {
+    let usage = json!({ "input_tokens": 5, "output_tokens": 100, "total_tokens": 105 });
+    let data = json!([{ "b64_json": base64::encode(&bytes()) }]);
+    json!({ "created": 1_700_000_000, "data": data, "usage": usage })
+}

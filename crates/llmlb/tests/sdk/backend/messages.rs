@@ -1,0 +1,95 @@
+//! `/v1/messages`, as Anthropic has it.
+
+use serde_json::{Value, json};
+
+use super::Reports;
+use super::call::Call;
+use super::words::Words;
+
+pub(super) fn create(call: &mut Call<'_>) {
+    let asked = call.asked();
+    if !call.knows(asked["model"].as_str().unwrap_or_default()) {
+        return;
+    }
+    let words = Words::to(&asked["messages"], &asked["max_tokens"]);
+    let message = message(&call.id("msg_"), &asked, &words);
+    if asked["stream"] == true {
+        stream(call, &words, message);
+    } else {
+        call.give(&words, &message);
+    }
+}
+
+pub(super) fn count(call: &mut Call<'_>) {
+    let asked = call.asked();
+    if call.knows(asked["model"].as_str().unwrap_or_default()) {
+        let words = Words::to(&asked["messages"], &Value::Null);
+        call.json(200, &json!({ "input_tokens": words.prompt }));
+    }
+}
+
+fn message(id: &str, asked: &Value, words: &Words) -> Value {
+    json!({
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": asked["model"],
+        "content": [{ "type": "text", "text": words.text() }],
+        "stop_reason": if words.is_cut_short { "max_tokens" } else { "end_turn" },
+        "stop_sequence": null,
+        // Anthropic does not count what was cached among the rest.
+        "usage": {
+            "input_tokens": words.prompt - words.cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": words.cached,
+            "output_tokens": words.count(),
+        },
+    })
+}
+
+fn stream(call: &mut Call<'_>, words: &Words, mut message: Value) {
+    let reason = message["stop_reason"].take();
+    message["content"] = json!([]);
+    message["usage"]["output_tokens"] = json!(1);
+    let is_told_twice = matches!(call.state.sort.reports, Reports::SoFar | Reports::Twice);
+    let delta = |reason: &Value, count: u64| {
+        json!({
+            "type": "message_delta",
+            "delta": { "stop_reason": reason, "stop_sequence": null },
+            "usage": { "output_tokens": count },
+        })
+    };
+    let first = [
+        json!({ "type": "message_start", "message": message }),
+        json!({
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": { "type": "text", "text": "" },
+        }),
+        json!({ "type": "ping" }),
+    ];
+    if !call.begin() || !first.iter().all(|event| send(call, event)) {
+        return;
+    }
+    call.speak(
+        words,
+        |call, token, _| {
+            let delta = json!({ "type": "text_delta", "text": token });
+            send(
+                call,
+                &json!({ "type": "content_block_delta", "index": 0, "delta": delta }),
+            )
+        },
+        |call| {
+            // The numbers are sums so far: the last one counts.
+            send(call, &json!({ "type": "content_block_stop", "index": 0 }))
+                && (!is_told_twice || send(call, &delta(&Value::Null, words.count() / 2)))
+                && send(call, &delta(&reason, words.count()))
+                && send(call, &json!({ "type": "message_stop" }))
+        },
+    );
+}
+
+fn send(call: &mut Call<'_>, event: &Value) -> bool {
+    call.event(event["type"].as_str(), event)
+}

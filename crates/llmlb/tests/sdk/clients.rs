@@ -1,0 +1,57 @@
+//! One test for each client.
+
+use std::process::Command;
+
+use crate::support::Place;
+use crate::tools;
+use crate::world::World;
+
+#[test]
+fn openai_for_python_works_unmodified() {
+    passes(tools::python("openai_checks.py"));
+}
+
+#[test]
+fn openai_for_node_works_unmodified() {
+    passes(tools::node("openai_checks.mjs"));
+}
+
+#[test]
+fn anthropic_for_python_works_unmodified() {
+    passes(tools::python("anthropic_checks.py"));
+}
+
+#[test]
+fn anthropic_for_node_works_unmodified() {
+    passes(tools::node("anthropic_checks.mjs"));
+}
+
+#[test]
+fn a_newcomers_first_script_works_with_the_demo() {
+    let Some(mut script) = tools::python("demo.py") else {
+        return;
+    };
+    let place = Place::new();
+    let server = place.serve("--demo");
+    script.arg(format!("http://{}/v1", server.address));
+    let outcome = place.start(&mut script).finish();
+    assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
+    assert_eq!(outcome.out.trim_end(), "all good");
+    server.until_in_flight(0);
+}
+
+/// Runs a script, if there is a tool for it, and wants every check in it to hold.
+fn passes(script: Option<Command>) {
+    let Some(mut script) = script else {
+        return;
+    };
+    let place = Place::new();
+    let world = World::start(&place);
+    script.arg(world.about().to_string());
+    // For one who looks into a failure: run only the checks with this in their names.
+    script.args(std::env::var_os("ONLY_CHECKS"));
+    let outcome = place.start(&mut script).finish();
+    let (said, log) = (outcome.out + &outcome.err, world.server.process.err());
+    assert_eq!(outcome.code, Some(0), "{said}\nThe server said:\n{log}");
+    world.server.until_in_flight(0);
+}

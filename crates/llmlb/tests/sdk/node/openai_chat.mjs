@@ -1,0 +1,130 @@
+// Chat, completions, headers, and many requests at a time.
+
+import assert from "node:assert/strict";
+import OpenAI from "openai";
+import { TEXT, TOKENS, check, everythingArrived } from "./harness.mjs";
+import { fails, produced, together, untilBroken } from "./harness.mjs";
+import { all, client, says } from "./openai_client.mjs";
+
+const HELLO = says('Say hello to the world, which is 🌍 and "quoted"');
+const create = (ask) => client.chat.completions.create(ask);
+
+check("chat", async () => {
+    const answer = await create({ model: "chat", messages: HELLO, temperature: 0.5, seed: 7 });
+    assert.equal(answer.choices[0].message.content, TEXT);
+    assert.equal(answer.choices[0].finish_reason, "stop");
+    const made = await produced("first");
+    assert.deepEqual([made.completion, made.state, made.streamed], [TOKENS, "whole", false]);
+    assert.equal(answer.usage.prompt_tokens, made.prompt);
+    assert.equal(answer.usage.completion_tokens, TOKENS);
+    assert.equal(answer.usage.prompt_tokens_details.cached_tokens, made.cached);
+    const cut = await create({ model: "chat", messages: HELLO, max_tokens: 3 });
+    assert.equal(cut.choices[0].finish_reason, "length");
+    assert.equal(cut.usage.completion_tokens, 3);
+});
+
+check("chat goes where the model is", async () => {
+    const places = { chat: "first", "acme/chat:7b": "first", other: "second" };
+    for (const [model, backend] of Object.entries(places)) {
+        assert.equal((await create({ model, messages: HELLO })).model, model);
+        assert.deepEqual(await everythingArrived(), [backend]);
+    }
+});
+
+check("chat compressed", async () => {
+    const answer = await create({ model: "chat", messages: says("[gzip] hello") });
+    assert.equal(answer.choices[0].message.content, TEXT);
+});
+
+check("chat with much to read", async () => {
+    const words = "Viele Wörter 多くの言葉 ".repeat(10_000);
+    const answer = await create({ model: "chat", messages: says(`${words}[say enough]`) });
+    assert.equal(answer.choices[0].message.content, "enough");
+});
+
+check("completions", async () => {
+    const cut = await client.completions.create({ model: "chat", prompt: "Once", max_tokens: 5 });
+    assert.deepEqual([cut.choices[0].finish_reason, cut.usage.completion_tokens], ["length", 5]);
+    const whole = await client.completions.create({ model: "other", prompt: ["Once"] });
+    assert.equal(whole.choices[0].text, TEXT);
+});
+
+check("headers", async () => {
+    const { data, response, request_id } = await client.chat.completions
+        .create({ model: "chat", messages: HELLO })
+        .withResponse();
+    const made = await produced("first");
+    const headers = Object.fromEntries(response.headers);
+    assert.equal(data.choices[0].message.content, TEXT);
+    assert.equal(headers["x-ratelimit-remaining-requests"], "59");
+    assert.equal(headers["x-llmlb-backend"], "first");
+    assert.ok(made.request_id, "the backend was not told an id");
+    assert.equal(headers["x-request-id"], made.request_id);
+    assert.deepEqual([data._request_id, request_id], [made.request_id, made.request_id]);
+    assert.match(headers["x-upstream-request-id"], /^req_first_/);
+    const again = await create({ model: "other", messages: HELLO });
+    assert.notEqual(again._request_id, request_id);
+});
+
+check("an id of the client's own stays", async () => {
+    const answer = await client.chat.completions.create(
+        { model: "other", messages: HELLO },
+        { headers: { "X-Request-ID": "my-own/id:42" } },
+    );
+    assert.equal(answer._request_id, "my-own/id:42");
+    assert.equal((await produced("second")).request_id, "my-own/id:42");
+});
+
+check("many at a time", async () => {
+    const one = async (number) => {
+        const text = `number ${number} of many`;
+        const model = ["chat", "other", "shared"][number % 3];
+        const ask = { model, messages: says(`[say ${text}]`) };
+        if (number % 2) {
+            assert.equal((await create(ask)).choices[0].message.content, text);
+        } else {
+            const chunks = await all(create({ ...ask, stream: true }));
+            const said = chunks.map((chunk) => chunk.choices[0].delta.content ?? "").join("");
+            assert.equal(said, text);
+        }
+    };
+    await together(60, one);
+});
+
+check("a client that has read enough", async () => {
+    const messages = says("[tokens 1000000] [pace 1]");
+    const stream = await create({ model: "chat", messages, stream: true });
+    let count = 0;
+    for await (const _ of stream) {
+        if (++count === 3) {
+            break;
+        }
+    }
+    await untilBroken("first");
+});
+
+check("a client that aborts", async () => {
+    const messages = says("[tokens 1000000] [pace 1]");
+    const stream = await create({ model: "other", messages, stream: true });
+    await stream[Symbol.asyncIterator]().next();
+    stream.controller.abort();
+    await untilBroken("second");
+});
+
+check("an answer that breaks off is an error", async () => {
+    const ask = { model: "chat", messages: says("[cut 3]") };
+    await assert.rejects(create(ask));
+    const got = [];
+    const reading = async () => {
+        for await (const chunk of await create({ ...ask, stream: true })) {
+            got.push(chunk.choices[0].delta.content);
+        }
+    };
+    await assert.rejects(reading());
+    assert.deepEqual(got, ["", "Grüße", ",", " 世界"]);
+});
+
+check("an error is the client's own", async () => {
+    const error = await fails(OpenAI.NotFoundError, () => client.models.retrieve("gpt-99"));
+    assert.ok(error instanceof OpenAI.APIError);
+});

@@ -1,0 +1,57 @@
+"""Errors are of the class that programs wait for, and say what the backend said."""
+
+import anthropic
+
+from anthropic_client import ask, client
+from harness import check, eq, fails
+
+KINDS = [
+    (400, anthropic.BadRequestError, "invalid_request_error"),
+    (401, anthropic.AuthenticationError, "authentication_error"),
+    (404, anthropic.NotFoundError, "not_found_error"),
+    (429, anthropic.RateLimitError, "rate_limit_error"),
+    (500, anthropic.InternalServerError, "api_error"),
+    (529, anthropic.OverloadedError, "overloaded_error"),
+]
+
+
+@check
+def errors_of_a_backend():
+    for status, kind, name in KINDS:
+        for more in ({}, {"stream": True}):
+            question = ask(f"[status {status}]", **more)
+            error = fails(kind, lambda: client.messages.create(**question))
+            eq((error.status_code, error.type), (status, name))
+            eq(error.body["error"]["message"], "This is what you asked for.")
+            eq(error.body["request_id"], "req_of_the_backend")
+
+
+@check
+def too_many_requests_says_when_to_come_back():
+    error = fails(anthropic.RateLimitError, lambda: client.messages.create(**ask("[status 429]")))
+    eq(error.response.headers["retry-after"], "7")
+
+
+@check(answered_here=3)
+def a_model_that_is_not_there():
+    question = ask(model="claude-99")
+    counting = {name: question[name] for name in ("model", "messages")}
+    for act in [
+        lambda: client.messages.create(**question),
+        lambda: client.messages.create(**question, stream=True),
+        lambda: client.messages.count_tokens(**counting),
+    ]:
+        error = fails(anthropic.NotFoundError, act)
+        eq((error.body["type"], error.type), ("error", "not_found_error"))
+        message = error.body["error"]["message"]
+        assert "`claude-99`" in message and "acme/chat:7b, chat, embed" in message, message
+        assert error.body["request_id"], error.body
+        eq(error.response.headers["x-request-id"], error.body["request_id"])
+
+
+@check(answered_here=1)
+def a_refusal_has_the_clients_own_id():
+    question = ask(model="claude-99", extra_headers={"x-request-id": "mine"})
+    error = fails(anthropic.NotFoundError, lambda: client.messages.create(**question))
+    eq(error.body["request_id"], "mine")
+    assert "x-llmlb-backend" not in error.response.headers

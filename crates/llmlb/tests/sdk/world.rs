@@ -1,0 +1,101 @@
+//! A server before seven backends.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::backend::{Backend, Reports, Sort};
+use crate::process::until;
+use crate::support::{Place, Server};
+
+/// Two backends that share a model and five that have peculiar ways to tell usage. The first one
+/// wants a key, which is not the clients' own.
+const SORTS: [Sort; 7] = [
+    Sort {
+        name: "first",
+        models: &["chat", "embed", "acme/chat:7b", "shared"],
+        reports: Reports::IfAsked,
+        key: Some(KEY),
+    },
+    Sort {
+        name: "second",
+        models: &["other", "shared"],
+        reports: Reports::IfAsked,
+        key: None,
+    },
+    peculiar("refuses", &["refuses"], Reports::Refuses),
+    peculiar("never", &["never"], Reports::Never),
+    peculiar("so-far", &["so-far"], Reports::SoFar),
+    peculiar("twice", &["twice"], Reports::Twice),
+    peculiar(
+        "with-the-reason",
+        &["with-the-reason"],
+        Reports::WithTheReason,
+    ),
+];
+
+const KEY: &str = "key-of-the-first-backend";
+
+const fn peculiar(name: &'static str, models: &'static [&'static str], reports: Reports) -> Sort {
+    Sort {
+        name,
+        models,
+        reports,
+        key: None,
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) server: Server,
+    backends: Vec<Backend>,
+}
+
+impl World {
+    /// Starts everything and waits until every model is known.
+    pub(crate) fn start(place: &Place) -> Self {
+        let backends: Vec<_> = SORTS.into_iter().map(Backend::start).collect();
+        let mut config = String::new();
+        for Backend { mock, state } in &backends {
+            let name = state.sort.name;
+            writeln!(
+                config,
+                "[[backend]]\nname = \"{name}\"\nurl = \"{}\"",
+                mock.url()
+            )
+            .unwrap();
+            if state.sort.key.is_some() {
+                config += "api_key_env = \"KEY_OF_A_BACKEND\"\n";
+            }
+        }
+        fs::write(place.path("llmlb.toml"), config).unwrap();
+        let mut command = place.command("serve -p 0 --config llmlb.toml");
+        let server = place.serve_with(command.env("KEY_OF_A_BACKEND", KEY));
+        let models: BTreeSet<_> = backends
+            .iter()
+            .flat_map(|one| one.state.sort.models)
+            .collect();
+        until("every model is known", || {
+            server.get("/v1/models").json()["data"]
+                .as_array()
+                .map(Vec::len)
+                == Some(models.len())
+        });
+        Self { server, backends }
+    }
+
+    /// What a script needs to know.
+    pub(crate) fn about(&self) -> Value {
+        let backends: serde_json::Map<_, _> = self
+            .backends
+            .iter()
+            .map(|Backend { mock, state }| (state.sort.name.to_owned(), json!(mock.url())))
+            .collect();
+        json!({
+            "url": format!("http://{}", self.server.address),
+            "backends": backends,
+            "secret": KEY,
+        })
+    }
+}
