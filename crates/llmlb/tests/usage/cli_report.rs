@@ -265,6 +265,34 @@ fn it_is_right_at_any_time_while_a_server_runs() {
 }
 
 #[test]
+fn a_request_is_in_the_report_as_soon_as_its_answer_is_there() {
+    let place = Place::new();
+    let server = place.serve(&[("LLMLB_USAGE_EVERY", "1s")]);
+    let (mut prompt, mut completion) = (0, 0);
+    for count in 1..=20 {
+        let body = r#"{"model":"demo","max_tokens":4,"messages":[{"role":"user","content":"Hi"}]}"#;
+        let answer = server.ask("POST /v1/chat/completions", body);
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        prompt += answer["usage"]["prompt_tokens"].as_u64().unwrap();
+        completion += answer["usage"]["completion_tokens"].as_u64().unwrap();
+        let document = report(&place, &["--since", "1h", "--json"]).json();
+        assert_eq!(document["rows"].as_array().unwrap().len(), 1, "{document}");
+        let row = &document["rows"][0];
+        assert_eq!(
+            (&row["model"], &row["requests"]),
+            (&"demo".into(), &count.into())
+        );
+        assert_eq!(row["prompt_tokens"], prompt);
+        assert_eq!(row["completion_tokens"], completion);
+        assert_eq!(row["tokens"], prompt + completion);
+        assert_eq!(
+            (&row["estimated"], &row["without_tokens"]),
+            (&0.into(), &0.into())
+        );
+    }
+}
+
+#[test]
 fn totals_that_are_damaged_are_told_and_the_rest_is_shown() {
     let place = Place::new();
     stage(&place, &record(48, r#""model":"old","tokens":1"#));
