@@ -29,6 +29,7 @@ mod staging;
 mod staging_lock;
 mod sys;
 mod taken;
+mod tally;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 mod time;
@@ -50,6 +51,7 @@ pub use run::{Destination, Run, Runner, run};
 pub use schedule::{Schedule, Tick};
 pub use staging::{Durability, Staging};
 pub use staging_lock::{LockError, LockRecord, StagingLock};
+pub use tally::{Tally, TallyRow, tally};
 pub use verify::{Books, Busy, Problem, verify};
 
 /// The README's example is compiled and run.

@@ -55,7 +55,7 @@ pub struct Run {
 ///     let done = runner.run(&options, &delivery, Destination::Archive, &Watch::silent())?;
 ///     assert_eq!(done.archived, 0);
 /// }
-/// # Ok::<(), spool::RunError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Runner {

@@ -28,6 +28,19 @@ impl Moment {
         Duration::from_millis(u64::try_from(millis).unwrap_or_default())
     }
 
+    /// The last multiple of such a length, counted from 1970.
+    pub(crate) fn floor(self, length: Duration) -> Self {
+        let millis = i64::try_from(length.as_millis()).unwrap_or(i64::MAX).max(1);
+        Self(self.0 - self.0.rem_euclid(millis))
+    }
+
+    /// Its hour, in UTC: `2026-11-16T13`.
+    pub(crate) fn hour(self) -> String {
+        let mut text = self.to_string();
+        text.truncate(13);
+        text
+    }
+
     pub(crate) fn after(self, long: Duration) -> Self {
         let millis = i64::try_from(long.as_millis()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(millis))
@@ -82,9 +95,14 @@ pub(crate) fn new_id() -> Uuid {
 
 /// The day on which an id was made, in UTC: `2026-11-16`.
 pub(crate) fn day_of(id: Uuid) -> String {
-    let mut text = Moment::of(id).to_string();
-    text.truncate(10);
-    text
+    let mut hour = hour_of(id);
+    hour.truncate(10);
+    hour
+}
+
+/// The hour in which an id was made, in UTC: `2026-11-16T13`.
+pub(crate) fn hour_of(id: Uuid) -> String {
+    Moment::of(id).hour()
 }
 
 #[cfg(test)]

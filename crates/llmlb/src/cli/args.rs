@@ -14,6 +14,7 @@ Examples:
   llmlb serve --backend http://10.0.0.5:8000 --backend http://10.0.0.6:8000
   llmlb status                                     which servers run, and how they are
   llmlb stop -p 32768                              let its requests end, then stop it
+  llmlb usage --since 7d --by day,model            how much was used, and of what
   llmlb usage deliver --to URL                     send usage records, each exactly once
 
 Settings: llmlb.toml in the current directory, then LLMLB_* in the environment, then flags.
@@ -46,7 +47,7 @@ pub(super) enum Verb {
     Status(Status),
     /// Check the configuration without starting anything
     Check(Check),
-    /// Stage usage records, deliver them, and check the books
+    /// Show what was used; stage usage records, deliver them, and check the books
     Usage(Usage),
     /// Print a completion script for a shell
     Completions {

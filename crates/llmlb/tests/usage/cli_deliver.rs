@@ -174,6 +174,47 @@ fn a_wrong_token_pauses_delivery_and_loses_nothing() {
 }
 
 #[test]
+fn programs_are_told_what_was_done() {
+    let place = Place::new();
+    let told = |receiver: &Receiver, code: i32| {
+        let ran = place.usage(&["deliver", "--json", "--now", "--to", &receiver.url]);
+        assert_eq!(ran.code, code, "{ran:?}");
+        ran.json()
+    };
+    let up = Receiver::always("200 OK");
+    let document = told(&up, 0);
+    assert_eq!(
+        (&document["delivered"], &document["waiting"]),
+        (&0.into(), &0.into())
+    );
+    assert!(!place.data().exists(), "nothing was made");
+    place.stage(150);
+    let down = Receiver::always("401 Unauthorized");
+    let document = told(&down, 1);
+    assert_eq!(
+        (&document["version"], &document["waiting"]),
+        (&1.into(), &2.into())
+    );
+    assert_eq!(document["to"], down.url.as_str());
+    assert_eq!(document["paused"]["misconfigured"], true);
+    assert_eq!(document["last_error"], "401 Unauthorized");
+    let document = told(&up, 0);
+    assert_eq!(
+        (&document["delivered"], &document["batches"]),
+        (&150.into(), &2.into())
+    );
+    assert_eq!(document["paused"], serde_json::Value::Null);
+    for field in ["skipped", "archived", "failed", "unreadable"] {
+        assert!(document.get(field).is_some(), "{field} in {document}");
+    }
+    place.stage(3);
+    let ran = place.usage(&["deliver", "--json", "--archive"]);
+    assert_eq!((&ran.json()["archived"], ran.err.as_str()), (&3.into(), ""));
+    let ran = place.usage(&["deliver", "--json", "--archive", "--every", "1h"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+}
+
+#[test]
 fn a_conflict_is_success_unless_told_otherwise() {
     let (place, receiver) = (Place::new(), Receiver::always("409 Conflict"));
     place.stage(1);
@@ -216,6 +257,8 @@ fn of_two_at_once_the_second_is_skipped_and_says_who_is_at_it() {
     assert_eq!(ran.code, 0, "{ran:?}");
     let told = format!("skipped: PID {} is delivering from ", first.pid());
     assert!(ran.out.starts_with(&told), "{ran:?}");
+    let ran = place.usage(&[&words[..], &["--json"]].concat());
+    assert_eq!((ran.code, &ran.json()["skipped"]), (0, &true.into()));
     let name = place.files("spool").remove(0);
     let ran = place.usage(&["resend", &name]);
     assert_eq!(ran.code, 1, "{ran:?}");

@@ -6,8 +6,14 @@ use crate::support::Place;
 fn wrong_words_exit_2() {
     let place = Place::new();
     for words in [
-        &[] as &[&str],
-        &["nonsense"],
+        &["nonsense"] as &[&str],
+        &["--since", "soon"],
+        &["--since", "today", "--until", "yesterday"],
+        &["--by", "colour"],
+        &["--by", "model,"],
+        &["--json", "--csv"],
+        &["--json", "pending"],
+        &["--since", "7d", "deliver"],
         &["stage", "--power"],
         &["deliver", "--every", "often"],
         &["deliver", "--every", "60"],

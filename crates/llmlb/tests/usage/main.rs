@@ -16,6 +16,7 @@ mod cli_deliver;
 mod cli_example;
 mod cli_failed;
 mod cli_look;
+mod cli_report;
 mod cli_schedule;
 mod cli_secrets;
 mod cli_stage;

@@ -198,14 +198,24 @@ pub(crate) struct Server {
 impl Server {
     /// What it says of the usage records.
     pub(crate) fn usage(&self) -> Value {
+        let answer = self.ask("GET /status", "");
+        let mut status: Value = serde_json::from_str(&answer).expect("JSON");
+        status["usage"].take()
+    }
+
+    /// Asks it something, and waits for the whole answer.
+    pub(crate) fn ask(&self, what: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).expect("it accepts");
-        let request = "GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let length = body.len();
+        let request = format!(
+            "{what} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
         stream.write_all(request.as_bytes()).expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
         let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
-        let mut status: Value = serde_json::from_str(body).expect("JSON");
-        status["usage"].take()
+        body.to_owned()
     }
 
     /// Waits until it says so.

@@ -15,7 +15,7 @@ use crate::record::Record;
 use crate::staging::{Durability, Limits, Staging};
 use crate::verify::verify;
 
-fn options() -> Options {
+pub(super) fn options() -> Options {
     Options {
         batch_size: 4,
         ..Options::default()
@@ -23,7 +23,7 @@ fn options() -> Options {
 }
 
 /// Entries of every kind; what must be in batches in the end.
-fn fill(place: &Place) -> BTreeSet<Uuid> {
+pub(super) fn fill(place: &Place) -> BTreeSet<Uuid> {
     let mut records = place.entry(4, true);
     records.extend(place.entry(2, true));
     records.push(place.single());
@@ -33,7 +33,7 @@ fn fill(place: &Place) -> BTreeSet<Uuid> {
     records.iter().map(Record::id).collect()
 }
 
-fn crash(place: &Place, crash: Crash, at: usize) -> bool {
+pub(super) fn crash(place: &Place, crash: Crash, at: usize) -> bool {
     let disk = Arc::new(CrashingDisk::new(crash, at));
     let outcome = consolidate_on(
         &(Arc::clone(&disk) as Arc<dyn Disk>),

@@ -9,4 +9,5 @@ mod owning;
 mod place;
 mod receiver;
 mod running;
+mod tallying;
 mod verifying;

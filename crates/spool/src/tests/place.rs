@@ -94,7 +94,12 @@ impl Place {
     pub(super) fn totals(&self) -> (u64, u64) {
         let (mut records, mut tokens) = (0, 0);
         let usage = self.data().usage;
-        for name in names(&usage).iter().filter(|name| !name.contains("taken")) {
+        let names = names(&usage);
+        // Days, and not hours.
+        for name in names
+            .iter()
+            .filter(|name| name.len() == "2026-11-16.json".len())
+        {
             let day: serde_json::Value =
                 serde_json::from_slice(&fs::read(usage.join(name)).unwrap()).unwrap();
             for row in day["totals"].as_array().unwrap() {

@@ -21,7 +21,7 @@ impl Audit<'_> {
         }
         let usage = self.data.usage.clone();
         for name in self.files(&usage)? {
-            if is_day(&name) {
+            if totals::period_of(&name).is_some() {
                 self.check(&usage, &name, |bytes| totals::check(&name, bytes).map(drop));
             }
         }
@@ -57,14 +57,4 @@ impl Audit<'_> {
             self.problem(&path, None, why);
         }
     }
-}
-
-/// `2026-11-16.json`
-fn is_day(name: &str) -> bool {
-    name.strip_suffix(".json").is_some_and(|day| {
-        day.len() == 10
-            && day
-                .bytes()
-                .all(|byte| byte.is_ascii_digit() || byte == b'-')
-    })
 }

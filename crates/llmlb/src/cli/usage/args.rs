@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
+use super::tally::{By, When};
 use crate::config::{Format, span};
 
 const EXAMPLES: &str = "\
 Examples:
+  llmlb usage                                      the last 30 days, by model
+  llmlb usage --since 7d --by day,model
+  llmlb usage --since 2026-11 --until 2026-11 --by key --csv
   my-program | llmlb usage stage                   JSON objects, one per line
   llmlb usage deliver --to https://billing.example/usage
   llmlb usage deliver --to https://billing.example/usage --every 1h
@@ -24,14 +28,41 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Usage {
     /// Where the data lies [default: LLMLB_DATA_DIR, or llmlb in the user's data directory]
     #[arg(long, global = true, value_name = "DIR")]
     pub(super) data: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(super) report: Report,
+
     #[command(subcommand)]
-    pub(super) verb: Verb,
+    pub(super) verb: Option<Verb>,
+}
+
+/// What is asked for where there is no verb.
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct Report {
+    /// From when on: 24h, 7d, today, 2026-11-01, 2026-11 (UTC) [default: 30d]
+    #[arg(long, value_name = "WHEN", value_parser = When::parse)]
+    pub(super) since: Option<When>,
+
+    /// Up to when, likewise; a day or a month is part of it [default: now]
+    #[arg(long, value_name = "WHEN", value_parser = When::parse)]
+    pub(super) until: Option<When>,
+
+    /// By what: model, key, backend, day; several with commas [default: model]
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', value_parser = By::named)]
+    pub(super) by: Vec<By>,
+
+    /// Print JSON (docs/usage.md)
+    #[arg(long, conflicts_with = "csv")]
+    pub(super) json: bool,
+
+    /// Print CSV, for a spreadsheet
+    #[arg(long)]
+    pub(super) csv: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -130,6 +161,10 @@ pub(super) struct Deliver {
     /// What is posted: json, or cloudevents as OpenMeter takes them
     #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = Format::named)]
     pub(super) format: Format,
+
+    /// Print what was done as JSON (docs/usage.md)
+    #[arg(long, conflicts_with = "every")]
+    pub(super) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -156,6 +191,21 @@ pub(super) struct Resend {
     /// Only tell what would be done
     #[arg(long)]
     pub(super) dry_run: bool,
+}
+
+impl Report {
+    /// The first flag that is for it alone.
+    pub(super) fn flag(&self) -> Option<&'static str> {
+        let flags = [
+            ("--since", self.since.is_some()),
+            ("--until", self.until.is_some()),
+            ("--by", !self.by.is_empty()),
+            ("--json", self.json),
+            ("--csv", self.csv),
+        ];
+        let mut typed = flags.into_iter().filter(|(_, is_typed)| *is_typed);
+        typed.next().map(|(flag, _)| flag)
+    }
 }
 
 fn batch_size(text: &str) -> Result<usize, String> {
@@ -194,7 +244,7 @@ mod tests {
             .map_err(|error| error.to_string())?
             .verb
         {
-            args::Verb::Usage(usage) => Ok(usage.verb),
+            args::Verb::Usage(usage) => usage.verb.ok_or_else(|| "no verb".to_owned()),
             other => Err(format!("{other:?}")),
         }
     }

@@ -10,7 +10,7 @@ use spool::{
 
 use super::args::Deliver;
 use super::place::Place;
-use super::{counted, disk, options, report};
+use super::{counted, delivered, disk, options, report};
 use crate::cli::exit::{self, Failure};
 use crate::cli::interrupt::interruptible;
 use crate::cli::progress::Bar;
@@ -25,6 +25,7 @@ pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, F
         place,
         options: options(args.batches.batch_size),
         delivery: delivery(args),
+        json: args.json,
         quiet,
     };
     match args.every {
@@ -36,7 +37,11 @@ pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, F
         }
         None if !work.place.dir().exists() => {
             let dir = work.place.dir().display();
-            output::data(&format!("nothing to deliver: {dir} does not exist"))?;
+            if work.json {
+                delivered::print(&Run::default(), work.name())?;
+            } else {
+                output::data(&format!("nothing to deliver: {dir} does not exist"))?;
+            }
             Ok(exit::DONE)
         }
         None => match interruptible(move |cancel| work.once_for_a_person(&cancel))? {
@@ -57,6 +62,7 @@ struct Work {
     place: Place,
     options: Options,
     delivery: DeliveryOptions,
+    json: bool,
     quiet: bool,
 }
 
@@ -65,8 +71,12 @@ impl Work {
     fn once_for_a_person(&self, cancel: &Cancel) -> Result<u8, Failure> {
         match self.once(&mut Runner::new(self.place.dir()), cancel) {
             Ok(run) => {
-                output::data(&report::done(&run, self.name(), &self.place))?;
-                if run.archived > 0 && !self.quiet {
+                if self.json {
+                    delivered::print(&run, self.name())?;
+                } else {
+                    output::data(&report::done(&run, self.name(), &self.place))?;
+                }
+                if run.archived > 0 && !self.quiet && !self.json {
                     let again = self.place.command("resend --archived --all");
                     output::hint(&format!("{again} puts them back, to be delivered"));
                 }
@@ -77,7 +87,11 @@ impl Work {
             }
             // Not a failure: whoever delivers, delivers this too.
             Err(RunError::Busy { pid, .. }) => {
-                output::data(&report::skipped(pid, &self.place))?;
+                if self.json {
+                    delivered::print_skipped(self.name())?;
+                } else {
+                    output::data(&report::skipped(pid, &self.place))?;
+                }
                 Ok(exit::DONE)
             }
             Err(error) => Err(failed(&error)),

@@ -1,8 +1,10 @@
-//! `llmlb usage`: records on their way to a receiver, each exactly once. One verb per file.
+//! `llmlb usage`: what was used, and records on their way to a receiver, each exactly once. One verb
+//! per file.
 
 mod args;
 mod consolidate;
 mod deliver;
+mod delivered;
 mod failed;
 mod json;
 mod pending;
@@ -10,6 +12,7 @@ mod place;
 mod report;
 mod resend;
 mod stage;
+mod tally;
 mod verify;
 
 use spool::{Error, Options};
@@ -25,7 +28,14 @@ use place::Place;
 pub(super) fn usage(args: &Usage, quiet: bool) -> Result<u8, Failure> {
     let place = Place::find(args.data.as_deref())?;
     place.may_exist()?;
-    match &args.verb {
+    let Some(verb) = &args.verb else {
+        return tally::report(&args.report, &place);
+    };
+    if let Some(flag) = args.report.flag() {
+        let message = format!("{flag} before a verb is for the report, which has no verb");
+        return Err(Failure::new(exit::USAGE, message).hint("flags of a verb come after it"));
+    }
+    match verb {
         Verb::Stage(stage) => stage::stage(stage, &place, quiet),
         Verb::Consolidate(consolidate) => consolidate::consolidate(consolidate, &place),
         Verb::Deliver(deliver) => deliver::deliver(deliver, place, quiet),

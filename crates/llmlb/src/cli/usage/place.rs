@@ -51,6 +51,15 @@ impl Place {
             .hint("`llmlb usage stage` makes it; `--data DIR` or LLMLB_DATA_DIR names another one"))
     }
 
+    /// One that nobody named is not misspelt: nothing was recorded yet.
+    pub(super) fn must_exist_if_named(&self) -> Result<(), Failure> {
+        if self.is_named {
+            self.must_exist()
+        } else {
+            Ok(())
+        }
+    }
+
     /// Refuses what is there and cannot be a data directory.
     pub(super) fn may_exist(&self) -> Result<(), Failure> {
         if self.dir.exists() {

@@ -1,0 +1,74 @@
+//! The report for spreadsheets: RFC 4180.
+
+use super::sums::{By, Row};
+
+const COLUMNS: [&str; 7] = [
+    "requests",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "tokens",
+    "estimated",
+    "without_tokens",
+];
+
+/// A line with names, then one for each row.
+pub(super) fn table(by: &[By], rows: &[Row]) -> String {
+    let head = by.iter().map(|by| by.name()).chain(COLUMNS);
+    let mut lines = vec![head.collect::<Vec<_>>().join(",")];
+    for row in rows {
+        let names = row.names.iter().map(|name| cell(name.as_deref()));
+        let sums = &row.sums;
+        let numbers = [
+            sums.requests,
+            sums.prompt_tokens,
+            sums.completion_tokens,
+            sums.cached_tokens,
+            sums.tokens,
+            sums.estimated,
+            sums.without_tokens,
+        ];
+        let cells = names.chain(numbers.map(|number| number.to_string()));
+        lines.push(cells.collect::<Vec<_>>().join(","));
+    }
+    lines.join("\n")
+}
+
+/// What is not known is empty. What a spreadsheet would take for a formula gets an apostrophe: names
+/// come from clients.
+fn cell(name: Option<&str>) -> String {
+    let Some(name) = name else {
+        return String::new();
+    };
+    let is_formula = name.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let name = if is_formula {
+        format!("'{name}")
+    } else {
+        name.to_owned()
+    };
+    if name.contains(['"', ',', '\n', '\r']) || name.is_empty() {
+        format!("\"{}\"", name.replace('"', "\"\""))
+    } else {
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_one_cell_whatever_is_in_it() {
+        for (name, text) in [
+            (None, ""),
+            (Some(""), "\"\""),
+            (Some("llama3:8b"), "llama3:8b"),
+            (Some("a,b"), "\"a,b\""),
+            (Some("say \"hi\"\n"), "\"say \"\"hi\"\"\n\""),
+            (Some("=1+2"), "'=1+2"),
+            (Some("-x,y"), "\"'-x,y\""),
+        ] {
+            assert_eq!(cell(name), text);
+        }
+    }
+}

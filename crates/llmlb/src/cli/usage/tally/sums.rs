@@ -1,0 +1,128 @@
+//! Rows by whatever was asked for, and what they add up to.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use spool::TallyRow;
+
+/// By what requests are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli::usage) enum By {
+    Day,
+    Model,
+    Key,
+    Backend,
+}
+
+/// What requests add up to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Sums {
+    pub(super) requests: u64,
+    pub(super) prompt_tokens: u64,
+    pub(super) completion_tokens: u64,
+    /// Of the prompt's.
+    pub(super) cached_tokens: u64,
+    pub(super) tokens: u64,
+    /// Requests whose tokens are estimated.
+    pub(super) estimated: u64,
+    /// Requests of which no tokens are known.
+    pub(super) without_tokens: u64,
+    pub(super) outcomes: BTreeMap<String, u64>,
+}
+
+/// Those that have the same names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// One for each thing that was asked for; none where the records do not say.
+    pub(super) names: Vec<Option<String>>,
+    pub(super) sums: Sums,
+}
+
+impl By {
+    pub(super) const ALL: [Self; 4] = [Self::Day, Self::Model, Self::Key, Self::Backend];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Model => "model",
+            Self::Key => "key",
+            Self::Backend => "backend",
+        }
+    }
+
+    pub(in crate::cli::usage) fn named(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|by| by.name() == text);
+        found.ok_or_else(|| "allowed: model, key, backend, day".to_owned())
+    }
+
+    fn of(self, row: &TallyRow) -> Option<String> {
+        match self {
+            Self::Day => Some(row.day.clone()),
+            Self::Model => row.model.clone(),
+            Self::Key => row.key.clone(),
+            Self::Backend => row.backend.clone(),
+        }
+    }
+}
+
+impl Sums {
+    fn of(row: &TallyRow) -> Self {
+        let sum = |name: &str| row.sums.get(name).copied().unwrap_or_default();
+        let counts = |field: &str| row.counts.get(field);
+        let from = |value: &str| counts("tokens_from").and_then(|counts| counts.get(value));
+        Self {
+            requests: row.records,
+            prompt_tokens: sum("prompt_tokens"),
+            completion_tokens: sum("completion_tokens"),
+            cached_tokens: sum("cached_tokens"),
+            tokens: row.tokens,
+            estimated: from("estimated").copied().unwrap_or_default(),
+            without_tokens: from("none").copied().unwrap_or_default(),
+            outcomes: counts("outcome").cloned().unwrap_or_default(),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.requests, other.requests),
+            (&mut self.prompt_tokens, other.prompt_tokens),
+            (&mut self.completion_tokens, other.completion_tokens),
+            (&mut self.cached_tokens, other.cached_tokens),
+            (&mut self.tokens, other.tokens),
+            (&mut self.estimated, other.estimated),
+            (&mut self.without_tokens, other.without_tokens),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        for (outcome, count) in &other.outcomes {
+            *self.outcomes.entry(outcome.clone()).or_default() += count;
+        }
+    }
+
+    pub(super) fn total(rows: &[Row]) -> Self {
+        let mut total = Self::default();
+        for row in rows {
+            total.add(&row.sums);
+        }
+        total
+    }
+}
+
+/// Days in their order, and within each whoever used the most first.
+pub(super) fn grouped(found: &[TallyRow], by: &[By]) -> Vec<Row> {
+    let mut groups: BTreeMap<Vec<Option<String>>, Sums> = BTreeMap::new();
+    for row in found {
+        let names = by.iter().map(|by| by.of(row)).collect();
+        groups.entry(names).or_default().add(&Sums::of(row));
+    }
+    let mut rows: Vec<Row> = (groups.into_iter())
+        .map(|(names, sums)| Row { names, sums })
+        .collect();
+    let day = by.iter().position(|by| *by == By::Day);
+    rows.sort_by_cached_key(|row| {
+        let day = day.and_then(|place| row.names.get(place).cloned());
+        (day, Reverse(row.sums.tokens), Reverse(row.sums.requests))
+    });
+    rows
+}

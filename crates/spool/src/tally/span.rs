@@ -1,0 +1,93 @@
+//! A span of time, in whole hours.
+
+use std::time::{Duration, SystemTime};
+
+use crate::time::Moment;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// From an hour on, up to another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) from: Option<Moment>,
+    /// Not part of it.
+    pub(super) until: Option<Moment>,
+}
+
+impl Span {
+    /// All of what was asked for, to the full hour.
+    pub(super) fn new(from: Option<SystemTime>, until: Option<SystemTime>) -> Self {
+        let until = until.map(|time| {
+            let (time, start) = (Moment::from(time), Moment::from(time).floor(HOUR));
+            if start == time {
+                time
+            } else {
+                start.after(HOUR)
+            }
+        });
+        Self {
+            from: from.map(|time| Moment::from(time).floor(HOUR)),
+            until,
+        }
+    }
+
+    /// Whether an hour is part of it: `2026-11-16T13`.
+    pub(super) fn has_hour(&self, hour: &str) -> bool {
+        let starts = self.from.is_none_or(|from| hour >= from.hour().as_str());
+        starts && self.until.is_none_or(|until| hour < until.hour().as_str())
+    }
+
+    /// Whether any hour of a day is: `2026-11-16`.
+    pub(super) fn has_some_of(&self, day: &str) -> bool {
+        let starts = (self.from).is_none_or(|from| format!("{day}T23") >= from.hour());
+        starts && (self.until).is_none_or(|until| format!("{day}T00") < until.hour())
+    }
+
+    /// Whether every hour of a day is.
+    pub(super) fn has_all_of(&self, day: &str) -> bool {
+        self.has_hour(&format!("{day}T00")) && self.has_hour(&format!("{day}T23"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(text: &str) -> Option<SystemTime> {
+        Some(text.parse::<jiff::Timestamp>().unwrap().into())
+    }
+
+    #[test]
+    fn a_span_has_whole_hours_and_all_of_what_was_asked_for() {
+        let span = Span::new(
+            time("2026-11-15T13:37:00Z"),
+            time("2026-11-16T05:00:00.001Z"),
+        );
+        assert_eq!(span.from.unwrap().to_string(), "2026-11-15T13:00:00Z");
+        assert_eq!(span.until.unwrap().to_string(), "2026-11-16T06:00:00Z");
+        for (hour, is_in) in [
+            ("2026-11-15T12", false),
+            ("2026-11-15T13", true),
+            ("2026-11-16T05", true),
+            ("2026-11-16T06", false),
+        ] {
+            assert_eq!(span.has_hour(hour), is_in, "{hour}");
+        }
+        for (day, some, all) in [
+            ("2026-11-14", false, false),
+            ("2026-11-15", true, false),
+            ("2026-11-16", true, false),
+            ("2026-11-17", false, false),
+        ] {
+            assert_eq!(
+                (span.has_some_of(day), span.has_all_of(day)),
+                (some, all),
+                "{day}"
+            );
+        }
+        let day = Span::new(time("2026-11-15T00:00:00Z"), time("2026-11-16T00:00:00Z"));
+        assert!(day.has_all_of("2026-11-15"));
+        assert!(!day.has_some_of("2026-11-14") && !day.has_some_of("2026-11-16"));
+        assert!(Span::default().has_all_of("2026-11-15"));
+    }
+}

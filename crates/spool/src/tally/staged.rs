@@ -1,0 +1,211 @@
+//! What is staged and not consolidated yet, also in entries that are being written.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use uuid::Uuid;
+
+use super::folded::Folded;
+use super::span::Span;
+use crate::book::{Read, Title};
+use crate::data_dir::DataDir;
+use crate::entry::{Kind, Name};
+use crate::error::Error;
+use crate::line::{self, Line};
+use crate::lines::Lines;
+use crate::manager::for_each_file;
+use crate::record::{self, Record};
+use crate::set::Set;
+use crate::taken::{Sums, Taken, parse};
+use crate::time::hour_of;
+use crate::totals::sum::{self, Groups};
+
+/// How often the directory is listed: an entry that is renamed while that is done may be missed once.
+const MOST_LISTINGS: usize = 3;
+
+/// Adds the records that are in no totals yet.
+pub(super) fn add(
+    data: &DataDir,
+    span: &Span,
+    folded: &Folded,
+    set: Option<&Set>,
+    rows: &mut BTreeMap<String, Groups>,
+) -> Result<(), Error> {
+    let entries: HashSet<&str> = (set.into_iter())
+        .flat_map(|set| set.entries.iter().map(String::as_str))
+        .collect();
+    let mut staged = Staged {
+        data,
+        set: set.map(|set| (set, entries)),
+        known: None,
+        seen: HashSet::new(),
+    };
+    let mut each = |record: &Record, set: Option<Uuid>| {
+        let hour = hour_of(record.id());
+        let is_folded = set.is_some_and(|set| folded.has(span, &hour, set));
+        if is_folded || !folded.wants(span, &hour) {
+            return;
+        }
+        let (group, more) = sum::of(record);
+        let day = hour.get(..10).unwrap_or(&hour).to_owned();
+        sum::add(rows.entry(day).or_default(), group, &more);
+    };
+    let mut done = BTreeSet::new();
+    for _ in 0..MOST_LISTINGS {
+        let mut names = staged.list()?;
+        names.retain(|name| done.insert((name.id, name.kind == Kind::Single)));
+        if names.is_empty() {
+            break;
+        }
+        // The set comes first, as it does when the next one is consolidated: of two records with
+        // the same id the first counts.
+        names.sort_by_key(|name| (!staged.is_in_set(*name), *name));
+        for name in names {
+            staged.read(name, &mut each)?;
+        }
+    }
+    Ok(())
+}
+
+struct Staged<'a> {
+    data: &'a DataDir,
+    /// What is being consolidated, and the names of its entries.
+    set: Option<(&'a Set, HashSet<&'a str>)>,
+    /// The ids that were taken, and with which snapshot. Read when it is first asked for.
+    known: Option<HashMap<Uuid, Uuid>>,
+    seen: HashSet<Uuid>,
+}
+
+/// Hears of a record, and of the set that it is being consolidated with.
+type Each<'a> = &'a mut dyn FnMut(&Record, Option<Uuid>);
+
+impl Staged<'_> {
+    fn list(&self) -> Result<Vec<Name>, Error> {
+        let mut names = Vec::new();
+        for_each_file(&self.data.staging, |name| {
+            names.extend(Name::parse(name.as_ref()));
+        })?;
+        Ok(names)
+    }
+
+    /// The set that an entry is being consolidated with.
+    fn set_of(&self, name: Name) -> Option<&Set> {
+        let path = name.path_in(Path::new(""));
+        let (set, entries) = self.set.as_ref()?;
+        entries.contains(path.to_str()?).then_some(*set)
+    }
+
+    fn is_in_set(&self, name: Name) -> bool {
+        self.set_of(name).is_some()
+    }
+
+    fn read(&mut self, name: Name, each: Each<'_>) -> Result<(), Error> {
+        let set = self.set_of(name).map(|set| (set.id, set.is_written));
+        if set.is_some_and(|(_, is_written)| is_written) {
+            return Ok(()); // It is in the totals; only its deletion is left to do.
+        }
+        let set = set.map(|(id, _)| id);
+        match name.kind {
+            Kind::Single => {
+                if let Some(record) = self.read_single(name)? {
+                    self.hear(&record, set, each)?;
+                }
+                Ok(())
+            }
+            Kind::Sealed | Kind::Open => self.read_lines(name, set, each),
+        }
+    }
+
+    fn hear(&mut self, record: &Record, set: Option<Uuid>, each: Each<'_>) -> Result<(), Error> {
+        let known = match self.known.take() {
+            Some(known) => known,
+            None => known(self.data)?,
+        };
+        let taken = known.get(&record.id()).copied();
+        self.known = Some(known);
+        // One that was taken with this very set is this one.
+        let is_repeated = taken.is_some_and(|snapshot| set != Some(snapshot));
+        if !is_repeated && self.seen.insert(record.id()) {
+            each(record, set);
+        }
+        Ok(())
+    }
+
+    fn read_single(&self, name: Name) -> Result<Option<Record>, Error> {
+        let path = name.path_in(&self.data.staging);
+        let Some(file) = open(&path)? else {
+            return Ok(None);
+        };
+        let mut text = String::new();
+        // What is longer is set aside, and so is what is no text.
+        let most = 4 * record::MOST_BYTES as u64;
+        match file.take(most + 1).read_to_string(&mut text) {
+            Err(error) if error.kind() != io::ErrorKind::InvalidData => {
+                Err(Error::read(&path, error))
+            }
+            Ok(read) if read as u64 <= most => Ok(Record::parse_with_id(&text, name.id).ok()),
+            _ => Ok(None),
+        }
+    }
+
+    /// The good lines. The last one of an entry that is being written may be half of one.
+    fn read_lines(&mut self, name: Name, set: Option<Uuid>, each: Each<'_>) -> Result<(), Error> {
+        let sealed = Name {
+            kind: Kind::Sealed,
+            ..name
+        };
+        let mut path = name.path_in(&self.data.staging);
+        let mut file = open(&path)?;
+        if file.is_none() && name.kind == Kind::Open {
+            // Sealed since it was listed.
+            path = sealed.path_in(&self.data.staging);
+            file = open(&path)?;
+        }
+        let Some(file) = file else {
+            return Ok(());
+        };
+        let (mut lines, mut highest) = (Lines::new(file), 0);
+        while let Some(text) = lines.next().map_err(|error| Error::read(&path, error))? {
+            match line::read(text.strip_suffix(b"\n").unwrap_or(text)) {
+                Ok(Line::Record { number, record }) if number > highest => {
+                    highest = number;
+                    self.hear(&record, set, each)?;
+                }
+                // Of another version: it is set aside.
+                Ok(Line::Entry { version, .. }) if version != line::VERSION => return Ok(()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `None`: it moved on, and the totals tell, or it is not ours to read, and nobody consolidates it.
+fn open(path: &Path) -> Result<Option<File>, Error> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            tracing::warn!(path = %path.display(), %error, "an entry that cannot be read");
+            Ok(None)
+        }
+        Err(error) => Err(Error::read(path, error)),
+    }
+}
+
+/// What was taken, as far as the book still says so.
+fn known(data: &DataDir) -> Result<HashMap<Uuid, Uuid>, Error> {
+    let mut known = HashMap::new();
+    Title::Taken.read::<Sums>(data, &mut |_, read| {
+        let Read::Event(text) = read else {
+            return;
+        };
+        if let Ok(taken) = serde_json::from_str::<Taken>(text) {
+            let ids = taken.ids.iter().filter_map(|text| parse(text));
+            known.extend(ids.map(|(id, _)| (id, taken.snapshot)));
+        }
+    })?;
+    Ok(known)
+}

@@ -1,0 +1,273 @@
+//! Each record is in the sums once, wherever it is, and whatever is going on.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use uuid::{NoContext, Timestamp, Uuid};
+
+use super::crash::{crash, fill, options};
+use super::crashing_disk::CRASHES;
+use super::place::{Place, names, record};
+use crate::consolidate::{Options, consolidate};
+use crate::record::Record;
+use crate::staging::{Durability, Staging};
+use crate::tally::{Tally, tally};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn all(place: &Place) -> u64 {
+    records(&tally(place.path(), None, None).unwrap())
+}
+
+fn records(tally: &Tally) -> u64 {
+    assert!(tally.problems.is_empty(), "{:?}", tally.problems);
+    let tokens: u64 = tally.rows.iter().map(|row| row.tokens).sum();
+    let records = tally.rows.iter().map(|row| row.records).sum();
+    assert_eq!(tokens, records, "each has one token");
+    records
+}
+
+/// A record of another time.
+fn record_of(time: &str) -> Record {
+    let time: jiff::Timestamp = time.parse().unwrap();
+    let seconds = u64::try_from(time.as_second()).unwrap();
+    let id = Uuid::new_v7(Timestamp::from_unix(NoContext, seconds, 0));
+    Record::parse(&format!(r#"{{"id":"{id}","tokens":1}}"#)).unwrap()
+}
+
+fn stage(place: &Place, records: &[Record]) {
+    let staging = Staging::open(place.data().staging).unwrap();
+    staging.stage_all(records, Durability::Power).unwrap();
+    staging.close().unwrap();
+}
+
+#[test]
+fn a_directory_that_is_not_there_has_no_usage_and_is_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let gone = dir.path().join("gone");
+    assert_eq!(tally(&gone, None, None).unwrap().rows, []);
+    assert!(!gone.exists());
+}
+
+#[test]
+fn what_is_staged_counts_before_and_after_it_is_consolidated_and_delivered() {
+    let place = Place::new();
+    let staging = Staging::open(place.data().staging).unwrap();
+    staging.stage(&record(), Durability::Process).unwrap();
+    assert_eq!(all(&place), 1, "while it is being written");
+    assert!(names(&place.data().staging)[0].contains(".jsonl.open"));
+    staging.seal().unwrap();
+    assert_eq!(all(&place), 1, "sealed");
+    place.single();
+    place.entry(3, false);
+    assert_eq!(
+        all(&place),
+        5,
+        "dropped in, and left by a writer that is gone"
+    );
+    consolidate(place.path(), &Options::default()).unwrap();
+    assert_eq!(all(&place), 5, "in batches");
+    place.deliver_all();
+    staging.stage(&record(), Durability::Process).unwrap();
+    assert_eq!(all(&place), 6, "delivered, and one more");
+}
+
+#[test]
+fn the_same_record_counts_once_however_often_it_is_staged() {
+    let place = Place::new();
+    let (one, two) = (record(), record());
+    stage(&place, &[one.clone(), two.clone(), one.clone()]);
+    stage(&place, std::slice::from_ref(&two));
+    assert_eq!(all(&place), 2);
+    consolidate(place.path(), &Options::default()).unwrap();
+    // Once more, and another one with the same id, which is set aside.
+    stage(&place, std::slice::from_ref(&one));
+    let other = format!(r#"{{"id":"{}","tokens":5}}"#, two.id());
+    stage(&place, &[Record::parse(&other).unwrap()]);
+    assert_eq!(all(&place), 2);
+    consolidate(place.path(), &Options::default()).unwrap();
+    assert_eq!(all(&place), 2);
+}
+
+#[test]
+fn it_is_exact_whatever_act_a_consolidation_crashes_at() {
+    for kind in CRASHES {
+        for at in 0.. {
+            let place = Place::new();
+            let count = fill(&place).len() as u64;
+            // What is staged again counts once, too: with the set, and after it.
+            let again = record();
+            stage(&place, std::slice::from_ref(&again));
+            let has_crashed = crash(&place, kind, at);
+            stage(&place, &[again]);
+            let what = format!("{kind:?} at {at}");
+            assert_eq!(all(&place), count + 1, "{what}");
+            // A part of a day.
+            let since = SystemTime::now() - HOUR;
+            let part = tally(place.path(), Some(since), None).unwrap();
+            assert_eq!(records(&part), count + 1, "{what}");
+            while consolidate(place.path(), &options()).unwrap().entries > 0 {}
+            assert_eq!(all(&place), count + 1, "{what}, recovered");
+            if !has_crashed {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn it_is_exact_while_others_stage_and_consolidate() {
+    let place = Place::new();
+    let staging = Staging::open(place.data().staging).unwrap();
+    let (begun, done, looks) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                // A few for each look, so that there are not too many to look at.
+                while !ended.load(Ordering::SeqCst) {
+                    if done.load(Ordering::SeqCst) > looks.load(Ordering::SeqCst) * 20 {
+                        thread::yield_now();
+                        continue;
+                    }
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    staging.stage(&record(), Durability::Process).unwrap();
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !ended.load(Ordering::SeqCst) {
+                staging.seal().unwrap();
+                consolidate(place.path(), &Options::default()).unwrap_or_default();
+            }
+        });
+        for look in 1..=100 {
+            looks.store(look, Ordering::SeqCst);
+            let least = done.load(Ordering::SeqCst);
+            let found = tally(place.path(), None, None).map(|tally| records(&tally));
+            let most = begun.load(Ordering::SeqCst);
+            if !found
+                .as_ref()
+                .is_ok_and(|found| (least..=most).contains(found))
+            {
+                ended.store(true, Ordering::SeqCst);
+                panic!("look {look}: {least} {found:?} {most}");
+            }
+        }
+        ended.store(true, Ordering::SeqCst);
+    });
+    staging.close().unwrap();
+    assert_eq!(all(&place), done.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_span_is_kept_to_the_hour_and_says_so() {
+    let place = Place::new();
+    let now = jiff::Timestamp::now();
+    let ago = |hours: u64| now - Duration::from_secs(hours * 3600);
+    let made: Vec<Record> = (0..60)
+        .map(|hours| record_of(&ago(hours).to_string()))
+        .collect();
+    let since = |hours: u64, until: Option<u64>| {
+        let tally = tally(
+            place.path(),
+            Some(ago(hours).into()),
+            until.map(|hours| ago(hours).into()),
+        );
+        let tally = tally.unwrap();
+        let from: jiff::Timestamp = tally.from.unwrap().try_into().unwrap();
+        assert_eq!(from.to_string()[13..], *":00:00Z", "a full hour");
+        assert_eq!(from.to_string()[..13], ago(hours).to_string()[..13]);
+        records(&tally)
+    };
+    let check = || {
+        for hours in [0, 1, 5, 23, 24, 25, 48, 59] {
+            assert_eq!(since(hours, None), hours + 1, "since {hours} hours");
+        }
+        // The hour in which it ends is part of it.
+        assert_eq!(since(30, Some(10)), 21);
+        assert_eq!(since(59, Some(59)), 1);
+    };
+    stage(&place, &made);
+    check();
+    consolidate(place.path(), &Options::default()).unwrap();
+    check();
+    // Half of them staged.
+    let more: Vec<Record> = (0..60)
+        .map(|hours| record_of(&ago(hours).to_string()))
+        .collect();
+    stage(&place, &more);
+    assert_eq!(since(24, None), 50);
+}
+
+#[test]
+fn where_the_hours_are_not_known_any_more_the_whole_day_counts() {
+    let place = Place::new();
+    let times = [
+        "2024-02-01T23:59:59Z",
+        "2024-02-02T03:00:00Z",
+        "2024-02-02T20:00:00Z",
+    ];
+    stage(&place, &times.map(record_of));
+    let at = |text: &str| Some(text.parse::<jiff::Timestamp>().unwrap().into());
+    let noon = at("2024-02-02T12:34:00Z");
+    let asked = tally(place.path(), noon, None).unwrap();
+    assert_eq!(records(&asked), 1, "what is staged is known to the hour");
+    assert_eq!(asked.from, at("2024-02-02T12:00:00Z"));
+    consolidate(place.path(), &Options::default()).unwrap();
+    let asked = tally(place.path(), noon, None).unwrap();
+    assert_eq!(records(&asked), 2);
+    assert_eq!(asked.from, at("2024-02-02T00:00:00Z"));
+    let asked = tally(place.path(), None, noon).unwrap();
+    assert_eq!(records(&asked), 3);
+    assert_eq!(asked.until, at("2024-02-03T00:00:00Z"));
+    // Of the same day, and only staged.
+    stage(&place, &[record_of("2024-02-02T01:00:00Z")]);
+    assert_eq!(records(&tally(place.path(), noon, None).unwrap()), 3);
+}
+
+#[test]
+fn totals_that_cannot_be_read_are_named_and_the_others_count() {
+    let place = Place::new();
+    let times = ["2024-02-01T12:00:00Z", "2024-02-02T12:00:00Z"];
+    stage(&place, &times.map(record_of));
+    consolidate(place.path(), &Options::default()).unwrap();
+    let path = place.data().usage.join("2024-02-01.json");
+    fs::write(
+        &path,
+        fs::read_to_string(&path)
+            .unwrap()
+            .replace("\"records\":1", "\"records\":2"),
+    )
+    .unwrap();
+    let tally = tally(place.path(), None, None).unwrap();
+    assert_eq!(tally.rows.len(), 1);
+    assert_eq!(tally.problems.len(), 1);
+    assert_eq!(tally.problems[0].path(), path);
+}
+
+#[test]
+fn rows_tell_models_keys_backends_and_outcomes_apart() {
+    let place = Place::new();
+    let texts = [
+        r#"{"model":"a","key":"k","backend":"b","outcome":"complete","tokens_from":"reported","tokens":1}"#,
+        r#"{"model":"a","key":"k","backend":"b","outcome":"cut","tokens_from":"estimated","tokens":1}"#,
+        r#"{"model":"a","key":null,"backend":"b","outcome":"refused","tokens_from":"none"}"#,
+    ];
+    stage(&place, &texts.map(|text| Record::parse(text).unwrap()));
+    let before = tally(place.path(), None, None).unwrap().rows;
+    consolidate(place.path(), &Options::default()).unwrap();
+    let rows = tally(place.path(), None, None).unwrap().rows;
+    assert_eq!(before, rows, "the same, staged or consolidated");
+    assert_eq!(rows.len(), 2);
+    assert_eq!(
+        (&rows[0].key, rows[0].records, rows[0].tokens),
+        (&None, 1, 0)
+    );
+    assert_eq!((rows[1].key.as_deref(), rows[1].records), (Some("k"), 2));
+    assert_eq!(rows[1].counts["outcome"]["cut"], 1);
+    assert_eq!(rows[1].counts["tokens_from"]["estimated"], 1);
+}
