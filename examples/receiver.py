@@ -14,11 +14,12 @@ class Receiver(BaseHTTPRequestHandler):
         sent = self.headers.get("Authorization", "").encode()
         if not hmac.compare_digest(sent, f"Bearer {token}".encode()):
             return self.answer(401)
-        batch = json.loads(body)
+        batch, key = json.loads(body), self.headers["Idempotency-Key"]
         with db:  # one transaction: all of the batch is kept, or nothing
-            new = db.execute("INSERT OR IGNORE INTO batches VALUES (?)", [batch["idempotency_key"]])
+            new = db.execute("INSERT OR IGNORE INTO batches VALUES (?)", [key])
             if new.rowcount:  # else it came before, and only our answer was lost
-                rows = [(record["id"], json.dumps(record)) for record in batch["records"]]
+                records = batch if isinstance(batch, list) else batch["records"]  # CloudEvents, or ours
+                rows = [(record["id"], json.dumps(record)) for record in records]
                 db.executemany("INSERT OR IGNORE INTO records VALUES (?, ?)", rows)
         self.answer(200)  # only now: it is on the disk
 

@@ -93,7 +93,19 @@ fn status(shared: &Shared) -> Value {
         "requests": shared.requests.ever(),
         "waiting": shared.pool.waiting(),
         "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
+        "usage": usage(shared),
     })
+}
+
+/// How far usage records have come; nothing if none are made.
+fn usage(shared: &Shared) -> Option<Value> {
+    let mut usage = shared.usage.as_ref()?.report().json();
+    usage["recorded"] = shared.meter.kept().into();
+    usage["lost"] = shared.meter.lost().into();
+    if let Some(error) = shared.meter.error() {
+        usage["error"] = error.into();
+    }
+    Some(usage)
 }
 
 fn backend(backend: &Backend) -> Value {

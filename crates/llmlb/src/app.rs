@@ -11,7 +11,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::balance::{Backend, Pool, Terms};
 use crate::config::{self, Config};
+use crate::data_dir;
 use crate::demo;
+use crate::exporter::{self, Exporter};
 use crate::forward::Via;
 use crate::health::Watcher;
 use crate::meter::Meter;
@@ -37,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) ids: Ids,
     pub(crate) limits: Limits,
     pub(crate) meter: Meter,
+    /// How far usage records have come; none if no usage is recorded.
+    pub(crate) usage: Option<Arc<exporter::State>>,
     draining: CancellationToken,
 }
 
@@ -66,6 +70,7 @@ impl Shared {
 pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
     workers: Workers,
+    exporter: Option<Exporter>,
     orders: Orders,
     /// Probes, and the demo's backends.
     tasks: TaskTracker,
@@ -130,6 +135,7 @@ impl App {
             lines: log.lines.filter(|_| config.log.requests),
             timed: log.timed,
         };
+        let (exporter, usage) = start_exporter(config)?;
         let shared = Arc::new(Shared {
             pool,
             requests: Counter::default(),
@@ -143,12 +149,14 @@ impl App {
                 idle: config.upstream.idle_timeout,
             },
             meter,
+            usage,
             draining: orders.drain.clone(),
         });
         let workers = Workers::start(config.server.workers, &listener, &shared, &orders)?;
         Ok(Self {
             shared,
             workers,
+            exporter,
             orders,
             tasks,
             stop_probes,
@@ -194,8 +202,33 @@ impl App {
         }
         self.stop_demo.cancel();
         self.tasks.close();
+        self.shared.meter.seal();
+        // The last record is staged. Somebody who asked twice does not want to wait.
+        if let Some(exporter) = self.exporter.take()
+            && !matches!(ended, Ended::ToldTwice(_))
+        {
+            exporter.finish(signals.next()).await;
+        }
         ended
     }
+}
+
+/// Starts to handle usage records, if they are to be. What stands in the way is told, and is no
+/// reason not to serve.
+fn start_exporter(config: &Config) -> io::Result<(Option<Exporter>, Option<Arc<exporter::State>>)> {
+    let usage = &config.usage;
+    if !usage.enabled {
+        return Ok((None, None));
+    }
+    let Some(data) = data_dir::find(None) else {
+        let why = "this user has no home directory for data; set LLMLB_DATA_DIR";
+        tracing::warn!("usage: {why}");
+        let to = usage.url.as_ref().map(config::Receiver::shown);
+        return Ok((None, Some(Arc::new(exporter::State::broken(to, why)))));
+    };
+    let exporter = Exporter::start(usage, &data)?;
+    let state = exporter.state();
+    Ok((Some(exporter), Some(state)))
 }
 
 fn demo_backend(backend: &demo::DemoBackend) -> Option<config::Backend> {

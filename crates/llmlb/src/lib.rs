@@ -12,6 +12,7 @@ mod data_dir;
 mod demo;
 #[cfg(test)]
 mod dice;
+mod exporter;
 mod forward;
 mod health;
 mod listen;
@@ -19,6 +20,7 @@ pub mod lock;
 mod meter;
 mod notify;
 mod protocol;
+mod receiver;
 mod request;
 mod sys;
 mod upstream;

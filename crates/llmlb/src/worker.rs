@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::Shared;
+use crate::meter::Batch;
 use crate::protocol::{self, Protocol};
 use crate::request::{self, Caller, Counter, Journal, Lines};
 use crate::upstream::{Connector, Idle};
@@ -59,6 +60,8 @@ pub(crate) struct Worker {
     pub(crate) connector: Connector,
     pub(crate) idle: Idle,
     pub(crate) journal: Journal,
+    /// Records that are to be kept.
+    pub(crate) batch: Batch,
     /// Connections, and whatever else must end before the thread does.
     pub(crate) tasks: TaskTracker,
 }
@@ -115,10 +118,13 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
         connector: orders.connector.clone(),
         idle: Idle::default(),
         journal: Journal::new(orders.lines.clone(), orders.timed),
+        batch: Batch::default(),
         tasks: connections.clone(),
     });
     let upkeep = TaskTracker::new();
     upkeep.spawn(keep_up(Arc::clone(&worker)));
+    let keeper = Arc::clone(&worker);
+    upkeep.spawn(async move { keeper.batch.keep_up(&keeper.shared.meter).await });
     let serve = |stream| {
         let connection = connection(stream, Arc::clone(&worker), orders.drain.clone());
         connections.spawn(connection);
@@ -164,6 +170,7 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
         () = connections.wait() => {}
         () = orders.cut.cancelled() => {}
     }
+    worker.batch.flush(&worker.shared.meter);
     Ok(())
 }
 

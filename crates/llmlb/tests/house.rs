@@ -68,10 +68,15 @@ fn systems_differ_only_under_sys() {
 
 #[test]
 fn balancing_does_no_io() {
-    let waiting: Vec<_> = sources()
-        .into_iter()
-        .filter(|(name, _)| name.starts_with("balance/"))
-        .filter(|(_, text)| text.contains("async ") || text.contains(".await"))
-        .collect();
-    assert_eq!(waiting, []);
+    let of_balance = |texts: &[&str]| -> Vec<String> {
+        let mut names = offenders(texts, &[]);
+        names.retain(|name| name.starts_with("balance/"));
+        names.sort_unstable();
+        names
+    };
+    let io = ["::net", "::fs", "::io", "hyper"];
+    assert_eq!(of_balance(&io), [""; 0]);
+    // A place is all that is waited for.
+    let waiting = of_balance(&["async ", ".await"]);
+    assert_eq!(waiting, ["balance/pool.rs", "balance/queue.rs"]);
 }

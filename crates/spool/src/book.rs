@@ -285,6 +285,22 @@ impl Book {
         self.generation
     }
 
+    /// Nobody else has written to it since: what is known of it need not be read again. Whoever asks
+    /// must be the only one who may write.
+    pub(crate) fn is_current(&self) -> bool {
+        let is_newest = |next: &Path| {
+            let gone = next.symlink_metadata();
+            gone.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let is_same = || {
+            let (named, ours) = (self.path.metadata()?, self.file.metadata()?);
+            // Another file in its place was changed at another time.
+            Ok::<_, io::Error>(named.len() == self.length && named.modified()? == ours.modified()?)
+        };
+        let next = self.title.file_name(self.generation + 1);
+        is_newest(&self.dir.join(next)) && is_same().unwrap_or(false)
+    }
+
     /// Adds an event. It is on the disk after the next [`Book::sync`].
     pub(crate) fn add<T: Serialize>(&mut self, event: &T) -> Result<(), Error> {
         let line = encode(event);

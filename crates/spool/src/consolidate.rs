@@ -88,13 +88,16 @@ pub struct Consolidated {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn consolidate(data: &Path, options: &Options) -> Result<Consolidated, LockError> {
-    consolidate_on(&(Arc::new(RealDisk) as Arc<dyn Disk>), data, options)
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    consolidate_on(&disk, data, options, &mut None)
 }
 
+/// `book` is what the last one left, if it was in the same process: it need not be read again.
 pub(crate) fn consolidate_on(
     disk: &Arc<dyn Disk>,
     data: &Path,
     options: &Options,
+    book: &mut Option<TakenBook>,
 ) -> Result<Consolidated, LockError> {
     let spool = SpoolManager::on(Arc::clone(disk), data);
     let data = DataDir::new(data);
@@ -105,6 +108,7 @@ pub(crate) fn consolidate_on(
         disk,
         data: &data,
         spool: &spool,
+        book,
         done: Consolidated::default(),
     };
     fold.finish(&mut lock, true)?;
@@ -121,6 +125,8 @@ struct Fold<'a> {
     disk: &'a Arc<dyn Disk>,
     data: &'a DataDir,
     spool: &'a dyn BatchStore,
+    /// As it was when the last set was done with.
+    book: &'a mut Option<TakenBook>,
     done: Consolidated,
 }
 
@@ -146,6 +152,7 @@ impl Fold<'_> {
                 .map_err(LockError::Disk)?;
             lock.mark_written()?;
             book.turn_if_full().map_err(LockError::Disk)?;
+            *self.book = Some(book);
         }
         lock.clean_up()?;
         self.done.entries += set.entries.len();
@@ -204,7 +211,11 @@ impl Fold<'_> {
 
     /// Writes everything that comes of a set of entries, each unless it is there already.
     fn write(&mut self, snapshot: &mut Snapshot, names: &[String]) -> Result<TakenBook, Error> {
-        let mut book = TakenBook::open(self.disk, self.data, snapshot.id)?;
+        // After an error it is not put back: what it knows may be more than what is written.
+        let mut book = match self.book.take().and_then(TakenBook::again) {
+            Some(book) => book,
+            None => TakenBook::open(self.disk, self.data, snapshot.id)?,
+        };
         for name in names {
             let opened = EntryReader::open(&**self.disk, self.data, name)?;
             // Missing ones are no error.

@@ -43,10 +43,10 @@ pub use delivery::{
 };
 pub use error::Error;
 #[cfg(feature = "http")]
-pub use http::{Http, HttpError, HttpOptions, Token};
+pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
 pub use manager::{BatchStore, Failed, Found, Pause, SpoolManager, State, Waiting};
 pub use record::{BadRecord, Record};
-pub use run::{Destination, Run, run};
+pub use run::{Destination, Run, Runner, run};
 pub use schedule::{Schedule, Tick};
 pub use staging::{Durability, Staging};
 pub use staging_lock::{LockError, LockRecord, StagingLock};

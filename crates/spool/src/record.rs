@@ -1,9 +1,11 @@
 //! One unit of what is staged: a JSON object with an id.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
 use uuid::{Uuid, Version};
 
 use crate::time::new_id;
@@ -99,6 +101,20 @@ impl Record {
     /// Its text, on one line.
     pub fn json(&self) -> &str {
         &self.json
+    }
+
+    /// Its fields, each as the text that it is.
+    pub(crate) fn fields(&self) -> HashMap<Cow<'_, str>, &RawValue> {
+        // It is an object, or it would be no record.
+        serde_json::from_str(&self.json).unwrap_or_default()
+    }
+
+    /// A field that is text, and not empty.
+    #[cfg(feature = "http")]
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
+        let fields = self.fields();
+        let text: String = serde_json::from_str(fields.get(name)?.get()).ok()?;
+        Some(text).filter(|text| !text.is_empty())
     }
 
     /// Tells this text from another one with the same id.

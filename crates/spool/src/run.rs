@@ -1,6 +1,6 @@
 //! One run: what is staged is folded into batches, and what waits is delivered.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::consolidate::{Consolidated, Options, consolidate_on};
@@ -14,6 +14,7 @@ use crate::entry::Name;
 use crate::manager::{SpoolManager, for_each_file};
 use crate::reserve::{self, Reserve};
 use crate::staging_lock::LockError;
+use crate::taken::TakenBook;
 use crate::time::new_id;
 
 /// Where batches go.
@@ -37,6 +38,33 @@ pub struct Run {
     pub archived: u64,
     /// What kept it from doing all its work.
     pub trouble: Option<Arc<RunError>>,
+    /// Why there is no reserve for a full disk: nothing can be staged until there is room for one.
+    pub no_reserve: Option<crate::Error>,
+}
+
+/// Runs for one data directory, again and again. What the books say is kept in between, and read
+/// again only if another process has written to them.
+///
+/// ```
+/// use spool::{Destination, Runner, Watch};
+///
+/// let data = tempfile::tempdir()?;
+/// let mut runner = Runner::new(data.path());
+/// for _ in 0..2 {
+///     let (options, delivery) = (Default::default(), Default::default());
+///     let done = runner.run(&options, &delivery, Destination::Archive, &Watch::silent())?;
+///     assert_eq!(done.archived, 0);
+/// }
+/// # Ok::<(), spool::RunError>(())
+/// ```
+#[derive(Debug)]
+pub struct Runner {
+    disk: Arc<dyn Disk>,
+    data: PathBuf,
+    /// What was consolidated.
+    taken: Option<TakenBook>,
+    /// With what became of the batches.
+    store: SpoolManager,
 }
 
 /// Folds what is staged into batches and delivers what waits, until there is nothing left that can
@@ -71,89 +99,137 @@ pub fn run(
     destination: Destination<'_>,
     watch: &Watch<'_>,
 ) -> Result<Run, RunError> {
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-    let room = Room::of(data, &*disk);
-    let acquire = || DeliveryLock::acquire_after_readers(data, &watch.cancel);
-    let _lock = match acquire() {
-        Err(error) if error.is_full() && room.give_up() => acquire()?,
-        taken => taken?,
-    };
-    // It is tried again, and said, at the end.
-    let _ = room.lay_by_for_producers();
-    let store = SpoolManager::on(Arc::clone(&disk), data);
-    let (mut all, mut goes_on) = (Run::default(), true);
-    let id = new_id();
-    // What is staged from now on is for the next run: producers must not keep this one going.
-    let staged = count_entries(data)?;
-    loop {
-        // Whatever is folded, delivery must be able to note what it does.
-        let folded = match room.lay_by_for_delivery() {
-            Ok(()) => {
-                let mut folded = consolidate_on(&disk, data, options);
-                if folded.as_ref().is_err_and(LockError::is_full) && room.give_up_for_producers() {
-                    folded = consolidate_on(&disk, data, options);
-                }
-                folded
-            }
-            Err(error) => Err(LockError::Disk(error)),
-        };
-        let (folded, full) = match folded {
-            Ok(folded) => (folded, None),
-            // Somebody else folds: there may still be something to deliver.
-            Err(LockError::InUse { pid, .. }) => {
-                tracing::info!(pid, "another process consolidates");
-                (Consolidated::default(), None)
-            }
-            // What is delivered makes room.
-            Err(error) if error.is_full() => (Consolidated::default(), Some(error)),
-            // What waits is delivered all the same.
-            Err(error) => {
-                all.trouble = Some(Arc::new(error.into()));
-                (Consolidated::default(), None)
-            }
-        };
-        let records = folded.records as u64;
-        if records > 0 {
-            (watch.progress)(Progress::Consolidated { records });
+    Runner::new(data).run(options, delivery, destination, watch)
+}
+
+impl Runner {
+    /// Nothing is read or made before the first run.
+    pub fn new(data: impl AsRef<Path>) -> Self {
+        Self::on(Arc::new(RealDisk), data.as_ref())
+    }
+
+    fn on(disk: Arc<dyn Disk>, data: &Path) -> Self {
+        Self {
+            data: data.to_owned(),
+            taken: None,
+            store: SpoolManager::on(Arc::clone(&disk), data),
+            disk,
         }
-        all.add_consolidated(folded);
-        let before = all.left_the_spool();
-        if goes_on {
-            let mut step = |all: &mut Run| match destination {
-                Destination::To(sink) => {
-                    let done = deliver(&store, sink, delivery, &RealClock, watch, id)?;
-                    goes_on = !done.is_stopped;
-                    all.add_delivered(done);
-                    Ok(())
+    }
+
+    /// As [`run`] does.
+    pub fn run(
+        &mut self,
+        options: &Options,
+        delivery: &DeliveryOptions,
+        destination: Destination<'_>,
+        watch: &Watch<'_>,
+    ) -> Result<Run, RunError> {
+        let done = self.try_run(options, delivery, destination, watch);
+        if done.as_ref().map_or(true, |done| done.trouble.is_some()) {
+            // What was written is not known for sure: the books are read again.
+            *self = Self::on(Arc::clone(&self.disk), &self.data);
+        }
+        done
+    }
+
+    fn try_run(
+        &mut self,
+        options: &Options,
+        delivery: &DeliveryOptions,
+        destination: Destination<'_>,
+        watch: &Watch<'_>,
+    ) -> Result<Run, RunError> {
+        let Self {
+            disk,
+            data,
+            taken,
+            store,
+        } = self;
+        let (disk, data) = (&*disk, data.as_path());
+        let room = Room::of(data, &**disk);
+        let acquire = || DeliveryLock::acquire_after_readers(data, &watch.cancel);
+        let _lock = match acquire() {
+            Err(error) if error.is_full() && room.give_up() => acquire()?,
+            taken => taken?,
+        };
+        // It is tried again, and said, at the end.
+        let _ = room.lay_by_for_producers();
+        store.refresh();
+        let (mut all, mut goes_on) = (Run::default(), true);
+        let id = new_id();
+        // What is staged from now on is for the next run: producers must not keep this one going.
+        let staged = count_entries(data)?;
+        loop {
+            // Whatever is folded, delivery must be able to note what it does.
+            let folded = match room.lay_by_for_delivery() {
+                Ok(()) => {
+                    let mut folded = consolidate_on(disk, data, options, taken);
+                    if folded.as_ref().is_err_and(LockError::is_full)
+                        && room.give_up_for_producers()
+                    {
+                        folded = consolidate_on(disk, data, options, taken);
+                    }
+                    folded
                 }
-                Destination::Archive => {
-                    all.archived += archive(&store, watch)?;
-                    Ok::<_, crate::Error>(())
+                Err(error) => Err(LockError::Disk(error)),
+            };
+            let (folded, full) = match folded {
+                Ok(folded) => (folded, None),
+                // Somebody else folds: there may still be something to deliver.
+                Err(LockError::InUse { pid, .. }) => {
+                    tracing::info!(pid, "another process consolidates");
+                    (Consolidated::default(), None)
+                }
+                // What is delivered makes room.
+                Err(error) if error.is_full() => (Consolidated::default(), Some(error)),
+                // What waits is delivered all the same.
+                Err(error) => {
+                    all.trouble = Some(Arc::new(error.into()));
+                    (Consolidated::default(), None)
                 }
             };
-            let mut done = step(&mut all);
-            if done.as_ref().is_err_and(crate::Error::is_full) && room.give_up() {
-                done = step(&mut all);
+            let records = folded.records as u64;
+            if records > 0 {
+                (watch.progress)(Progress::Consolidated { records });
             }
-            if let Err(error) = done {
-                all.trouble = Some(Arc::new(error.into()));
+            all.add_consolidated(folded);
+            let before = all.left_the_spool();
+            if goes_on {
+                let mut step = |all: &mut Run| match destination {
+                    Destination::To(sink) => {
+                        let done = deliver(store, sink, delivery, &RealClock, watch, id)?;
+                        goes_on = !done.is_stopped;
+                        all.add_delivered(done);
+                        Ok(())
+                    }
+                    Destination::Archive => {
+                        all.archived += archive(store, watch)?;
+                        Ok::<_, crate::Error>(())
+                    }
+                };
+                let mut done = step(&mut all);
+                if done.as_ref().is_err_and(crate::Error::is_full) && room.give_up() {
+                    done = step(&mut all);
+                }
+                if let Err(error) = done {
+                    all.trouble = Some(Arc::new(error.into()));
+                    break;
+                }
+            }
+            let has_delivered = all.left_the_spool() > before;
+            let is_more = folded.entries > 0 && all.consolidated.entries < staged;
+            let goes_round = goes_on && (is_more || full.is_some() && has_delivered);
+            if watch.cancel.is_cancelled() || !goes_round {
+                if let Some(error) = full {
+                    all.trouble.get_or_insert(Arc::new(error.into()));
+                }
                 break;
             }
         }
-        let has_delivered = all.left_the_spool() > before;
-        let is_more = folded.entries > 0 && all.consolidated.entries < staged;
-        let goes_round = goes_on && (is_more || full.is_some() && has_delivered);
-        if watch.cancel.is_cancelled() || !goes_round {
-            if let Some(error) = full {
-                all.trouble.get_or_insert(Arc::new(error.into()));
-            }
-            break;
-        }
+        all.no_reserve = room.lay_by_for_producers().err();
+        Ok(all)
     }
-    if let Err(error) = room.lay_by_for_producers() {
-        tracing::warn!(%error, "nothing can be staged until there is room");
-    }
-    Ok(all)
 }
 
 /// How many entries are staged.

@@ -59,8 +59,10 @@ pub(crate) struct TakenBook {
     sums: Sums,
     /// In this generation.
     ids: u64,
-    /// What was taken with earlier snapshots.
+    /// What was taken with earlier snapshots: in this generation ...
     known: HashMap<Uuid, u32>,
+    /// ... and in the one before it.
+    before: HashMap<Uuid, u32>,
     /// The entries that are in the book with this snapshot.
     current: HashSet<String>,
 }
@@ -109,9 +111,12 @@ impl TakenBook {
     ) -> Result<Self, Error> {
         let book = Book::open::<Sums>(disk, data, Title::Taken)?;
         let (mut sums, mut ids) = (Sums::default(), 0);
-        let (mut known, mut current) = (HashMap::new(), HashSet::new());
+        let (mut known, mut before, mut current) = (HashMap::new(), HashMap::new(), HashSet::new());
         Title::Taken.read(data, &mut |spot, read| match read {
-            Read::Head(before) => (sums, ids) = (before, 0),
+            Read::Head(all) => {
+                (sums, ids) = (all, 0);
+                before = std::mem::take(&mut known);
+            }
             Read::Event(text) => {
                 let Ok(taken) = serde_json::from_str::<Taken>(text) else {
                     tracing::warn!(path = %spot.path.display(), line = spot.line, "not an entry");
@@ -134,12 +139,21 @@ impl TakenBook {
             sums,
             ids,
             known,
+            before,
             current,
         })
     }
 
+    /// The same book for a new snapshot, unless somebody else has written to it: then it must be
+    /// opened.
+    pub(crate) fn again(mut self) -> Option<Self> {
+        self.current.clear();
+        self.book.is_current().then_some(self)
+    }
+
     pub(crate) fn seen(&self, record: &Record) -> Seen {
-        match self.known.get(&record.id()) {
+        let id = &record.id();
+        match self.known.get(id).or_else(|| self.before.get(id)) {
             None => Seen::Never,
             Some(checksum) if *checksum == record.checksum() => Seen::Same,
             Some(_) => Seen::Other,
@@ -180,6 +194,7 @@ impl TakenBook {
         if self.ids >= WINDOW {
             self.book.turn(&self.sums)?;
             self.ids = 0;
+            self.before = std::mem::take(&mut self.known);
         }
         Ok(())
     }
@@ -197,4 +212,37 @@ pub(crate) fn parse(text: &str) -> Option<(Uuid, u32)> {
         Uuid::try_parse(id).ok()?,
         u32::from_str_radix(checksum, 16).ok()?,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::RealDisk;
+    use crate::time::new_id;
+
+    #[test]
+    fn an_id_is_known_for_two_generations_whether_the_book_was_kept_or_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::new(dir.path());
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+        data.make(&*disk).unwrap();
+        let records: Vec<_> = (0..3).map(|_| Record::parse("{}").unwrap()).collect();
+        let mut kept = TakenBook::open(&disk, &data, new_id()).unwrap();
+        for record in &records {
+            let mut taken = Taken::new(new_id(), "x.jsonl");
+            taken.ids.push(id_text(record));
+            taken.records = 1;
+            kept.learn(record);
+            kept.add(&mut taken).unwrap();
+            kept.ids = WINDOW; // as if it were full
+            kept.turn_if_full().unwrap();
+            kept = kept.again().unwrap();
+        }
+        let read = TakenBook::open(&disk, &data, new_id()).unwrap();
+        for book in [&kept, &read] {
+            let seen: Vec<_> = records.iter().map(|record| book.seen(record)).collect();
+            assert_eq!(seen, [Seen::Never, Seen::Never, Seen::Same]);
+            assert_eq!((book.sums.records, book.ids), (3, 0));
+        }
+    }
 }

@@ -11,6 +11,17 @@ use uuid::Uuid;
 pub(crate) struct Moment(i64);
 
 impl Moment {
+    /// When an id was made, if it can be written down.
+    pub(crate) fn of(id: Uuid) -> Self {
+        let time = id.get_timestamp().map(|time| time.to_unix());
+        let (seconds, nanos) = time.unwrap_or_default();
+        let time = i64::try_from(seconds)
+            .ok()
+            .and_then(|seconds| Timestamp::from_second(seconds).ok());
+        let millis = time.unwrap_or_default().as_millisecond();
+        Self(millis + i64::from(nanos / 1_000_000))
+    }
+
     /// How long it is since another one; none if the clock went back.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         let millis = self.0.saturating_sub(earlier.0);
@@ -71,14 +82,7 @@ pub(crate) fn new_id() -> Uuid {
 
 /// The day on which an id was made, in UTC: `2026-11-16`.
 pub(crate) fn day_of(id: Uuid) -> String {
-    let (seconds, _) = id
-        .get_timestamp()
-        .map(|time| time.to_unix())
-        .unwrap_or_default();
-    let time = i64::try_from(seconds)
-        .ok()
-        .and_then(|seconds| Timestamp::from_second(seconds).ok());
-    let mut text = Moment(time.unwrap_or_default().as_millisecond()).to_string();
+    let mut text = Moment::of(id).to_string();
     text.truncate(10);
     text
 }

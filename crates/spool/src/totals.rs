@@ -7,12 +7,10 @@
 //!
 //! What is summed up: every field of a record that is called `tokens` or ends in `_tokens`.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::book::{decode, encode};
@@ -72,9 +70,7 @@ pub(crate) struct Totals {
 impl Totals {
     pub(crate) fn add(&mut self, record: &Record) {
         let groups = self.days.entry(day_of(record.id())).or_default();
-        // It is an object, or it would be no record.
-        let fields: HashMap<Cow<'_, str>, &RawValue> =
-            serde_json::from_str(record.json()).unwrap_or_default();
+        let fields = record.fields();
         let name = |field: &str| {
             let text: String = serde_json::from_str(fields.get(field)?.get()).ok()?;
             Some(text.chars().take(LONGEST_NAME).collect())

@@ -62,7 +62,6 @@ impl From<&Config> for Terms {
 /// What a request wants.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wish<'a> {
-    pub(crate) model: Option<&'a str>,
     /// Chain hashes of the prompt's 1 KiB blocks: `blocks[i]` covers the first i+1 KiB.
     pub(crate) blocks: &'a [u64],
     /// Hash of an id that a backend issued and that the request names.

@@ -13,6 +13,7 @@ pub(super) struct Random(u64);
 
 impl Random {
     /// Always the same numbers for the same seed.
+    #[cfg(test)]
     pub(super) fn seeded(seed: u64) -> Self {
         Self(seed)
     }

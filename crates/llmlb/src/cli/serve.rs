@@ -129,11 +129,12 @@ fn meter(config: &Config) -> Result<Meter, Failure> {
     }
     let refuses = config.usage.on_failure == OnFailure::Refuse;
     let Some(dir) = data_dir::find(None) else {
-        return Err(Failure::new(
-            exit::FAILED,
-            "this user has no home directory for usage data",
-        )
-        .hint("name a directory with LLMLB_DATA_DIR, or set usage.enabled = false"));
+        if refuses {
+            let message = "this user has no home directory for usage data";
+            let hint = "name a directory with LLMLB_DATA_DIR";
+            return Err(Failure::new(exit::FAILED, message).hint(hint));
+        }
+        return Ok(Meter::off()); // It is told where it is exported.
     };
     let meter = Meter::new(&dir, refuses);
     match meter.open() {

@@ -15,6 +15,9 @@ pub(super) struct Layers<'a> {
     origins: Origins,
 }
 
+/// Something is wrong with a value, and that is among the problems.
+pub(super) struct Noted;
+
 impl<'a> Layers<'a> {
     pub(super) fn new(
         document: Option<&'a Document<'a>>,
@@ -55,25 +58,24 @@ impl<'a> Layers<'a> {
         typed: Option<&str>,
         parse: impl Fn(Raw<'_>) -> Result<T, String>,
     ) -> Option<T> {
-        self.given(setting, typed, parse)?
+        self.given(setting, typed, parse).ok().flatten()
     }
 
-    /// The same for one that need not be set: `Some(None)` if it is not.
+    /// The same for one that need not be set.
     pub(super) fn optional<T>(
         &mut self,
         setting: &Setting,
         parse: impl Fn(Raw<'_>) -> Result<T, String>,
-    ) -> Option<Option<T>> {
+    ) -> Result<Option<T>, Noted> {
         self.given(setting, None, parse)
     }
 
-    /// Nothing if something is wrong with it.
     fn given<T>(
         &mut self,
         setting: &Setting,
         typed: Option<&str>,
         parse: impl Fn(Raw<'_>) -> Result<T, String>,
-    ) -> Option<Option<T>> {
+    ) -> Result<Option<T>, Noted> {
         let found = match setting.default {
             Default::Value(text) => Some(text.to_owned()),
             Default::Found(_, find) => Some(find()),
@@ -113,6 +115,6 @@ impl<'a> Layers<'a> {
                 }
             }
         }
-        sound.then_some(last)
+        sound.then_some(last).ok_or(Noted)
     }
 }

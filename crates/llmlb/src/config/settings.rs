@@ -54,6 +54,7 @@ pub(super) const CONFIG_FLAG: &str = "--config";
 pub(super) const BACKEND_FLAG: &str = "--backend";
 
 pub(super) const MOST_WORKERS: usize = 1024;
+pub(super) const MOST_BACKENDS: usize = 65_535;
 pub(super) const MOST_WAITING: usize = 1_000_000;
 pub(super) const MOST_WEIGHT: u32 = 1000;
 pub(super) const MOST_CONCURRENT: u32 = 100_000;

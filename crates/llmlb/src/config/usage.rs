@@ -77,6 +77,12 @@ impl Format {
     pub(crate) fn name(self) -> &'static str {
         name_of(self, &Self::ALL)
     }
+
+    /// As a flag names it.
+    pub(crate) fn named(text: &str) -> Result<Self, String> {
+        values::word(Raw::Text(text), &Self::ALL)
+            .map_err(|why| format!("{why}; allowed: {}", settings::USAGE_FORMAT.allowed))
+    }
 }
 
 impl OnFailure {
@@ -87,7 +93,7 @@ impl OnFailure {
     }
 }
 
-fn name_of<T: PartialEq>(value: T, names: &[(&'static str, T)]) -> &'static str {
+fn name_of<T: Copy + PartialEq>(value: T, names: &[(&'static str, T)]) -> &'static str {
     let found = names.iter().find(|(_, meaning)| *meaning == value);
     found.map_or("", |(name, _)| name)
 }
@@ -105,8 +111,8 @@ pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<Usage> 
         values::word(raw, &OnFailure::ALL)
     });
     let allow_http = layers.setting(&settings::USAGE_ALLOW_HTTP, None, values::truth);
-    let is_used = enabled != Some(false) && matches!(url, Some(Some(_)));
-    if let (Some(Some(url)), Some(false)) = (&url, allow_http) {
+    let is_used = enabled != Some(false) && matches!(url, Ok(Some(_)));
+    if let (Ok(Some(url)), Some(false)) = (&url, allow_http) {
         check_reach(url, layers);
     }
     let token = match &token_env {
@@ -118,7 +124,7 @@ pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<Usage> 
     };
     Some(Usage {
         enabled: enabled?,
-        url: url?,
+        url: url.ok()?,
         token_env: token_env?,
         token,
         every: every?,

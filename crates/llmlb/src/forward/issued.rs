@@ -104,12 +104,12 @@ mod tests {
             let mut found = Vec::new();
             let mut kept = text[..split].to_vec();
             let done = ids(&kept, |id| {
-                found.push(String::from_utf8_lossy(id).into_owned())
+                found.push(String::from_utf8_lossy(id).into_owned());
             });
             kept.drain(..done);
             kept.extend_from_slice(&text[split..]);
             ids(&kept, |id| {
-                found.push(String::from_utf8_lossy(id).into_owned())
+                found.push(String::from_utf8_lossy(id).into_owned());
             });
             assert_eq!(found, ["file-1", "msg_2"], "{split}");
         }

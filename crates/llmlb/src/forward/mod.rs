@@ -10,6 +10,7 @@ mod via;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode, Version, header, request};
 use http_body_util::{Either, Full};
 use hyper::upgrade::OnUpgrade;
@@ -87,7 +88,7 @@ pub(crate) async fn forward(
     mut trip: Box<Trip>,
 ) -> Result<Answer, (Failed, Box<Trip>)> {
     match open(worker, route, &mut outbound, &mut trip).await {
-        Ok(opened) => Ok(answer(worker, opened, outbound, trip)),
+        Ok(opened) => Ok(answer(worker, opened, outbound, trip).await),
         Err(failed) => Err((failed, trip)),
     }
 }
@@ -175,6 +176,28 @@ async fn open(
     spare.ok_or(failed)
 }
 
+/// An answer that came in one piece. Its record is kept together with those of others.
+async fn whole(
+    worker: &Arc<Worker>,
+    opened: Opened,
+    data: Bytes,
+    issued: Option<issued::Watch>,
+    mut trip: Box<Trip>,
+) -> Bytes {
+    if let Some(mut watch) = issued {
+        watch.see(&data, &worker.shared.pool, &opened.backend);
+    }
+    let (body, record) = trip.whole(data);
+    if let Some(stream) = opened.exchange.into_idle() {
+        worker.idle.keep(opened.backend.id, stream);
+    }
+    drop(opened.slot);
+    if let Some(record) = record {
+        worker.batch.add(record).await;
+    }
+    body
+}
+
 /// Whether another backend may have a better answer: this one cannot serve right now.
 fn is_worth_another(status: StatusCode) -> bool {
     matches!(
@@ -184,7 +207,7 @@ fn is_worth_another(status: StatusCode) -> bool {
 }
 
 /// The answer as the client gets it.
-fn answer(
+async fn answer(
     worker: &Arc<Worker>,
     mut opened: Opened,
     outbound: Outbound<'_>,
@@ -196,7 +219,7 @@ fn answer(
     if worker.shared.meter.is_on() {
         trip.watch = Some(Watch::new(trip.api, status, &headers, opened.hides));
     }
-    if opened.hides {
+    if trip.may_shorten() {
         headers.remove(header::CONTENT_LENGTH);
     }
     if let Some(id) = headers.remove(REQUEST_ID).filter(|id| *id != trip.id) {
@@ -221,6 +244,10 @@ fn answer(
         .is_success()
         .then(|| issued::Watch::of(outbound.path))
         .flatten();
+    if let Some(data) = opened.exchange.take_whole() {
+        let body = whole(worker, opened, data, issued, trip).await;
+        return response.map(|()| Either::Left(Full::new(body)));
+    }
     let relay = Relay::new(Arc::clone(worker), opened, issued, trip);
     response.map(|()| Either::Right(relay))
 }

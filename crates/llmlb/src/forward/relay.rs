@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::Opened;
 use crate::balance::{Backend, Slot};
-use crate::request::{End, Trip};
+use crate::request::{End, Trip, together};
 use crate::upstream::{Broken, Exchange};
 use crate::worker::Worker;
 
@@ -31,8 +31,8 @@ pub(crate) struct Relay {
     _slot: Option<Slot>,
     silence: Silence,
     issued: Option<super::issued::Watch>,
-    /// Usage that the client did not ask for is kept from it.
-    hides: bool,
+    /// Less may go to the client than comes.
+    may_shorten: bool,
     /// Why the answer ends early, when that is known but not yet told.
     broken: Option<Broken>,
     trip: Box<Trip>,
@@ -49,9 +49,9 @@ impl Relay {
             exchange,
             backend,
             slot,
-            hides,
             ..
         } = opened;
+        let may_shorten = trip.may_shorten();
         let silence = Silence::new(worker.shared.limits.idle);
         let mut relay = Self {
             exchange: Some(exchange),
@@ -60,7 +60,7 @@ impl Relay {
             _slot: slot,
             silence,
             issued,
-            hides,
+            may_shorten,
             broken: None,
             trip,
         };
@@ -87,12 +87,7 @@ impl Relay {
             watch.see(&data, &self.worker.shared.pool, &self.backend);
         }
         let passed = self.trip.pass(data);
-        let rest = self.end_if_over();
-        match (passed.is_empty(), rest.is_empty()) {
-            (_, true) => passed,
-            (true, false) => rest,
-            (false, false) => [passed, rest].concat().into(),
-        }
+        together(passed, self.end_if_over())
     }
 
     /// The client sees it too: its connection is closed without the end of the answer. But first it
@@ -155,8 +150,7 @@ impl Body for Relay {
 
     fn size_hint(&self) -> SizeHint {
         match &self.exchange {
-            // Something may be kept from the client.
-            Some(_) if self.hides => SizeHint::new(),
+            Some(_) if self.may_shorten => SizeHint::new(),
             Some(exchange) => exchange.size_hint(),
             None if self.broken.is_some() => SizeHint::new(),
             None => SizeHint::with_exact(0),

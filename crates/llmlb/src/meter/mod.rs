@@ -9,6 +9,7 @@
 //! 4. [`record`] is what remains, in the [`store`].
 
 pub(crate) mod api;
+mod batch;
 pub(crate) mod estimate;
 pub(crate) mod json;
 pub(crate) mod ndjson;
@@ -19,4 +20,5 @@ mod store;
 pub(crate) mod usage;
 pub(crate) mod watch;
 
+pub(crate) use batch::Batch;
 pub(crate) use store::Meter;

@@ -7,13 +7,11 @@ use std::time::{Duration, Instant};
 
 use spool::{Durability, Staging};
 
-use super::record::Record;
-
 /// How often a loss is told, and a disk that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Keeps a record of every request. It is with the kernel when [`Meter::keep`] returns, so that
-/// not even kill -9 loses it; the disk follows within milliseconds.
+/// not even kill -9 loses it; the disk follows some milliseconds later.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// The staging directory. `None`: nothing is recorded.
@@ -74,33 +72,33 @@ impl Meter {
     }
 
     /// Keeps a record. If that fails it is counted, and told.
-    pub(crate) fn keep(&self, record: &Record<'_>) {
-        if !self.is_on() {
+    pub(crate) fn keep(&self, record: &spool::Record) {
+        self.keep_all(std::slice::from_ref(record));
+    }
+
+    /// Keeps records at the price of one.
+    pub(crate) fn keep_all(&self, records: &[spool::Record]) {
+        if records.is_empty() || !self.is_on() {
             return;
         }
-        let mut line = Vec::with_capacity(512);
-        record.write(&mut line);
-        let kept = String::from_utf8(line)
-            .map_err(|error| error.to_string())
-            .map(|json| spool::Record::from_trusted(record.id, json))
-            .and_then(|record| self.stage(&record).map_err(|error| error.to_string()));
-        match kept {
+        let count = records.len() as u64;
+        match self.stage(records) {
             Ok(()) => {
-                self.kept.fetch_add(1, Ordering::Relaxed);
+                self.kept.fetch_add(count, Ordering::Relaxed);
                 if self.is_failing.load(Ordering::Relaxed) {
                     self.is_well_again();
                 }
             }
-            Err(why) => self.is_lost(why),
+            Err(error) => self.are_lost(count, error.to_string()),
         }
     }
 
-    fn stage(&self, record: &spool::Record) -> Result<(), spool::Error> {
+    fn stage(&self, records: &[spool::Record]) -> Result<(), spool::Error> {
         if self.staging.get().is_none() {
             self.open()?;
         }
         match self.staging.get() {
-            Some(staging) => staging.stage(record, Durability::Process),
+            Some(staging) => staging.stage_all(records, Durability::Process),
             None => Ok(()),
         }
     }
@@ -145,8 +143,8 @@ impl Meter {
         }
     }
 
-    fn is_lost(&self, why: String) {
-        let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
+    fn are_lost(&self, count: u64, why: String) {
+        let lost = self.lost.fetch_add(count, Ordering::Relaxed) + count;
         self.is_failing.store(true, Ordering::Relaxed);
         let mut trouble = self.trouble();
         trouble.last_tried = Some(Instant::now());

@@ -1,12 +1,10 @@
 //! What a request asks for, and its body, which passes as it came.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, header, request};
 use hyper::body::{Body, Incoming};
-use serde::de::IgnoredAny;
 
 use super::error::Refusal;
 use super::{body, form, is_inference, prefix, scan};
@@ -205,7 +203,7 @@ fn model_name(raw: &[u8]) -> Result<String, String> {
 
 /// What is wrong with a body, and where; or nothing, if only its nesting is unusual.
 fn explain(body: &[u8]) -> Result<(), String> {
-    match serde_json::from_slice::<std::collections::HashMap<Cow<'_, str>, IgnoredAny>>(body) {
+    match serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body) {
         Ok(_) => Err("it is nested too deeply".to_owned()),
         Err(error) => Err(error.to_string()),
     }

@@ -146,7 +146,8 @@ fn write_time(text: &mut String, (last, written): &mut (u64, String)) {
         *last = now.as_secs();
         let seconds = i64::try_from(now.as_secs()).unwrap_or_default();
         let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
-        *written = time.to_string().trim_end_matches('Z').to_owned();
+        let time = time.to_string();
+        time.trim_end_matches('Z').clone_into(written);
     }
     text.push_str(written);
     let _ = write!(text, ".{:03}Z ", now.subsec_millis());

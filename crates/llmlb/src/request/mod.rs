@@ -38,7 +38,7 @@ pub(crate) use id::Ids;
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use journal::{Journal, Lines};
 pub(crate) use kind::is_inference;
-pub(crate) use trip::{End, Trip};
+pub(crate) use trip::{End, Trip, together};
 
 /// What goes back to the client: an answer of our own, or a backend's.
 pub(crate) type Answer = Response<Either<Full<Bytes>, Relay>>;
@@ -120,7 +120,6 @@ async fn stages(
     };
     let blocks = std::mem::take(&mut asked.blocks);
     let wish = Wish {
-        model: model.as_deref(),
         blocks: &blocks,
         issued: asked
             .issued

@@ -143,6 +143,11 @@ impl Trip {
 }
 
 impl Trip {
+    /// Whether less may go to the client than comes.
+    pub(crate) fn may_shorten(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::may_shorten)
+    }
+
     /// Looks at a piece of the answer. What it returns goes on to the client.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         self.bytes += data.len() as u64;
@@ -165,11 +170,31 @@ impl Trip {
         rest.unwrap_or_default()
     }
 
+    /// All of the answer is here. Returns what goes on to the client, and the record that must be
+    /// kept before it does.
+    pub(crate) fn whole(&mut self, data: Bytes) -> (Bytes, Option<spool::Record>) {
+        self.bytes += data.len() as u64;
+        self.end = End::Complete;
+        let passed = match &mut self.watch {
+            Some(watch) => together(watch.pass(data), watch.finish()),
+            None => data,
+        };
+        (passed, self.record(End::Complete))
+    }
+
     /// Keeps the record, once: when this returns it is with the kernel.
     fn settle(&mut self, end: End) {
+        if let Some(record) = self.record(end) {
+            self.worker.shared.meter.keep(&record);
+        }
+    }
+
+    /// The record, once.
+    fn record(&mut self, end: End) -> Option<spool::Record> {
         // What did not get past the door asked for nothing.
-        if self.usage.is_some() || self.in_flight.is_none() {
-            return;
+        let is_due = self.usage.is_none() && self.in_flight.is_some();
+        if !is_due || !self.worker.shared.meter.is_on() {
+            return None;
         }
         let prompt = self.prompt_tokens;
         let usage = match &self.watch {
@@ -189,7 +214,7 @@ impl Trip {
             let passed = until.saturating_duration_since(self.started);
             u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
         };
-        self.worker.shared.meter.keep(&Record {
+        let record = Record {
             id: self.own_id,
             time_ms: id::time_ms(&self.own_id),
             request_id: self.id.to_str().unwrap_or_default(),
@@ -207,8 +232,19 @@ impl Trip {
             ms: ms(Instant::now()),
             first_byte_ms: self.answered.map(ms),
             bytes: self.bytes,
-        });
+        };
+        let record = record.staged();
         self.usage = Some(usage);
+        Some(record)
+    }
+}
+
+/// Two pieces as one. Nearly always one of them is empty.
+pub(crate) fn together(first: Bytes, second: Bytes) -> Bytes {
+    match (first.is_empty(), second.is_empty()) {
+        (_, true) => first,
+        (true, false) => second,
+        (false, false) => [first, second].concat().into(),
     }
 }
 

@@ -155,6 +155,18 @@ impl Exchange {
         Poll::Ready(Ok(read > 0))
     }
 
+    /// All of the body, if it came with the head.
+    pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
+        let Framing::Length(left) = self.framing else {
+            return None;
+        };
+        let length = usize::try_from(left).ok()?;
+        (1..=self.inbox.len()).contains(&length).then(|| {
+            self.framing = Framing::Ended;
+            self.inbox.split_to(length).freeze()
+        })
+    }
+
     /// Whether the answer is over.
     pub(crate) fn is_ended(&self) -> bool {
         self.framing.is_ended()

@@ -46,25 +46,30 @@ fn the_example_takes_each_record_once() {
     });
 
     place.stage(250);
-    let deliver = |token: &str| {
-        let mut command = place.command(&["deliver", "--now", "--to", &url]);
-        Ran::of(command.env("LLMLB_USAGE_TOKEN", token))
+    let deliver = |token: &str, format: &str| {
+        let words = ["deliver", "--now", "--to", &url, "--format", format];
+        Ran::of(place.command(&words).env("LLMLB_USAGE_TOKEN", token))
     };
-    let ran = deliver("wrong");
+    let ran = deliver("wrong", "json");
     assert_eq!(ran.code, 1, "{ran:?}");
-    let ran = deliver("s3cret");
+    let ran = deliver("s3cret", "json");
+    assert_eq!(ran.code, 0, "{ran:?} {}", receiver.said());
+    // It takes CloudEvents too.
+    place.stage(30);
+    let ran = deliver("s3cret", "cloudevents");
     assert_eq!(ran.code, 0, "{ran:?} {}", receiver.said());
     // The same batch again, as after an answer that was lost.
     let again = "import sys, json, urllib.request as u\n\
-        body = json.dumps({'idempotency_key': 'k', 'records': [{'id': 'a', 'n': 1}]}).encode()\n\
+        body = json.dumps({'records': [{'id': 'a', 'n': 1}]}).encode()\n\
+        head = {'Authorization': 'Bearer s3cret', 'Idempotency-Key': 'k'}\n\
         for _ in range(2):\n    \
-            u.urlopen(u.Request(sys.argv[1], body, {'Authorization': 'Bearer s3cret'}))";
+            u.urlopen(u.Request(sys.argv[1], body, head))";
     let ran = python(again, &[&url]).unwrap();
     assert_eq!(ran.code, 0, "{ran:?}");
     let count = "import sqlite3, sys\n\
         print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM records').fetchone()[0])";
     let ran = python(count, &[&database]).unwrap();
-    assert_eq!(ran.out.trim(), "251", "{ran:?}");
+    assert_eq!(ran.out.trim(), "281", "{ran:?}");
 }
 
 /// The commands are GNU's.

@@ -11,6 +11,7 @@
 mod receiver;
 mod support;
 
+mod cli_cloudevents;
 mod cli_deliver;
 mod cli_example;
 mod cli_failed;
@@ -20,3 +21,5 @@ mod cli_secrets;
 mod cli_stage;
 mod cli_tls;
 mod cli_words;
+mod serve_archives;
+mod serve_delivers;

@@ -1,9 +1,11 @@
 //! The program under test and a data directory for it.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,6 +58,32 @@ impl Place {
             .current_dir(self.dir.path())
             .stdin(Stdio::null());
         command
+    }
+
+    /// `llmlb serve --demo` on any free port, with these settings.
+    pub(crate) fn serve(&self, settings: &[(&str, &str)]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_llmlb"));
+        command.args(["serve", "--demo", "-p", "0"]);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("LLMLB_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("LLMLB_DATA_DIR", self.data())
+            .env("LLMLB_LOCK_DIR", self.dir.path().join("locks"))
+            .env_remove("NOTIFY_SOCKET")
+            .envs(settings.iter().copied())
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null());
+        let said = self.dir.path().join(format!("serve-{}", next_number()));
+        let running = Running::start(command, &said);
+        let address = eventually("it listens", || {
+            let said = running.said();
+            let after = said.split("listening on http://").nth(1)?;
+            Some(after.split_once(' ')?.0.to_owned())
+        });
+        Server { running, address }
     }
 
     pub(crate) fn usage(&self, words: &[&str]) -> Ran {
@@ -159,6 +187,59 @@ impl Running {
         let status = eventually("its end", || self.child.try_wait().expect("its state"));
         status.code()
     }
+}
+
+/// A server that serves.
+pub(crate) struct Server {
+    pub(crate) running: Running,
+    pub(crate) address: String,
+}
+
+impl Server {
+    /// What it says of the usage records.
+    pub(crate) fn usage(&self) -> Value {
+        let mut stream = TcpStream::connect(&self.address).expect("it accepts");
+        let request = "GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+        let mut status: Value = serde_json::from_str(body).expect("JSON");
+        status["usage"].take()
+    }
+
+    /// Waits until it says so.
+    pub(crate) fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        eventually(what, || Some(self.usage()).filter(&is_so))
+    }
+
+    /// `llmlb status` of this server.
+    pub(crate) fn status(&self, place: &Place, words: &[&str]) -> Ran {
+        let (_, port) = self.address.rsplit_once(':').expect("a port");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_llmlb"));
+        command.args(["status", "-p", port]).args(words);
+        Ran::of(command.env("LLMLB_LOCK_DIR", place.dir.path().join("locks")))
+    }
+
+    /// Asks it to end, and waits for that.
+    #[cfg(unix)]
+    pub(crate) fn stop(&mut self) -> Option<i32> {
+        self.signal();
+        self.running.end()
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn signal(&self) {
+        let pid = self.running.pid().to_string();
+        let status = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(status.expect("kill").success());
+    }
+}
+
+/// Tells files apart.
+fn next_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Drop for Running {

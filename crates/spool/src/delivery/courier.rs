@@ -386,11 +386,12 @@ impl Courier<'_> {
     }
 
     fn pause_for_a_person(&mut self, said: String) -> Result<Next, Error> {
-        tracing::warn!(
-            to = self.sink.name(),
-            said,
-            "delivery pauses: nothing is taken"
-        );
+        let to = self.sink.name();
+        if self.is_paused {
+            tracing::debug!(to, said, "delivery still pauses");
+        } else {
+            tracing::warn!(to, said, "delivery pauses: nothing is taken");
+        }
         let now = self.clock.now();
         let long = MISCONFIGURED_PAUSE.min(self.options.longest_wait);
         let pause = Pause::new(self.sink.name(), now, long, &said, true);

@@ -7,6 +7,7 @@
 mod address;
 mod early;
 mod excerpt;
+mod format;
 mod retry_after;
 mod status;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use early::Heed;
 use excerpt::excerpt;
 use status::{Meaning, meaning};
 
+pub use format::{CloudEvents, Format};
 pub use token::Token;
 
 /// How long a connection may take.
@@ -54,6 +56,8 @@ pub struct HttpOptions {
     pub allow_plain_http: bool,
     /// Sent as `User-Agent`.
     pub user_agent: String,
+    /// What is posted.
+    pub format: Format,
 }
 
 impl Default for HttpOptions {
@@ -64,11 +68,13 @@ impl Default for HttpOptions {
             conflict_is_failure: false,
             allow_plain_http: false,
             user_agent: concat!("spool/", env!("CARGO_PKG_VERSION")).to_owned(),
+            format: Format::default(),
         }
     }
 }
 
-/// An HTTP API that takes batches: `POST {"idempotency_key":"..","records":[..]}`.
+/// An HTTP API that takes batches, one `POST` for each, with the batch's key as `Idempotency-Key`.
+/// [`Format`] says what is posted.
 ///
 /// Certificates are checked against what the system trusts; redirects are not followed;
 /// connections are kept. A proxy is taken from the environment (`HTTPS_PROXY`, `NO_PROXY`), except
@@ -102,7 +108,8 @@ impl Http {
     pub fn new(url: &str, options: HttpOptions) -> Result<Self, HttpError> {
         let address = Address::parse(url, options.allow_plain_http)?;
         let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let content_type = options.format.content_type();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         if let Some(token) = &options.token {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
                 .map_err(|_| HttpError::new("the token cannot be sent in a header"))?;
@@ -192,7 +199,7 @@ impl Sink for Http {
     }
 
     fn send(&self, batch: &Batch) -> Answer {
-        let bytes = batch.body();
+        let bytes = self.options.format.body(batch);
         let mut body = Handed {
             left: &bytes,
             is_begun: false,

@@ -127,6 +127,11 @@ impl Ledger {
         })
     }
 
+    /// Nobody else has written to it since.
+    pub(super) fn is_current(&self) -> bool {
+        self.book.is_current()
+    }
+
     /// Notes what became of a batch. On the disk when this returns.
     pub(super) fn note(&mut self, event: &Event) -> Result<(), Error> {
         if self.events >= MOST_EVENTS {

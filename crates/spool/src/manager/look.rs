@@ -52,6 +52,11 @@ pub struct Failed {
     pub attempts: u32,
 }
 
+/// Whether a file in `failed/` is what was put there, not why.
+pub(super) fn is_failed(name: &str) -> bool {
+    !name.starts_with('.') && Reason::of(name).is_none()
+}
+
 impl SpoolManager {
     /// What is known of a batch that waits.
     pub fn waiting(&self, name: &str) -> Result<Waiting, Error> {
@@ -86,7 +91,7 @@ impl SpoolManager {
     pub fn failed(&self) -> Result<Vec<Failed>, Error> {
         let mut names = Vec::new();
         for_each_file(&self.data.failed, |name| {
-            if !name.starts_with('.') && Reason::of(name).is_none() {
+            if is_failed(name) {
                 names.push(name.to_owned());
             }
         })?;

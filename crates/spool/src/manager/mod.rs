@@ -160,6 +160,23 @@ impl SpoolManager {
         self.remove(&self.data.failed.join(Reason::file_name(name)))
     }
 
+    /// Forgets what is known of the book if somebody else has written to it.
+    pub(crate) fn refresh(&self) {
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        if ledger.as_ref().is_some_and(|ledger| !ledger.is_current()) {
+            *ledger = None;
+        }
+    }
+
+    /// How many things are in `failed/`.
+    pub fn count_failed(&self) -> Result<u64, Error> {
+        let mut count = 0;
+        for_each_file(&self.data.failed, |name| {
+            count += u64::from(look::is_failed(name));
+        })?;
+        Ok(count)
+    }
+
     fn lock_ledger(&self) -> Result<MutexGuard<'_, Option<Ledger>>, Error> {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         if ledger.is_none() {

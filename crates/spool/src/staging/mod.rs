@@ -59,7 +59,7 @@ pub enum Durability {
     /// A power failure: data and name are on the disk when `stage` returns.
     Power,
     /// The end of this process, however it ends: the record is with the kernel when `stage`
-    /// returns, and on the disk a few milliseconds later.
+    /// returns, and on the disk some milliseconds later.
     Process,
 }
 
@@ -67,7 +67,7 @@ pub enum Durability {
 const RESERVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// How soon the disk follows what was staged for [`Durability::Process`].
-const SYNC_WITHIN: Duration = Duration::from_millis(5);
+const SYNC_WITHIN: Duration = Duration::from_millis(20);
 
 /// The way into a staging directory. Any number of threads may stage at once.
 ///

@@ -39,6 +39,7 @@ fn crash(place: &Place, crash: Crash, at: usize) -> bool {
         &(Arc::clone(&disk) as Arc<dyn Disk>),
         place.path(),
         &options(),
+        &mut None,
     );
     assert_eq!(
         outcome.is_err(),

@@ -8,4 +8,5 @@ mod delivering;
 mod owning;
 mod place;
 mod receiver;
+mod running;
 mod verifying;

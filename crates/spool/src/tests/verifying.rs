@@ -67,7 +67,7 @@ fn furnished() -> Place {
     archive(&store, &Watch::silent()).unwrap();
     place.entry(4, true);
     let disk = Arc::new(CrashingDisk::new(Crash::Before, 12));
-    consolidate_on(&(disk as Arc<dyn Disk>), place.path(), &options).unwrap_err();
+    consolidate_on(&(disk as Arc<dyn Disk>), place.path(), &options, &mut None).unwrap_err();
     place.entry(2, false);
     place
 }

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
 
 use uuid::Uuid;
 
@@ -78,7 +77,7 @@ impl Audit<'_> {
         if is_first {
             // Lines that are in no batch, and need not be.
             let mut without: Vec<_> = repeated.chain(aside).collect();
-            let at = time_of(taken.snapshot);
+            let at = Moment::of(taken.snapshot);
             self.coverage.taken(name, taken.lines, at, &mut without);
             self.coverage.count(name, records, asides);
         }
@@ -204,11 +203,4 @@ fn is_whole_but_for_its_end(text: &[u8]) -> bool {
         .filter(|(_, part)| *part == mark)
         .map(|(at, _)| at + mark.len());
     ends.any(|end| end < text.len() && text[end] != b'\n' && line::read(&text[..end]).is_ok())
-}
-
-/// When a snapshot was taken.
-fn time_of(snapshot: Uuid) -> Moment {
-    let time = snapshot.get_timestamp().map(|time| time.to_unix());
-    let (seconds, nanos) = time.unwrap_or_default();
-    Moment::from(UNIX_EPOCH + Duration::new(seconds, nanos))
 }

@@ -76,6 +76,29 @@ fn a_backend_with_clearly_more_to_do_than_others_is_not_given_more() {
 }
 
 #[test]
+fn among_many_the_average_may_be_a_little_old_but_not_more() {
+    let (pool, _) = alike(&[(1, None); 100]);
+    let route = pool.route(Some("m")).unwrap();
+    let mut random = Random::seeded(4);
+    let mut ask = |blocks: &[u64], now| {
+        slot(pool.choose_at(&route, &wish(blocks), &[], Moment(now), &mut random))
+    };
+    let home = ask(&[1], 1000);
+    let id = home.backend().id;
+    let held: Vec<_> = (0..1000).map(|_| ask(&[], 1000)).collect();
+    let is_home = |slot: &Slot| slot.backend().id == id;
+    let busy = held.iter().filter(|slot| is_home(slot)).count();
+    assert!((5..=13).contains(&busy), "{busy}");
+    // About ten each: that is no more than the others have.
+    let near = ask(&[1], 2000);
+    assert!(is_home(&near));
+    drop(held);
+    let more = [ask(&[1], 2002), ask(&[1], 2002)];
+    assert!(more.iter().all(is_home), "as it was two milliseconds ago");
+    assert!(!is_home(&ask(&[1], 2003)), "but now the others are idle");
+}
+
+#[test]
 fn a_backend_at_its_limit_or_tried_or_failing_is_not_used_for_what_it_knows() {
     let (pool, _) = alike(&[(1, Some(1)), (1, Some(1))]);
     let held = ask(&pool, &[5, 6], &[]);

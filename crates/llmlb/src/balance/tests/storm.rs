@@ -72,13 +72,13 @@ fn no_limit_is_exceeded_everyone_is_served_and_nothing_is_left_over() {
         let (served, waited) = (Arc::clone(&counts.0), Arc::clone(&counts.1));
         Box::pin(async move {
             let block = [task % 7, task];
+            let model = if task % 3 == 0 { "n" } else { "m" };
             let wish = Wish {
-                model: Some(if task % 3 == 0 { "n" } else { "m" }),
                 client: thread,
                 blocks: &block,
                 ..Wish::default()
             };
-            let route = pool.route(wish.model).unwrap();
+            let route = pool.route(Some(model)).unwrap();
             let slot = match pool.choose(&route, &wish, &[]) {
                 Choice::Slot(slot) => slot,
                 Choice::Busy => {
@@ -129,11 +129,10 @@ fn nothing_is_lost_when_clients_leave_and_backends_come_and_go() {
         let pool = Arc::clone(&shared);
         Box::pin(async move {
             let wish = Wish {
-                model: Some("m"),
                 client: thread * 100 + task % 5,
                 ..Wish::default()
             };
-            let route = pool.route(wish.model).unwrap();
+            let route = pool.route(Some("m")).unwrap();
             let slot = match pool.choose(&route, &wish, &[]) {
                 Choice::Slot(slot) => slot,
                 Choice::Busy if (task + request as u64).is_multiple_of(5) => {

@@ -27,8 +27,13 @@ impl Watched<'_> {
     }
 }
 
-fn wait_with<'a>(pool: &'a Pool, wish: Wish<'a>, tried: &'a [BackendId]) -> Watched<'a> {
-    let route = pool.route(wish.model).unwrap();
+fn wait_for<'a>(
+    pool: &'a Pool,
+    model: Option<&str>,
+    wish: Wish<'a>,
+    tried: &'a [BackendId],
+) -> Watched<'a> {
+    let route = pool.route(model).unwrap();
     let mut waiting = Watched(Box::pin(
         async move { pool.wait(&route, &wish, tried).await },
     ));
@@ -41,11 +46,10 @@ fn wait_with<'a>(pool: &'a Pool, wish: Wish<'a>, tried: &'a [BackendId]) -> Watc
 /// Waits for a place to serve `m`.
 fn wait(pool: &Pool, client: u64) -> Watched<'_> {
     let wish = Wish {
-        model: Some("m"),
         client,
         ..Wish::default()
     };
-    wait_with(pool, wish, &[])
+    wait_for(pool, Some("m"), wish, &[])
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,14 +129,13 @@ async fn a_place_goes_to_one_who_can_use_it() {
     let on_a = chosen(&pool, Some("m"));
     let on_b = chosen(&pool, Some("x"));
     let mut for_m = wait(&pool, 1);
-    let x = Wish {
-        model: Some("x"),
+    let wish = Wish {
         client: 2,
         ..Wish::default()
     };
-    let mut for_x = wait_with(&pool, x, &[]);
+    let mut for_x = wait_for(&pool, Some("x"), wish, &[]);
     let b = [backends[1].id];
-    let mut for_x_but_b = wait_with(&pool, x, &b);
+    let mut for_x_but_b = wait_for(&pool, Some("x"), wish, &b);
     drop(on_b);
     assert!(for_m.is_waiting() && for_x_but_b.is_waiting());
     let on_b = for_x.expect_slot();
@@ -196,6 +199,18 @@ async fn a_backend_that_comes_up_or_is_added_serves_those_who_wait() {
     assert_eq!(waiting[2].expect_slot().backend().name, "new");
     assert_eq!(waiting[3].expect_slot().backend().name, "new");
     drop((held, slots));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_was_told_of_others_before_waits_for_those_who_serve_it_now() {
+    let (pool, _) = alike(&[(1, Some(1))]);
+    let held = chosen(&pool, Some("m"));
+    let before = pool.route(Some("m")).unwrap();
+    let added = pool.add(backend("new")).unwrap();
+    pool.note(&added, up(&["m"]));
+    let slot = pool.wait(&before, &Wish::default(), &[]).await.unwrap();
+    assert_eq!(slot.backend().name, "new");
+    drop(held);
 }
 
 #[tokio::test(start_paused = true)]
@@ -289,7 +304,7 @@ async fn one_who_waits_for_the_issuer_of_an_id_gets_nobody_else() {
         ..Wish::default()
     };
     let held = slot(choose(&pool, None, &issued, &[]));
-    let mut waiting = wait_with(&pool, issued, &[]);
+    let mut waiting = wait_for(&pool, None, issued, &[]);
     let other = chosen(&pool, Some("m"));
     assert_eq!(other.backend().id, backends[0].id);
     drop(other);
@@ -303,7 +318,7 @@ async fn one_who_names_no_model_waits_for_the_first() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
     let first = chosen(&pool, None);
     let second = chosen(&pool, Some("m"));
-    let mut waiting = wait_with(&pool, Wish::default(), &[]);
+    let mut waiting = wait_for(&pool, None, Wish::default(), &[]);
     drop(second);
     assert!(waiting.is_waiting());
     drop(first);

@@ -21,6 +21,7 @@ pub(super) struct Answer {
     pub(super) requests: Option<u64>,
     #[serde(default)]
     pub(super) backends: Vec<Backend>,
+    pub(super) usage: Option<Box<Usage>>,
 }
 
 /// How a server is, by its own account.
@@ -42,6 +43,20 @@ pub(super) struct Backend {
     pub(super) models: Option<u64>,
     pub(super) in_flight: Option<u64>,
     pub(super) requests: Option<u64>,
+    pub(super) error: Option<String>,
+}
+
+/// How far the server's usage records have come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Usage {
+    pub(super) to: Option<String>,
+    pub(super) last_run: Option<String>,
+    pub(super) last_delivery: Option<String>,
+    pub(super) delivered: Option<u64>,
+    pub(super) waiting: Option<u64>,
+    pub(super) failed: Option<u64>,
+    pub(super) recorded: Option<u64>,
+    pub(super) lost: Option<u64>,
     pub(super) error: Option<String>,
 }
 

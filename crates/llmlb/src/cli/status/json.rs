@@ -7,7 +7,7 @@ use serde::Serialize;
 use tenure::Proof;
 
 use super::server::{Health, Running, Server, State};
-use crate::cli::ask::Backend;
+use crate::cli::ask::{Backend, Usage};
 use crate::cli::exit::{self, Failure};
 use crate::lock::rfc3339;
 
@@ -36,6 +36,7 @@ struct Entry<'a> {
     backends: Option<Backends<'a>>,
     in_flight: Option<u64>,
     requests: Option<u64>,
+    usage: Option<&'a Usage>,
     suspended: Option<bool>,
     lock_file_gone: Option<bool>,
     lock_path: String,
@@ -121,6 +122,7 @@ fn describe<'a>(entry: &mut Entry<'a>, running: &'a Running, now: SystemTime) {
     };
     if let (Some(answer), Some((up, total))) = (running.answer(), running.backends()) {
         entry.requests = answer.requests;
+        entry.usage = answer.usage.as_deref();
         entry.backends = Some(Backends {
             up,
             total,

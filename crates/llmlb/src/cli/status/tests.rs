@@ -31,10 +31,15 @@ pub(super) fn answer(status: &str) -> Health {
     let answer = serde_json::from_value(json!({
         "status": status, "version": "0.1.1", "pid": 1234, "uptime_ms": 599_999, "in_flight": 3,
         "requests": 1000, "backends": [
-            { "name": "gpu1", "url": "http://10.0.0.5:8000", "up": true, "models": 3,
+            { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
+              "ejected": false, "models": 3,
               "in_flight": 1, "requests": 500, "error": null },
-            { "name": "big-gpu", "url": "http://10.0.0.6:8000", "up": false, "models": 0,
-              "in_flight": 0, "requests": 2, "error": "connection\nrefused" }]
+            { "name": "big-gpu", "url": "http://10.0.0.6:8000", "kind": null, "up": false,
+              "ejected": false, "models": 0,
+              "in_flight": 0, "requests": 2, "error": "connection\nrefused" }],
+        "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
+            "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0, "failed": 0,
+            "recorded": 130, "lost": 0, "error": null }
     }));
     Health::Answered(answer.unwrap())
 }
@@ -86,11 +91,17 @@ fn the_json_of_a_running_server_is_this() {
             "address": "127.0.0.1:32768", "user": "ann", "host": "box",
             "health": "ok", "health_detail": null,
             "backends": { "up": 1, "total": 2, "list": [
-                { "name": "gpu1", "url": "http://10.0.0.5:8000", "up": true, "models": 3,
+                { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
+              "ejected": false, "models": 3,
                   "in_flight": 1, "requests": 500, "error": null },
-                { "name": "big-gpu", "url": "http://10.0.0.6:8000", "up": false, "models": 0,
+                { "name": "big-gpu", "url": "http://10.0.0.6:8000", "kind": null, "up": false,
+              "ejected": false, "models": 0,
                   "in_flight": 0, "requests": 2, "error": "connection\nrefused" }] },
-            "in_flight": 3, "requests": 1000, "suspended": false, "lock_file_gone": false,
+            "in_flight": 3, "requests": 1000,
+            "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
+                "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0,
+                "failed": 0, "recorded": 130, "lost": 0, "error": null },
+            "suspended": false, "lock_file_gone": false,
             "lock_path": "/l/serve_32768.lock", "port_in_use_by": null
         }] })
     );
@@ -115,7 +126,7 @@ fn the_json_says_why_there_is_no_health() {
     assert_eq!(none["health_detail"], "timed out");
     assert_eq!(none["uptime_s"], 599);
     assert_eq!(none["llmlb_version"], "0.1.0");
-    for field in ["backends", "in_flight", "requests"] {
+    for field in ["backends", "in_flight", "requests", "usage"] {
         assert_eq!(none[field], Value::Null, "{field}");
     }
     let wrong = silent(Health::WrongProcess { pid: 7 });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-use crate::config::span;
+use crate::config::{Format, span};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -126,6 +126,10 @@ pub(super) struct Deliver {
     /// Allow http:// to other machines: anyone on the way can read records and token
     #[arg(long)]
     pub(super) allow_http: bool,
+
+    /// What is posted: json, or cloudevents as OpenMeter takes them
+    #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = Format::named)]
+    pub(super) format: Format,
 }
 
 #[derive(Debug, clap::Args)]

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use spool::{
-    BatchStore, Cancel, DeliveryOptions, Destination, Http, HttpError, HttpOptions, Options,
-    Progress, Run, RunError, Schedule, Sink, SpoolManager, Token, Watch, run,
+    BatchStore, Cancel, DeliveryOptions, Destination, Http, HttpError, Options, Progress, Run,
+    RunError, Runner, Schedule, Sink, SpoolManager, Token, Watch,
 };
 
 use super::args::Deliver;
@@ -15,11 +15,12 @@ use crate::cli::exit::{self, Failure};
 use crate::cli::interrupt::interruptible;
 use crate::cli::progress::Bar;
 use crate::cli::{output, time};
-use crate::config::{Secret, env};
+use crate::config::{Format, Secret, env};
+use crate::receiver;
 
 pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, Failure> {
     let work = Work {
-        to: receiver(args)?,
+        to: to(args)?,
         again: again(args, &place),
         place,
         options: options(args.batches.batch_size),
@@ -62,7 +63,7 @@ struct Work {
 impl Work {
     /// One run, told to whoever called it.
     fn once_for_a_person(&self, cancel: &Cancel) -> Result<u8, Failure> {
-        match self.once(cancel) {
+        match self.once(&mut Runner::new(self.place.dir()), cancel) {
             Ok(run) => {
                 output::data(&report::done(&run, self.name(), &self.place))?;
                 if run.archived > 0 && !self.quiet {
@@ -85,7 +86,7 @@ impl Work {
 
     /// A run for each interval, told to the log. They never overlap.
     fn again_and_again(&self, every: Duration, cancel: &Cancel) {
-        let mut schedule = Schedule::new(every);
+        let (mut schedule, mut runner) = (Schedule::new(every), Runner::new(self.place.dir()));
         loop {
             let tick = schedule.tick();
             if tick.skipped > 0 {
@@ -95,7 +96,7 @@ impl Work {
             if cancel.wait(tick.wait) {
                 return;
             }
-            match self.once(cancel) {
+            match self.once(&mut runner, cancel) {
                 Ok(run) => {
                     tracing::info!("{}", report::done(&run, self.name(), &self.place));
                     if let Some(failure) = report::problem(&run, &self.place, &self.again, false) {
@@ -110,7 +111,7 @@ impl Work {
         }
     }
 
-    fn once(&self, cancel: &Cancel) -> Result<Run, RunError> {
+    fn once(&self, runner: &mut Runner, cancel: &Cancel) -> Result<Run, RunError> {
         let bar = Bar::new(self.quiet);
         let (total, done) = (Cell::new(self.waiting()), Cell::new(0));
         let progress = |seen: Progress| match seen {
@@ -132,7 +133,11 @@ impl Work {
             Some(http) => Destination::To(http),
             None => Destination::Archive,
         };
-        run(self.place.dir(), &self.options, &self.delivery, to, &watch)
+        let run = runner.run(&self.options, &self.delivery, to, &watch)?;
+        if let Some(error) = &run.no_reserve {
+            tracing::warn!(%error, "nothing can be staged until there is room");
+        }
+        Ok(run)
     }
 
     /// About how many records wait already: most batches are full.
@@ -158,11 +163,15 @@ fn again(args: &Deliver, place: &Place) -> String {
     // A query may hold a key.
     let to = args.to.as_deref().and_then(|to| to.split('?').next());
     let to = to.map_or_else(String::new, |to| format!(" --to {to}"));
-    place.command(&format!("deliver{to} --now"))
+    let format = match args.format {
+        Format::Json => String::new(),
+        other @ Format::CloudEvents => format!(" --format {}", other.name()),
+    };
+    place.command(&format!("deliver{to}{format} --now"))
 }
 
 /// The receiver, unless there is none.
-fn receiver(args: &Deliver) -> Result<Option<Http>, Failure> {
+fn to(args: &Deliver) -> Result<Option<Http>, Failure> {
     let from_env = match &args.to {
         Some(_) => None,
         None => env::usage_url().transpose().map_err(not_text)?,
@@ -176,12 +185,10 @@ fn receiver(args: &Deliver) -> Result<Option<Http>, Failure> {
             .hint("name it: `--to URL`, or LLMLB_USAGE_URL")
             .hint("if there is none yet: `--archive` keeps the batches in archive/"));
     };
-    let mut options = HttpOptions::default();
+    let options = receiver::options(args.format, token(args)?, args.allow_http);
+    let mut options = options.map_err(|error| wrong(&error))?;
     options.timeout = args.timeout;
-    options.token = token(args)?;
     options.conflict_is_failure = args.conflict_is_failure;
-    options.allow_plain_http = args.allow_http;
-    options.user_agent = format!("llmlb/{}", env!("CARGO_PKG_VERSION"));
     Http::new(url, options).map(Some).map_err(|error| {
         let failure = wrong(&error);
         if error.is_plain_http() {

@@ -79,6 +79,14 @@ pub(super) fn read(
         () if env.text(settings::BACKENDS).is_some() => from_env,
         () => from_file,
     };
+    if let Some(first) = used.get(settings::MOST_BACKENDS) {
+        let what = format!(
+            "there are {} backends; allowed: up to {}",
+            used.len(),
+            settings::MOST_BACKENDS
+        );
+        problems.add(&first.origin, "backend", &what);
+    }
     let (backends, origins) = finish(used, env, problems);
     Found {
         backends,

@@ -134,6 +134,16 @@ fn a_bad_url_among_many_is_named_by_its_number() {
 }
 
 #[test]
+fn there_is_an_end_to_how_many_there_can_be() {
+    let urls: Vec<String> = (0..=65_535).map(|n| format!("http://h{n}")).collect();
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let run = Run::new().flags(flags_with_backends(&urls));
+    let told = "--backend: there are 65536 backends; allowed: up to 65535";
+    assert_eq!(run.problems(), told);
+    Run::new().flags(flags_with_backends(&urls[1..])).good();
+}
+
+#[test]
 fn names_that_nobody_gave_are_unique_all_the_same() {
     let urls = ["http://h/a", "http://h/b", "http://h/c", "http://[::1]:8/"];
     let config = Run::new().flags(flags_with_backends(&urls)).good();

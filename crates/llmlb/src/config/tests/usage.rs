@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::{Format, OnFailure, Origin, settings};
+use super::super::usage::OnFailure;
+use super::super::{Format, Origin, settings};
 use super::*;
 
 const SECRET: &str = "hunter2";

@@ -56,7 +56,7 @@ enum State {
     /// A comma, or the end of the object.
     After,
     End,
-    /// It is no object.
+    /// It is no object, or none that is valid.
     Strange,
 }
 
@@ -78,7 +78,7 @@ impl Finder {
         self.state == State::End
     }
 
-    /// Whether it is something else than an object, which is not followed.
+    /// Whether it is something else than an object, which is not followed any more.
     pub(crate) fn is_strange(&self) -> bool {
         self.state == State::Strange
     }
@@ -98,9 +98,9 @@ impl Finder {
             match self.state {
                 State::Start => match byte {
                     b'{' => self.state = State::Name,
-                    // White space, or a byte order mark.
-                    b' ' | b'\t' | b'\n' | b'\r' | 0xEF | 0xBB | 0xBF => {}
-                    _ => self.state = State::Strange,
+                    // A byte order mark.
+                    0xEF | 0xBB | 0xBF => {}
+                    _ => self.skip_space(byte),
                 },
                 State::Name => match byte {
                     b'"' => {
@@ -110,17 +110,16 @@ impl Finder {
                         continue;
                     }
                     b'}' => self.close(),
-                    _ => {}
+                    _ => self.skip_space(byte),
                 },
                 State::InName => {
                     at = self.read_name(piece, at);
                     continue;
                 }
-                State::Colon => {
-                    if byte == b':' {
-                        self.state = State::Value;
-                    }
-                }
+                State::Colon => match byte {
+                    b':' => self.state = State::Value,
+                    _ => self.skip_space(byte),
+                },
                 State::Value => {
                     if !byte.is_ascii_whitespace() {
                         from = at;
@@ -160,13 +159,20 @@ impl Finder {
                 State::After => match byte {
                     b',' => self.state = State::Name,
                     b'}' => self.close(),
-                    _ => {}
+                    _ => self.skip_space(byte),
                 },
                 State::End | State::Strange => return,
             }
             at += 1;
         }
         self.keep(&piece[from.min(piece.len())..]);
+    }
+
+    /// Nothing but white space may be here.
+    fn skip_space(&mut self, byte: u8) {
+        if !byte.is_ascii_whitespace() {
+            self.state = State::Strange;
+        }
     }
 
     /// To the end of a name, or of the piece.

@@ -150,6 +150,29 @@ fn choices_are_known_from_their_beginning() {
 }
 
 #[test]
+fn what_is_no_object_is_not_followed() {
+    for text in [
+        "[{\"usage\":{\"prompt_tokens\":1}}]",
+        "7",
+        "x{}",
+        "{x}",
+        "{\"a\" 1}",
+        "{\"a\":1 \"usage\":{\"prompt_tokens\":1}}",
+        "{,}",
+        "{{\"usage\":{\"prompt_tokens\":1}}}",
+    ] {
+        for length in 1..=text.len() {
+            let mut finder = Finder::default();
+            for piece in text.as_bytes().chunks(length) {
+                finder.read(piece);
+            }
+            assert!(finder.is_strange() && !finder.is_over(), "{text}");
+            assert_eq!(finder.said, Said::default(), "{text}");
+        }
+    }
+}
+
+#[test]
 fn long_values_are_bounded() {
     let long = format!(
         r#"{{"usage":{{"x":"{}","prompt_tokens":1}},"type":"{}","error":"{}"}}"#,

@@ -97,6 +97,15 @@ impl Outcome {
 }
 
 impl Record<'_> {
+    /// As it is staged.
+    pub(crate) fn staged(&self) -> spool::Record {
+        let mut line = Vec::with_capacity(640);
+        self.write(&mut line);
+        // What is written is text: names that are not were refused, or are escaped.
+        let json = String::from_utf8(line).unwrap_or_default();
+        spool::Record::from_trusted(self.id, json)
+    }
+
     /// Writes it into `line`, which is emptied before; it has no line end.
     pub(crate) fn write(&self, line: &mut Vec<u8>) {
         line.clear();

@@ -55,6 +55,11 @@ impl Sse {
         }
     }
 
+    /// Whether usage that comes alone is taken out.
+    pub(crate) fn is_hiding(&self) -> bool {
+        self.is_hiding
+    }
+
     /// What is known so far.
     pub(crate) fn heard(&self) -> &Heard {
         &self.heard

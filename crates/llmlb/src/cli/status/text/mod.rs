@@ -1,5 +1,7 @@
 //! For people: one server as a list, several as a table.
 
+mod usage;
+
 use std::time::{Duration, SystemTime};
 
 use tenure::Proof;
@@ -123,6 +125,9 @@ fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
         let (up, total) = running.backends().unwrap_or_default();
         add("backends", &format!("{up} of {total} up"));
         lines.extend(backends(answer));
+        if let Some(usage) = &answer.usage {
+            lines.extend(usage::lines(usage, now));
+        }
     }
     if running.file_gone || running.pid.is_none() {
         lines.push(format!("  {:<10} {}", "lock", server.lock_path.display()));

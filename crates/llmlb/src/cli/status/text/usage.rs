@@ -1,0 +1,89 @@
+//! How far the usage records have come.
+
+use std::time::{Duration, SystemTime};
+
+use super::plain;
+use crate::cli::ask::Usage;
+use crate::cli::time;
+
+/// What is done with them, and on a line of its own what is wrong.
+pub(super) fn lines(usage: &Usage, now: SystemTime) -> Vec<String> {
+    let mut words = vec![match &usage.to {
+        Some(to) => format!("sent to {}", plain(to)),
+        None => "kept in archive/".to_owned(),
+    }];
+    words.push(
+        match usage.last_delivery.as_deref().map(|at| ago(at, now)) {
+            Some(ago) => format!("last {ago}"),
+            None => "none since the start".to_owned(),
+        },
+    );
+    match usage.waiting {
+        None | Some(0) => {}
+        Some(1) => words.push("1 batch waiting".to_owned()),
+        Some(count) => words.push(format!("{count} batches waiting")),
+    }
+    if let Some(count) = usage.failed.filter(|count| *count > 0) {
+        words.push(format!("{count} in failed/"));
+    }
+    if let Some(count) = usage.lost.filter(|count| *count > 0) {
+        words.push(format!("{count} records lost since the start"));
+    }
+    let mut lines = vec![format!("  {:<10} {}", "usage", words.join(", "))];
+    lines.extend(
+        usage
+            .error
+            .as_deref()
+            .map(|why| format!("    {}", plain(why))),
+    );
+    lines
+}
+
+/// How long ago something was.
+fn ago(at: &str, now: SystemTime) -> String {
+    let Ok(at) = at.parse::<jiff::Timestamp>() else {
+        return "at an unknown time".to_owned();
+    };
+    match now.duration_since(at.into()).unwrap_or_default() {
+        passed if passed < Duration::from_secs(1) => "just now".to_owned(),
+        passed => format!("{} ago", time::span(passed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::tests::now;
+    use super::*;
+
+    fn usage(json: &str) -> Vec<String> {
+        lines(&serde_json::from_str(json).unwrap(), now())
+    }
+
+    #[test]
+    fn it_is_one_line_unless_something_is_wrong() {
+        assert_eq!(
+            usage(
+                r#"{"to":"https://b.example/u","last_delivery":"2026-01-30T12:09:48Z","waiting":0}"#
+            ),
+            ["  usage      sent to https://b.example/u, last 12 s ago"]
+        );
+        assert_eq!(
+            usage(r#"{"to":null,"waiting":0,"failed":0}"#),
+            ["  usage      kept in archive/, none since the start"]
+        );
+        assert_eq!(
+            usage(
+                r#"{"to":"http://[::1]/","last_delivery":"2026-01-30T12:10:00Z","waiting":2,
+                    "failed":1,"error":"it said:\u001b[2J 503"}"#
+            ),
+            [
+                "  usage      sent to http://[::1]/, last just now, 2 batches waiting, 1 in failed/",
+                "    it said: [2J 503",
+            ]
+        );
+        assert_eq!(
+            usage(r#"{"last_delivery":"long ago","waiting":1}"#),
+            ["  usage      kept in archive/, last at an unknown time, 1 batch waiting"]
+        );
+    }
+}

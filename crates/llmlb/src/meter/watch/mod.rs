@@ -1,0 +1,205 @@
+//! An answer of any kind, watched as it passes: what it took, and whether it is all there.
+
+#[cfg(test)]
+mod tests;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+
+use super::api::Api;
+use super::estimate;
+use super::json::Finder;
+use super::ndjson::Ndjson;
+use super::sse::{Heard, Sse};
+use super::usage::{Counts, Source, Usage};
+
+/// Watches one answer.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    api: Api,
+    kind: Kind,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// There is nothing to be known from it: an error, a file, a sound.
+    Nothing,
+    /// It is in a coding that is not undone here; its length is all that is known.
+    Coded,
+    /// It does not say what it is. Its first byte will.
+    Unsaid {
+        is_hiding: bool,
+    },
+    Whole(Box<Finder>),
+    Events(Box<Sse>),
+    Lines(Box<Ndjson>),
+}
+
+impl Watch {
+    /// Watches an answer with this head. `is_hiding`: usage that comes alone in a stream is kept
+    /// from the client, since we asked for it.
+    pub(crate) fn new(api: Api, status: StatusCode, headers: &HeaderMap, is_hiding: bool) -> Self {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let media = text(header::CONTENT_TYPE).unwrap_or_default();
+        let media = media.split(';').next().unwrap_or(media).trim();
+        let is = |name: &str| media.eq_ignore_ascii_case(name);
+        let coding = text(header::CONTENT_ENCODING).unwrap_or("identity");
+        let kind = if !api.tells_usage() || !status.is_success() {
+            Kind::Nothing
+        } else if !coding.eq_ignore_ascii_case("identity") {
+            Kind::Coded
+        } else if is("text/event-stream") {
+            Kind::Events(Box::new(Sse::new(api, is_hiding)))
+        } else if is("application/x-ndjson") || is("application/ndjson") {
+            Kind::Lines(Box::new(Ndjson::new(api)))
+        } else if is("application/json") || is_kind_of_json(media) {
+            Kind::Whole(Box::default())
+        } else if is("") || is("text/plain") {
+            Kind::Unsaid { is_hiding }
+        } else {
+            Kind::Nothing
+        };
+        Self {
+            api,
+            kind,
+            bytes: 0,
+        }
+    }
+
+    /// Whether less may go on than came: then nobody can say beforehand how long the answer is.
+    pub(crate) fn may_shorten(&self) -> bool {
+        match &self.kind {
+            Kind::Unsaid { is_hiding } => *is_hiding,
+            Kind::Events(events) => events.is_hiding(),
+            _ => false,
+        }
+    }
+
+    /// Looks at a frame. What it returns goes on to the client; it may be empty.
+    pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
+        self.bytes += data.len() as u64;
+        if let Kind::Unsaid { is_hiding } = self.kind
+            && let Some(first) = data.trim_ascii_start().first()
+        {
+            self.kind = match first {
+                b'{' => Kind::Whole(Box::default()),
+                b'd' | b'e' | b'i' | b'r' | b':' => {
+                    Kind::Events(Box::new(Sse::new(self.api, is_hiding)))
+                }
+                _ => Kind::Nothing,
+            };
+        }
+        match &mut self.kind {
+            Kind::Events(events) => return events.pass(data),
+            Kind::Whole(finder) => finder.read(&data),
+            Kind::Lines(lines) => lines.look(&data),
+            Kind::Nothing | Kind::Coded | Kind::Unsaid { .. } => {}
+        }
+        data
+    }
+
+    /// The answer is over, or nothing more of it comes. What was held back goes on.
+    pub(crate) fn finish(&mut self) -> Bytes {
+        match &mut self.kind {
+            Kind::Events(events) => return events.finish(),
+            Kind::Lines(lines) => lines.finish(),
+            _ => {}
+        }
+        Bytes::new()
+    }
+
+    /// Whether the mark after which nothing comes has been seen: what is to be done before the
+    /// client has everything is to be done now.
+    pub(crate) fn saw_end(&self) -> bool {
+        match &self.kind {
+            Kind::Whole(finder) => finder.is_over(),
+            _ => self.heard().is_some_and(|heard| heard.saw_end),
+        }
+    }
+
+    /// Whether the answer is all there, as far as one can tell. Some backends end a stream early
+    /// without saying so.
+    pub(crate) fn is_whole(&self) -> bool {
+        match &self.kind {
+            Kind::Whole(finder) => finder.is_over() || finder.is_strange(),
+            _ => self.heard().is_none_or(Heard::saw_finish),
+        }
+    }
+
+    /// Whether an answer that began well tells of an error.
+    pub(crate) fn saw_error(&self) -> bool {
+        match &self.kind {
+            Kind::Whole(finder) => finder.said().is_error,
+            _ => self.heard().is_some_and(Heard::saw_error),
+        }
+    }
+
+    /// The tokens it took: as reported, else as estimated. `prompt` is asked only for an
+    /// estimate.
+    pub(crate) fn usage(&self, prompt: impl FnOnce() -> u64) -> Usage {
+        let heard = self.heard();
+        let counts = match &self.kind {
+            Kind::Whole(finder) => Some(&finder.said().counts),
+            _ => heard.map(|heard| &heard.counts),
+        };
+        let reported = counts.and_then(|counts| counts.usage(self.api));
+        let streamed = heard.map_or(0, |heard| heard.streamed.tokens());
+        match reported {
+            // It was cut after it had told what it was given.
+            Some(usage) if counts.is_some_and(Counts::is_only_beginning) => {
+                let completion = usage.completion.max(streamed);
+                Usage {
+                    completion,
+                    total: usage.prompt + completion,
+                    source: Source::Estimated,
+                    ..usage
+                }
+            }
+            Some(usage) => usage,
+            None if self.is_empty() => Usage::default(),
+            None => {
+                let completion = match &self.kind {
+                    _ if !self.api.writes_text() => 0,
+                    Kind::Events(_) | Kind::Lines(_) => streamed,
+                    Kind::Coded => estimate::by_length(self.bytes),
+                    _ => estimate::whole_answer(self.bytes),
+                };
+                let prompt = prompt();
+                Usage {
+                    prompt,
+                    completion,
+                    total: prompt + completion,
+                    source: Source::Estimated,
+                    ..Usage::default()
+                }
+            }
+        }
+    }
+
+    /// Whether there is nothing to estimate: nobody read or wrote text, or it came to nothing.
+    fn is_empty(&self) -> bool {
+        let failed = match &self.kind {
+            Kind::Nothing => true,
+            Kind::Events(_) | Kind::Lines(_) => {
+                let has_text = self.heard().is_some_and(|heard| heard.streamed.has_text());
+                self.saw_error() && !has_text
+            }
+            _ => self.saw_error(),
+        };
+        failed || !self.api.reads_text()
+    }
+
+    fn heard(&self) -> Option<&Heard> {
+        match &self.kind {
+            Kind::Events(events) => Some(events.heard()),
+            Kind::Lines(lines) => Some(lines.heard()),
+            _ => None,
+        }
+    }
+}
+
+/// Such as `application/problem+json`.
+fn is_kind_of_json(media: &str) -> bool {
+    media.to_ascii_lowercase().ends_with("+json")
+}

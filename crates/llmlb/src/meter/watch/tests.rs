@@ -1,0 +1,171 @@
+//! Answers of every kind.
+
+use super::*;
+
+fn watch(api: Api, media: &str, is_hiding: bool) -> Watch {
+    let mut headers = HeaderMap::new();
+    if !media.is_empty() {
+        headers.insert(header::CONTENT_TYPE, media.parse().unwrap());
+    }
+    Watch::new(api, StatusCode::OK, &headers, is_hiding)
+}
+
+fn pass(watch: &mut Watch, text: &str) -> String {
+    let out = watch.pass(Bytes::copy_from_slice(text.as_bytes()));
+    String::from_utf8(out.to_vec()).unwrap()
+}
+
+fn numbers(usage: Usage) -> (u64, u64, u64, &'static str) {
+    (
+        usage.prompt,
+        usage.completion,
+        usage.total,
+        usage.source.name(),
+    )
+}
+
+const WORD: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}]}\n\n";
+const ALONE: &str =
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1}}\n\n";
+
+#[test]
+fn every_kind_of_answer_is_watched() {
+    let chat = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
+    let line = "{\"done\":true,\"prompt_eval_count\":9,\"eval_count\":1}\n";
+    let events = [WORD, ALONE, "data: [DONE]\n\n"].concat();
+    for (api, media, text) in [
+        (Api::Chat, "application/json", chat),
+        (Api::Chat, "Application/JSON; charset=utf-8", chat),
+        (Api::Chat, "application/problem+json", chat),
+        (Api::Chat, "", chat),
+        (Api::Chat, "text/plain; charset=utf-8", chat),
+        (Api::OllamaChat, "application/x-ndjson", line),
+        (Api::OllamaChat, "application/json; charset=utf-8", line),
+        (Api::Chat, "text/event-stream", &events),
+        (Api::Chat, "text/event-stream; charset=utf-8", &events),
+        (Api::Chat, "", &events),
+    ] {
+        let mut watch = watch(api, media, false);
+        assert!(!watch.saw_end() && !watch.may_shorten());
+        for piece in [&text[..10], &text[10..]] {
+            assert_eq!(pass(&mut watch, piece), piece);
+        }
+        assert!(watch.saw_end(), "{media} {text}");
+        assert!(watch.finish().is_empty());
+        assert!(watch.is_whole() && !watch.saw_error());
+        let usage = watch.usage(|| panic!("it is told"));
+        assert_eq!(numbers(usage), (9, 1, 10, "reported"), "{media} {text}");
+        assert_eq!(watch.bytes, text.len() as u64);
+    }
+}
+
+#[test]
+fn usage_is_hidden_from_a_client_that_did_not_ask() {
+    for media in ["text/event-stream", ""] {
+        let mut watch = watch(Api::Chat, media, true);
+        assert!(watch.may_shorten());
+        let text = [WORD, ALONE].concat();
+        assert_eq!(pass(&mut watch, &text), WORD);
+        assert_eq!(pass(&mut watch, "data: "), "");
+        assert_eq!(watch.finish(), "data: ");
+        assert_eq!(watch.bytes, text.len() as u64 + 6);
+    }
+}
+
+#[test]
+fn tokens_that_are_not_told_are_estimated() {
+    let mut stream = watch(Api::Chat, "text/event-stream", true);
+    pass(&mut stream, &[WORD, WORD, WORD].concat());
+    assert_eq!(numbers(stream.usage(|| 7)), (7, 3, 10, "estimated"));
+    assert!(!stream.is_whole() && !stream.saw_end());
+
+    let mut whole = watch(Api::Chat, "application/json", false);
+    pass(
+        &mut whole,
+        &format!(r#"{{"choices":["{}"]}}"#, "x".repeat(784)),
+    );
+    assert_eq!(numbers(whole.usage(|| 7)), (7, 100, 107, "estimated"));
+    assert!(whole.is_whole());
+
+    let mut vectors = watch(Api::Embeddings, "application/json", false);
+    pass(&mut vectors, r#"{"data":[{"embedding":[0.1,0.2]}]}"#);
+    assert_eq!(numbers(vectors.usage(|| 7)), (7, 0, 7, "estimated"));
+
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
+    headers.insert(header::CONTENT_ENCODING, "gzip".parse().unwrap());
+    let mut coded = Watch::new(Api::Chat, StatusCode::OK, &headers, true);
+    assert_eq!(pass(&mut coded, &"x".repeat(400)).len(), 400);
+    assert_eq!(numbers(coded.usage(|| 7)), (7, 100, 107, "estimated"));
+}
+
+#[test]
+fn an_answer_of_anthropics_that_was_cut_has_what_was_seen_of_it() {
+    let mut stream = watch(Api::Messages, "text/event-stream", false);
+    pass(
+        &mut stream,
+        "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"output_tokens\":1}}}\n\n",
+    );
+    let word = "data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"Hi\"}}\n\n";
+    pass(&mut stream, &word.repeat(5));
+    assert_eq!(numbers(stream.usage(|| 0)), (25, 5, 30, "estimated"));
+    pass(
+        &mut stream,
+        "data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":4}}\n\n",
+    );
+    assert_eq!(numbers(stream.usage(|| 0)), (25, 4, 29, "reported"));
+}
+
+#[test]
+fn where_there_is_nothing_to_count_nothing_is_counted() {
+    let none = (0, 0, 0, "none");
+    let asked = || panic!("there is no estimate");
+    let headers = HeaderMap::new();
+    for (api, status) in [(Api::Chat, 500), (Api::Chat, 429), (Api::Other, 200)] {
+        let status = StatusCode::from_u16(status).unwrap();
+        let mut watch = Watch::new(api, status, &headers, true);
+        assert!(!watch.may_shorten());
+        let text = r#"{"usage":{"prompt_tokens":9}}"#;
+        assert_eq!(pass(&mut watch, text), text);
+        assert_eq!(numbers(watch.usage(asked)), none);
+        assert!(watch.is_whole() && !watch.saw_end());
+    }
+    for (api, media, text) in [
+        (Api::Audio, "audio/mpeg", "ID3"),
+        (Api::Audio, "application/json", r#"{"text":"Hi"}"#),
+        (Api::Chat, "application/json", r#"{"error":"no"}"#),
+        (
+            Api::Chat,
+            "text/event-stream",
+            "data: {\"error\":\"no\"}\n\n",
+        ),
+        (Api::Chat, "", "<html>"),
+    ] {
+        let mut watch = watch(api, media, true);
+        assert_eq!(pass(&mut watch, text), text);
+        assert_eq!(numbers(watch.usage(asked)), none, "{text}");
+        assert_eq!(watch.saw_error(), text.contains("error"));
+    }
+}
+
+#[test]
+fn a_list_is_not_at_its_end_before_it_is() {
+    let mut list = watch(Api::Rerank, "application/json", false);
+    pass(&mut list, r#"[{"index":0,"score":0.5}"#);
+    assert!(!list.saw_end() && list.is_whole());
+    assert_eq!(numbers(list.usage(|| 7)), (7, 0, 7, "estimated"));
+    let mut object = watch(Api::Chat, "application/json", false);
+    pass(&mut object, r#"{"choices":[]"#);
+    assert!(!object.saw_end() && !object.is_whole());
+}
+
+#[test]
+fn an_error_after_some_words_leaves_the_words_counted() {
+    let mut stream = watch(Api::Chat, "text/event-stream", true);
+    pass(
+        &mut stream,
+        &[WORD, WORD, "data: {\"error\":\"no\"}\n\n"].concat(),
+    );
+    assert!(stream.saw_error());
+    assert_eq!(numbers(stream.usage(|| 7)), (7, 2, 9, "estimated"));
+}

@@ -1,0 +1,118 @@
+//! `deliver --format cloudevents`: what OpenMeter's `/api/v1/events` takes.
+
+use serde_json::{Value, json};
+
+use crate::receiver::{Receiver, Request};
+use crate::support::{Place, Ran};
+
+/// What OpenMeter says of an event, by the rules of its API: none is empty, `source` is a URI
+/// reference, `time` is RFC 3339, `data` an object.
+fn judge(request: &Request) -> Result<(), String> {
+    if request.header("content-type") != Some("application/cloudevents-batch+json") {
+        return Err(format!("invalid content type: {}", request.head));
+    }
+    let events = request.body.as_array().ok_or("no list of events")?;
+    for event in events {
+        let text = |name: &str| match event[name].as_str() {
+            Some(text) if !text.is_empty() => Ok(text),
+            _ => Err(format!("no {name}: {event}")),
+        };
+        if text("specversion")? != "1.0" || text("datacontenttype")? != "application/json" {
+            return Err(format!("not its version: {event}"));
+        }
+        for name in ["id", "source", "type", "subject"] {
+            text(name)?;
+        }
+        let time = text("time")?;
+        if time.len() < 20 || &time[10..11] != "T" || !time.ends_with('Z') {
+            return Err(format!("no time: {event}"));
+        }
+        if !event["data"].is_object() {
+            return Err(format!("no data: {event}"));
+        }
+    }
+    Ok(())
+}
+
+fn openmeter() -> Receiver {
+    Receiver::new(|request| match judge(request) {
+        Ok(()) => ("204 No Content", String::new(), String::new()),
+        Err(why) => ("400 Bad Request", String::new(), why),
+    })
+}
+
+fn deliver(place: &Place, url: &str) -> Ran {
+    place.usage(&["deliver", "--to", url, "--format", "cloudevents"])
+}
+
+fn events(requests: &[Request]) -> Vec<Value> {
+    let lists = requests.iter().map(|request| request.body.as_array());
+    lists.flat_map(|list| list.unwrap().clone()).collect()
+}
+
+#[test]
+fn every_record_arrives_as_an_event() {
+    let (place, receiver) = (Place::new(), openmeter());
+    let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+    let record = json!({
+        "id": id, "time": "2026-11-16T05:00:00.5Z", "key": "acme", "model": "llama3",
+        "prompt_tokens": 7, "completion_tokens": 35, "tokens": 42,
+    });
+    let lines = format!("{record}\n{{\"tokens\":1}}\n");
+    assert_eq!(place.usage_with(&["stage"], lines).code, 0);
+    let ran = deliver(&place, &receiver.url);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!(
+        requests[0].header("idempotency-key").map(str::len),
+        Some(64)
+    );
+    let events = events(&requests);
+    assert_eq!(
+        events[0],
+        json!({
+            "specversion": "1.0", "id": id, "source": "llmlb", "type": "llm.request",
+            "subject": "acme", "time": "2026-11-16T05:00:00.5Z",
+            "datacontenttype": "application/json", "data": record,
+        })
+    );
+    assert_eq!(events[1]["subject"], "anonymous");
+    assert_eq!(events[1]["id"], events[1]["data"]["id"]);
+    assert_eq!(place.books()["delivered"], 2);
+}
+
+#[test]
+fn a_second_attempt_has_the_same_bytes_and_key() {
+    let place = Place::new();
+    let is_first = std::sync::atomic::AtomicBool::new(true);
+    let receiver = Receiver::new(move |request| {
+        judge(request).unwrap();
+        if is_first.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            return ("500 Oops", String::new(), String::new());
+        }
+        ("204 No Content", String::new(), String::new())
+    });
+    place.stage(3);
+    let words = ["--max-wait", "1ms", "--format", "cloudevents"];
+    let words = [&["deliver", "--to", &receiver.url], &words[..]].concat();
+    assert_eq!(place.usage(&words).code, 0);
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[0].body, requests[1].body);
+    let key = |request: &Request| request.header("idempotency-key").map(str::to_owned);
+    assert_eq!(key(&requests[0]), key(&requests[1]));
+}
+
+#[test]
+fn a_format_that_is_not_known_is_wrong_usage_and_what_to_type_names_the_one_in_use() {
+    let place = Place::new();
+    let ran = place.usage(&["deliver", "--to", "https://a.example/", "--format", "xml"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.err.contains("allowed: json or cloudevents"), "{ran:?}");
+    let receiver = Receiver::always("401 Unauthorized");
+    place.stage(1);
+    let ran = deliver(&place, &receiver.url);
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("--format cloudevents --now`"), "{ran:?}");
+}

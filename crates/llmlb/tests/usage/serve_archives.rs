@@ -1,0 +1,130 @@
+//! `serve` without a receiver: records are folded into the archive, and nothing piles up.
+
+use serde_json::Value;
+
+use crate::support::{Place, Ran};
+
+#[test]
+fn what_is_staged_is_archived_and_its_totals_are_kept() {
+    let place = Place::new();
+    place.stage(150);
+    let server = place.serve(&[]);
+    let usage = server.until("it is archived", |usage| usage["delivered"] == 150);
+    assert_eq!(usage["to"], Value::Null);
+    assert_eq!(
+        (&usage["waiting"], &usage["failed"]),
+        (&0.into(), &0.into())
+    );
+    assert_eq!(usage["error"], Value::Null);
+    for field in ["last_run", "last_delivery"] {
+        assert!(usage[field].as_str().unwrap().ends_with('Z'), "{usage}");
+    }
+    assert_eq!(place.books()["archived"], 150);
+    assert_eq!(place.files("_staging"), [""; 0]);
+}
+
+#[test]
+fn status_shows_it_to_people_and_to_programs() {
+    let place = Place::new();
+    place.stage(1);
+    let server = place.serve(&[]);
+    server.until("it is archived", |usage| usage["delivered"] == 1);
+    let ran = server.status(&place, &[]);
+    let line = ran.out.lines().find(|line| line.starts_with("  usage "));
+    let line = line.unwrap_or_else(|| panic!("{ran:?}"));
+    assert!(
+        line.starts_with("  usage      kept in archive/, last "),
+        "{line}"
+    );
+    let document = server.status(&place, &["--json"]).json();
+    assert_eq!(document["servers"][0]["usage"]["delivered"], 1);
+}
+
+#[test]
+fn with_usage_off_nothing_is_touched() {
+    let place = Place::new();
+    place.stage(1);
+    let server = place.serve(&[("LLMLB_USAGE", "false")]);
+    assert_eq!(server.usage(), Value::Null);
+    let document = server.status(&place, &["--json"]).json();
+    assert_eq!(document["servers"][0]["usage"], Value::Null);
+    assert_eq!(place.files("_staging").len(), 1);
+    assert!(!place.data().join("archive").exists());
+}
+
+#[test]
+fn bad_settings_are_told_and_nothing_is_started() {
+    let place = Place::new();
+    for (name, value, words) in [
+        (
+            "LLMLB_USAGE",
+            "maybe",
+            "LLMLB_USAGE: \"maybe\" is not true or false",
+        ),
+        (
+            "LLMLB_USAGE_EVERY",
+            "10ms",
+            "LLMLB_USAGE_EVERY: \"10ms\" is out of range",
+        ),
+        (
+            "LLMLB_USAGE_FORMAT",
+            "xml",
+            "LLMLB_USAGE_FORMAT: \"xml\" is not known",
+        ),
+        (
+            "LLMLB_USAGE_URL",
+            "s3cret",
+            "LLMLB_USAGE_URL: the URL cannot be used",
+        ),
+        (
+            "LLMLB_USAGE_URL",
+            "http://billing.example/?key=s3cret",
+            "set usage.allow_http = true or LLMLB_USAGE_ALLOW_HTTP=true",
+        ),
+    ] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_llmlb"));
+        command
+            .args(["serve", "--demo", "-p", "0"])
+            .env("LLMLB_DATA_DIR", place.data())
+            .env(name, value);
+        let ran = Ran::of(&mut command);
+        assert_eq!(ran.code, 1, "{ran:?}");
+        assert!(ran.err.contains(words), "{words}: {ran:?}");
+        assert!(!ran.all().contains("s3cret"), "{ran:?}");
+    }
+    assert!(!place.data().exists());
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_told_once_and_requests_go_on() {
+    let place = Place::new();
+    std::fs::write(place.data(), "").unwrap();
+    let server = place.serve(&[("LLMLB_USAGE_EVERY", "1s")]);
+    let usage = server.until("the trouble", |usage| usage["error"].is_string());
+    let next = |last: &Value| server.until("a run", |usage| usage["last_run"] != last["last_run"]);
+    next(&next(&usage));
+    let said = server.running.said();
+    assert_eq!(said.matches("warning: usage: ").count(), 1, "{said}");
+    std::fs::remove_file(place.data()).unwrap();
+    server.until("its end", |usage| usage["error"].is_null());
+    assert!(server.running.said().contains("usage: all is well again"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_user_without_a_home_is_told_where_to_name_a_directory() {
+    let place = Place::new();
+    let nowhere = [("LLMLB_DATA_DIR", ""), ("HOME", ""), ("XDG_DATA_HOME", "")];
+    let server = place.serve(&nowhere);
+    let error = server.usage()["error"].take();
+    assert!(
+        error.as_str().unwrap().contains("set LLMLB_DATA_DIR"),
+        "{error}"
+    );
+    assert!(
+        server
+            .running
+            .said()
+            .contains("warning: usage: this user has no home")
+    );
+}
