@@ -184,6 +184,27 @@ fn what_is_cut_into_inconvenient_pieces_is_counted_as_well() {
     }
 }
 
+/// The last event of a response repeats all of it; vectors are megabytes long.
+#[test]
+fn what_stands_behind_much_is_found() {
+    let place = Place::new();
+    let (backend, server) = world(&place, Reports::IfAsked);
+    for (path, api, mut question) in questions() {
+        question["model"] = json!("m");
+        question["stream"] = json!(api != "embeddings");
+        question["max_tokens"] = json!(20_000);
+        let text = format!("[tokens 20000] {}", "x".repeat(300_000));
+        match api {
+            "chat" | "messages" => question["messages"][0]["content"] = json!(text),
+            "completions" => question["prompt"] = json!(text),
+            "responses" => question["input"] = json!(text),
+            _ => question["input"] = json!(vec!["x"; 255]),
+        }
+        assert_eq!(ask(&server, api, path, &question).status(), 200);
+        assert_agree(&records::one(&place, api), &produced(&backend, api));
+    }
+}
+
 #[test]
 fn two_servers_may_write_into_one_directory() {
     let place = Place::new();

@@ -48,18 +48,25 @@ impl World {
     }
 
     fn ask(&self, id: &str) -> Answer {
-        ask(&self.server, id, CHAT, &chat("[tokens 3]", id.ends_with("streamed")))
+        ask_some(&self.server, id)
     }
 
     /// What the server says about its metering.
     fn lost(&self) -> u64 {
         let status = self.server.status();
-        status["usage"]["lost"].as_u64().unwrap_or_else(|| panic!("{status:#}"))
+        status["usage"]["lost"]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{status:#}"))
     }
 
     fn is_recorded(&self, id: &str) -> bool {
         !records::of_request(&self.place, id).is_empty()
     }
+}
+
+fn ask_some(server: &Server, id: &str) -> Answer {
+    let question = chat("[tokens 3]", id.ends_with("streamed"));
+    ask(server, id, CHAT, &question)
 }
 
 #[test]
@@ -74,7 +81,10 @@ fn goes_on() {
     let (mut served, mut number) = (BTreeSet::new(), 0);
     let mut next = |world: &World| {
         number += 1;
-        let id = format!("r-{number}-{}", if number % 2 == 0 { "streamed" } else { "plain" });
+        let id = format!(
+            "r-{number}-{}",
+            if number % 2 == 0 { "streamed" } else { "plain" }
+        );
         let answer = world.ask(&id);
         assert_eq!(answer.status(), 200, "{answer:?}");
         served.insert(id.clone());
@@ -122,7 +132,13 @@ fn goes_on() {
     let lost = world.lost();
     assert_eq!(kept.len() as u64 + lost, served.len() as u64);
     // What was kept is delivered, and the books balance.
-    assert!(world.place.run(&format!("stop -p {}", world.server.port())).code == Some(0));
+    assert!(
+        world
+            .place
+            .run(&format!("stop -p {}", world.server.port()))
+            .code
+            == Some(0)
+    );
     delivered(&world.place, &kept);
 }
 
@@ -168,14 +184,14 @@ fn under_load() {
     let seen = Mutex::new(BTreeSet::new());
     thread::scope(|scope| {
         for client in 0..4 {
-            let (world, is_over, served) = (&world, &is_over, &served);
+            let (server, is_over, served) = (&world.server, &is_over, &served);
             scope.spawn(move || {
                 for number in 0.. {
                     if is_over.load(Ordering::SeqCst) {
                         return;
                     }
                     let kind = if number % 2 == 0 { "streamed" } else { "plain" };
-                    let answer = world.ask(&format!("r-{client}-{number}-{kind}"));
+                    let answer = ask_some(server, &format!("r-{client}-{number}-{kind}"));
                     assert_eq!(answer.status(), 200, "{answer:?}");
                     served.fetch_add(1, Ordering::SeqCst);
                 }
@@ -199,10 +215,20 @@ fn under_load() {
     world.server.until_in_flight(0);
     let kept = ids(&world.place);
     let lost = world.lost();
-    println!("served {}, kept {}, lost {lost}", served.load(Ordering::SeqCst), kept.len());
+    println!(
+        "served {}, kept {}, lost {lost}",
+        served.load(Ordering::SeqCst),
+        kept.len()
+    );
     assert_eq!(kept.len() as u64 + lost, served.load(Ordering::SeqCst));
     assert!(kept.is_superset(&seen.lock().unwrap()));
-    assert!(world.place.run(&format!("stop -p {}", world.server.port())).code == Some(0));
+    assert!(
+        world
+            .place
+            .run(&format!("stop -p {}", world.server.port()))
+            .code
+            == Some(0)
+    );
     delivered(&world.place, &kept);
 }
 
@@ -240,7 +266,10 @@ fn refuses() {
             }
             thread::sleep(std::time::Duration::from_millis(5));
         }
-        println!("served unrecorded: {unrecorded}, lost {}", world.lost() - before);
+        println!(
+            "served unrecorded: {unrecorded}, lost {}",
+            world.lost() - before
+        );
         // The server still says how it is, and what there is.
         assert_eq!(world.server.get("/healthz").status(), 200);
         assert_eq!(world.server.get("/v1/models").status(), 200);
@@ -302,7 +331,10 @@ fn a_data_directory_that_is_none_is_told() {
         .start(command.env("LLMLB_USAGE_ON_FAILURE", "refuse"))
         .finish();
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.err.contains("usage cannot be recorded"), "{refused:?}");
+    assert!(
+        refused.err.contains("usage cannot be recorded"),
+        "{refused:?}"
+    );
     assert_eq!(place.lock_files(), [""; 0]);
     let server = place.serve_with(&mut place.command(&words));
     let log = server.process.err();

@@ -304,3 +304,40 @@ fn who_finds_the_queue_full_is_refused_and_recorded() {
     assert_eq!(record["tokens"], 0, "{record:#}");
     assert_eq!(record["tokens_from"], "none", "{record:#}");
 }
+
+/// A request that is there, from a client that is not: whatever reaches a backend is recorded.
+#[test]
+fn who_leaves_at_once_is_recorded_if_a_backend_was_asked() {
+    const COUNT: usize = 200;
+    let place = Place::new();
+    let mock = pausing(&[WORD]);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for number in 0..COUNT {
+        let mut client = Connection::open(server.address);
+        let question = chat("Hello", number % 2 == 0).to_string();
+        send(&mut client, &format!("r-{number}"), CHAT, &question);
+        drop(client);
+    }
+    // The last one stays, so that all before it were looked at.
+    let mut client = Connection::open(server.address);
+    send(&mut client, "stays", CHAT, &chat("Hello", true).to_string());
+    assert_eq!(client.head().status(), 200);
+    server.until_in_flight(1);
+    drop(client);
+    server.until_in_flight(0);
+    let asked = crate::backends::asked(&mock);
+    let asked: Vec<_> = asked
+        .iter()
+        .map(|one| one.head.header("x-request-id").unwrap())
+        .collect();
+    println!(
+        "asked {}, recorded {}",
+        asked.len(),
+        records::all(&place).len()
+    );
+    for id in &asked {
+        records::one(&place, id);
+    }
+    let ever = server.status()["requests"].as_u64().unwrap();
+    assert_eq!(records::all(&place).len() as u64, ever);
+}

@@ -4,8 +4,8 @@
 //! `support`, `process`, `mock` and `http` are those of the `serve` tests, `backends`, `raw` and
 //! `h2_client` those of `balance`; `backend` is that of `sdk`: it speaks the APIs and counts what it
 //! makes. `records` reads what a server wrote down, `ask` sends requests with a name, `stream` has a
-//! backend that sends exactly what a test wants, `receiver` takes batches. The other modules are
-//! tests, by topic.
+//! backend that sends exactly what a test wants, `receiver` takes batches, `small_disk` can be
+//! filled. The other modules are tests, by topic.
 //!
 //! `METERING_REQUESTS` and `METERING_KILLS` are how many requests the storm has (500) and how often
 //! the server is killed on the way (2), `METERING_SEED` which storm it is. `scripts/prove-metering`
@@ -34,9 +34,11 @@ mod http;
 #[expect(dead_code, reason = "the `serve` tests use the rest")]
 #[path = "../serve/mock.rs"]
 mod mock;
-#[expect(dead_code, reason = "the `serve` tests use the rest")]
 #[path = "../serve/process.rs"]
 mod process;
+#[expect(dead_code, reason = "the `faults` tests use the rest")]
+#[path = "../faults/random.rs"]
+mod random;
 #[expect(dead_code, reason = "the `balance` tests use the rest")]
 #[path = "../balance/raw.rs"]
 mod raw;
@@ -47,10 +49,12 @@ mod support;
 mod ask;
 mod receiver;
 mod records;
+mod small_disk;
 mod stream;
 
 mod answers;
 mod failing;
+mod full_disk;
 mod hiding;
 mod leaving;
 mod names;
@@ -58,4 +62,5 @@ mod nothing_to_count;
 mod order;
 mod refused;
 mod secrets;
+mod storm;
 mod telling;

@@ -65,7 +65,7 @@ fn assert_before(place: &Place, id: &str, last: &str) {
     let from = trace.iter().position(|line| {
         line.contains("<socket:")
             && line.contains(&format!("x-request-id: {id}"))
-            && line.contains("HTTP/1.1 200")
+            && line.contains("HTTP/1.1 ")
     });
     let from = from.expect("the head of the answer");
     let (sent, _) = call(&trace[from..], &["socket:", last]);
@@ -103,10 +103,17 @@ fn the_record_is_written_before_the_last_bytes_are_sent() {
         ask(&server, "streamed", CHAT, &chat("Hello", true)).status(),
         200
     );
-    assert_eq!(records::all(&place).len(), 2);
+    let fails = chat("fail", false);
+    assert_eq!(ask(&server, "failed", CHAT, &fails).status(), 500);
+    let mut unknown = chat("Hello", true);
+    unknown["model"] = "unknown".into();
+    assert_eq!(ask(&server, "refused", CHAT, &unknown).status(), 404);
+    assert_eq!(records::all(&place).len(), 4);
     let _ = place.run(&format!("stop -p {}", server.port()));
     assert_before(&place, "plain", "\\\"end\\\":\\\"here\\\"");
     assert_before(&place, "streamed", "[DONE]");
+    assert_before(&place, "failed", "\\\"end\\\":\\\"here\\\"");
+    assert_before(&place, "refused", "model_not_found");
 }
 
 /// Whoever has the whole answer has been recorded, even if the server is killed that very moment.

@@ -42,7 +42,10 @@ fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     }
 }
 
+/// Ends the server, and looks at everything that it leaves.
 fn assert_silent(place: &Place, server: &Server) {
+    let stopped = place.run(&format!("stop -p {}", server.port()));
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
     let mut found = vec![("stderr".to_owned(), server.process.err().into_bytes())];
     files(&place.path("data"), &mut found);
     assert!(found.len() > 1, "nothing was written down");

@@ -44,7 +44,13 @@ impl SmallDisk {
         let data = place.path("data");
         fs::create_dir(&data).unwrap();
         let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}m,mode=777"), "tmpfs"])
+            .args([
+                "-t",
+                "tmpfs",
+                "-o",
+                &format!("size={size}m,mode=777"),
+                "tmpfs",
+            ])
             .arg(&data)
             .status();
         assert!(mount.unwrap().success());
@@ -56,7 +62,11 @@ impl SmallDisk {
     /// Others take all that is free, to the last byte.
     pub(crate) fn fill(&self) {
         let mut options = OpenOptions::new();
-        let mut file = options.append(true).create(true).open(&self.filler).unwrap();
+        let mut file = options
+            .append(true)
+            .create(true)
+            .open(&self.filler)
+            .unwrap();
         for size in [1 << 16, 1 << 12, 1] {
             while file.write(&vec![7; size]).is_ok_and(|count| count > 0) {}
         }
