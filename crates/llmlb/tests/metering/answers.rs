@@ -15,13 +15,19 @@ use crate::support::{Place, Server};
 
 /// A backend that speaks every API, and a server before it.
 pub(crate) fn world(place: &Place, reports: Reports) -> (Backend, Server) {
+    world_with(place, reports, "30s")
+}
+
+fn world_with(place: &Place, reports: Reports, drain_timeout: &str) -> (Backend, Server) {
     let backend = Backend::start(Sort {
         name: "b",
         models: &["m"],
         reports,
         key: None,
     });
-    let server = place.serve(&format!("--backend {}", backend.mock.url()));
+    let mut command = place.command(&format!("serve -p 0 --backend {}", backend.mock.url()));
+    command.env("LLMLB_DRAIN_TIMEOUT", drain_timeout);
+    let server = place.serve_with(&mut command);
     (backend, server)
 }
 
@@ -220,10 +226,9 @@ fn two_servers_may_write_into_one_directory() {
     assert_eq!(records::all(&place).len(), 20);
 }
 
-#[test]
-fn what_was_not_over_when_the_server_had_to_end_has_a_record() {
-    let place = Place::new();
-    let (_backend, mut server) = world(&place, Reports::IfAsked);
+/// A server with streams that do not end by themselves.
+fn streaming(place: &Place, drain_timeout: &str) -> (Backend, Server, Vec<Connection>) {
+    let (backend, server) = world_with(place, Reports::IfAsked, drain_timeout);
     let mut clients = Vec::new();
     for number in 0..8 {
         let mut client = Connection::open(server.address);
@@ -232,21 +237,42 @@ fn what_was_not_over_when_the_server_had_to_end_has_a_record() {
         assert_eq!(client.head().status(), 200);
         clients.push(client);
     }
+    (backend, server, clients)
+}
+
+fn interrupt(server: &Server) {
     let pid = server.process.pid().to_string();
-    let interrupt = || {
-        let sent = Command::new("kill").args(["-INT", &pid]).status();
-        assert!(sent.unwrap().success());
-    };
-    interrupt();
+    let sent = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(sent.unwrap().success());
+}
+
+fn assert_cut_short(place: &Place) {
+    for number in 0..8 {
+        let record = records::one(place, &format!("r-{number}"));
+        let outcome = record["outcome"].as_str().unwrap();
+        assert!(["cancelled", "cut"].contains(&outcome), "{record:#}");
+        assert_eq!(record["tokens_from"], "estimated", "{record:#}");
+    }
+}
+
+#[test]
+fn what_was_not_over_when_the_time_was_up_has_a_record() {
+    let place = Place::new();
+    let (_backend, mut server, _clients) = streaming(&place, "100ms");
+    interrupt(&server);
+    until("it has ended", || !server.process.is_running());
+    assert_cut_short(&place);
+}
+
+#[test]
+fn what_was_not_over_when_the_server_was_told_twice_has_a_record() {
+    let place = Place::new();
+    let (_backend, mut server, _clients) = streaming(&place, "1h");
+    interrupt(&server);
     until("it drains", || {
         server.process.err().contains("accepting no more")
     });
-    // The second one ends it at once.
-    interrupt();
+    interrupt(&server);
     until("it has ended", || !server.process.is_running());
-    for number in 0..8 {
-        let record = records::one(&place, &format!("r-{number}"));
-        assert_eq!(record["outcome"], "cancelled", "{record:#}");
-        assert_eq!(record["tokens_from"], "estimated", "{record:#}");
-    }
+    assert_cut_short(&place);
 }
