@@ -117,7 +117,7 @@ async fn open(
         let started = Instant::now();
         let backend = Arc::clone(slot.backend());
         tried.push(backend.id);
-        trip.served_model = slot.model().map(str::to_owned);
+        trip.sent(&backend, slot.model());
         let broken = match attempt::attempt(worker, slot, outbound, trip).await {
             Ok(Reached {
                 head,

@@ -19,8 +19,6 @@ pub(crate) struct Asked {
     pub(crate) model: Option<String>,
     /// Where the model's name is in the body, and how it is written there.
     named_at: Option<(Range<usize>, Spelling)>,
-    /// Which API it is for.
-    pub(crate) api: Api,
     /// It wants its answer as it is made.
     pub(crate) stream: bool,
     /// Who asks for its usage.
@@ -65,7 +63,6 @@ impl Asked {
         Self {
             model: None,
             named_at: None,
-            api: Api::Other,
             stream: false,
             asking: Asking::Nobody,
             prompt_tokens: 0,
@@ -110,11 +107,14 @@ pub(super) async fn read(
     body: Incoming,
     most: usize,
 ) -> Result<Asked, Refusal> {
+    let api = Api::of(&head.method, head.uri.path());
     if body.is_end_stream() {
         return Ok(Asked::nothing(Payload::Read(Bytes::new())));
     }
     let boundary = form::boundary(&head.headers);
-    if head.method != Method::POST || !(boundary.is_some() || may_be_json(&head.headers)) {
+    // A question is read whatever it is said to be.
+    let is_read = boundary.is_some() || may_be_json(&head.headers) || is_inference(path);
+    if head.method != Method::POST || !is_read {
         return Ok(Asked::nothing(Payload::Passing(Some(body))));
     }
     let must_be_readable = is_json(&head.headers) && is_inference(path);
@@ -126,10 +126,8 @@ pub(super) async fn read(
         ));
     }
     let bytes = body::read_whole(body, most).await?;
-    let api = Api::of(&head.method, head.uri.path());
     if let Some(boundary) = boundary {
-        let asked = in_form(bytes, &boundary);
-        return Ok(Asked { api, ..asked });
+        return Ok(in_form(bytes, &boundary));
     }
     match in_json(&bytes, api) {
         Ok(mut asked) => {
@@ -187,7 +185,6 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
     Ok(Asked {
         model,
         named_at: fields.model.clone().map(|at| (at, Spelling::Json)),
-        api,
         stream: value(&fields.usage.stream) == Some(b"true"),
         asking: Asking::of(api, body, &fields.usage),
         prompt_tokens: estimate::prompt(prompt),

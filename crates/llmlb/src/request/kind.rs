@@ -23,14 +23,26 @@ pub(super) fn is_repeatable(method: &Method, path: &str) -> bool {
     method.is_safe() || (*method == Method::POST && is_inference(path))
 }
 
-/// Whether a path could mean another one to a backend that resolves it.
-pub(super) fn has_dot_segments(path: &str) -> bool {
-    path.split(['/', '\\']).any(|segment| {
-        if !segment.starts_with(['.', '%']) {
+/// Whether a path could mean another one to a backend that resolves it: then what is said here
+/// about it would not hold there.
+pub(super) fn is_ambiguous(path: &str) -> bool {
+    let is_dots = |segment: &str| segment == "." || segment == "..";
+    path.split(['/', '\\']).any(is_dots) || path.contains("//") || has_needless_escape(path)
+}
+
+/// Whether a character is escaped that stands for itself (RFC 3986, section 2.3).
+fn has_needless_escape(path: &str) -> bool {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    path.as_bytes().windows(3).any(|escape| {
+        let &[b'%', high, low] = escape else {
             return false;
-        }
-        let plain = segment.to_ascii_lowercase().replace("%2e", ".");
-        plain == "." || plain == ".."
+        };
+        let decoded = digit(high)
+            .zip(digit(low))
+            .map(|(high, low)| high * 16 + low);
+        decoded.and_then(char::from_u32).is_some_and(|char| {
+            char.is_ascii_alphanumeric() || ['-', '.', '_', '~', '\\'].contains(&char)
+        })
     })
 }
 
@@ -39,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_leads_elsewhere_is_known_in_every_spelling() {
+    fn a_path_that_may_mean_another_is_known_in_every_spelling() {
         for path in [
             "..",
             "../api/tags",
@@ -48,17 +60,22 @@ mod tests {
             "a/.%2e/b",
             "./x",
             "a\\..\\b",
+            "chat//completions",
+            "chat/c%6fmpletions",
+            "files/a%5Cb",
         ] {
-            assert!(has_dot_segments(path), "{path}");
+            assert!(is_ambiguous(path), "{path}");
         }
         for path in [
             "chat/completions",
             "files/a..b",
             "models/.hidden",
             "x/...",
-            "a%2eb",
+            "models/meta%2Fllama",
+            "models/a%20b",
+            "files/100%",
         ] {
-            assert!(!has_dot_segments(path), "{path}");
+            assert!(!is_ambiguous(path), "{path}");
         }
     }
 }

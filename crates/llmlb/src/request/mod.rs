@@ -164,11 +164,12 @@ fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refus
     let Some(path) = head.uri.path().strip_prefix("/v1/") else {
         return admin::answer(caller, head).map(Door::Own);
     };
-    if kind::has_dot_segments(path) {
+    if kind::is_ambiguous(path) {
         return Err(Refusal::new(
             StatusCode::BAD_REQUEST,
             "bad_path",
-            "The path has segments that lead elsewhere (`.` or `..`).",
+            "The path can be read in two ways: it has `.`, `..` or empty segments, or characters \
+             that are escaped and need not be.",
         ));
     }
     if head.method == Method::GET || head.method == Method::HEAD {

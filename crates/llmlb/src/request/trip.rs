@@ -84,7 +84,7 @@ impl Trip {
             uri: head.uri.clone(),
             model: None,
             served_model: None,
-            api: Api::Other,
+            api: Api::of(&head.method, head.uri.path()),
             stream: false,
             prompt_tokens: 0,
             watch: None,
@@ -109,13 +109,19 @@ impl Trip {
     /// What it asks for.
     pub(super) fn asked(&mut self, asked: &Asked) {
         self.model.clone_from(&asked.model);
-        self.api = asked.api;
         self.stream = asked.stream;
         self.prompt_tokens = asked.prompt_tokens;
     }
 
+    /// It is sent to this backend, which calls the model so.
+    pub(crate) fn sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
+        self.backend = Some(Arc::clone(backend));
+        self.served_model = model.map(str::to_owned);
+    }
+
     /// It was tried on this backend in vain.
     pub(crate) fn tried(&mut self, backend: &Arc<Backend>, why: &str) {
+        self.backend = None;
         self.failed.push(Tried {
             backend: Arc::clone(backend),
             why: why.to_owned(),
@@ -125,6 +131,8 @@ impl Trip {
     /// A backend answers it.
     pub(crate) fn answered(&mut self, backend: &Arc<Backend>, status: StatusCode) {
         self.backend = Some(Arc::clone(backend));
+        // What it said the first time is good enough after all.
+        self.failed.retain(|tried| tried.backend.id != backend.id);
         self.status = status.as_u16();
         self.answered = Some(Instant::now());
     }
@@ -201,7 +209,8 @@ impl Trip {
             Some(watch) => watch.usage(|| prompt),
             None => Usage::default(),
         };
-        let is_whole = self.watch.as_ref().is_none_or(Watch::is_whole);
+        let is_well = |watch: &Watch| watch.is_whole() && !watch.saw_error();
+        let is_whole = self.watch.as_ref().is_none_or(is_well);
         let outcome = match end {
             End::Complete if is_whole => Outcome::Complete,
             End::Complete | End::Cut => Outcome::Cut,

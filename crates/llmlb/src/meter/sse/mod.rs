@@ -89,6 +89,7 @@ impl Sse {
         }
         let whole = at + last_end(&data[at..]);
         self.events(&data[at..whole], at, &mut passing);
+        let whole = whole + comments(&data[whole..]);
         if whole < data.len() {
             let rest = &data[whole..];
             self.open.begin(rest, self.is_hiding);
@@ -134,12 +135,13 @@ impl Sse {
                 let mut hidden = Passing::default();
                 self.events(&event, 0, &mut hidden);
                 if let Some(length) = held {
-                    if hidden.hidden.is_empty() {
-                        event.truncate(length);
-                        passing.front = event;
-                    } else {
+                    if let [hidden] = &*hidden.hidden {
+                        event.truncate(hidden.start);
                         passing.hidden.push(0..end.len());
+                    } else {
+                        event.truncate(length);
                     }
+                    passing.front = event;
                 }
             }
         }
@@ -160,7 +162,8 @@ impl Sse {
             if usage.is_some_and(|at| at < end) {
                 let is_alone = self.heard.usage(&text[begin..end]);
                 if is_alone && self.is_hiding && end - begin <= LONGEST_HIDDEN {
-                    passing.hidden.push(base + begin..base + end);
+                    let comments = comments(&text[begin..end]);
+                    passing.hidden.push(base + begin + comments..base + end);
                 }
                 usage = heard::next_usage(text, end);
             }
@@ -170,6 +173,23 @@ impl Sse {
             self.heard.remember(data);
         }
     }
+}
+
+/// How long the lines are that begin an event and are comments. They are for nobody to keep: some
+/// keep the connection alive, and come without an empty line.
+fn comments(event: &[u8]) -> usize {
+    let mut length = 0;
+    while event[length..].starts_with(b":")
+        && let Some(end) = memchr::memchr2(b'\n', b'\r', &event[length..])
+    {
+        length += match &event[length + end..] {
+            [b'\r', b'\n', ..] => end + 2,
+            // Whether a line feed follows is not known.
+            [b'\r'] => break,
+            _ => end + 1,
+        };
+    }
+    length
 }
 
 impl Passing {
