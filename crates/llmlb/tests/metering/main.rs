@@ -28,7 +28,6 @@ mod backends;
 #[expect(dead_code, reason = "the `balance` tests use the rest")]
 #[path = "../balance/h2_client.rs"]
 mod h2_client;
-#[expect(dead_code, reason = "the `serve` tests use the rest")]
 #[path = "../serve/http.rs"]
 mod http;
 #[expect(dead_code, reason = "the `serve` tests use the rest")]
