@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -24,6 +24,8 @@ use crate::worker::{Orders, Workers};
 
 /// How often a server that drains says how far it is.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
+/// How long it may take to end what is cut. It takes no time, unless the disk does.
+const CUT_WITHIN: Duration = Duration::from_secs(1);
 
 /// What every request can see.
 #[derive(Debug)]
@@ -42,6 +44,7 @@ pub(crate) struct Shared {
     /// How far usage records have come; none if no usage is recorded.
     pub(crate) usage: Option<Arc<exporter::State>>,
     draining: CancellationToken,
+    cut: CancellationToken,
 }
 
 /// How long a backend may take.
@@ -63,6 +66,11 @@ pub(crate) struct Log {
 impl Shared {
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
+    }
+
+    /// Whether requests are not waited for any longer.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.is_cancelled()
     }
 }
 
@@ -151,6 +159,7 @@ impl App {
             meter,
             usage,
             draining: orders.drain.clone(),
+            cut: orders.cut.clone(),
         });
         let workers = Workers::start(config.server.workers, &listener, &shared, &orders)?;
         Ok(Self {
@@ -196,10 +205,8 @@ impl App {
             () = reporting => Ended::Drained, // never
         };
         self.orders.cut.cancel();
-        if matches!(ended, Ended::TimedOut(_)) {
-            // Clients see their connections closed, rather than nothing.
-            self.workers.ended().await;
-        }
+        // Clients see their connections closed, rather than nothing, and what was cut is recorded.
+        let _ = timeout(CUT_WITHIN, self.workers.ended()).await;
         self.stop_demo.cancel();
         self.tasks.close();
         self.shared.meter.seal();

@@ -1,6 +1,6 @@
 //! One upstream LLM server: where it is, what it serves, how busy it is.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{HeaderName, HeaderValue, header};
@@ -43,6 +43,8 @@ pub(crate) struct Backend {
     /// It said once what it serves.
     has_told: AtomicBool,
     pub(super) pulse: Pulse,
+    /// How often it has answered, a request or a probe.
+    answers: AtomicU64,
     /// Wakes the probe: something happened that it should look at.
     pub(crate) doubt: Notify,
 }
@@ -109,8 +111,18 @@ impl Backend {
             refuses_usage_option: AtomicBool::new(false),
             has_told: AtomicBool::new(false),
             pulse: Pulse::default(),
+            answers: AtomicU64::new(0),
             doubt: Notify::new(),
         }
+    }
+
+    /// How often it has answered.
+    pub(crate) fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_answered(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether requests wait for it in vain.

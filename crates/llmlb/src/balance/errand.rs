@@ -61,11 +61,10 @@ impl Errand {
         }
     }
 
-    /// Whether a place at this backend may be of use.
+    /// Whether a place at this backend may be of use. It need not be: that is found out when it is
+    /// taken.
     pub(super) fn may_use(&self, backend: &Backend) -> bool {
-        self.only.is_none_or(|only| only == backend.id)
-            && !self.tried.contains(&backend.id)
-            && self.route.place(backend.id).is_some()
+        self.route.place(backend.id).is_some()
     }
 
     /// When the first backend that was ejected may be tried again.

@@ -182,9 +182,8 @@ impl Waiting<'_> {
     pub(super) async fn outcome(mut self) -> Outcome {
         let deadline = Instant::now() + self.queue.patience;
         loop {
-            let mut ejected = std::pin::pin!(self.queue.ejected.notified());
             // Before it is looked when that is, or an ejection in between would go unnoticed.
-            ejected.as_mut().enable();
+            let ejected = self.queue.ejected.notified();
             let recovery = self.recovery().unwrap_or(deadline).min(deadline);
             tokio::select! {
                 biased;

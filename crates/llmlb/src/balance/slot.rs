@@ -37,6 +37,7 @@ impl Slot {
     /// The answer began, so long after the request was sent.
     pub(crate) fn answered(&self, first_byte: Duration) {
         let backend = self.backend();
+        backend.has_answered();
         if backend.pulse.answered(first_byte, Moment::now()) {
             tracing::info!("backend {} answers again", backend.name);
             self.route.queue.recovered();

@@ -33,6 +33,16 @@ impl Kind {
         }
     }
 
+    /// Services that are known by their address. They want their keys in different places, and
+    /// answer nothing before they have them.
+    pub(crate) fn of_host(host: &str) -> Option<Self> {
+        match host {
+            "api.openai.com" => Some(Self::OpenAi),
+            "api.anthropic.com" => Some(Self::Anthropic),
+            _ => None,
+        }
+    }
+
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }

@@ -6,7 +6,7 @@ use std::fmt;
 pub(crate) struct Secret(String);
 
 impl Secret {
-    pub(super) fn new(key: String) -> Self {
+    pub(crate) fn new(key: String) -> Self {
         Self(key)
     }
 

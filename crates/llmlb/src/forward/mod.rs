@@ -114,7 +114,7 @@ async fn open(
             },
             Choice::Down => break,
         };
-        let started = Instant::now();
+        let (started, answers) = (Instant::now(), slot.backend().answers());
         let backend = Arc::clone(slot.backend());
         tried.push(backend.id);
         trip.sent(&backend, slot.model());
@@ -153,7 +153,10 @@ async fn open(
             Broken::Upload(why) => return Err(Failed::BadUpload(why)),
             Broken::Shortage(why) => return Err(Failed::Shortage(why)),
             Broken::Unreachable(reason) => {
-                worker.shared.pool.note_down(&backend, &reason);
+                // Old news, if it has answered somebody meanwhile.
+                if backend.answers() == answers {
+                    worker.shared.pool.note_down(&backend, &reason);
+                }
                 backend.doubt.notify_one();
                 failed = Failed::Unreachable(Some(why));
             }

@@ -113,9 +113,20 @@ impl Meter {
         if trouble.last_tried.is_some_and(is_soon) {
             return Some(trouble.why.clone());
         }
-        // One is let through to see whether the disk is well again.
         trouble.last_tried = Some(Instant::now());
-        None
+        drop(trouble);
+        match self.check() {
+            Ok(()) => {
+                self.is_well_again();
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    fn check(&self) -> Result<(), spool::Error> {
+        self.open()?;
+        self.staging.get().map_or(Ok(()), Staging::check)
     }
 
     /// How many records were kept since the start.

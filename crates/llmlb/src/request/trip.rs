@@ -214,6 +214,8 @@ impl Trip {
         let outcome = match end {
             End::Complete if is_whole => Outcome::Complete,
             End::Complete | End::Cut => Outcome::Cut,
+            // It is we who end it.
+            End::Left if self.worker.shared.is_cut() => Outcome::Cut,
             End::Left => Outcome::Cancelled,
             End::Refused if self.status >= 500 => Outcome::Failed,
             End::Refused => Outcome::Refused,

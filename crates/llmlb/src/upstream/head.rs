@@ -195,7 +195,14 @@ pub(super) fn trailers(lines: &Bytes) -> Result<HeaderMap, String> {
     for field in fields {
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| bad())?;
         let value = HeaderValue::from_bytes(field.value).map_err(|_| bad())?;
-        trailers.append(name, value);
+        let frames = [
+            header::CONNECTION,
+            header::CONTENT_LENGTH,
+            header::TRANSFER_ENCODING,
+        ];
+        if !is_hop_by_hop(&name) && !frames.contains(&name) {
+            trailers.append(name, value);
+        }
     }
     Ok(trailers)
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use crate::http::{Answer, Connection};
+use crate::http::{Answer, Connection, Head};
 use crate::mock::{self, Mock, Request};
 use crate::process::until;
 use crate::support::{Place, Server, free_port};
@@ -107,6 +107,18 @@ pub(crate) fn code(answer: &Answer) -> String {
     assert!(error["message"].is_string(), "{error}");
     assert!(error["type"].is_string(), "{error}");
     error["code"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Asks, and sees the answer break off: the connection ends, and not only its silence begins.
+/// Returns its head and what came of its body.
+pub(crate) fn cut_answer(server: &Server, body: &str) -> (Head, Vec<u8>) {
+    let mut client = Connection::open(server.address);
+    client.send_post(CHAT, body);
+    let head = client.head();
+    let part = head.body(&mut client.reader);
+    let part = part.expect_err("the answer has an end");
+    assert!(client.is_closed(), "nothing comes, and no end either");
+    (head, part)
 }
 
 /// A backend with room for one, whose answers begin and do not end.

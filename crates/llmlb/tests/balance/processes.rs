@@ -60,6 +60,7 @@ fn a_backend_killed_within_an_answer_is_an_error_for_that_answer_alone() {
     let mut count = 0;
     for (client, _) in cut {
         assert_eq!(read_chunk(&mut client.reader), None);
+        assert!(client.is_closed());
         count += 1;
     }
     assert!((1..20).contains(&count), "{count}");

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use crate::backends::{ASK, CHAT, PROBED_OFTEN, served_by};
+use serde_json::Value;
+
+use crate::backends::{CHAT, PROBED_OFTEN};
 use crate::http::Connection;
 use crate::process::until;
 use crate::real::Real;
@@ -26,7 +28,7 @@ fn ask(server: &Server, client: usize, over: &AtomicBool, answered: &AtomicUsize
         let question = question(client, number);
         connection.send_post(CHAT, &question);
         let answer = connection.answer();
-        assert_eq!(answer.status(), 200, "{answer:?}");
+        assert_eq!(answer.status(), 200, "{answer:?}\n{}", history(server));
         assert!(answer.text() == question, "another one's answer");
         if answer.head.header("connection").as_deref() == Some("close") {
             connection = Connection::open(server.address);
@@ -44,6 +46,17 @@ impl Drop for Over<'_> {
     }
 }
 
+/// What the balancer said about its backends lately.
+fn history(server: &Server) -> String {
+    let said = server.process.err();
+    let about_backends: Vec<_> = said
+        .lines()
+        .filter(|line| !line.contains("status=200"))
+        .collect();
+    let from = about_backends.len().saturating_sub(40);
+    about_backends[from..].join("\n")
+}
+
 /// Asks for streams until it is over. They may be cut, but what ends well is whole.
 fn ask_for_streams(server: &Server, over: &AtomicBool, answered: &AtomicUsize) {
     let whole: Vec<_> = (0..10)
@@ -51,7 +64,7 @@ fn ask_for_streams(server: &Server, over: &AtomicBool, answered: &AtomicUsize) {
         .collect();
     while !over.load(Ordering::Relaxed) {
         let answer = server.post(CHAT, r#"{"model":"m","stream":true}"#);
-        assert_eq!(answer.status(), 200, "{answer:?}");
+        assert_eq!(answer.status(), 200, "{answer:?}\n{}", history(server));
         if let Ok(body) = answer.body {
             assert_eq!(String::from_utf8_lossy(&body), whole.concat());
         }
@@ -89,16 +102,35 @@ fn storm(server: &Server, happen: impl FnOnce()) {
 fn serve(place: &Place, backends: &[Real]) -> Server {
     let flags: Vec<_> = backends.iter().map(Real::flag).collect();
     let mut command = place.command(&format!("serve -p 0 {}", flags.join(" ")));
+    command.env("LLMLB_LOG_REQUESTS", "true");
     place.serve_with(command.envs(PROBED_OFTEN.iter().copied()))
 }
 
-/// Waits until this backend answers again.
-fn until_it_serves(server: &Server, backend: &Real) {
-    until("it serves again", || {
-        let answer = server.post(CHAT, ASK);
-        assert_eq!(answer.status(), 200, "{answer:?}");
-        served_by(&answer) == backend.address.to_string()
+/// Waits until this backend has a good deal of the work again: what was learnt of it while it was
+/// away is then forgotten.
+fn until_it_works(server: &Server, backend: &Real) {
+    let name = backend.address.to_string();
+    let before = server.status();
+    until("it works again", || {
+        let now = server.status();
+        let requests = |status: &Value| of(status, &name)["requests"].as_u64().unwrap();
+        of(&now, &name)["up"] == true && requests(&now) > requests(&before) + 50
     });
+}
+
+/// Waits until it is known that they are all there.
+fn until_all_are_up(server: &Server) {
+    until("all are up", || {
+        let status = server.status();
+        let backends = status["backends"].as_array().unwrap();
+        backends.iter().all(|one| one["up"] == true)
+    });
+}
+
+/// What the status says about one backend.
+fn of<'a>(status: &'a Value, name: &str) -> &'a Value {
+    let backends = status["backends"].as_array().unwrap();
+    backends.iter().find(|one| one["name"] == name).unwrap()
 }
 
 #[test]
@@ -109,8 +141,9 @@ fn no_client_sees_that_backends_are_killed_and_started_anew() {
     storm(&server, || {
         for round in 0..9 {
             let victim = &mut backends[round % 3];
+            until_all_are_up(&server);
             victim.restart();
-            until_it_serves(&server, victim);
+            until_it_works(&server, victim);
         }
     });
 }
@@ -124,11 +157,12 @@ fn one_backend_that_lives_is_enough() {
         for round in 0..4 {
             // Two at a time.
             let [first, second] = [round % 3, (round + 1) % 3];
+            until_all_are_up(&server);
             backends[first].kill();
             backends[second].kill();
             for victim in [first, second] {
                 backends[victim] = Real::start_at(backends[victim].address);
-                until_it_serves(&server, &backends[victim]);
+                until_it_works(&server, &backends[victim]);
             }
         }
     });
@@ -142,6 +176,7 @@ fn no_client_sees_that_backends_hang_and_go_on() {
     storm(&server, || {
         for round in 0..4 {
             let victim = &backends[round % 3];
+            until_all_are_up(&server);
             victim.hang();
             until("it is found out", || {
                 let status = server.status();
@@ -149,7 +184,7 @@ fn no_client_sees_that_backends_hang_and_go_on() {
                 backends.iter().any(|one| one["up"] == false)
             });
             victim.go_on();
-            until_it_serves(&server, victim);
+            until_it_works(&server, victim);
         }
     });
 }

@@ -170,11 +170,11 @@ fn a_length_beside_chunks_smuggles_nothing() {
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
     // For who believes the length, a second request follows the first.
-    client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n\
+    client.send(
+        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n\
          content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n\
-         33\r\nGET /v1/smuggled HTTP/1.1\r\nhost: localhost\r\nx: yz\r\n\r\n0\r\n\r\n"
-    ));
+         33\r\nGET /v1/smuggled HTTP/1.1\r\nhost: localhost\r\nx: yz\r\n\r\n0\r\n\r\n",
+    );
     let status = client.head().status();
     assert!(status == 200 || status == 400, "{status}");
     let requests = mock.requests.lock().unwrap();

@@ -185,6 +185,20 @@ impl Staging {
         Ok(())
     }
 
+    /// Whether records can be staged now: tries to make room for one.
+    ///
+    /// ```
+    /// use spool::Staging;
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let staging = Staging::open(dir.path())?;
+    /// staging.check()?; // there is room
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check(&self) -> Result<(), Error> {
+        self.shared.stage_for_process(&[])
+    }
+
     /// Seals what is open, so that it can be consolidated at once.
     pub fn seal(&self) -> Result<(), Error> {
         self.shared.seal(self.shared.lock()).1

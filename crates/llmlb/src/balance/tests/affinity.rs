@@ -29,50 +29,55 @@ fn a_prompt_goes_where_its_longest_known_beginning_was_seen() {
     }
 }
 
+/// A place at this very backend.
+fn ask_at(pool: &Pool, blocks: &[u64], backend: &Backend) -> Slot {
+    let ids = pool
+        .table()
+        .backends
+        .iter()
+        .map(|one| one.id)
+        .collect::<Vec<_>>();
+    let others: Vec<_> = ids.into_iter().filter(|id| *id != backend.id).collect();
+    ask(pool, blocks, &others)
+}
+
 #[test]
 fn a_longer_beginning_counts_more_than_a_shorter_one() {
     let (pool, backends) = alike(&[(1, None), (1, None)]);
-    let short = ask(&pool, &[1, 2], &[]);
-    let other = slot(choose(
-        &pool,
-        Some("m"),
-        &wish(&[1, 2, 3]),
-        &[short.backend().id],
-    ));
-    let (one, two) = (short.backend().id, other.backend().id);
-    drop((short, other));
-    assert_ne!(one, two);
-    assert_eq!(ask(&pool, &[1, 2, 3, 4], &[]).backend().id, two);
-    assert_eq!(backends.len(), 2);
+    drop(ask_at(&pool, &[1, 2, 3], &backends[0]));
+    drop(ask_at(&pool, &[1, 2], &backends[1]));
+    for _ in 0..10 {
+        assert_eq!(ask(&pool, &[1, 2, 3], &[]).backend().id, backends[0].id);
+        drop(ask_at(&pool, &[1, 2], &backends[1]));
+        assert_eq!(ask(&pool, &[1, 2, 5], &[]).backend().id, backends[1].id);
+    }
 }
 
 #[test]
 fn a_backend_with_clearly_more_to_do_than_others_is_not_given_more() {
     let (pool, backends) = alike(&[(1, None); 4]);
-    let mut held = vec![ask(&pool, &[1, 2], &[])];
-    let home = Arc::clone(held[0].backend());
-    // With nothing elsewhere: up to one more than a quarter above the average.
+    let home = &backends[2];
+    let mut held = vec![ask_at(&pool, &[1, 2], home)];
+    // With nothing elsewhere: one more.
     held.push(ask(&pool, &[1, 2], &[]));
     assert_eq!(home.outstanding(), 2);
-    let elsewhere = ask(&pool, &[1, 2], &[]);
-    assert_ne!(elsewhere.backend().id, home.id);
-    drop(elsewhere);
+    assert_ne!(ask(&pool, &[1, 2], &[]).backend().id, home.id);
     // With more elsewhere, more.
     for backend in &backends {
         while backend.outstanding() < 8 {
-            let others: Vec<_> = backends.iter().map(|one| one.id).collect();
-            let others: Vec<_> = others.into_iter().filter(|id| *id != backend.id).collect();
-            held.push(ask(&pool, &[], &others));
+            held.push(ask_at(&pool, &[], backend));
         }
     }
-    let mut known = 8;
-    while ask(&pool, &[1, 2, known], &[]).backend().id == home.id {
-        held.push(ask(&pool, &[1, 2, known], &[home.id]));
-        held.pop();
-        held.push(ask(&pool, &[1, 2], &[]));
-        known += 1;
-        assert!(home.outstanding() <= 13, "there is no end to it");
+    drop(ask_at(&pool, &[1, 2], home));
+    loop {
+        let next = ask(&pool, &[1, 2], &[]);
+        if next.backend().id != home.id {
+            break;
+        }
+        held.push(next);
     }
+    // The others have 8: the average was 9.25 then, and 1.25 x 9.25 + 1 is less than 13.
+    assert_eq!(home.outstanding(), 13);
 }
 
 #[test]
@@ -110,11 +115,7 @@ fn a_backend_at_its_limit_or_tried_or_failing_is_not_used_for_what_it_knows() {
     );
     drop(held);
 
-    let learn = || {
-        let others: Vec<_> = pool.table().backends.iter().map(|one| one.id).collect();
-        let others: Vec<_> = others.into_iter().filter(|id| *id != home.id).collect();
-        drop(ask(&pool, &[5, 6], &others));
-    };
+    let learn = || drop(ask_at(&pool, &[5, 6], &home));
     learn();
     assert_eq!(ask(&pool, &[5, 6], &[]).backend().id, home.id);
     assert_ne!(
@@ -151,23 +152,22 @@ fn those_who_waited_are_remembered_too() {
         .enable_time()
         .build()
         .unwrap();
-    let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
-    let held = [chosen(&pool, Some("m")), chosen(&pool, Some("m"))];
+    let (pool, backends) = alike(&[(1, Some(1)); 8]);
     let route = pool.route(Some("m")).unwrap();
-    let home = runtime.block_on(async {
-        let wish = wish(&[7, 8]);
-        let (slot, ()) = tokio::join!(pool.wait(&route, &wish, &[]), async {
-            drop(held);
+    for block in 0..6_u64 {
+        let mut held: Vec<_> = (0..8).map(|_| chosen(&pool, Some("m"))).collect();
+        let home = runtime.block_on(async {
+            let prompt = [block];
+            let wish = wish(&prompt);
+            let (slot, ()) = tokio::join!(pool.wait(&route, &wish, &[]), async {
+                drop(held.pop());
+            });
+            Arc::clone(slot.unwrap().backend())
         });
-        Arc::clone(slot.unwrap().backend())
-    });
-    assert_eq!(
-        backends.iter().map(|one| one.outstanding()).sum::<usize>(),
-        0
-    );
-    for _ in 0..10 {
-        assert_eq!(ask(&pool, &[7, 8, 9], &[]).backend().id, home.id);
+        drop(held);
+        assert_eq!(ask(&pool, &[block], &[]).backend().id, home.id);
     }
+    assert!(backends.iter().all(|one| one.outstanding() == 0));
 }
 
 /// A backend's cache of prompt blocks, as the KV cache of an LLM server is one: of a prompt it

@@ -1,6 +1,7 @@
 //! Who gets a request.
 
 use super::*;
+use crate::balance::choose::Asked;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -163,6 +164,19 @@ fn those_that_fail_are_used_when_there_is_nobody_else() {
 }
 
 #[test]
+fn one_that_fails_and_is_at_its_limit_is_busy_not_down() {
+    let (pool, backends) = alike(&[(1, Some(1))]);
+    let held = chosen(&pool, Some("m"));
+    fail(&backends[0], Moment::now());
+    let wish = Wish::default();
+    for model in [Some("m"), None] {
+        assert!(matches!(choose(&pool, model, &wish, &[]), Choice::Busy));
+    }
+    drop(held);
+    drop(chosen(&pool, Some("m")));
+}
+
+#[test]
 fn waiting_for_one_that_works_is_better_than_using_one_that_fails() {
     let (pool, backends) = alike(&[(1, None), (1, Some(1))]);
     let now = Moment(10_000);
@@ -245,6 +259,42 @@ fn a_request_without_a_model_waits_for_the_first_that_works() {
     assert_eq!(chosen(&pool, None).backend().id, backends[1].id);
     fail(&backends[1], Moment::now());
     assert_eq!(chosen(&pool, None).backend().id, backends[0].id);
+}
+
+#[test]
+fn it_is_known_when_one_that_was_ejected_may_be_tried_again() {
+    let (pool, backends) = alike(&[(1, Some(1)), (1, None), (1, None)]);
+    let held = chosen(&pool, None);
+    let now = Moment(10_000);
+    let recovery = |model, only, tried: &[BackendId], now| {
+        let asked = Asked {
+            route: &pool.route(model).unwrap(),
+            only,
+            tried,
+            now,
+            average: None,
+        };
+        asked.recovery()
+    };
+    assert_eq!(recovery(Some("m"), None, &[], now), None);
+    fail(&backends[0], Moment(9_500));
+    fail(&backends[2], Moment(9_700));
+    let (first, third) = (Some(Moment(10_500)), Some(Moment(10_700)));
+    assert_eq!(
+        recovery(Some("m"), None, &[], now),
+        first,
+        "though it is full"
+    );
+    let tried = [backends[0].id];
+    assert_eq!(recovery(Some("m"), None, &tried, now), third);
+    assert_eq!(recovery(None, None, &[], now), first);
+    assert_eq!(recovery(None, None, &tried, now), None, "the second works");
+    assert_eq!(recovery(Some("m"), Some(2), &[], now), third);
+    assert_eq!(recovery(Some("m"), Some(1), &[], now), None);
+    let later = Moment(10_600);
+    assert_eq!(recovery(Some("m"), None, &[], later), third, "full is full");
+    drop(held);
+    assert_eq!(recovery(Some("m"), None, &[], later), Some(later), "now");
 }
 
 #[test]

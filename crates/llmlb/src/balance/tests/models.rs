@@ -1,6 +1,7 @@
 //! Who serves what, and what is listed.
 
 use super::*;
+use crate::config::Kind;
 
 #[test]
 fn a_model_is_served_by_those_that_have_it_and_are_up() {
@@ -227,6 +228,36 @@ fn a_backend_is_used_for_the_models_that_it_is_allowed_for() {
     let pool = Pool::new(terms(), [Backend::new(limited)]);
     assert_eq!(who(&pool, Some("gpt-5")), "all down");
     assert_eq!(who(&pool, Some("phi")), "unknown");
+}
+
+#[test]
+fn a_key_goes_where_the_backend_wants_it() {
+    let header = |kind| {
+        let mut config = config("a");
+        config.kind = kind;
+        config.api_key = Some(config::Secret::new("sk-1".to_owned()));
+        let (name, value) = Backend::new(config).credential.unwrap();
+        assert!(value.is_sensitive());
+        format!("{name}: {}", value.to_str().unwrap())
+    };
+    assert_eq!(header(None), "authorization: Bearer sk-1");
+    assert_eq!(header(Some(Kind::OpenAi)), "authorization: Bearer sk-1");
+    assert_eq!(header(Some(Kind::Anthropic)), "x-api-key: sk-1");
+    assert!(backend("a").credential.is_none());
+}
+
+#[test]
+fn what_a_backend_is_found_to_be_does_not_change_what_was_said() {
+    let found = backend("a");
+    assert_eq!(found.kind(), None);
+    found.note_kind(Kind::Vllm);
+    found.note_kind(Kind::Ollama);
+    assert_eq!(found.kind(), Some(Kind::Vllm), "nor does it change again");
+    let mut said = config("b");
+    said.kind = Some(Kind::LmStudio);
+    let said = Backend::new(said);
+    said.note_kind(Kind::Vllm);
+    assert_eq!(said.kind(), Some(Kind::LmStudio));
 }
 
 #[test]

@@ -133,9 +133,9 @@ async fn a_place_goes_to_one_who_can_use_it() {
         client: 2,
         ..Wish::default()
     };
-    let mut for_x = wait_for(&pool, Some("x"), wish, &[]);
     let b = [backends[1].id];
     let mut for_x_but_b = wait_for(&pool, Some("x"), wish, &b);
+    let mut for_x = wait_for(&pool, Some("x"), wish, &[]);
     drop(on_b);
     assert!(for_m.is_waiting() && for_x_but_b.is_waiting());
     let on_b = for_x.expect_slot();
@@ -303,14 +303,16 @@ async fn one_who_waits_for_the_issuer_of_an_id_gets_nobody_else() {
         issued: Some(5),
         ..Wish::default()
     };
-    let held = slot(choose(&pool, None, &issued, &[]));
-    let mut waiting = wait_for(&pool, None, issued, &[]);
-    let other = chosen(&pool, Some("m"));
-    assert_eq!(other.backend().id, backends[0].id);
-    drop(other);
-    assert!(waiting.is_waiting());
-    drop(held);
-    assert_eq!(waiting.expect_slot().backend().id, backends[1].id);
+    for model in [None, Some("m")] {
+        let held = slot(choose(&pool, model, &issued, &[]));
+        let mut waiting = wait_for(&pool, model, issued, &[]);
+        let other = chosen(&pool, Some("m"));
+        assert_eq!(other.backend().id, backends[0].id);
+        drop(other);
+        assert!(waiting.is_waiting());
+        drop(held);
+        assert_eq!(waiting.expect_slot().backend().id, backends[1].id);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -273,12 +273,13 @@ fn finish(
             Some((name, _)) => name,
             None => names.default_for(&url),
         };
+        let kind = draft.kind.or_else(|| Kind::of_host(url.authority().host()));
         let backend = Backend {
             name,
             url,
             models: draft.models,
             api_key,
-            kind: draft.kind,
+            kind,
             weight: draft.weight.unwrap_or(1),
             max_concurrent: draft.limit,
             only_models: draft.only_models,

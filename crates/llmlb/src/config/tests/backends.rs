@@ -82,6 +82,23 @@ fn every_kind_has_a_name_that_is_listed() {
 }
 
 #[test]
+fn services_that_everyone_knows_are_known_by_their_address() {
+    let urls = [
+        "https://API.anthropic.com/v1",
+        "https://api.openai.com",
+        "https://api.openai.com.example",
+    ];
+    let config = Run::new().flags(flags_with_backends(&urls)).good();
+    let kinds: Vec<_> = config.backends.iter().map(|one| one.kind).collect();
+    assert_eq!(kinds, [Some(Kind::Anthropic), Some(Kind::OpenAi), None]);
+    let said = "[[backend]]\nurl = \"https://api.openai.com\"\nkind = \"vllm\"\n";
+    assert_eq!(
+        Run::with_file(said).good().backends[0].kind,
+        Some(Kind::Vllm)
+    );
+}
+
+#[test]
 fn backends_of_a_higher_layer_replace_all_of_a_lower_one() {
     let run = Run::with_file("[[backend]]\nurl = \"http://file\"\n");
     assert_eq!(names(&run.good()), ["file:80"]);

@@ -33,6 +33,15 @@ impl Lines<'_> {
     }
 }
 
+/// Whether all lines, of which the last may not have come to its end, are such as events have.
+pub(super) fn is_an_event(text: &[u8]) -> bool {
+    const NAMES: [&[u8]; 6] = [b"data", b"event", b"id", b"retry", b":", b"\xEF\xBB\xBF"];
+    lines(text).all(|line| {
+        let mut names = NAMES.iter();
+        names.any(|name| line.starts_with(name) || name.starts_with(line))
+    })
+}
+
 /// Where the next line begins, given where one ends.
 fn past_end(text: &[u8], end: usize) -> usize {
     match text.get(end..) {

@@ -18,7 +18,7 @@ use bytes::Bytes;
 
 use super::api::Api;
 pub(crate) use heard::Heard;
-use lines::{last_end, lines};
+use lines::{is_an_event, last_end, lines};
 use open::Open;
 
 /// An event that is longer has more in it than usage, and is never taken out.
@@ -161,7 +161,8 @@ impl Sse {
             let end = text.len() - lines.left();
             if usage.is_some_and(|at| at < end) {
                 let is_alone = self.heard.usage(&text[begin..end]);
-                if is_alone && self.is_hiding && end - begin <= LONGEST_HIDDEN {
+                let is_short = end - begin <= LONGEST_HIDDEN;
+                if is_alone && self.is_hiding && is_short && is_an_event(&text[begin..end]) {
                     let comments = comments(&text[begin..end]);
                     passing.hidden.push(base + begin + comments..base + end);
                 }

@@ -3,7 +3,7 @@
 use super::super::json::{Choices, Finder};
 use super::LONGEST_HIDDEN;
 use super::heard::read;
-use super::lines::end_after;
+use super::lines::{end_after, is_an_event};
 
 /// An event that is longer is not kept, but followed as it comes. It is one with a picture or a
 /// whole answer in it.
@@ -82,7 +82,7 @@ impl Open {
 
     /// Whether it can still become an event that has usage and nothing else.
     fn may_be_usage_alone(&self) -> bool {
-        if self.bytes.len() > LONGEST_HIDDEN {
+        if self.bytes.len() > LONGEST_HIDDEN || !is_an_event(&self.bytes) {
             return false;
         }
         let finder = read(&self.bytes);

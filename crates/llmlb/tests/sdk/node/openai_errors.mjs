@@ -26,7 +26,7 @@ check("errors of a backend", async () => {
             assert.equal(error.error.message, "This is what you asked for.");
         }
     }
-});
+}, { maybeSentAgain: true });
 
 check("too many requests says when to come back", async () => {
     const error = await fails(OpenAI.RateLimitError, () => ask(429));

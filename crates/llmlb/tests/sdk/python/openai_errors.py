@@ -21,7 +21,7 @@ def ask(status, **more):
     return client.chat.completions.create(model="chat", messages=messages, **more)
 
 
-@check
+@check(may_be_sent_again=True)
 def errors_of_a_backend():
     for status, kind in KINDS:
         for more in ({}, {"stream": True}):

@@ -1,0 +1,314 @@
+//! A client sees what it asked for, byte for byte, whatever we ask the backend for.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use ::http::Method;
+use serde_json::{Value, json};
+
+use crate::ask::{CHAT, ask, chat, send};
+use crate::backends::{UNPROBED, asked, backend, serve};
+use crate::h2_client::{answer, connected, request};
+use crate::http::Connection;
+use crate::mock;
+use crate::records;
+use crate::stream::{self, DONE, STOP, Scripted, USAGE, WORD, streaming};
+use crate::support::Place;
+
+const PIECES: [&str; 5] = [WORD, WORD, STOP, USAGE, DONE];
+
+fn asking_for_usage(mut question: Value) -> String {
+    question["stream_options"] = json!({ "include_usage": true });
+    question.to_string()
+}
+
+#[test]
+fn who_asks_for_usage_sees_it_and_who_does_not_sees_all_else() {
+    let place = Place::new();
+    let mock = streaming(&PIECES);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let question = chat("Hello", true);
+    let whole = PIECES.concat();
+    let without = whole.replace(USAGE, "");
+    for (id, body, expected) in [
+        ("asks", asking_for_usage(question.clone()), &whole),
+        ("does-not", question.to_string(), &without),
+        ("again", asking_for_usage(question.clone()), &whole),
+        (
+            "declines",
+            question
+                .to_string()
+                .replacen('{', r#"{"stream_options":{"include_usage":false},"#, 1),
+            &without,
+        ),
+        (
+            "null",
+            question
+                .to_string()
+                .replacen('{', r#"{"stream_options":null,"#, 1),
+            &without,
+        ),
+    ] {
+        let mut client = Connection::open(server.address);
+        send(&mut client, id, CHAT, &body);
+        assert_eq!(&client.answer().text(), expected, "{id}");
+        let record = records::one(&place, id);
+        assert_eq!(record["tokens"], 12, "{record:#}");
+        assert_eq!(record["cached_tokens"], 4, "{record:#}");
+        assert_eq!(record["tokens_from"], "reported", "{record:#}");
+    }
+    // The backend was always asked.
+    for request in asked(&mock) {
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        assert_eq!(body["stream_options"]["include_usage"], true);
+    }
+}
+
+#[test]
+fn the_request_is_the_clients_but_for_the_option() {
+    let place = Place::new();
+    let mock = streaming(&PIECES);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let option = r#""stream_options":{"include_usage":true},"#;
+    let body = r#"{ "model":"m", "stream" : true, "x":1.0e0, "messages":[{"role":"user","content":"\u00e9é"}] }"#;
+    let mut client = Connection::open(server.address);
+    for (id, path) in [("chat", CHAT), ("completions", "/v1/completions")] {
+        send(&mut client, id, path, body);
+        assert_eq!(client.answer().status(), 200);
+        let sent = asked(&mock).pop().unwrap().text();
+        assert_eq!(sent.len(), body.len() + option.len());
+        assert_eq!(sent.replacen(option, "", 1), body);
+    }
+    // Nobody else is asked for what they tell unasked.
+    for (id, path) in [("responses", "/v1/responses"), ("messages", "/v1/messages")] {
+        send(&mut client, id, path, body);
+        assert_eq!(client.answer().status(), 200);
+        assert_eq!(asked(&mock).pop().unwrap().text(), body);
+    }
+    let plain = body.replace("true", "false");
+    send(&mut client, "plain", CHAT, &plain);
+    assert_eq!(client.answer().status(), 200);
+    assert_eq!(asked(&mock).pop().unwrap().text(), plain);
+}
+
+#[test]
+fn without_metering_everything_passes_as_it_is() {
+    let place = Place::new();
+    let mock = streaming(&PIECES);
+    let server = serve(&place, &[&mock], &[("LLMLB_USAGE", "false")]);
+    let question = chat("Hello", true);
+    let answer = ask(&server, "a", CHAT, &question);
+    assert_eq!(answer.text(), PIECES.concat());
+    assert_eq!(asked(&mock)[0].text(), question.to_string());
+    assert_eq!(records::all(&place), [Value::Null; 0]);
+    assert!(!place.path("data").exists());
+}
+
+/// Cuts a stream in two at every place, and sees that nothing but the usage is missing.
+fn at_every_byte(
+    wire: &str,
+    usage: &str,
+    cut: impl Fn(&mut TcpStream, &str, usize) + Copy + Send + 'static,
+) {
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let without = wire.replace(usage, "");
+    assert!(without.len() < wire.len());
+    let question = chat("Hello", true);
+    let mut client = Connection::open(server.address);
+    let mut asks = false;
+    for at in 0..=wire.len() {
+        let text = wire.to_owned();
+        scripted.next(move |_, stream| cut(stream, &text, at));
+        let id = format!("at-{at}");
+        // Now and then one that wants to see it.
+        asks = at % 16 == 0;
+        let (body, expected) = if asks {
+            (asking_for_usage(question.clone()), wire)
+        } else {
+            (question.to_string(), without.as_str())
+        };
+        send(&mut client, &id, CHAT, &body);
+        assert_eq!(client.answer().text(), expected, "cut at {at}");
+    }
+    let _ = asks;
+    let all = records::all(&place);
+    assert_eq!(all.len(), wire.len() + 1);
+    for record in all {
+        assert_eq!(record["tokens"], 12, "{record:#}");
+        assert_eq!(record["outcome"], "complete", "{record:#}");
+    }
+}
+
+/// In chunks of HTTP: nobody can put them together again before we see them.
+fn in_two_chunks(stream: &mut TcpStream, text: &str, at: usize) {
+    mock::begin_stream(stream);
+    for part in [&text[..at], &text[at..]] {
+        if !part.is_empty() {
+            mock::chunk(stream, part);
+        }
+    }
+    mock::end_stream(stream);
+}
+
+#[test]
+fn the_usage_is_found_wherever_a_chunk_ends() {
+    at_every_byte(&PIECES.concat(), USAGE, in_two_chunks);
+}
+
+#[test]
+fn the_usage_is_found_wherever_a_chunk_ends_and_however_lines_do() {
+    for end in ["\r\n", "\r"] {
+        let wire = PIECES.concat().replace('\n', end);
+        at_every_byte(&wire, &USAGE.replace('\n', end), in_two_chunks);
+    }
+}
+
+#[test]
+fn the_usage_is_found_wherever_a_segment_ends() {
+    at_every_byte(&PIECES.concat(), USAGE, |stream, text, at| {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n";
+        let length = format!("content-length: {}\r\n\r\n", text.len());
+        let _ = stream.write_all([head, &length, &text[..at]].concat().as_bytes());
+        // Most likely the first segment has been read then; if not, nothing was cut.
+        thread::sleep(Duration::from_millis(1));
+        let _ = stream.write_all(&text.as_bytes()[at..]);
+    });
+}
+
+#[test]
+fn every_byte_may_come_alone() {
+    let place = Place::new();
+    let text = PIECES.concat();
+    let sent = text.clone();
+    let mock = backend(move |_, stream| {
+        mock::begin_stream(stream);
+        for at in 0..sent.len() {
+            mock::chunk(stream, &sent[at..=at]);
+        }
+        mock::end_stream(stream);
+    });
+    let server = serve(&place, &[&mock], UNPROBED);
+    let answer = ask(&server, "a", CHAT, &chat("Hello", true));
+    assert_eq!(answer.text(), text.replace(USAGE, ""));
+    assert_eq!(records::one(&place, "a")["tokens"], 12);
+}
+
+#[test]
+fn a_client_of_http_2_sees_the_same() {
+    let place = Place::new();
+    let mock = streaming(&PIECES);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let whole = PIECES.concat();
+    connected(server.address, async |client| {
+        let mut waiting = Vec::new();
+        for number in 0..20 {
+            let mut head = request(Method::POST, CHAT);
+            let id = format!("r-{number}");
+            head.headers_mut()
+                .insert("x-request-id", id.parse().unwrap());
+            let asks = number % 2 == 0;
+            let body = if asks {
+                asking_for_usage(chat("Hello", true))
+            } else {
+                chat("Hello", true).to_string()
+            };
+            waiting.push((asks, crate::h2_client::send(&client, head, &body).await));
+        }
+        for (asks, response) in waiting {
+            let answer = answer(response).await;
+            assert_eq!(answer.status, 200);
+            let expected = if asks {
+                whole.clone()
+            } else {
+                whole.replace(USAGE, "")
+            };
+            assert_eq!(answer.text(), expected);
+        }
+    });
+    for number in 0..20 {
+        let record = records::one(&place, &format!("r-{number}"));
+        assert_eq!(record["tokens"], 12, "{record:#}");
+        assert_eq!(record["outcome"], "complete", "{record:#}");
+    }
+}
+
+/// A backend whose pieces go out when the test says so.
+fn told_when() -> (mpsc::Sender<&'static str>, mock::Mock) {
+    let (sender, pieces) = mpsc::channel::<&'static str>();
+    let pieces = std::sync::Mutex::new(pieces);
+    let mock = backend(move |_, stream| {
+        mock::begin_stream(stream);
+        for piece in pieces.lock().unwrap().iter() {
+            mock::chunk(stream, piece);
+        }
+        mock::end_stream(stream);
+    });
+    (sender, mock)
+}
+
+/// A client waits for it: whatever cannot become usage goes on at once.
+#[test]
+fn what_is_no_usage_is_not_held_back() {
+    for piece in [
+        WORD,
+        "data: {\"id\":\"c\",\"choices\":[{",
+        "data: {\"choices\":[{\"delta\":{\"content\":\"Hi",
+        ": a comment that keeps the connection alive\n\n",
+        ": a comment that keeps the connection alive\n",
+        ":\n",
+        "data: [DONE]\n",
+        "data: {\"error\":{\"message\":\"no\"}}\n",
+    ] {
+        let place = Place::new();
+        let (sender, mock) = told_when();
+        let server = serve(&place, &[&mock], UNPROBED);
+        let mut client = Connection::open(server.address);
+        let second = Some(Duration::from_secs(5));
+        client.reader.get_ref().set_read_timeout(second).unwrap();
+        send(&mut client, "a", CHAT, &chat("Hello", true).to_string());
+        sender.send(WORD).unwrap();
+        assert_eq!(client.head().status(), 200);
+        assert_eq!(stream::read(&mut client, WORD.len()), WORD.as_bytes());
+        sender.send(piece).unwrap();
+        let came = crate::http::read_chunk(&mut client.reader);
+        assert_eq!(came, Some(Some(piece.as_bytes().to_vec())), "{piece:?}");
+        drop(sender);
+    }
+}
+
+/// The head of a stream from which something may be taken out tells no length; any other is as it
+/// came.
+#[test]
+fn the_length_of_an_answer_is_told_where_nothing_can_be_missing() {
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    for (status, kind) in [
+        (429, "application/json"),
+        (500, "application/json"),
+        (200, "application/json"),
+    ] {
+        scripted.next(move |_, stream| {
+            let body = r#"{"error":{"message":"no"}}"#;
+            let _ = stream.write_all(
+                format!(
+                    "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+                .as_bytes(),
+            );
+        });
+        let answer = ask(&server, &format!("s-{status}"), CHAT, &chat("Hello", true));
+        assert_eq!(answer.status(), status);
+        assert_eq!(
+            answer.head.header("content-length").as_deref(),
+            Some("26"),
+            "{answer:?}"
+        );
+    }
+}

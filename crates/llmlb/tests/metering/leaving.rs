@@ -1,0 +1,343 @@
+//! Clients that leave, and backends that hang up.
+
+use std::io::{Read, Write};
+
+use ::http::Method;
+use serde_json::{Value, json};
+
+use crate::ask::{CHAT, ask, chat, send};
+use crate::backends::{Occupied, UNPROBED, backend, close, count, ok, serve, serve_file};
+use crate::h2_client::{connected, next, request};
+use crate::http::Connection;
+use crate::mock::{self, Mock};
+use crate::process::until;
+use crate::records;
+use crate::stream::{self, DONE, STOP, USAGE, WORD};
+use crate::support::Place;
+
+/// A backend that sends these pieces and then nothing, until nobody listens.
+fn pausing(pieces: &[&str]) -> Mock {
+    let pieces: Vec<_> = pieces.iter().map(|&piece| piece.to_owned()).collect();
+    backend(move |_, stream| {
+        if !pieces.is_empty() {
+            mock::begin_stream(stream);
+        }
+        for piece in &pieces {
+            mock::chunk(stream, piece);
+        }
+        let _ = stream.read(&mut [0]);
+        close(stream);
+    })
+}
+
+#[test]
+fn who_leaves_before_the_first_byte_has_a_record_without_an_answer() {
+    let place = Place::new();
+    let mock = pausing(&[]);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for is_stream in [false, true] {
+        let id = format!("stream-{is_stream}");
+        let before = count(&mock);
+        let mut client = Connection::open(server.address);
+        send(
+            &mut client,
+            &id,
+            CHAT,
+            &chat("Hello", is_stream).to_string(),
+        );
+        until("the backend has it", || count(&mock) > before);
+        drop(client);
+        let record = records::eventually(&place, &id);
+        assert_eq!(record["outcome"], "cancelled", "{record:#}");
+        assert_eq!(record["status"], Value::Null, "{record:#}");
+        assert_eq!(record["first_byte_ms"], Value::Null, "{record:#}");
+        assert_eq!(record["bytes"], 0, "{record:#}");
+        assert_eq!(record["model"], "m", "{record:#}");
+        assert_eq!(record["stream"], is_stream, "{record:#}");
+    }
+    server.until_in_flight(0);
+    assert_eq!(records::all(&place).len(), 2);
+}
+
+/// It was at work for the client, and who it was is known.
+#[test]
+fn who_leaves_before_the_first_byte_leaves_the_name_of_the_backend() {
+    let place = Place::new();
+    let mock = pausing(&[]);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let mut client = Connection::open(server.address);
+    send(&mut client, "a", CHAT, &chat("Hello", true).to_string());
+    until("the backend has it", || count(&mock) == 1);
+    drop(client);
+    let record = records::eventually(&place, "a");
+    assert_eq!(record["backend"], mock.address.to_string(), "{record:#}");
+}
+
+#[test]
+fn who_leaves_within_a_stream_has_what_was_said_counted() {
+    let place = Place::new();
+    let mock = pausing(&[WORD, WORD, WORD]);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let mut client = Connection::open(server.address);
+    send(&mut client, "a", CHAT, &chat("Hello", true).to_string());
+    assert_eq!(client.head().status(), 200);
+    stream::read(&mut client, 3 * WORD.len());
+    drop(client);
+    let record = records::eventually(&place, "a");
+    assert_eq!(record["outcome"], "cancelled", "{record:#}");
+    assert_eq!(record["status"], 200, "{record:#}");
+    assert_eq!(record["completion_tokens"], 3, "{record:#}");
+    assert_eq!(record["tokens_from"], "estimated", "{record:#}");
+    assert!(record["prompt_tokens"].as_u64() > Some(0), "{record:#}");
+    assert_eq!(record["bytes"], 3 * WORD.len(), "{record:#}");
+    assert_eq!(record["backend"], mock.address.to_string());
+    server.until_in_flight(0);
+    assert_eq!(records::all(&place).len(), 1);
+}
+
+#[test]
+fn who_leaves_within_a_stream_that_tells_usage_as_it_goes_has_that() {
+    let usage = |tokens: u64| {
+        let told = format!(r#""usage":{{"prompt_tokens":9,"completion_tokens":{tokens}}},"#);
+        WORD.replacen("\"id\"", &(told + "\"id\""), 1)
+    };
+    let place = Place::new();
+    let words = [usage(1), usage(2)];
+    let mock = pausing(&[&words[0], &words[1]]);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let mut client = Connection::open(server.address);
+    send(&mut client, "a", CHAT, &chat("Hello", true).to_string());
+    assert_eq!(client.head().status(), 200);
+    stream::read(&mut client, words.concat().len());
+    drop(client);
+    let record = records::eventually(&place, "a");
+    assert_eq!(record["outcome"], "cancelled", "{record:#}");
+    assert_eq!(record["prompt_tokens"], 9, "{record:#}");
+    assert_eq!(record["completion_tokens"], 2, "{record:#}");
+}
+
+#[test]
+fn who_leaves_within_a_plain_answer_has_a_record() {
+    let place = Place::new();
+    let mock = backend(|_, stream| {
+        let head =
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99999\r\n\r\n";
+        let _ = stream.write_all(format!("{head}{{\"choices\":[").as_bytes());
+        let _ = stream.read(&mut [0]);
+    });
+    let server = serve(&place, &[&mock], UNPROBED);
+    let mut client = Connection::open(server.address);
+    send(&mut client, "a", CHAT, &chat("Hello", false).to_string());
+    assert_eq!(client.head().status(), 200);
+    drop(client);
+    let record = records::eventually(&place, "a");
+    assert_eq!(record["outcome"], "cancelled", "{record:#}");
+    assert_eq!(record["tokens_from"], "estimated", "{record:#}");
+}
+
+#[test]
+fn who_leaves_with_the_end_mark_in_hand_has_the_whole_answer() {
+    let place = Place::new();
+    // The end of the body does not come.
+    let mock = pausing(&[WORD, STOP, USAGE, DONE]);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let mut client = Connection::open(server.address);
+    send(&mut client, "a", CHAT, &chat("Hello", true).to_string());
+    assert_eq!(client.head().status(), 200);
+    let expected = [WORD, STOP, DONE].concat();
+    assert_eq!(
+        stream::read(&mut client, expected.len()),
+        expected.as_bytes()
+    );
+    // It is there already.
+    let record = records::one(&place, "a");
+    assert_eq!(record["outcome"], "complete", "{record:#}");
+    assert_eq!(record["tokens"], 12, "{record:#}");
+    drop(client);
+    server.until_in_flight(0);
+    assert_eq!(records::all(&place).len(), 1);
+}
+
+#[test]
+fn a_client_of_http_2_that_resets_a_stream_has_one_record() {
+    let place = Place::new();
+    let mock = pausing(&[WORD, WORD]);
+    let server = serve(&place, &[&mock], UNPROBED);
+    connected(server.address, async |client| {
+        let mut head = request(Method::POST, CHAT);
+        head.headers_mut()
+            .insert("x-request-id", "a".parse().unwrap());
+        let body = chat("Hello", true).to_string();
+        let response = crate::h2_client::send(&client, head, &body).await;
+        let mut body = response.await.unwrap().into_body();
+        assert!(next(&mut body).await.unwrap().is_ok());
+        drop(body);
+        // The connection goes on.
+        let record = loop {
+            tokio::task::yield_now().await;
+            if let Some(record) = records::of_request(&place, "a").pop() {
+                break record;
+            }
+        };
+        assert_eq!(record["outcome"], "cancelled", "{record:#}");
+    });
+    server.until_in_flight(0);
+    assert_eq!(records::all(&place).len(), 1);
+}
+
+#[test]
+fn who_leaves_while_waiting_for_a_place_has_a_record() {
+    let place = Place::new();
+    let mock = pausing(&[WORD]);
+    let server = serve_file(
+        &place,
+        &format!(
+            "[[backend]]\nurl = \"{}\"\nmax_concurrent = 1\n[upstream]\nprobe_interval = \"1h\"\n",
+            mock.url()
+        ),
+    );
+    let question = chat("Hello", true).to_string();
+    let mut first = Connection::open(server.address);
+    send(&mut first, "first", CHAT, &question);
+    assert_eq!(first.head().status(), 200);
+    let mut second = Connection::open(server.address);
+    send(&mut second, "second", CHAT, &question);
+    server.until_in_flight(2);
+    drop(second);
+    let record = records::eventually(&place, "second");
+    assert_eq!(record["outcome"], "cancelled", "{record:#}");
+    assert_eq!(record["backend"], Value::Null, "{record:#}");
+    assert_eq!(record["tokens"], 0, "{record:#}");
+    assert_eq!(records::of_request(&place, "first"), [Value::Null; 0]);
+}
+
+#[test]
+fn who_leaves_before_its_question_is_whole_has_a_record() {
+    let place = Place::new();
+    let mock = pausing(&[]);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let mut client = Connection::open(server.address);
+    client.send(format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-request-id: half\r\n\
+         content-type: application/json\r\ncontent-length: 100\r\n\r\n{{\"model\""
+    ));
+    server.until_in_flight(1);
+    drop(client);
+    let record = records::eventually(&place, "half");
+    let outcome = record["outcome"].as_str().unwrap();
+    assert!(["cancelled", "refused"].contains(&outcome), "{record:#}");
+    server.until_in_flight(0);
+    assert_eq!(records::of_request(&place, "half").len(), 1);
+    assert_eq!(count(&mock), 0);
+}
+
+#[test]
+fn a_stream_that_its_backend_cuts_has_what_was_said_counted() {
+    let place = Place::new();
+    let mock = backend(|_, stream| {
+        mock::begin_stream(stream);
+        mock::chunk(stream, WORD);
+        mock::chunk(stream, WORD);
+        close(stream);
+    });
+    let server = serve(&place, &[&mock], UNPROBED);
+    let answer = ask(&server, "a", CHAT, &chat("Hello", true));
+    assert_eq!(answer.body, Err([WORD, WORD].concat().into_bytes()));
+    let record = records::one(&place, "a");
+    assert_eq!(record["outcome"], "cut", "{record:#}");
+    assert_eq!(record["status"], 200, "{record:#}");
+    assert_eq!(record["completion_tokens"], 2, "{record:#}");
+    assert_eq!(record["tokens_from"], "estimated", "{record:#}");
+    assert_eq!(record["attempts"], json!([]), "{record:#}");
+    assert_eq!(records::all(&place).len(), 1);
+}
+
+#[test]
+fn a_plain_answer_that_its_backend_cuts_has_a_record() {
+    let place = Place::new();
+    let mock = backend(|_, stream| {
+        let head =
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n";
+        let _ = stream.write_all(format!("{head}{{\"choices\":[").as_bytes());
+        close(stream);
+    });
+    let server = serve(&place, &[&mock], UNPROBED);
+    let answer = ask(&server, "a", CHAT, &chat("Hello", false));
+    assert!(answer.body.is_err());
+    let record = records::one(&place, "a");
+    assert_eq!(record["outcome"], "cut", "{record:#}");
+    assert_eq!(record["tokens_from"], "estimated", "{record:#}");
+}
+
+#[test]
+fn an_answer_that_falls_silent_was_cut() {
+    let place = Place::new();
+    let mock = pausing(&[WORD]);
+    let settings = [
+        ("LLMLB_IDLE_TIMEOUT", "200ms"),
+        ("LLMLB_PROBE_INTERVAL", "1h"),
+    ];
+    let server = serve(&place, &[&mock], &settings);
+    let answer = ask(&server, "a", CHAT, &chat("Hello", true));
+    assert_eq!(answer.body, Err(WORD.as_bytes().to_vec()));
+    let record = records::one(&place, "a");
+    assert_eq!(record["outcome"], "cut", "{record:#}");
+}
+
+#[test]
+fn who_finds_the_queue_full_is_refused_and_recorded() {
+    let place = Place::new();
+    let mut occupied = Occupied::new();
+    // The other one is gone, and this one has room for nobody.
+    let gone = backend(ok);
+    let server = occupied.beside(&place, &gone);
+    gone.stop();
+    until("nobody is left", || {
+        let answer = server.post(CHAT, &chat("Hello", false).to_string());
+        answer.status() == 429
+    });
+    let answer = ask(&server, "a", CHAT, &chat("Hello", false));
+    assert_eq!(answer.status(), 429, "{answer:?}");
+    let record = records::one(&place, "a");
+    assert_eq!(record["outcome"], "refused", "{record:#}");
+    assert_eq!(record["status"], 429, "{record:#}");
+    assert_eq!(record["tokens"], 0, "{record:#}");
+    assert_eq!(record["tokens_from"], "none", "{record:#}");
+}
+
+/// A request that is there, from a client that is not: whatever reaches a backend is recorded.
+#[test]
+fn who_leaves_at_once_is_recorded_if_a_backend_was_asked() {
+    const COUNT: usize = 200;
+    let place = Place::new();
+    let mock = pausing(&[WORD]);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for number in 0..COUNT {
+        let mut client = Connection::open(server.address);
+        let question = chat("Hello", number % 2 == 0).to_string();
+        send(&mut client, &format!("r-{number}"), CHAT, &question);
+        drop(client);
+    }
+    // The last one stays, so that all before it were looked at.
+    let mut client = Connection::open(server.address);
+    send(&mut client, "stays", CHAT, &chat("Hello", true).to_string());
+    assert_eq!(client.head().status(), 200);
+    server.until_in_flight(1);
+    drop(client);
+    server.until_in_flight(0);
+    let asked = crate::backends::asked(&mock);
+    let asked: Vec<_> = asked
+        .iter()
+        .map(|one| one.head.header("x-request-id").unwrap())
+        .collect();
+    println!(
+        "asked {}, recorded {}",
+        asked.len(),
+        records::all(&place).len()
+    );
+    for id in &asked {
+        records::one(&place, id);
+    }
+    let ever = server.status()["requests"].as_u64().unwrap();
+    assert_eq!(records::all(&place).len() as u64, ever);
+}

@@ -1,0 +1,153 @@
+//! Requests that take no tokens are recorded without.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+
+use serde_json::{Value, json};
+
+use crate::answers::{produced, world};
+use crate::ask::{ask, chat, send_with};
+use crate::backend::Reports;
+use crate::http::{Answer, Connection};
+use crate::raw;
+use crate::records;
+use crate::support::{Place, Server};
+
+fn of_method(server: &Server, id: &str, method: &str, path: &str) -> Answer {
+    let mut client = Connection::open(server.address);
+    send_with(&mut client, method, id, path, "", "");
+    if method == "HEAD" {
+        let head = client.head();
+        return Answer {
+            head,
+            body: Ok(Vec::new()),
+        };
+    }
+    client.answer()
+}
+
+fn assert_no_tokens(place: &Place, id: &str, path: &str) -> Value {
+    let record = records::one(place, id);
+    assert_eq!(record["tokens"], 0, "{record:#}");
+    assert_eq!(record["tokens_from"], "none", "{record:#}");
+    assert_eq!(record["path"], path, "{record:#}");
+    record
+}
+
+#[test]
+fn what_is_fetched_or_deleted_or_only_looked_for_is_recorded_without_tokens() {
+    let place = Place::new();
+    let (_backend, server) = world(&place, Reports::IfAsked);
+    for (id, method, path, kind) in [
+        ("get", "GET", "/v1/files", "/v1/files"),
+        ("head", "HEAD", "/v1/files", "/v1/files"),
+        ("one", "GET", "/v1/files/file-1?x=y", "/v1/files"),
+        ("delete", "DELETE", "/v1/files/file-1", "/v1/files"),
+        ("unknown", "GET", "/v1/threads/t/runs/r", "/v1/threads"),
+        ("empty", "POST", "/v1/batches", "/v1/batches"),
+    ] {
+        let answer = of_method(&server, id, method, path);
+        let record = assert_no_tokens(&place, id, kind);
+        assert_eq!(record["status"], answer.status(), "{record:#}");
+        assert_eq!(record["outcome"], "complete", "{record:#}");
+        assert_eq!(record["api"], "other", "{record:#}");
+        assert_eq!(record["model"], Value::Null, "{record:#}");
+    }
+    assert_eq!(records::all(&place).len(), 6);
+}
+
+#[test]
+fn an_upload_and_what_is_made_of_sound_and_pictures_is_recorded() {
+    let place = Place::new();
+    let (_backend, server) = world(&place, Reports::IfAsked);
+    let form = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n\
+        --x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF\r\n--x--\r\n";
+    for (id, path) in [("file", "/v1/files"), ("sound", "/v1/audio/transcriptions")] {
+        let mut client = Connection::open(server.address);
+        let fields = "content-type: multipart/form-data; boundary=x\r\n";
+        send_with(&mut client, "POST", id, path, fields, form);
+        assert_eq!(client.answer().status(), 200);
+        let record = assert_no_tokens(&place, id, path);
+        assert_eq!(record["model"], "m", "{record:#}");
+        assert_eq!(record["outcome"], "complete", "{record:#}");
+    }
+    let question = json!({ "model": "m", "input": "Hello", "prompt": "Hello" });
+    let answer = ask(&server, "speech", "/v1/audio/speech", &question);
+    assert_eq!(answer.status(), 200);
+    assert_no_tokens(&place, "speech", "/v1/audio/speech");
+    // Some tell what a picture took.
+    let path = "/v1/images/generations";
+    let answer = ask(&server, "picture", path, &question).json();
+    let record = records::one(&place, "picture");
+    assert_eq!(
+        record["tokens"], answer["usage"]["total_tokens"],
+        "{record:#}"
+    );
+    assert_eq!(record["tokens_from"], "reported", "{record:#}");
+    assert_eq!(records::all(&place).len(), 4);
+}
+
+#[test]
+fn an_answer_that_is_fetched_again_is_not_counted_again() {
+    let place = Place::new();
+    let (backend, server) = world(&place, Reports::IfAsked);
+    let question = json!({ "model": "m", "input": "Hello" });
+    let answer = ask(&server, "made", "/v1/responses", &question).json();
+    let made = produced(&backend, "made");
+    assert_eq!(records::one(&place, "made")["prompt_tokens"], made.prompt);
+    let path = format!("/v1/responses/{}", answer["id"].as_str().unwrap());
+    let fetched = of_method(&server, "fetched", "GET", &path);
+    assert_eq!(fetched.json()["usage"], answer["usage"]);
+    assert_no_tokens(&place, "fetched", "/v1/responses");
+}
+
+#[test]
+fn counting_tokens_takes_none() {
+    let place = Place::new();
+    let (_backend, server) = world(&place, Reports::IfAsked);
+    let answer = ask(
+        &server,
+        "a",
+        "/v1/messages/count_tokens",
+        &chat("Hello", false),
+    );
+    assert!(answer.json()["input_tokens"].as_u64() > Some(0));
+    assert_no_tokens(&place, "a", "/v1/messages");
+}
+
+const HELLO: &str = "GET /v1/realtime?model=m HTTP/1.1\r\nhost: localhost\r\nx-request-id: a\r\n\
+    connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+    sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+const WELCOME: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
+    upgrade: websocket\r\nsec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+
+#[test]
+fn a_websocket_is_one_record_when_it_is_over() {
+    let place = Place::new();
+    let raw = raw::heads(|_, reader| {
+        reader.get_mut().write_all(WELCOME.as_bytes()).unwrap();
+        let mut heard = [0; 5];
+        reader.read_exact(&mut heard).unwrap();
+        reader.get_mut().write_all(&heard).unwrap();
+        let _ = reader.read(&mut [0]);
+        let _ = reader.get_mut().shutdown(Shutdown::Both);
+    });
+    let server = place.serve(&format!("--backend {}", raw.url()));
+    let mut client = Connection::open(server.address);
+    client.send(HELLO);
+    assert_eq!(client.head().status(), 101);
+    client.send("hello");
+    let mut back = [0; 5];
+    client.reader.read_exact(&mut back).unwrap();
+    assert_eq!(records::all(&place), [Value::Null; 0]);
+    drop(client);
+    let record = records::eventually(&place, "a");
+    assert_eq!(record["status"], 101, "{record:#}");
+    assert_eq!(record["outcome"], "complete", "{record:#}");
+    assert_eq!(record["path"], "/v1/realtime", "{record:#}");
+    assert_eq!(record["bytes"], 5, "{record:#}");
+    assert_eq!(record["backend"], raw.address.to_string(), "{record:#}");
+    assert_no_tokens(&place, "a", "/v1/realtime");
+    server.until_in_flight(0);
+    assert_eq!(records::all(&place).len(), 1);
+}

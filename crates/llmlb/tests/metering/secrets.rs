@@ -1,0 +1,197 @@
+//! What was asked and what was answered is nowhere: not in a record, not in the log.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::ask::{CHAT, chat, send, send_with};
+use crate::backends::{UNPROBED, close, serve};
+use crate::http::Connection;
+use crate::mock;
+use crate::process::until;
+use crate::records;
+use crate::stream::{self, DONE, STOP, Scripted, USAGE, WORD};
+use crate::support::{Place, Server};
+
+/// Words that only a client, or a backend, says.
+const ASKED: &str = "xylograph";
+const ANSWERED: &str = "quixotry";
+
+/// Sends one and sees how it ends, if it does.
+fn send_one(server: &Server, id: &str, path: &str, body: &str) {
+    let mut client = Connection::open(server.address);
+    let fields = format!(
+        "content-type: application/json\r\nauthorization: Bearer {ASKED}\r\n\
+         cookie: {ASKED}\r\nx-api-key: {ASKED}\r\nuser-agent: {ASKED}\r\n"
+    );
+    send_with(&mut client, "POST", id, path, &fields, body);
+    let _ = client.answer();
+}
+
+/// Every file below a directory.
+fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
+    for file in fs::read_dir(dir).unwrap() {
+        let path = file.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else {
+            found.push((path.display().to_string(), fs::read(&path).unwrap()));
+        }
+    }
+}
+
+/// Ends the server, and looks at everything that it leaves.
+fn assert_silent(place: &Place, server: &Server) {
+    let stopped = place.run(&format!("stop -p {}", server.port()));
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    let mut found = vec![("stderr".to_owned(), server.process.err().into_bytes())];
+    files(&place.path("data"), &mut found);
+    assert!(found.len() > 1, "nothing was written down");
+    for (name, bytes) in found {
+        let text = String::from_utf8_lossy(&bytes);
+        for word in [ASKED, ANSWERED] {
+            assert!(!text.contains(word), "{word} is in {name}:\n{text}");
+        }
+    }
+}
+
+/// A question with the word wherever there may be words.
+fn question(is_stream: bool) -> Value {
+    let mut question = chat(ASKED, is_stream);
+    question["system"] = json!(ASKED);
+    question["user"] = json!(ASKED);
+    question["metadata"] = json!({ ASKED: ASKED });
+    question["tools"] = json!([{ "type": "function", "function": { "name": ASKED } }]);
+    question["stop"] = json!([ASKED]);
+    question
+}
+
+#[test]
+fn neither_questions_nor_answers_are_written_down_whatever_happens_to_them() {
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let mut command = place.command(&format!("serve -v -p 0 --backend {}", scripted.mock.url()));
+    let server = place.serve_with(command.envs(UNPROBED.iter().copied()));
+    let word = WORD.replace("Hi", ANSWERED);
+    let mut count = 0;
+    let mut send_both = |what: &str| {
+        for is_stream in [false, true] {
+            let id = format!("{what}-{is_stream}");
+            send_one(
+                &server,
+                &id,
+                &format!("{CHAT}?q={ASKED}"),
+                &question(is_stream).to_string(),
+            );
+            records::eventually(&place, &id);
+            count += 1;
+        }
+    };
+    let whole = [&word, STOP, USAGE, DONE].concat();
+    scripted.next(move |_, stream| {
+        let fields = "content-type: text/event-stream\r\nx-quixotry: quixotry\r\n";
+        stream::send(stream, fields, whole.as_bytes());
+    });
+    send_both("whole");
+    for status in [400, 422, 429, 500, 503] {
+        let body = json!({ "error": { "message": format!("{ASKED} {ANSWERED}") } }).to_string();
+        scripted.next(move |_, stream| mock::json(stream, status, &body));
+        send_both(&format!("status-{status}"));
+    }
+    let said = word.clone();
+    scripted.next(move |_, stream| {
+        mock::begin_stream(stream);
+        mock::chunk(stream, &said);
+        mock::chunk(stream, &said[..said.len() / 2]);
+        close(stream);
+    });
+    send_both("cut");
+    // What is no HTTP is quoted by some.
+    for (number, garbage) in [
+        format!("{ANSWERED}\r\n\r\n"),
+        format!("HTTP/1.1 {ANSWERED} X\r\n\r\n"),
+        format!("HTTP/1.1 200 OK\r\n{ANSWERED}\r\n\r\n"),
+        format!("HTTP/1.1 200 OK\r\ncontent-length: {ANSWERED}\r\n\r\n"),
+        format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {ANSWERED}\r\n\r\n"),
+        format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{ANSWERED}\r\n"),
+        format!("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n{{}}{ANSWERED}"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        scripted.next(move |_, stream| {
+            let _ = stream.write_all(garbage.as_bytes());
+            close(stream);
+        });
+        send_both(&format!("garbage-{number}"));
+    }
+    // What is not understood here.
+    for (number, body) in [
+        format!("{{\"model\":\"m\",\"messages\":\"{ASKED}"),
+        format!("{{\"model\":\"m\",\"{ASKED}\" 7}}"),
+        format!("{{\"model\":{{\"{ASKED}\":1}}}}"),
+        format!("{{\"model\":\"m\",\"stream_options\":\"{ASKED}\",\"stream\":true}}"),
+        ASKED.to_owned(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = format!("odd-{number}");
+        send_one(&server, &id, CHAT, &body);
+        records::eventually(&place, &id);
+        count += 1;
+    }
+    // Whoever leaves.
+    let said = word.clone();
+    scripted.next(move |_, stream| {
+        mock::begin_stream(stream);
+        mock::chunk(stream, &said);
+        let _ = stream.read(&mut [0]);
+        close(stream);
+    });
+    let mut client = Connection::open(server.address);
+    send(&mut client, "leaves", CHAT, &question(true).to_string());
+    assert_eq!(client.head().status(), 200);
+    drop(client);
+    records::eventually(&place, "leaves");
+    count += 1;
+    server.until_in_flight(0);
+    until("the log has every line", || {
+        server.process.err().matches(" id=").count() >= count
+    });
+    assert_eq!(records::all(&place).len(), count);
+    assert_silent(&place, &server);
+}
+
+#[test]
+fn files_and_forms_are_not_written_down() {
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    scripted.next(|_, stream| {
+        let fields = "content-type: application/octet-stream\r\n";
+        stream::send(stream, fields, ANSWERED.as_bytes());
+    });
+    let form = format!(
+        "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n\
+         --x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"{ASKED}\"\r\n\r\n\
+         {ASKED}\r\n--x--\r\n"
+    );
+    for path in ["/v1/files", "/v1/audio/transcriptions", "/v1/images/edits"] {
+        let mut client = Connection::open(server.address);
+        let fields = "content-type: multipart/form-data; boundary=x\r\n";
+        send_with(&mut client, "POST", "form", path, fields, &form);
+        assert_eq!(client.answer().status(), 200);
+    }
+    let mut client = Connection::open(server.address);
+    let fields = "content-type: application/octet-stream\r\n";
+    send_with(&mut client, "PUT", "bytes", "/v1/files", fields, ASKED);
+    assert_eq!(client.answer().status(), 200);
+    until("the log has every line", || {
+        server.process.err().matches(" id=").count() >= 4
+    });
+    assert_eq!(records::all(&place).len(), 4);
+    assert_silent(&place, &server);
+}

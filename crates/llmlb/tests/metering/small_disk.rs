@@ -1,0 +1,79 @@
+//! A disk of one's own that can be filled: a test that runs in a mount namespace of its own.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::support::Place;
+
+/// Runs one of the ignored tests where it can mount what it likes.
+pub(crate) fn run_elsewhere(role: &str) {
+    let unshare = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        let is_root = rustix::process::geteuid().is_root();
+        command.arg(if is_root { "-m" } else { "-rm" }).args(words);
+        command
+    };
+    let can = unshare(&["true"]).status();
+    if !can.is_ok_and(|status| status.success()) {
+        println!("skipped: no mount namespace can be had here");
+        return;
+    }
+    let outcome = unshare(&[])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", role, "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        outcome.status.success(),
+        "{}{}",
+        said(&outcome.stdout),
+        said(&outcome.stderr)
+    );
+}
+
+/// The data directory of a place, on a disk of so many mebibytes.
+pub(crate) struct SmallDisk {
+    filler: PathBuf,
+}
+
+impl SmallDisk {
+    pub(crate) fn mount(place: &Place, size: u32) -> Self {
+        let data = place.path("data");
+        fs::create_dir(&data).unwrap();
+        let mount = Command::new("mount")
+            .args([
+                "-t",
+                "tmpfs",
+                "-o",
+                &format!("size={size}m,mode=777"),
+                "tmpfs",
+            ])
+            .arg(&data)
+            .status();
+        assert!(mount.unwrap().success());
+        Self {
+            filler: data.join("data-of-others"),
+        }
+    }
+
+    /// Others take all that is free, to the last byte.
+    pub(crate) fn fill(&self) {
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .append(true)
+            .create(true)
+            .open(&self.filler)
+            .unwrap();
+        for size in [1 << 16, 1 << 12, 1] {
+            while file.write(&vec![7; size]).is_ok_and(|count| count > 0) {}
+        }
+    }
+
+    /// They give it back.
+    pub(crate) fn empty(&self) {
+        fs::remove_file(&self.filler).unwrap();
+    }
+}
