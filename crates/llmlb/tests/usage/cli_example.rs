@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::receiver::Receiver;
 use crate::support::{Place, Ran, Running, eventually};
 
 fn python(script: &str, words: &[&str]) -> Option<Ran> {
@@ -97,4 +98,41 @@ fn a_file_is_dropped_as_the_page_shows() {
         ran.out, "consolidated 3 entries: 3 records in 1 batch\n",
         "{ran:?}"
     );
+}
+
+/// What is in backquotes in the first column of a table.
+fn listed(table: &str) -> Vec<&str> {
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    let names = rows.flat_map(|row| row[2..].split(" | ").next().unwrap_or_default().split(", "));
+    names.map(|name| name.trim_matches('`')).collect()
+}
+
+#[test]
+fn the_page_names_every_field_of_a_record() {
+    let page = include_str!("../../../../docs/metering.md");
+    let (_, rest) = page.split_once("## What is recorded").expect("the section");
+    let (section, _) = rest.split_once("**Never recorded").expect("its end");
+    let fields = listed(section);
+    let place = Place::new();
+    let receiver = Receiver::always("200 OK");
+    let settings = [
+        ("LLMLB_USAGE_URL", receiver.url.as_str()),
+        ("LLMLB_USAGE_EVERY", "1s"),
+    ];
+    let server = place.serve(&settings);
+    let body = r#"{"model":"demo","messages":[{"role":"user","content":"Rumpelstilzchen"}]}"#;
+    server.ask("POST /v1/chat/completions", body);
+    server.until("its delivery", |usage| usage["delivered"] == 1);
+    let request = receiver.requests().remove(0);
+    let record = request.body["records"][0].as_object().expect("a record");
+    let unnamed: Vec<_> = (record.keys())
+        .filter(|name| !fields.contains(&name.as_str()))
+        .collect();
+    assert!(unnamed.is_empty(), "not on the page: {unnamed:?}");
+    let optional = ["served_model", "reasoning_tokens", "estimated_tokens"];
+    for field in fields.iter().filter(|field| !optional.contains(field)) {
+        assert!(record.contains_key(*field), "no {field} in {record:?}");
+    }
+    let text = request.body.to_string();
+    assert!(!text.contains("Rumpelstilzchen"), "{text}");
 }
