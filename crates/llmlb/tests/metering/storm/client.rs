@@ -74,7 +74,9 @@ impl Client {
         let mut all = questions();
         let choice = self.random.below(all.len() as u64);
         let (path, api, mut question) = all.swap_remove(usize::try_from(choice).unwrap());
-        let is_stream = api != "embeddings" && self.random.below(2) == 0;
+        // Whoever leaves is mostly tired of a long story.
+        let streamed = if fate == Fate::Leave { 8 } else { 5 };
+        let is_stream = api != "embeddings" && self.random.below(10) < streamed;
         question["model"] = json!("m");
         question["stream"] = json!(is_stream);
         let tokens = self.random.below(40) + 1;
@@ -96,7 +98,7 @@ impl Client {
         loop {
             self.ids += 1;
             let id = format!("c{}-{}", self.number, self.ids);
-            let saw = self.send(&id, path, &body, fate);
+            let saw = self.send(&id, path, &body, (fate, is_stream));
             let is_over = match fate {
                 Fate::Answer => saw == Saw::Whole,
                 Fate::Cut => saw == Saw::Broken,
@@ -118,7 +120,8 @@ impl Client {
         }
     }
 
-    fn send(&mut self, id: &str, path: &str, body: &str, fate: Fate) -> Saw {
+    fn send(&mut self, id: &str, path: &str, body: &str, how: (Fate, bool)) -> Saw {
+        let (fate, is_stream) = how;
         let Some(mut connection) = self.connected() else {
             return Saw::Nothing;
         };
@@ -131,7 +134,7 @@ impl Client {
             return Saw::Nothing;
         }
         if fate == Fate::Leave {
-            return self.leave(connection);
+            return self.leave(connection, is_stream);
         }
         let Some(head) = Head::read(&mut connection) else {
             return Saw::Nothing;
@@ -147,13 +150,23 @@ impl Client {
         }
     }
 
-    /// Leaves at once, or after something of the answer.
-    fn leave(&mut self, mut connection: BufReader<TcpStream>) -> Saw {
-        let most = self.random.below(4) * 300;
-        let mut buffer = vec![0; usize::try_from(most).unwrap()];
-        // The head and some of what follows.
-        if most > 0 && connection.read(&mut buffer).is_ok_and(|count| count == 0) {
-            return Saw::Nothing;
+    /// Leaves before the answer, or after something of it.
+    fn leave(&mut self, mut connection: BufReader<TcpStream>, is_stream: bool) -> Saw {
+        if self.random.below(3) == 0 {
+            thread::sleep(Duration::from_micros(self.random.below(3000)));
+            return Saw::Left;
+        }
+        // A plain answer is over after the first.
+        let pieces = if is_stream {
+            self.random.below(4) + 1
+        } else {
+            1
+        };
+        for _ in 0..pieces {
+            match connection.read(&mut [0; 512]) {
+                Ok(0) | Err(_) => return Saw::Nothing,
+                Ok(_) => {}
+            }
         }
         Saw::Left
     }
