@@ -73,6 +73,8 @@ pub(crate) struct Book {
     generation: u64,
     path: PathBuf,
     file: File,
+    /// The file is open for reading only: nobody writes just now.
+    is_resting: bool,
     /// Up to where it is written.
     length: u64,
 }
@@ -277,6 +279,7 @@ impl Book {
             generation,
             file: file.map_err(|error| Error::new("open", &path, error))?,
             path,
+            is_resting: false,
             length: 0,
         })
     }
@@ -301,8 +304,25 @@ impl Book {
         is_newest(&self.dir.join(next)) && is_same().unwrap_or(false)
     }
 
+    /// Nothing is written for a while: a file that is open for writing would keep the disk from
+    /// being made read-only.
+    pub(crate) fn rest(&mut self) -> Result<(), Error> {
+        self.reopen(true)
+    }
+
+    fn reopen(&mut self, is_resting: bool) -> Result<(), Error> {
+        if self.is_resting != is_resting {
+            let mut options = File::options();
+            let file = options.read(true).write(!is_resting).open(&self.path);
+            self.file = file.map_err(|error| Error::new("open", &self.path, error))?;
+            self.is_resting = is_resting;
+        }
+        Ok(())
+    }
+
     /// Adds an event. It is on the disk after the next [`Book::sync`].
     pub(crate) fn add<T: Serialize>(&mut self, event: &T) -> Result<(), Error> {
+        self.reopen(false)?;
         let line = encode(event);
         let added = self.disk.write_at(&self.file, self.length, &line);
         if added.is_err() {
@@ -316,6 +336,9 @@ impl Book {
     }
 
     pub(crate) fn sync(&self) -> Result<(), Error> {
+        if self.is_resting {
+            return Ok(()); // Nothing was written since.
+        }
         self.disk
             .sync(&self.file)
             .map_err(|error| Error::new("sync", &self.path, error))

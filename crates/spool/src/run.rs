@@ -130,6 +130,8 @@ impl Runner {
             // What was written is not known for sure: the books are read again.
             *self = Self::on(Arc::clone(&self.disk), &self.data);
         }
+        self.store.rest();
+        self.taken.take_if(|taken| taken.rest().is_err());
         done
     }
 

@@ -144,6 +144,11 @@ impl TakenBook {
         })
     }
 
+    /// Nothing is written for a while.
+    pub(crate) fn rest(&mut self) -> Result<(), Error> {
+        self.book.rest()
+    }
+
     /// The same book for a new snapshot, unless somebody else has written to it: then it must be
     /// opened.
     pub(crate) fn again(mut self) -> Option<Self> {

@@ -8,7 +8,7 @@ use http::{Method, request};
 
 use super::Via;
 use crate::balance::Backend;
-use crate::config::BackendUrl;
+use crate::config::{BackendUrl, Kind};
 
 /// The id of a request, which goes with it to the backend and back to the client.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -75,6 +75,10 @@ pub(crate) fn question(backend: &Backend, path: &str) -> Bytes {
     line(&mut out, &Method::GET, backend, path);
     field(&mut out, "accept", b"application/json");
     field(&mut out, "connection", b"close");
+    if backend.kind() == Some(Kind::Anthropic) {
+        // It answers nobody who does not say which of its versions is meant.
+        field(&mut out, "anthropic-version", b"2023-06-01");
+    }
     credential(&mut out, backend);
     out.extend_from_slice(b"\r\n");
     out.into()

@@ -132,6 +132,11 @@ impl Ledger {
         self.book.is_current()
     }
 
+    /// Nothing is written for a while.
+    pub(super) fn rest(&mut self) -> Result<(), Error> {
+        self.book.rest()
+    }
+
     /// Notes what became of a batch. On the disk when this returns.
     pub(super) fn note(&mut self, event: &Event) -> Result<(), Error> {
         if self.events >= MOST_EVENTS {

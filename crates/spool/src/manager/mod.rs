@@ -168,6 +168,14 @@ impl SpoolManager {
         }
     }
 
+    /// Nothing is written for a while. What cannot be kept open for reading is forgotten.
+    pub(crate) fn rest(&self) {
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        if ledger.as_mut().is_some_and(|ledger| ledger.rest().is_err()) {
+            *ledger = None;
+        }
+    }
+
     /// How many things are in `failed/`.
     pub fn count_failed(&self) -> Result<u64, Error> {
         let mut count = 0;
