@@ -1,5 +1,7 @@
 //! Requests with a name, so that their records are found.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::Value;
 
 use crate::http::{Answer, Connection};
@@ -49,4 +51,14 @@ pub(crate) fn chat(text: &str, is_stream: bool) -> Value {
         "stream": is_stream,
         "messages": [{ "role": "user", "content": text }],
     })
+}
+
+/// Tells the other threads of a test that it is over, however it ends: nobody waits for a client that
+/// goes on for ever.
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use crate::ask::{CHAT, ask, chat};
+use crate::ask::{CHAT, Over, ask, chat};
 use crate::backend::{Backend, Reports, Sort};
 use crate::backends::code;
 use crate::http::Answer;
@@ -197,6 +197,7 @@ fn under_load() {
                 }
             });
         }
+        let _over = Over(&is_over);
         for _ in 0..4 {
             let more = served.load(Ordering::SeqCst) + 50;
             until("they go on", || served.load(Ordering::SeqCst) > more);
@@ -210,7 +211,6 @@ fn under_load() {
                 world.server.status()["usage"]["error"].is_null()
             });
         }
-        is_over.store(true, Ordering::SeqCst);
     });
     world.server.until_in_flight(0);
     let kept = ids(&world.place);

@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 
 use crate::answers::world;
-use crate::ask::{CHAT, ask, chat, send};
+use crate::ask::{CHAT, Over, ask, chat, send};
 use crate::backend::{Backend, Reports, Sort};
 use crate::backends::{UNPROBED, backend};
-use crate::http::Connection;
-use crate::mock;
+use crate::http::{Connection, read_chunk};
+use crate::mock::{self, Mock};
 use crate::records;
-use crate::stream::{DONE, STOP, USAGE, WORD};
+use crate::stream::{self, DONE, STOP, USAGE, WORD};
 use crate::support::{Place, Server};
 
 /// A server under strace, which writes down who writes what to whom.
@@ -77,32 +77,49 @@ fn assert_before(place: &Place, id: &str, last: &str) {
     );
 }
 
-#[test]
-fn the_record_is_written_before_the_last_bytes_are_sent() {
-    let place = Place::new();
-    let mock = backend(|request, stream| {
+const PLAIN: &str = r#"{"choices":[],"usage":{"prompt_tokens":9},"end":"here"}"#;
+
+/// A backend that streams, and then waits for a word of the test before it ends the body: whoever has
+/// the end mark has everything.
+fn pausing_at_the_end() -> (mpsc::Sender<()>, Mock) {
+    let (sender, go_on) = mpsc::channel();
+    let go_on = Mutex::new(go_on);
+    let mock = backend(move |request, stream| {
         let text = request.text();
         if text.contains("\"stream\":true") {
             mock::begin_stream(stream);
             for piece in [WORD, STOP, USAGE, DONE] {
                 mock::chunk(stream, piece);
             }
+            let _ = go_on.lock().unwrap().recv();
             mock::end_stream(stream);
         } else {
-            let body = r#"{"choices":[],"usage":{"prompt_tokens":9},"end":"here"}"#;
             let status = if text.contains("fail") { 500 } else { 200 };
-            mock::json(stream, status, body);
+            mock::json(stream, status, PLAIN);
         }
     });
+    (sender, mock)
+}
+
+/// Asks for a stream, and returns when the client has the end mark.
+fn until_end_mark(server: &Server, id: &str) -> Connection {
+    let mut client = Connection::open(server.address);
+    send(&mut client, id, CHAT, &chat("Hello", true).to_string());
+    assert_eq!(client.head().status(), 200);
+    stream::read(&mut client, [WORD, STOP, DONE].concat().len());
+    client
+}
+
+#[test]
+fn the_record_is_written_before_the_last_bytes_are_sent() {
+    let place = Place::new();
+    let (go_on, mock) = pausing_at_the_end();
     let server = traced(&place, &mock.url());
-    assert_eq!(
-        ask(&server, "plain", CHAT, &chat("Hello", false)).status(),
-        200
-    );
-    assert_eq!(
-        ask(&server, "streamed", CHAT, &chat("Hello", true)).status(),
-        200
-    );
+    let plain = ask(&server, "plain", CHAT, &chat("Hello", false));
+    assert_eq!(plain.status(), 200);
+    let mut client = until_end_mark(&server, "streamed");
+    go_on.send(()).unwrap();
+    assert_eq!(read_chunk(&mut client.reader), Some(None));
     let fails = chat("fail", false);
     assert_eq!(ask(&server, "failed", CHAT, &fails).status(), 500);
     let mut unknown = chat("Hello", true);
@@ -114,6 +131,21 @@ fn the_record_is_written_before_the_last_bytes_are_sent() {
     assert_before(&place, "streamed", "[DONE]");
     assert_before(&place, "failed", "\\\"end\\\":\\\"here\\\"");
     assert_before(&place, "refused", "model_not_found");
+}
+
+#[test]
+fn kill_nine_after_the_end_mark_loses_no_record() {
+    let place = Place::new();
+    let (_go_on, mock) = pausing_at_the_end();
+    for round in 0..20 {
+        let mut server = place.serve(&format!("--backend {}", mock.url()));
+        let id = format!("r-{round}");
+        let _client = until_end_mark(&server, &id);
+        server.process.kill();
+        let record = records::one(&place, &id);
+        assert_eq!(record["outcome"], "complete", "{record:#}");
+        assert_eq!(record["tokens"], 12, "{record:#}");
+    }
 }
 
 /// Whoever has the whole answer has been recorded, even if the server is killed that very moment.
@@ -147,10 +179,10 @@ fn kill_nine_after_the_last_byte_loses_no_record() {
                     }
                 });
             }
+            let _over = Over(&is_over);
             // One more, and at once:
             assert!(is_whole(address, &format!("last-{round}"), round % 2 == 0));
             server.process.kill();
-            is_over.store(true, Ordering::SeqCst);
         });
         answered.lock().unwrap().insert(format!("last-{round}"));
         assert_eq!(

@@ -2,6 +2,7 @@
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -65,7 +66,7 @@ impl Client {
     }
 
     /// Asks one thing, again under another id as long as the connection breaks.
-    pub(super) fn ask(&mut self) -> Vec<(String, Sent)> {
+    pub(super) fn ask(&mut self, gives_up: &AtomicBool) -> Vec<(String, Sent)> {
         let fate = match self.random.below(100) {
             0..10 => Fate::Leave,
             10..15 => Fate::Cut,
@@ -112,7 +113,7 @@ impl Client {
                     saw,
                 },
             ));
-            if is_over {
+            if is_over || gives_up.load(Ordering::SeqCst) {
                 return tries;
             }
             // The server is being started again.

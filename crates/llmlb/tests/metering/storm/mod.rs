@@ -7,9 +7,10 @@ mod reckoning;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use crate::ask::Over;
 use crate::backend::{Backend, Reports, Sort};
 use crate::process::until;
 use crate::receiver::Receiver;
@@ -84,25 +85,30 @@ impl World {
     fn weather(&self, requests: usize, kills: usize, seed: usize) -> BTreeMap<String, Sent> {
         let mut server = self.serve();
         let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        // Something went wrong.
+        let is_over = AtomicBool::new(false);
         let sent = Mutex::new(BTreeMap::new());
         thread::scope(|scope| {
             for number in 0..CLIENTS {
-                let (begun, done, sent) = (&begun, &done, &sent);
+                let (begun, done, sent, is_over) = (&begun, &done, &sent, &is_over);
                 let mut client = Client::new(server.address, number, seed);
                 scope.spawn(move || {
                     while begun.fetch_add(1, Ordering::SeqCst) < requests {
-                        let tries = client.ask();
+                        let tries = client.ask(is_over);
                         sent.lock().unwrap().extend(tries);
                         done.fetch_add(1, Ordering::SeqCst);
                     }
                 });
             }
+            let over = Over(&is_over);
             for kill in 1..=kills {
                 let when = requests * kill / (kills + 1);
-                until("the clients get on", || done.load(Ordering::SeqCst) >= when);
+                until_done(&done, when);
                 server.process.kill();
                 server = self.serve();
             }
+            until_done(&done, requests);
+            drop(over);
         });
         server.until_in_flight(0);
         let stopped = self.place.run(&format!("stop -p {}", self.port));
@@ -110,5 +116,18 @@ impl World {
         // What the last run did not get done.
         self.receiver.deliver(&self.place);
         sent.into_inner().unwrap()
+    }
+}
+
+/// Waits until so many are done. They may take their time, as long as they get on.
+fn until_done(done: &AtomicUsize, wanted: usize) {
+    loop {
+        let before = done.load(Ordering::SeqCst);
+        if before >= wanted {
+            return;
+        }
+        until("the clients get on", || {
+            done.load(Ordering::SeqCst) > before
+        });
     }
 }
