@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::Value;
 
 use crate::receiver::{Answer, Receiver};
-use crate::support::{Place, Server, eventually};
+use crate::support::{PATIENCE, Place, Server, eventually};
 
 /// Only what is there at the start, and at the end.
 const HOUR: (&str, &str) = ("LLMLB_USAGE_EVERY", "1h");
@@ -178,7 +178,7 @@ fn a_receiver_that_does_not_answer_cannot_keep_the_server_and_nothing_is_lost() 
     server.until("the first run", |usage| usage["last_run"].is_string());
     place.stage(2);
     server.signal();
-    was_asked.recv().unwrap();
+    was_asked.recv_timeout(PATIENCE).unwrap();
     // It ends while the receiver still says nothing.
     assert_eq!(server.running.end(), Some(0), "{}", server.running.said());
     assert!(server.running.said().contains("waits for the next start"));
@@ -208,7 +208,7 @@ fn a_second_signal_does_not_wait_for_the_last_delivery() {
     server.until("the first run", |usage| usage["last_run"].is_string());
     place.stage(1);
     server.signal();
-    was_asked.recv().unwrap();
+    was_asked.recv_timeout(PATIENCE).unwrap();
     server.signal();
     assert_eq!(server.running.end(), Some(0), "{}", server.running.said());
     assert!(!server.running.said().contains("takes too long"));
