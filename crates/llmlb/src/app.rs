@@ -124,6 +124,9 @@ impl App {
             backends.into_iter().map(Backend::new),
         ));
         let connector = Connector::new(config.upstream.connect_timeout);
+        if config.backends.iter().any(|one| one.url.is_https()) {
+            connector.prepare_tls();
+        }
         let watcher = Watcher {
             pool: Arc::clone(&pool),
             connector: connector.clone(),
@@ -188,7 +191,6 @@ impl App {
         signals: &mut Signals,
         mut report: impl FnMut(usize),
     ) -> Ended {
-        self.stop_probes.cancel();
         self.orders.drain.cancel();
         let requests = self.shared.requests.clone();
         let reporting = async {
@@ -207,6 +209,7 @@ impl App {
         self.orders.cut.cancel();
         // Clients see their connections closed, rather than nothing, and what was cut is recorded.
         let _ = timeout(CUT_WITHIN, self.workers.ended()).await;
+        self.stop_probes.cancel();
         self.stop_demo.cancel();
         self.tasks.close();
         self.shared.meter.seal();

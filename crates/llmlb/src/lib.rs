@@ -7,6 +7,7 @@ mod admin;
 mod app;
 mod balance;
 pub mod cli;
+mod client_io;
 mod config;
 mod data_dir;
 mod demo;

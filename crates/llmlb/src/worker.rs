@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::Shared;
+use crate::client_io::{ClientIo, Unsent};
 use crate::meter::Batch;
 use crate::protocol::{self, Protocol};
 use crate::request::{self, Caller, Counter, Journal, Lines};
@@ -202,8 +203,6 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, drain: CancellationT
     let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else {
         return; // It is gone already.
     };
-    // The first token must not wait for the second.
-    let _ = stream.set_nodelay(true);
     let requests = Counter::default();
     let tasks = worker.tasks.clone();
     let caller = Arc::new(Caller {
@@ -217,7 +216,8 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, drain: CancellationT
         () = drained(&drain) => return,
     };
     let service = service_fn(move |request| request::serve(Arc::clone(&caller), request));
-    let stream = TokioIo::new(stream);
+    let stream = ClientIo::new(stream);
+    let unsent = stream.unsent();
     let served = match protocol {
         Ok(Protocol::Http1) => {
             let connection = http1::Builder::new()
@@ -226,7 +226,7 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, drain: CancellationT
                 .serve_connection(stream, service)
                 .with_upgrades();
             let connection = std::pin::pin!(connection);
-            until_drained(connection, &requests, &drain, |connection| {
+            until_drained(connection, &requests, &unsent, &drain, |connection| {
                 connection.graceful_shutdown();
             })
             .await
@@ -237,7 +237,7 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, drain: CancellationT
                 .keep_alive_interval(PING_EVERY)
                 .serve_connection(stream, service);
             let connection = std::pin::pin!(connection);
-            until_drained(connection, &requests, &drain, |connection| {
+            until_drained(connection, &requests, &unsent, &drain, |connection| {
                 connection.graceful_shutdown();
             })
             .await
@@ -261,6 +261,7 @@ async fn drained(drain: &CancellationToken) {
 async fn until_drained<C: Future<Output = hyper::Result<()>>>(
     mut connection: Pin<&mut C>,
     requests: &Counter,
+    unsent: &Unsent,
     drain: &CancellationToken,
     shut_down: impl FnOnce(Pin<&mut C>),
 ) -> hyper::Result<()> {
@@ -271,7 +272,11 @@ async fn until_drained<C: Future<Output = hyper::Result<()>>>(
             let (is_serving, served_before) = (requests.now() > 0, requests.ever());
             match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
                 Ok(served) => served,
-                Err(_) if !is_serving && requests.ever() == served_before => Ok(()),
+                Err(_)
+                    if !is_serving && requests.ever() == served_before && !unsent.is_so() =>
+                {
+                    Ok(())
+                }
                 Err(_) => connection.await,
             }
         }

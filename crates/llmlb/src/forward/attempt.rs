@@ -16,6 +16,8 @@ use crate::worker::Worker;
 
 /// How often a request that waits for its answer looks whether the backend is still up.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How soon a connection that was stale is known to be.
+const STALE_WITHIN: Duration = Duration::from_secs(1);
 
 /// A backend's answer, of which only the head has been read.
 #[derive(Debug)]
@@ -80,8 +82,10 @@ async fn send(
         && let Some(upload) = upload(worker, slot, outbound, trip, ask_usage)
     {
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
+        let sent = Instant::now();
         match first(worker, backend, &mut exchange, outbound).await {
-            Err(Broken::Cut(why)) if !exchange.is_heard() => {
+            // Later than this it was no race: the backend has worked on it.
+            Err(Broken::Cut(why)) if !exchange.is_heard() && sent.elapsed() < STALE_WITHIN => {
                 tracing::debug!("backend {}: {why}; trying a new connection", backend.name);
             }
             Err(broken) => return Err(judged(slot, broken)),
@@ -166,7 +170,14 @@ async fn first(
     let head = tokio::select! {
         biased;
         head = exchange.head() => head?,
-        broken = patience(worker, backend, outbound.repeatable) => return Err(broken),
+        broken = patience(worker, backend, outbound.repeatable) => {
+            return Err(if exchange.is_sent() {
+                broken
+            } else {
+                // The backend waits as we do.
+                Broken::Upload("it took too long".to_owned())
+            });
+        }
     };
     if head.status == StatusCode::SWITCHING_PROTOCOLS && outbound.upgrade.is_none() {
         let why = "it wants to speak another protocol";

@@ -43,7 +43,12 @@ pub(super) fn write(
     let named = named_by_connection(&head.headers);
     for (name, value) in &head.headers {
         let ends_here = ends_here(name) || (stamp.plain && *name == header::ACCEPT_ENCODING);
-        if !ends_here && !named.contains(name) {
+        if ends_here || named.contains(name) {
+            continue;
+        }
+        if *name == header::SEC_WEBSOCKET_PROTOCOL {
+            field(&mut out, name.as_str(), &without_key(value.as_bytes()));
+        } else {
             field(&mut out, name.as_str(), value.as_bytes());
         }
     }
@@ -98,6 +103,16 @@ fn host(url: &BackendUrl) -> &str {
     let usual = if url.is_https() { ":443" } else { ":80" };
     let authority = url.authority().as_str();
     authority.strip_suffix(usual).unwrap_or(authority)
+}
+
+/// Where browsers put a key that they cannot put elsewhere, besides the protocols that they speak.
+fn without_key(protocols: &[u8]) -> Vec<u8> {
+    protocols
+        .split(|byte| *byte == b',')
+        .map(<[u8]>::trim_ascii)
+        .filter(|one| !one.starts_with(b"openai-insecure-api-key."))
+        .collect::<Vec<_>>()
+        .join(&b", "[..])
 }
 
 fn target(head: &request::Parts) -> &str {
@@ -158,4 +173,17 @@ pub(crate) fn ends_here(name: &HeaderName) -> bool {
         "x-request-id",
     ];
     STANDARD.contains(name) || OTHER.contains(&name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_among_protocols_goes_no_further() {
+        let passed = |text: &str| String::from_utf8(without_key(text.as_bytes())).unwrap();
+        let given = "realtime, openai-insecure-api-key.sk-1,openai-beta.realtime-v1";
+        assert_eq!(passed(given), "realtime, openai-beta.realtime-v1");
+        assert_eq!(passed("graphql-ws"), "graphql-ws");
+    }
 }

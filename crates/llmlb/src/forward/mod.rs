@@ -54,6 +54,8 @@ struct Opened {
     head: Head,
     exchange: Exchange,
     backend: Arc<Backend>,
+    /// What it was told that the model is called, if not as the client did.
+    model: Option<String>,
     /// Usage that comes because we asked for it is kept from the client.
     hides: bool,
     /// Its place there. An answer that waits for a better one has none: it costs the backend
@@ -132,6 +134,7 @@ async fn open(
                     slot.answered(started.elapsed());
                 }
                 let opened = Opened {
+                    model: slot.model().map(str::to_owned),
                     backend: Arc::clone(&backend),
                     slot: is_last.then_some(slot),
                     head,
@@ -218,6 +221,7 @@ async fn answer(
 ) -> Answer {
     let (status, backend) = (opened.head.status, &opened.backend);
     let mut headers = std::mem::take(&mut opened.head.headers);
+    trip.sent(backend, opened.model.as_deref());
     trip.answered(backend, status);
     if worker.shared.meter.is_on() {
         trip.watch = Some(Watch::new(trip.api, status, &headers, opened.hides));

@@ -135,14 +135,14 @@ impl Watcher {
             Err(Silence::Ours(why)) => tracing::debug!("backend {}: {why}", backend.name),
             Err(silence) => {
                 *bad_answers += 1;
-                let reachable = !matches!(silence, Silence::Unreachable(_));
+                let reachable = matches!(silence, Silence::Hung(_) | Silence::Wrong(_));
                 if backend.is_up() && reachable && *bad_answers < BAD_ANSWERS {
                     tracing::debug!(backend = backend.name, "bad answer: {}", silence.why());
                     return;
                 }
                 self.pool.note_down(backend, silence.why());
                 // Requests that wait for it wait in vain; elsewhere they may be answered.
-                backend.set_hung(matches!(silence, Silence::Hung(_)));
+                backend.set_hung(matches!(silence, Silence::Hung(_) | Silence::Gone(_)));
             }
         }
     }

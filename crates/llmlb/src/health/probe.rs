@@ -25,6 +25,8 @@ pub(super) struct Answer {
 pub(super) enum Silence {
     /// It is not there.
     Unreachable(String),
+    /// Not even its machine is.
+    Gone(String),
     /// It takes connections, and says nothing.
     Hung(String),
     /// Something is there that does not answer as it should.
@@ -36,7 +38,11 @@ pub(super) enum Silence {
 impl Silence {
     pub(super) fn why(&self) -> &str {
         match self {
-            Self::Unreachable(why) | Self::Hung(why) | Self::Wrong(why) | Self::Ours(why) => why,
+            Self::Unreachable(why)
+            | Self::Gone(why)
+            | Self::Hung(why)
+            | Self::Wrong(why)
+            | Self::Ours(why) => why,
         }
     }
 }
@@ -51,7 +57,10 @@ pub(super) async fn ask(
     let got = match timeout(within, asked).await {
         Ok(Ok(got)) => got,
         Ok(Err(Broken::Shortage(why))) => return Err(Silence::Ours(why)),
-        Ok(Err(Broken::Unreachable(why))) => return Err(Silence::Unreachable(why)),
+        Ok(Err(broken)) if broken.is_refusal() => {
+            return Err(Silence::Unreachable(broken.to_string()));
+        }
+        Ok(Err(Broken::Unreachable(why))) => return Err(Silence::Gone(why)),
         Ok(Err(broken)) => return Err(Silence::Wrong(broken.to_string())),
         Err(_) => {
             let seconds = within.as_secs_f32();

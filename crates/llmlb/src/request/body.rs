@@ -11,6 +11,9 @@ use tokio::time::timeout;
 
 use super::error::Refusal;
 
+/// What a client is told, if it is still there, that broke off its request.
+pub(super) const INCOMPLETE: &str = "incomplete_body";
+
 /// How long a client that sends a request may pause.
 const NEXT_PIECE_WITHIN: Duration = Duration::from_secs(30);
 
@@ -75,7 +78,7 @@ fn too_slow() -> Refusal {
 pub(super) fn incomplete(why: &str) -> Refusal {
     Refusal::new(
         StatusCode::BAD_REQUEST,
-        "incomplete_body",
+        INCOMPLETE,
         format!("The request's body did not arrive whole: {why}"),
     )
 }

@@ -25,7 +25,16 @@ pub(super) fn admit(shared: &Shared, head: &request::Parts) -> Result<(), Refusa
              by its IP address or localhost, or set server.allow_public.",
         ));
     }
+    let site = head.headers.get("sec-fetch-site");
     let origin = text(&head.headers, header::ORIGIN);
+    // A page in a sandbox does not say where it is from.
+    let is_hidden = origin.is_none_or(|origin| origin == "null") && !head.method.is_safe();
+    if is_hidden && site.is_some_and(|site| site == "cross-site") {
+        return Err(refused(
+            "This server is private, and a web page that does not say where it is from sent this \
+             request. Set server.allow_public if it may.",
+        ));
+    }
     let page = origin.and_then(|origin| {
         let rest = origin.strip_prefix("https://");
         rest.or_else(|| origin.strip_prefix("http://"))

@@ -27,7 +27,11 @@ pub(super) fn is_repeatable(method: &Method, path: &str) -> bool {
 /// about it would not hold there.
 pub(super) fn is_ambiguous(path: &str) -> bool {
     let is_dots = |segment: &str| segment == "." || segment == "..";
-    path.split(['/', '\\']).any(is_dots) || path.contains("//") || has_needless_escape(path)
+    let is_dotted = |path: &str| path.split(['/', '\\']).any(is_dots);
+    is_dotted(path)
+        || path.contains("//")
+        || has_needless_escape(path)
+        || (path.contains('%') && is_dotted(&path.to_ascii_lowercase().replace("%2f", "/")))
 }
 
 /// Whether a character is escaped that stands for itself (RFC 3986, section 2.3).
@@ -63,6 +67,7 @@ mod tests {
             "chat//completions",
             "chat/c%6fmpletions",
             "files/a%5Cb",
+            "a%2F..%2Fb",
         ] {
             assert!(is_ambiguous(path), "{path}");
         }

@@ -70,9 +70,10 @@ pub(crate) async fn serve(
             own(refusal.into_response(head.uri.path(), &id))
         }
     };
+    let is_upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
     let headers = answer.headers_mut();
     headers.insert(REQUEST_ID, id);
-    if caller.worker.shared.is_draining() && head.version < Version::HTTP_2 {
+    if !is_upgrade && caller.worker.shared.is_draining() && head.version < Version::HTTP_2 {
         // The client's next request is for somebody else.
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }

@@ -4,6 +4,8 @@ use std::io;
 
 use crate::sys;
 
+const REFUSED: &str = "connection refused";
+
 /// Why there is no answer, or no end of it.
 #[derive(Debug)]
 pub(crate) enum Broken {
@@ -38,6 +40,11 @@ impl Broken {
         Self::Cut(in_words(error))
     }
 
+    /// Whether the machine is there, and nobody listens: what was begun before may still be going on.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Unreachable(why) if why == REFUSED)
+    }
+
     pub(crate) fn why(&self) -> &str {
         match self {
             Self::Unreachable(why)
@@ -62,7 +69,7 @@ impl std::error::Error for Broken {}
 /// Every system has words of its own for these.
 fn in_words(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::ConnectionRefused => REFUSED.to_owned(),
         io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
         io::ErrorKind::TimedOut => "timed out".to_owned(),
         _ => {

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustls_platform_verifier::BuilderVerifierExt;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -15,6 +16,10 @@ use tokio_rustls::rustls::{self, ClientConfig};
 
 use super::{Broken, Stream};
 use crate::config::BackendUrl;
+
+/// After how long a silence the system asks whether the other end is still there, and how often.
+const ASK_AFTER: Duration = Duration::from_secs(15);
+const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// Connects within a limit, which counts from the first question to a name server to the end of
 /// the TLS handshake.
@@ -37,6 +42,11 @@ impl Connector {
         Self { limit, tls }
     }
 
+    /// Gets ready for TLS, which takes a while: before anybody waits for it.
+    pub(crate) fn prepare_tls(&self) {
+        let _ = self.tls.get_or_init(tls);
+    }
+
     pub(crate) async fn connect(&self, url: &BackendUrl) -> Result<Stream, Broken> {
         match timeout(self.limit, self.open(url)).await {
             Ok(Ok(stream)) => Ok(stream),
@@ -52,6 +62,11 @@ impl Connector {
         let stream = self.tcp(url).await?;
         // A request must not wait for the acknowledgement of the one before.
         stream.set_nodelay(true)?;
+        // A machine that lost its power says nothing more.
+        let alive = TcpKeepalive::new()
+            .with_time(ASK_AFTER)
+            .with_interval(ASK_EVERY);
+        SockRef::from(&stream).set_tcp_keepalive(&alive)?;
         if !url.is_https() {
             return Ok(Stream::Plain(stream));
         }

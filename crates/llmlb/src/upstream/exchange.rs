@@ -51,6 +51,11 @@ impl Exchange {
         }
     }
 
+    /// Whether all of the request was sent.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.upload.is_done()
+    }
+
     /// Whether anything came back.
     pub(crate) fn is_heard(&self) -> bool {
         self.heard
@@ -97,7 +102,9 @@ impl Exchange {
                 Poll::Ready(Err(broken)) => return Poll::Ready(Err(broken)),
                 Poll::Pending => {
                     return match sent {
-                        Poll::Ready(Err(broken)) => Poll::Ready(Err(broken)),
+                        Poll::Ready(Err(broken @ Broken::Upload(_))) => Poll::Ready(Err(broken)),
+                        // What could not be sent may have been answered: the end of the
+                        // connection is to be read too.
                         _ => Poll::Pending,
                     };
                 }

@@ -21,6 +21,8 @@ pub(crate) struct Upload {
     whole: Bytes,
     passing: Option<Passing>,
     flushed: bool,
+    /// The client's body broke off. Nothing that follows may look like its end.
+    failed: bool,
 }
 
 /// A body that the client is still sending.
@@ -28,6 +30,8 @@ pub(crate) struct Upload {
 struct Passing {
     body: Incoming,
     chunked: bool,
+    /// How much is to come, if that was announced.
+    left: Option<u64>,
 }
 
 impl Upload {
@@ -38,6 +42,7 @@ impl Upload {
             whole: body,
             passing: None,
             flushed: false,
+            failed: false,
         }
     }
 
@@ -46,8 +51,13 @@ impl Upload {
         Self {
             out: head,
             whole: Bytes::new(),
-            passing: Some(Passing { body, chunked }),
+            passing: Some(Passing {
+                left: (!chunked).then(|| body.size_hint().lower()),
+                body,
+                chunked,
+            }),
             flushed: false,
+            failed: false,
         }
     }
 
@@ -63,6 +73,9 @@ impl Upload {
     ) -> Poll<Result<(), Broken>> {
         if self.flushed {
             return Poll::Ready(Ok(()));
+        }
+        if self.failed {
+            return Poll::Pending;
         }
         loop {
             while self.out.has_remaining() || self.whole.has_remaining() {
@@ -83,7 +96,11 @@ impl Upload {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
                     Ok(data) if passing.chunked => self.out = chunk(&data),
-                    Ok(data) => self.out = data,
+                    Ok(data) => {
+                        let left = passing.left.unwrap_or_default();
+                        passing.left = Some(left.saturating_sub(data.len() as u64));
+                        self.out = data;
+                    }
                     Err(frame) => {
                         let trailers = frame.into_trailers().unwrap_or_default();
                         if passing.chunked {
@@ -92,6 +109,11 @@ impl Upload {
                         self.passing = None;
                     }
                 },
+                Poll::Ready(None) if passing.left.is_some_and(|left| left > 0) => {
+                    self.failed = true;
+                    let why = "it ended before its length";
+                    return Poll::Ready(Err(Broken::Upload(why.to_owned())));
+                }
                 Poll::Ready(None) => {
                     if passing.chunked {
                         self.out = Bytes::from_static(b"0\r\n\r\n");
@@ -99,6 +121,7 @@ impl Upload {
                     self.passing = None;
                 }
                 Poll::Ready(Some(Err(error))) => {
+                    self.failed = true;
                     return Poll::Ready(Err(Broken::Upload(error.to_string())));
                 }
                 Poll::Pending => {

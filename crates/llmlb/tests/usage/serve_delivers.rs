@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::Value;
 
 use crate::receiver::{Answer, Receiver};
-use crate::support::{Place, Server, eventually};
+use crate::support::{PATIENCE, Place, Server, eventually};
 
 /// Only what is there at the start, and at the end.
 const HOUR: (&str, &str) = ("LLMLB_USAGE_EVERY", "1h");
@@ -120,10 +120,11 @@ fn a_receiver_that_is_down_is_told_once_and_gets_everything_when_it_is_up() {
 fn a_wrong_token_is_told_once() {
     let (place, receiver) = (Place::new(), Receiver::always("401 Unauthorized"));
     place.stage(1);
-    let server = serve(&place, &receiver.url, &[("LLMLB_USAGE_EVERY", "1s")]);
+    let mut server = serve(&place, &receiver.url, &[("LLMLB_USAGE_EVERY", "1s")]);
     let usage = server.until("the trouble", |usage| usage["error"].is_string());
     let next = |last: &Value| server.until("a run", |usage| usage["last_run"] != last["last_run"]);
     next(&next(&usage));
+    assert_eq!(server.stop(), Some(0));
     let said = server.running.said();
     assert_eq!(
         said.matches("takes nothing from us: 401").count(),
@@ -178,7 +179,7 @@ fn a_receiver_that_does_not_answer_cannot_keep_the_server_and_nothing_is_lost() 
     server.until("the first run", |usage| usage["last_run"].is_string());
     place.stage(2);
     server.signal();
-    was_asked.recv().unwrap();
+    was_asked.recv_timeout(PATIENCE).unwrap();
     // It ends while the receiver still says nothing.
     assert_eq!(server.running.end(), Some(0), "{}", server.running.said());
     assert!(server.running.said().contains("waits for the next start"));
@@ -208,7 +209,7 @@ fn a_second_signal_does_not_wait_for_the_last_delivery() {
     server.until("the first run", |usage| usage["last_run"].is_string());
     place.stage(1);
     server.signal();
-    was_asked.recv().unwrap();
+    was_asked.recv_timeout(PATIENCE).unwrap();
     server.signal();
     assert_eq!(server.running.end(), Some(0), "{}", server.running.said());
     assert!(!server.running.said().contains("takes too long"));
@@ -244,7 +245,7 @@ fn two_servers_on_one_data_directory_deliver_each_record_once() {
 #[test]
 fn a_delivery_by_hand_while_the_server_runs_is_no_trouble() {
     let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
-    let server = serve(&place, &receiver.url, &[("LLMLB_USAGE_EVERY", "1s")]);
+    let mut server = serve(&place, &receiver.url, &[("LLMLB_USAGE_EVERY", "1s")]);
     for _ in 0..5 {
         place.stage(10);
         let ran = place.usage(&["deliver", "--to", &receiver.url]);
@@ -254,6 +255,7 @@ fn a_delivery_by_hand_while_the_server_runs_is_no_trouble() {
         (place.books()["delivered"] == 50).then_some(())
     });
     assert_eq!(receiver.numbers().len(), 50);
+    assert_eq!(server.stop(), Some(0));
     let said = server.running.said();
     assert!(!said.contains("warning"), "{said}");
 }

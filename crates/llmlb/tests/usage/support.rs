@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// How long anything may take before a test gives up. Never a measure of speed.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A data directory and the program that uses it.
 pub(crate) struct Place {
@@ -176,6 +176,13 @@ impl Running {
 
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(&self.said).expect("what it said")
+    }
+
+    /// Waits until it has said something: a log may come a moment later than what it tells of.
+    pub(crate) fn until_said(&self, words: &str) -> String {
+        eventually(words, || {
+            Some(self.said()).filter(|said| said.contains(words))
+        })
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -67,7 +67,7 @@ pub enum Durability {
 const RESERVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// How soon the disk follows what was staged for [`Durability::Process`].
-const SYNC_WITHIN: Duration = Duration::from_millis(20);
+const SYNC_WITHIN: Duration = Duration::from_millis(50);
 
 /// The way into a staging directory. Any number of threads may stage at once.
 ///
