@@ -32,6 +32,9 @@ const LAST_RUN_WITHIN: Duration = Duration::from_secs(3);
 /// How long an attempt that is being made is then still waited for.
 const LAST_ATTEMPT_WITHIN: Duration = Duration::from_secs(1);
 
+/// How many records an archived batch has.
+const ARCHIVED_TOGETHER: usize = 1000;
+
 /// How soon the last run is tried again while another process is at it.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -62,6 +65,10 @@ impl Exporter {
         let (sender, ended) = oneshot::channel();
         let mut options = Options::default();
         options.pod_name = sys::host_name(env::text).unwrap_or(options.pod_name);
+        if to.is_none() {
+            // No receiver must take it at once, and fewer files cost less.
+            options.batch_size = ARCHIVED_TOGETHER;
+        }
         let mut work = Work {
             to,
             data: data.to_owned(),
