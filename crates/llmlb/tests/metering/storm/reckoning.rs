@@ -174,7 +174,7 @@ fn is_fitting(one: Sent, outcome: &str) -> bool {
         | (Saw::Left, "cancelled")
         | (Saw::Refused, "complete" | "refused" | "failed") => true,
         (Saw::Broken, "complete") => one.fate == Fate::Answer,
-        (Saw::Broken, "cut") => one.fate == Fate::Cut,
+        (Saw::Broken | Saw::Nothing, "cut") => one.fate == Fate::Cut,
         (Saw::Nothing, "cancelled") => one.fate == Fate::Leave,
         _ => false,
     }
