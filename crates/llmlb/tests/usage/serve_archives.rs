@@ -103,11 +103,10 @@ fn a_directory_that_cannot_be_used_is_told_once_and_requests_go_on() {
     let usage = server.until("the trouble", |usage| usage["error"].is_string());
     let next = |last: &Value| server.until("a run", |usage| usage["last_run"] != last["last_run"]);
     next(&next(&usage));
-    let said = server.running.said();
-    assert_eq!(said.matches("warning: usage: ").count(), 1, "{said}");
     std::fs::remove_file(place.data()).unwrap();
     server.until("its end", |usage| usage["error"].is_null());
-    assert!(server.running.said().contains("usage: all is well again"));
+    let said = server.running.until_said("usage: all is well again");
+    assert_eq!(said.matches("warning: usage: ").count(), 1, "{said}");
 }
 
 #[cfg(target_os = "linux")]
@@ -121,10 +120,5 @@ fn a_user_without_a_home_is_told_where_to_name_a_directory() {
         error.as_str().unwrap().contains("set LLMLB_DATA_DIR"),
         "{error}"
     );
-    assert!(
-        server
-            .running
-            .said()
-            .contains("warning: usage: this user has no home")
-    );
+    (server.running).until_said("warning: usage: this user has no home");
 }

@@ -120,16 +120,16 @@ fn a_receiver_that_is_down_is_told_once_and_gets_everything_when_it_is_up() {
 fn a_wrong_token_is_told_once() {
     let (place, receiver) = (Place::new(), Receiver::always("401 Unauthorized"));
     place.stage(1);
-    let server = serve(&place, &receiver.url, &[("LLMLB_USAGE_EVERY", "1s")]);
+    let mut server = serve(&place, &receiver.url, &[("LLMLB_USAGE_EVERY", "1s")]);
     let usage = server.until("the trouble", |usage| usage["error"].is_string());
     let next = |last: &Value| server.until("a run", |usage| usage["last_run"] != last["last_run"]);
     next(&next(&usage));
+    assert_eq!(server.stop(), Some(0));
     let said = server.running.said();
-    assert_eq!(
-        said.matches("takes nothing from us: 401").count(),
-        1,
-        "{said}"
-    );
+    assert!(said.contains("takes nothing from us: 401"), "{said}");
+    assert_eq!(said.matches("warning: usage: ").count(), 1, "{said}");
+    let pauses = "warning: delivery pauses";
+    assert_eq!(said.matches(pauses).count(), 1, "{said}");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn two_servers_on_one_data_directory_deliver_each_record_once() {
 #[test]
 fn a_delivery_by_hand_while_the_server_runs_is_no_trouble() {
     let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
-    let server = serve(&place, &receiver.url, &[("LLMLB_USAGE_EVERY", "1s")]);
+    let mut server = serve(&place, &receiver.url, &[("LLMLB_USAGE_EVERY", "1s")]);
     for _ in 0..5 {
         place.stage(10);
         let ran = place.usage(&["deliver", "--to", &receiver.url]);
@@ -254,6 +254,7 @@ fn a_delivery_by_hand_while_the_server_runs_is_no_trouble() {
         (place.books()["delivered"] == 50).then_some(())
     });
     assert_eq!(receiver.numbers().len(), 50);
+    assert_eq!(server.stop(), Some(0));
     let said = server.running.said();
     assert!(!said.contains("warning"), "{said}");
 }

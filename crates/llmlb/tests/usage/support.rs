@@ -178,6 +178,13 @@ impl Running {
         fs::read_to_string(&self.said).expect("what it said")
     }
 
+    /// Waits until it has said something: a log may come a moment later than what it tells of.
+    pub(crate) fn until_said(&self, words: &str) -> String {
+        eventually(words, || {
+            Some(self.said()).filter(|said| said.contains(words))
+        })
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
