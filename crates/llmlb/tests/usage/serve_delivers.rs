@@ -127,8 +127,9 @@ fn a_wrong_token_is_told_once() {
     assert_eq!(server.stop(), Some(0));
     let said = server.running.said();
     assert!(said.contains("takes nothing from us: 401"), "{said}");
-    // What is left at the end is told too, but is no warning.
     assert_eq!(said.matches("warning: usage: ").count(), 1, "{said}");
+    let pauses = "warning: delivery pauses";
+    assert_eq!(said.matches(pauses).count(), 1, "{said}");
 }
 
 #[test]
