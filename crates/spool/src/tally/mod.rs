@@ -117,6 +117,15 @@ pub fn tally(
     })
 }
 
+/// What is being consolidated.
+fn current_set(data: &DataDir) -> Result<Option<Set>, Error> {
+    match Set::read(&data.staging) {
+        // Its owner puts it out of the way, and takes what is staged for a new set.
+        Err(error) if error.is_damage() => Ok(None),
+        set => set,
+    }
+}
+
 /// `None`: something was folded meanwhile. `meanwhile` is where a test does that.
 fn try_tally(
     data: &DataDir,
@@ -126,14 +135,13 @@ fn try_tally(
     let mut folded = Folded::read(data, span)?;
     meanwhile();
     // In this order: see above.
-    let set = match Set::read(&data.staging) {
-        // Its owner puts it out of the way, and takes what is staged for a new set.
-        Err(error) if error.is_damage() => None,
-        set => set?,
-    };
+    let set = current_set(data)?;
     let mut rows = folded.take_rows();
     staged::add(data, span, &folded, set.as_ref(), &mut rows)?;
-    if !folded.is_current(data, span)? {
+    // The ids of a new set are taken before it is folded: its records would look like repetitions.
+    let state = |set: &Set| (set.id, set.is_written);
+    let is_same_set = current_set(data)?.as_ref().map(state) == set.as_ref().map(state);
+    if !is_same_set || !folded.is_current(data, span)? {
         return Ok(None);
     }
     let span = folded.span(span);
