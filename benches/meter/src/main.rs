@@ -2,7 +2,7 @@
 //!
 //! The product keeps these parts to itself, so they are compiled here from its sources.
 
-#![allow(dead_code, unreachable_pub, reason = "only parts of it are measured")]
+#![expect(dead_code, unused_imports, reason = "only parts of it are measured")]
 
 #[path = "../../../crates/llmlb/src/meter/mod.rs"]
 mod meter;
