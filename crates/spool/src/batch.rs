@@ -10,14 +10,12 @@
 //! ],"checks":["xxxxxxxx","xxxxxxxx"],"crc":"xxxxxxxx"}
 //! ```
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::entry::Name;
-use crate::line;
+use crate::line::{self, digits};
 use crate::record::{self, Record, parse_id};
 
 const VERSION: u32 = 1;
@@ -129,7 +127,13 @@ impl Batch {
         // Names and numbers: this does not fail.
         text += &serde_json::to_string(&self.parts).unwrap_or_default();
         text += r#","records":["#;
-        let mut checks = String::new();
+        text.reserve(
+            self.records
+                .iter()
+                .map(|record| record.json().len() + 32)
+                .sum(),
+        );
+        let mut checks = String::with_capacity(self.records.len() * 11);
         for (place, record) in self.records.iter().enumerate() {
             if place > 0 {
                 text.push(',');
@@ -137,10 +141,13 @@ impl Batch {
             }
             text.push('\n');
             text += record.json();
-            // Writing to memory does not fail.
-            let _ = write!(checks, r#""{:08x}""#, record.checksum());
+            checks.push('"');
+            checks.extend(digits(record.checksum()).map(char::from));
+            checks.push('"');
         }
-        let _ = write!(text, "\n],\"checks\":[{checks}]");
+        text += "\n],\"checks\":[";
+        text += &checks;
+        text.push(']');
         line::with_checksum(text.into_bytes())
     }
 
@@ -253,7 +260,7 @@ impl<'a> Lines<'a> {
         for (place, check) in checks.enumerate() {
             let line = records.get(place).copied().unwrap_or_default();
             let line = line.strip_suffix(b",").unwrap_or(line);
-            if format!("{:08x}", crc32fast::hash(line)) != check {
+            if digits(crc32fast::hash(line)) != check.as_bytes() {
                 return Some(Damage {
                     record: Some(place as u64 + 1),
                     what: "its checksum does not match".to_owned(),
@@ -312,7 +319,7 @@ pub(crate) fn is_name(name: &str) -> bool {
 fn key_of(ids: impl Iterator<Item = Uuid>) -> String {
     let mut hash = Sha256::new();
     for id in ids {
-        hash.update(id.to_string().as_bytes());
+        hash.update(id.hyphenated().encode_lower(&mut Uuid::encode_buffer()));
         hash.update(b"\n");
     }
     let digits = b"0123456789abcdef";

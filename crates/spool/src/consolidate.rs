@@ -26,8 +26,9 @@ use crate::manager::{BatchStore, SpoolManager};
 use crate::record::Record;
 use crate::recover::seal_abandoned;
 use crate::staging_lock::{LockError, StagingLock};
-use crate::taken::{Seen, Taken, TakenBook, id_text};
-use crate::totals::Totals;
+use crate::stamp::Stamp;
+use crate::taken::{Seen, Taken, TakenBook};
+use crate::totals::{Totals, sum};
 
 /// How consolidation works.
 #[derive(Clone, Debug)]
@@ -212,7 +213,7 @@ impl Fold<'_> {
     /// Writes everything that comes of a set of entries, each unless it is there already.
     fn write(&mut self, snapshot: &mut Snapshot, names: &[String]) -> Result<TakenBook, Error> {
         // After an error it is not put back: what it knows may be more than what is written.
-        let mut book = match self.book.take().and_then(TakenBook::again) {
+        let mut book = match self.book.take().and_then(|book| book.again(snapshot.id)) {
             Some(book) => book,
             None => TakenBook::open(self.disk, self.data, snapshot.id)?,
         };
@@ -240,7 +241,8 @@ impl Fold<'_> {
     ) -> Result<Taken, Error> {
         let mut taken = Taken::new(snapshot.id, name);
         while let Some((number, record)) = reader.next()? {
-            match book.seen(&record) {
+            let stamp = Stamp::of(&record);
+            match book.seen(self.data, stamp, &taken)? {
                 Seen::Never => {}
                 Seen::Same => {
                     self.done.repeated += 1;
@@ -248,16 +250,22 @@ impl Fold<'_> {
                     continue;
                 }
                 Seen::Other => {
-                    reader.set_aside(number, &record);
+                    let why = format!("another record has its id {}", record.id());
+                    reader.set_aside(number, &record, &why);
+                    continue;
+                }
+            }
+            match sum::fields(&record) {
+                Ok(fields) => snapshot.totals.add(record.id(), &fields),
+                Err(bad) => {
+                    reader.set_aside(number, &record, &bad.to_string());
                     continue;
                 }
             }
             if !snapshot.has_room_for(&record) {
                 self.write_batch(snapshot)?;
             }
-            book.learn(&record);
-            taken.records += 1;
-            taken.ids.push(id_text(&record));
+            book.learn(stamp, &mut taken);
             snapshot.add(name, number, record);
             if snapshot.records.len() == snapshot.size {
                 self.write_batch(snapshot)?;
@@ -310,7 +318,6 @@ impl Snapshot {
                 to: number,
             }),
         }
-        self.totals.add(&record);
         self.bytes += record.json().len();
         self.records.push(record);
     }

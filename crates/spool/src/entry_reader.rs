@@ -146,15 +146,14 @@ impl<'a> EntryReader<'a> {
         }
     }
 
-    /// Sets a record aside that was good in itself: another one has its id.
-    pub(crate) fn set_aside(&mut self, number: u64, record: &Record) {
+    /// Sets a record aside whose line was good.
+    pub(crate) fn set_aside(&mut self, number: u64, record: &Record, why: &str) {
         self.aside.push([number, number]);
-        let why = format!("another record has its id {}", record.id());
         let place = match self.source {
             Source::Single(_) => 1,
             Source::Lines { place, .. } => place,
         };
-        self.pile.add(place, record.json().as_bytes(), &why);
+        self.pile.add(place, record.json().as_bytes(), why);
     }
 
     /// No good record has these numbers.

@@ -13,8 +13,10 @@ mod disk;
 mod entry;
 mod entry_reader;
 mod error;
+mod fields;
 #[cfg(feature = "http")]
 mod http;
+mod known_ids;
 mod line;
 mod lines;
 mod manager;
@@ -27,6 +29,7 @@ mod schedule;
 mod set;
 mod staging;
 mod staging_lock;
+mod stamp;
 mod sys;
 mod taken;
 mod tally;

@@ -1,13 +1,10 @@
 //! One unit of what is staged: a JSON object with an id.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::value::RawValue;
 use uuid::{Uuid, Version};
 
+use crate::fields::{Fields, text};
 use crate::time::new_id;
 
 /// The longest record that is taken.
@@ -48,13 +45,15 @@ impl Record {
     }
 
     fn parse_or(json: &str, id: impl FnOnce() -> Uuid) -> Result<Self, BadRecord> {
-        let found: Object = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
+        let found =
+            Fields::read(json, |name| name == "id").map_err(|error| bad(error.to_string()))?;
+        let (id_found, is_empty) = (id_in(&found)?, found.is_empty);
         let mut json = without_space(json)?;
-        let id = if let Some(text) = found.id {
-            parse_id(&text)?
+        let id = if let Some(id) = id_found {
+            id
         } else {
             let id = id();
-            let comma = if found.is_empty { "" } else { "," };
+            let comma = if is_empty { "" } else { "," };
             json.insert_str(1, &format!(r#""id":"{id}"{comma}"#));
             id
         };
@@ -81,10 +80,18 @@ impl Record {
         Self { id, json }
     }
 
-    /// Reads a record that was staged before: it has an id.
+    /// Reads a record that was checked when it was consolidated.
     pub(crate) fn parse_stored(json: &str) -> Result<Self, BadRecord> {
-        let found: Object = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
-        let id = parse_id(&found.id.ok_or_else(|| bad("it has no id"))?)?;
+        // Where nearly all have it.
+        let first = json.strip_prefix(r#"{"id":""#);
+        let first = first.and_then(|rest| Some(rest.split_once('"')?.0));
+        let id = if let Some(text) = first {
+            parse_id(text)?
+        } else {
+            let found =
+                Fields::read(json, |name| name == "id").map_err(|error| bad(error.to_string()))?;
+            id_in(&found)?.ok_or_else(|| bad("it has no id"))?
+        };
         Ok(Self::trusted(id, json.to_owned()))
     }
 
@@ -103,17 +110,22 @@ impl Record {
         &self.json
     }
 
-    /// Its fields, each as the text that it is.
-    pub(crate) fn fields(&self) -> HashMap<Cow<'_, str>, &RawValue> {
-        // It is an object, or it would be no record.
-        serde_json::from_str(&self.json).unwrap_or_default()
+    /// Those of its fields that are wanted. One that its writer vouched for may turn out to be no
+    /// record.
+    pub(crate) fn fields(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Fields<'_>, BadRecord> {
+        let is_wanted = |name: &str| name == "id" || is_wanted(name);
+        let fields = Fields::read(&self.json, is_wanted).map_err(|error| bad(error.to_string()))?;
+        if id_in(&fields)? != Some(self.id) {
+            return Err(bad(format!("its id is not {}", self.id)));
+        }
+        Ok(fields)
     }
 
     /// A field that is text, and not empty.
     #[cfg(feature = "http")]
     pub(crate) fn text(&self, name: &str) -> Option<String> {
-        let fields = self.fields();
-        let text: String = serde_json::from_str(fields.get(name)?.get()).ok()?;
+        let fields = self.fields(|field| field == name).ok()?;
+        let text = fields.text(name)?.into_owned();
         Some(text).filter(|text| !text.is_empty())
     }
 
@@ -130,6 +142,14 @@ pub(crate) fn parse_id(text: &str) -> Result<Uuid, BadRecord> {
         Ok(_) => Err(bad(format!("its id {text:?} is not a UUID of version 7"))),
         Err(_) => Err(bad(format!("its id {text:?} is not a UUID"))),
     }
+}
+
+/// The id among the fields of an object.
+fn id_in(fields: &Fields<'_>) -> Result<Option<Uuid>, BadRecord> {
+    let id = fields
+        .get("id")
+        .map(|json| text(json).map_err(|error| bad(error.to_string())));
+    id.map(|id| parse_id(&id?)).transpose()
 }
 
 fn bad(why: impl Into<String>) -> BadRecord {
@@ -163,44 +183,6 @@ fn without_space(json: &str) -> Result<String, BadRecord> {
         kept.push(char);
     }
     Ok(kept)
-}
-
-/// What must be known of an object. An id that appears twice is no id.
-struct Object {
-    id: Option<String>,
-    is_empty: bool,
-}
-
-impl<'de> Deserialize<'de> for Object {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Object;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
-                let mut object = Object {
-                    id: None,
-                    is_empty: true,
-                };
-                while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-                    object.is_empty = false;
-                    if name != "id" {
-                        map.next_value::<IgnoredAny>()?;
-                    } else if object.id.replace(map.next_value()?).is_some() {
-                        return Err(serde::de::Error::duplicate_field("id"));
-                    }
-                }
-                Ok(object)
-            }
-        }
-
-        deserializer.deserialize_map(Fields)
-    }
 }
 
 impl fmt::Display for BadRecord {

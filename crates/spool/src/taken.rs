@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The ids keep a record that is staged again, after an error or a crash, from being counted again.
-//! That holds for at least the last [`WINDOW`] records.
+//! That holds for at least the last [`WINDOW`] records. Only a filter of them is in the memory: what
+//! it takes for known is looked up in the book.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::book::{Book, Read, Title};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::record::Record;
+use crate::known_ids::KnownIds;
+use crate::stamp::Stamp;
 
 /// How many ids one generation of the book has.
 pub(crate) const WINDOW: u64 = 250_000;
@@ -39,7 +41,7 @@ pub(crate) struct Taken {
     /// How many records went into batches.
     pub(crate) records: u64,
     /// Their ids and checksums; none if the disk was too full for them.
-    pub(crate) ids: Vec<String>,
+    pub(crate) ids: Vec<Stamp>,
 }
 
 /// What the events of a book add up to.
@@ -56,15 +58,21 @@ pub(crate) struct Sums {
 #[derive(Debug)]
 pub(crate) struct TakenBook {
     book: Book,
+    snapshot: Uuid,
     sums: Sums,
     /// In this generation.
     ids: u64,
-    /// What was taken with earlier snapshots: in this generation ...
-    known: HashMap<Uuid, u32>,
+    /// What was taken: in this generation ...
+    known: KnownIds,
     /// ... and in the one before it.
-    before: HashMap<Uuid, u32>,
-    /// The entries that are in the book with this snapshot.
-    current: HashSet<String>,
+    before: KnownIds,
+    /// All of it, once an id has come that may be known.
+    exact: Option<HashMap<Uuid, u32>>,
+    /// The entries that a crash had left in the book with this snapshot. They are read again, and
+    /// their ids are not known before that.
+    left: HashSet<String>,
+    /// The entries of this snapshot that were read.
+    done: HashSet<String>,
 }
 
 /// Whether a record was seen before.
@@ -109,69 +117,113 @@ impl TakenBook {
         data: &DataDir,
         snapshot: Uuid,
     ) -> Result<Self, Error> {
-        let book = Book::open::<Sums>(disk, data, Title::Taken)?;
-        let (mut sums, mut ids) = (Sums::default(), 0);
-        let (mut known, mut before, mut current) = (HashMap::new(), HashMap::new(), HashSet::new());
+        let mut all = Self {
+            book: Book::open::<Sums>(disk, data, Title::Taken)?,
+            snapshot,
+            sums: Sums::default(),
+            ids: 0,
+            known: KnownIds::default(),
+            before: KnownIds::default(),
+            exact: None,
+            left: HashSet::new(),
+            done: HashSet::new(),
+        };
         Title::Taken.read(data, &mut |spot, read| match read {
-            Read::Head(all) => {
-                (sums, ids) = (all, 0);
-                before = std::mem::take(&mut known);
+            Read::Head(sums) => {
+                (all.sums, all.ids) = (sums, 0);
+                all.before = std::mem::take(&mut all.known);
             }
             Read::Event(text) => {
                 let Ok(taken) = serde_json::from_str::<Taken>(text) else {
                     tracing::warn!(path = %spot.path.display(), line = spot.line, "not an entry");
                     return;
                 };
-                sums.add(&taken);
-                ids += taken.ids.len() as u64;
+                all.sums.add(&taken);
+                all.ids += taken.ids.len() as u64;
                 if taken.snapshot == snapshot {
-                    current.insert(taken.entry);
+                    all.left.insert(taken.entry);
                 } else {
-                    known.extend(taken.ids.iter().filter_map(|text| parse(text)));
+                    taken
+                        .ids
+                        .iter()
+                        .for_each(|stamp| all.known.insert(stamp.id));
                 }
             }
             Read::Damaged(why) => {
                 tracing::warn!(path = %spot.path.display(), line = spot.line, why, "damaged");
             }
         })?;
-        Ok(Self {
-            book,
-            sums,
-            ids,
-            known,
-            before,
-            current,
-        })
+        Ok(all)
     }
 
     /// Nothing is written for a while.
     pub(crate) fn rest(&mut self) -> Result<(), Error> {
+        self.exact = None;
         self.book.rest()
     }
 
     /// The same book for a new snapshot, unless somebody else has written to it: then it must be
     /// opened.
-    pub(crate) fn again(mut self) -> Option<Self> {
-        self.current.clear();
+    pub(crate) fn again(mut self, snapshot: Uuid) -> Option<Self> {
+        self.snapshot = snapshot;
+        self.left.clear();
+        self.done.clear();
         self.book.is_current().then_some(self)
     }
 
-    pub(crate) fn seen(&self, record: &Record) -> Seen {
-        let id = &record.id();
-        match self.known.get(id).or_else(|| self.before.get(id)) {
-            None => Seen::Never,
-            Some(checksum) if *checksum == record.checksum() => Seen::Same,
-            Some(_) => Seen::Other,
+    /// Whether a record was taken before, with an entry that is in the book or with this one.
+    pub(crate) fn seen(
+        &mut self,
+        data: &DataDir,
+        stamp: Stamp,
+        taken: &Taken,
+    ) -> Result<Seen, Error> {
+        if !self.known.may_have(stamp.id) && !self.before.may_have(stamp.id) {
+            return Ok(Seen::Never);
         }
+        if self.exact.is_none() {
+            let mut exact = self.look_up(data)?;
+            exact.extend(taken.ids.iter().map(|stamp| (stamp.id, stamp.checksum)));
+            self.exact = Some(exact);
+        }
+        let exact = self.exact.as_ref().and_then(|exact| exact.get(&stamp.id));
+        Ok(match exact {
+            None => Seen::Never,
+            Some(checksum) if *checksum == stamp.checksum => Seen::Same,
+            Some(_) => Seen::Other,
+        })
     }
 
-    pub(crate) fn learn(&mut self, record: &Record) {
-        self.known.insert(record.id(), record.checksum());
+    /// What is known, as the book has it.
+    fn look_up(&self, data: &DataDir) -> Result<HashMap<Uuid, u32>, Error> {
+        let mut exact = HashMap::new();
+        Title::Taken.read::<Sums>(data, &mut |_, read| {
+            let Read::Event(text) = read else {
+                return; // What is damaged was said when it was opened.
+            };
+            if let Ok(taken) = serde_json::from_str::<Taken>(text)
+                && (taken.snapshot != self.snapshot || self.done.contains(&taken.entry))
+            {
+                exact.extend(taken.ids.iter().map(|stamp| (stamp.id, stamp.checksum)));
+            }
+        })?;
+        Ok(exact)
+    }
+
+    /// Takes a record of an entry.
+    pub(crate) fn learn(&mut self, stamp: Stamp, taken: &mut Taken) {
+        taken.records += 1;
+        taken.ids.push(stamp);
+        self.known.insert(stamp.id);
+        if let Some(exact) = &mut self.exact {
+            exact.insert(stamp.id, stamp.checksum);
+        }
     }
 
     /// Adds an entry, unless a crash came after that.
     pub(crate) fn add(&mut self, taken: &mut Taken) -> Result<(), Error> {
-        if self.current.contains(&taken.entry) {
+        self.done.insert(taken.entry.clone());
+        if self.left.contains(&taken.entry) {
             return Ok(());
         }
         if let Err(error) = self.book.add(taken) {
@@ -200,29 +252,17 @@ impl TakenBook {
             self.book.turn(&self.sums)?;
             self.ids = 0;
             self.before = std::mem::take(&mut self.known);
+            self.exact = None; // It has what is forgotten now.
         }
         Ok(())
     }
-}
-
-/// How a record is written down.
-pub(crate) fn id_text(record: &Record) -> String {
-    format!("{} {:08x}", record.id().simple(), record.checksum())
-}
-
-/// The id and checksum of a record that was written down.
-pub(crate) fn parse(text: &str) -> Option<(Uuid, u32)> {
-    let (id, checksum) = text.split_once(' ')?;
-    Some((
-        Uuid::try_parse(id).ok()?,
-        u32::from_str_radix(checksum, 16).ok()?,
-    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::disk::RealDisk;
+    use crate::record::Record;
     use crate::time::new_id;
 
     #[test]
@@ -234,20 +274,46 @@ mod tests {
         let records: Vec<_> = (0..3).map(|_| Record::parse("{}").unwrap()).collect();
         let mut kept = TakenBook::open(&disk, &data, new_id()).unwrap();
         for record in &records {
-            let mut taken = Taken::new(new_id(), "x.jsonl");
-            taken.ids.push(id_text(record));
-            taken.records = 1;
-            kept.learn(record);
+            let mut taken = Taken::new(kept.snapshot, "x.jsonl");
+            kept.learn(Stamp::of(record), &mut taken);
             kept.add(&mut taken).unwrap();
             kept.ids = WINDOW; // as if it were full
             kept.turn_if_full().unwrap();
-            kept = kept.again().unwrap();
+            kept = kept.again(new_id()).unwrap();
         }
-        let read = TakenBook::open(&disk, &data, new_id()).unwrap();
-        for book in [&kept, &read] {
-            let seen: Vec<_> = records.iter().map(|record| book.seen(record)).collect();
+        let mut read = TakenBook::open(&disk, &data, new_id()).unwrap();
+        for book in [&mut kept, &mut read] {
+            let nothing = Taken::new(new_id(), "y.jsonl");
+            let mut seen = |record| book.seen(&data, Stamp::of(record), &nothing).unwrap();
+            let seen: Vec<_> = records.iter().map(&mut seen).collect();
             assert_eq!(seen, [Seen::Never, Seen::Never, Seen::Same]);
             assert_eq!((book.sums.records, book.ids), (3, 0));
+        }
+    }
+
+    #[test]
+    fn an_id_that_only_looks_known_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::new(dir.path());
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+        data.make(&*disk).unwrap();
+        let [known, new] = ["{}", "{}"].map(|text| Stamp::of(&Record::parse(text).unwrap()));
+        let mut book = TakenBook::open(&disk, &data, new_id()).unwrap();
+        let mut taken = Taken::new(book.snapshot, "x.jsonl");
+        book.learn(known, &mut taken);
+        book.known.insert(new.id); // as if its bits were those of others
+        let other = Stamp {
+            checksum: !known.checksum,
+            ..known
+        };
+        for _ in ["while its entry is being read", "when it was read"] {
+            let mut seen = |stamp| book.seen(&data, stamp, &taken).unwrap();
+            assert_eq!(seen(new), Seen::Never);
+            assert_eq!(seen(known), Seen::Same);
+            assert_eq!(seen(other), Seen::Other);
+            book.add(&mut taken).unwrap();
+            book.exact = None;
+            taken = Taken::new(book.snapshot, "y.jsonl");
         }
     }
 }

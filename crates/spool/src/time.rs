@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
 /// A moment, to the millisecond. Wall clocks jump: nothing is decided by one alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(i64);
@@ -38,6 +40,13 @@ impl Moment {
     pub(crate) fn hour(self) -> String {
         let mut text = self.to_string();
         text.truncate(13);
+        text
+    }
+
+    /// Its day, in UTC: `2026-11-16`.
+    pub(crate) fn day(self) -> String {
+        let mut text = self.hour();
+        text.truncate(10);
         text
     }
 
@@ -93,13 +102,6 @@ pub(crate) fn new_id() -> Uuid {
     Uuid::now_v7()
 }
 
-/// The day on which an id was made, in UTC: `2026-11-16`.
-pub(crate) fn day_of(id: Uuid) -> String {
-    let mut hour = hour_of(id);
-    hour.truncate(10);
-    hour
-}
-
 /// The hour in which an id was made, in UTC: `2026-11-16T13`.
 pub(crate) fn hour_of(id: Uuid) -> String {
     Moment::of(id).hour()
@@ -119,11 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn an_id_says_its_day() {
+    fn an_id_says_its_hour() {
         let id = Uuid::try_parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap();
-        assert_eq!(day_of(id), "2023-06-30");
+        assert_eq!(hour_of(id), "2023-06-30T03");
         // The last that can be written; years have four digits.
         let last = Uuid::try_parse("ffffffff-ffff-7fff-bfff-ffffffffffff").unwrap();
-        assert_eq!(day_of(last).len(), 10);
+        assert_eq!(hour_of(last).len(), 13);
     }
 }

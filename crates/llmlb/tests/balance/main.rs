@@ -37,6 +37,9 @@ mod changing_models;
 mod coming_back;
 mod cut;
 mod failing_over;
+// Other systems refuse who comes when the queue is full.
+#[cfg(target_os = "linux")]
+mod full_backlog;
 mod garbage;
 mod head_limits;
 mod http_two;

@@ -1,10 +1,8 @@
 //! A span of time, in whole hours.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use crate::time::Moment;
-
-const HOUR: Duration = Duration::from_secs(3600);
+use crate::time::{HOUR, Moment};
 
 /// From an hour on, up to another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::lines::Lines;
 use crate::manager::for_each_file;
 use crate::record::{self, Record};
 use crate::set::Set;
-use crate::taken::{Sums, Taken, parse};
+use crate::taken::{Sums, Taken};
 use crate::time::hour_of;
 use crate::totals::sum::{self, Groups};
 
@@ -48,9 +48,11 @@ pub(super) fn add(
         if is_folded || !folded.wants(span, &hour) {
             return;
         }
-        let (group, more) = sum::of(record);
-        let day = hour.get(..10).unwrap_or(&hour).to_owned();
-        sum::add(rows.entry(day).or_default(), group, &more);
+        // One that is none after all is set aside when it is consolidated.
+        if let Ok(fields) = sum::fields(record) {
+            let day = hour.get(..10).unwrap_or(&hour).to_owned();
+            sum::add_record(rows.entry(day).or_default(), &fields);
+        }
     };
     let mut done = BTreeSet::new();
     for _ in 0..MOST_LISTINGS {
@@ -203,8 +205,8 @@ fn known(data: &DataDir) -> Result<HashMap<Uuid, Uuid>, Error> {
             return;
         };
         if let Ok(taken) = serde_json::from_str::<Taken>(text) {
-            let ids = taken.ids.iter().filter_map(|text| parse(text));
-            known.extend(ids.map(|(id, _)| (id, taken.snapshot)));
+            let ids = taken.ids.iter();
+            known.extend(ids.map(|stamp| (stamp.id, taken.snapshot)));
         }
     })?;
     Ok(known)

@@ -22,10 +22,10 @@ use crate::book::{decode, encode};
 use crate::data_dir::{DataDir, place};
 use crate::disk::Disk;
 use crate::error::Error;
+use crate::fields::Fields;
 use crate::manager::for_each_file;
 use crate::quarantine::set_aside;
-use crate::record::Record;
-use crate::time::{Moment, day_of, hour_of};
+use crate::time::{HOUR, Moment};
 use sum::{Group, Groups, Sum};
 
 const VERSION: u32 = 1;
@@ -51,25 +51,36 @@ pub(crate) struct Period {
     totals: Vec<Row>,
 }
 
-/// The totals of one snapshot, until they are added to the files.
+/// The totals of one snapshot by hour, until they are added to the files.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
-    periods: BTreeMap<String, Groups>,
+    hours: BTreeMap<Moment, Groups>,
 }
 
 impl Totals {
-    pub(crate) fn add(&mut self, record: &Record) {
-        let (group, sum) = sum::of(record);
-        for period in [day_of(record.id()), hour_of(record.id())] {
-            let groups = self.periods.entry(period).or_default();
-            sum::add(groups, group.clone(), &sum);
+    /// Adds the record with this id, by its fields.
+    pub(crate) fn add(&mut self, id: Uuid, fields: &Fields<'_>) {
+        let hour = Moment::of(id).floor(HOUR);
+        sum::add_record(self.hours.entry(hour).or_default(), fields);
+    }
+
+    /// By the names of days and of hours.
+    fn periods(self) -> BTreeMap<String, Groups> {
+        let mut periods = BTreeMap::<_, Groups>::new();
+        for (hour, groups) in self.hours {
+            let day = periods.entry(hour.day()).or_default();
+            for (group, sum) in &groups {
+                sum::add(day, group.clone(), sum);
+            }
+            periods.insert(hour.hour(), groups);
         }
+        periods
     }
 
     /// Adds this snapshot to the files, each unless it is in there already.
     pub(crate) fn fold(self, disk: &dyn Disk, data: &DataDir, snapshot: Uuid) -> Result<(), Error> {
         let (mut is_new, oldest) = (false, oldest_hour());
-        for (day, groups) in self.periods {
+        for (day, groups) in self.periods() {
             if is_hour(&day) && day < oldest {
                 continue;
             }
@@ -186,6 +197,7 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Period, String> {
 mod tests {
     use super::*;
     use crate::disk::RealDisk;
+    use crate::record::Record;
 
     fn place() -> (tempfile::TempDir, DataDir) {
         let dir = tempfile::tempdir().unwrap();
@@ -197,7 +209,8 @@ mod tests {
     fn fold(data: &DataDir, texts: &[&str], snapshot: Uuid) {
         let mut totals = Totals::default();
         for text in texts {
-            totals.add(&Record::parse(text).unwrap());
+            let record = Record::parse(text).unwrap();
+            totals.add(record.id(), &sum::fields(&record).unwrap());
         }
         totals.fold(&RealDisk, data, snapshot).unwrap();
     }
@@ -220,7 +233,8 @@ mod tests {
         fold(&data, &[&first, &odd], one);
         fold(&data, &[&first, &odd], one); // As after a crash.
         fold(&data, &[&big], two);
-        for period in [day_of(now), hour_of(now)] {
+        let now = Moment::of(now);
+        for period in [now.day(), now.hour()] {
             let groups = groups(&data, &format!("{period}.json"));
             let [nobody, known]: [_; 2] = Vec::from_iter(groups).try_into().unwrap();
             assert_eq!((nobody.0, nobody.1.records), (Group::default(), 1));

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::Record;
+use crate::fields::Fields;
+use crate::record::{BadRecord, Record};
 
 /// Beyond so many groups in a file, records are summed up without saying whose they are: a producer
 /// that makes names up must not fill the memory.
@@ -40,67 +41,96 @@ pub(crate) struct Sum {
 /// The groups of one period.
 pub(crate) type Groups = BTreeMap<Group, Sum>;
 
-/// One record, as it goes into the sums.
-pub(crate) fn of(record: &Record) -> (Group, Sum) {
-    let fields = record.fields();
-    let text = |field: &str| {
-        let text: String = serde_json::from_str(fields.get(field)?.get()).ok()?;
-        Some(text.chars().take(LONGEST_NAME).collect::<String>())
-    };
-    let group = Group {
-        model: text("model"),
-        key: text("key"),
-        backend: text("backend"),
-    };
-    let mut sum = Sum {
-        records: 1,
-        ..Sum::default()
-    };
-    for (name, value) in &fields {
-        let is_summed = name == "tokens" || name.ends_with("_tokens");
-        let number = is_summed.then(|| value.get().parse::<u64>().ok()).flatten();
-        sum.sums
-            .extend(number.map(|number| (name.to_string(), number)));
-    }
-    let part = |name: &str| sum.sums.get(name).copied();
-    let parts = || {
-        let [prompt, completion] = ["prompt_tokens", "completion_tokens"].map(part);
-        prompt.unwrap_or(0).saturating_add(completion.unwrap_or(0))
-    };
-    sum.total = (part("tokens").or_else(|| part("total_tokens"))).unwrap_or_else(parts);
-    for name in COUNTED {
-        if let Some(value) = text(name) {
-            sum.counts
-                .insert(name.to_owned(), BTreeMap::from([(value, 1)]));
+/// The fields of a record that go into the sums.
+pub(crate) fn fields(record: &Record) -> Result<Fields<'_>, BadRecord> {
+    record.fields(|name| {
+        is_summed(name) || matches!(name, "model" | "key" | "backend") || COUNTED.contains(&name)
+    })
+}
+
+fn is_summed(name: &str) -> bool {
+    name == "tokens" || name.ends_with("_tokens")
+}
+
+impl Group {
+    fn of(fields: &Fields<'_>) -> Self {
+        let name = |field| fields.text(field).map(|text| shortened(&text).to_owned());
+        Self {
+            model: name("model"),
+            key: name("key"),
+            backend: name("backend"),
         }
     }
-    (group, sum)
+}
+
+fn shortened(name: &str) -> &str {
+    let end = name.char_indices().nth(LONGEST_NAME);
+    end.map_or(name, |(end, _)| &name[..end])
+}
+
+/// Adds a record by its fields.
+pub(crate) fn add_record(groups: &mut Groups, fields: &Fields<'_>) {
+    of(groups, Group::of(fields)).add_record(fields);
 }
 
 /// Adds to a group, or to those that are not told apart.
 pub(crate) fn add(groups: &mut Groups, group: Group, sum: &Sum) {
+    of(groups, group).add(sum);
+}
+
+fn of(groups: &mut Groups, group: Group) -> &mut Sum {
     let is_full = groups.len() >= MOST_GROUPS && !groups.contains_key(&group);
     let group = if is_full { Group::default() } else { group };
-    groups.entry(group).or_default().add(sum);
+    groups.entry(group).or_default()
 }
 
 impl Sum {
-    /// It does not turn over, however much there is.
+    fn add_record(&mut self, fields: &Fields<'_>) {
+        more(&mut self.records, 1);
+        let (mut tokens, mut total, mut parts) = (None, None, 0);
+        for (name, value) in fields.iter().filter(|(name, _)| is_summed(name)) {
+            let Ok(number) = value.parse() else {
+                continue;
+            };
+            match name {
+                "tokens" => tokens = Some(number),
+                "total_tokens" => total = Some(number),
+                "prompt_tokens" | "completion_tokens" => more(&mut parts, number),
+                _ => {}
+            }
+            more_of(&mut self.sums, name, number);
+        }
+        more(&mut self.total, tokens.or(total).unwrap_or(parts));
+        for field in COUNTED {
+            if let Some(value) = fields.text(field) {
+                self.count(field, shortened(&value), 1);
+            }
+        }
+    }
+
     pub(crate) fn add(&mut self, other: &Self) {
-        let more = |sum: &mut u64, number: u64| *sum = sum.saturating_add(number);
         more(&mut self.records, other.records);
         more(&mut self.total, other.total);
         for (name, number) in &other.sums {
-            more(self.sums.entry(name.clone()).or_default(), *number);
+            more_of(&mut self.sums, name, *number);
         }
         for (field, values) in &other.counts {
-            let counts = self.counts.entry(field.clone()).or_default();
             for (value, number) in values {
-                let is_full = counts.len() >= MOST_VALUES && !counts.contains_key(value);
-                let value = if is_full { OTHER } else { value };
-                more(counts.entry(value.to_owned()).or_default(), *number);
+                self.count(field, value, *number);
             }
         }
+    }
+
+    fn count(&mut self, field: &str, value: &str, number: u64) {
+        if !self.counts.contains_key(field) {
+            self.counts.insert(field.to_owned(), BTreeMap::new());
+        }
+        let Some(counts) = self.counts.get_mut(field) else {
+            return;
+        };
+        let is_full = counts.len() >= MOST_VALUES && !counts.contains_key(value);
+        let value = if is_full { OTHER } else { value };
+        more_of(counts, value, number);
     }
 
     /// As a file says it that was written before there was a total.
@@ -112,12 +142,29 @@ impl Sum {
     }
 }
 
+/// It does not turn over, however much there is.
+fn more(sum: &mut u64, number: u64) {
+    *sum = sum.saturating_add(number);
+}
+
+/// Adds to what a map has under a name, which is copied only if it is new.
+fn more_of(sums: &mut BTreeMap<String, u64>, name: &str, number: u64) {
+    match sums.get_mut(name) {
+        Some(sum) => more(sum, number),
+        None => {
+            sums.insert(name.to_owned(), number);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn sum(json: &str) -> Sum {
-        of(&Record::parse(json).unwrap()).1
+        let mut sum = Sum::default();
+        sum.add_record(&fields(&Record::parse(json).unwrap()).unwrap());
+        sum
     }
 
     #[test]
@@ -159,8 +206,7 @@ mod tests {
         let mut groups = Groups::new();
         for number in 0..MOST_GROUPS + 10 {
             let record = Record::parse(&format!(r#"{{"model":"m{number}"}}"#)).unwrap();
-            let (group, sum) = of(&record);
-            add(&mut groups, group, &sum);
+            add_record(&mut groups, &fields(&record).unwrap());
         }
         assert_eq!(groups.len(), MOST_GROUPS + 1);
         assert_eq!(groups[&Group::default()].records, 10);

@@ -15,7 +15,7 @@ use crate::line::{self, Line};
 use crate::lines::Lines;
 use crate::record::Record;
 use crate::set::Set;
-use crate::taken::{Sums, Taken, parse};
+use crate::taken::{Sums, Taken};
 use crate::time::Moment;
 
 impl Audit<'_> {
@@ -61,9 +61,6 @@ impl Audit<'_> {
 
     fn take(&mut self, taken: &Taken, is_first: bool) -> Result<(), String> {
         let name = Name::parse(taken.entry.as_ref()).ok_or("it names no entry")?;
-        if taken.ids.iter().any(|text| parse(text).is_none()) {
-            return Err("it has an id that is none".to_owned());
-        }
         let repeated = taken.repeated.iter().map(|number| (*number, *number));
         let aside = taken.aside.iter().map(|[from, to]| (*from, *to));
         let asides: u64 = aside.clone().map(|(from, to)| to - from + 1).sum();

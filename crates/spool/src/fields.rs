@@ -1,0 +1,117 @@
+//! The fields of a JSON object that are asked for, each as the text that it is.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// They are few: no map is needed to find one.
+pub(crate) struct Fields<'a> {
+    found: Vec<(Cow<'a, str>, &'a RawValue)>,
+    /// The object has no fields at all.
+    pub(crate) is_empty: bool,
+}
+
+impl<'a> Fields<'a> {
+    /// Reads an object. Of several fields with the same name the last counts; but an id that appears
+    /// twice is no id.
+    pub(crate) fn read(
+        json: &'a str,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<Self, serde_json::Error> {
+        let mut reader = serde_json::Deserializer::from_str(json);
+        let fields = Wanted(is_wanted).deserialize(&mut reader)?;
+        reader.end()?;
+        Ok(fields)
+    }
+
+    /// The JSON text of a field.
+    pub(crate) fn get(&self, name: &str) -> Option<&'a str> {
+        let mut found = self.found.iter();
+        found
+            .find(|field| field.0 == name)
+            .map(|field| field.1.get())
+    }
+
+    /// A field that is text.
+    pub(crate) fn text(&self, name: &str) -> Option<Cow<'a, str>> {
+        text(self.get(name)?).ok()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &'a str)> {
+        let found = self.found.iter();
+        found.map(|(name, value)| (&**name, value.get()))
+    }
+}
+
+/// A JSON string, read.
+pub(crate) fn text(json: &str) -> Result<Cow<'_, str>, serde_json::Error> {
+    serde_json::from_str::<Text<'_>>(json).map(|text| text.0)
+}
+
+/// Copied only if it has escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+struct Wanted<F>(F);
+
+impl<'de, F: Fn(&str) -> bool> DeserializeSeed<'de> for Wanted<F> {
+    type Value = Fields<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Fields<'de>, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, F: Fn(&str) -> bool> Visitor<'de> for Wanted<F> {
+    type Value = Fields<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+        let mut fields = Fields {
+            found: Vec::with_capacity(16),
+            is_empty: true,
+        };
+        while let Some(Text(name)) = map.next_key()? {
+            fields.is_empty = false;
+            if !(self.0)(&name) {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value = map.next_value()?;
+            match fields.found.iter_mut().find(|field| field.0 == name) {
+                Some(_) if name == "id" => return Err(Error::duplicate_field("id")),
+                Some(field) => field.1 = value,
+                None => fields.found.push((name, value)),
+            }
+        }
+        Ok(fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_found_as_it_is_written() {
+        let json = r#"{"a\u0062":"x\"y","n": 1e400 ,"n":2.50,"other":[1,{"n":3}],"o":{"a": 1}}"#;
+        let fields = Fields::read(json, |name| name != "other").unwrap();
+        assert_eq!(fields.get("ab"), Some(r#""x\"y""#));
+        assert_eq!(fields.text("ab").as_deref(), Some("x\"y"));
+        assert_eq!(fields.get("n"), Some("2.50"), "the last one");
+        assert_eq!(fields.text("n"), None);
+        assert_eq!(fields.get("o"), Some(r#"{"a": 1}"#));
+        assert_eq!(fields.get("other"), None);
+        assert_eq!(fields.iter().count(), 3);
+        assert!(!fields.is_empty && Fields::read("{}", |_| true).unwrap().is_empty);
+        for json in ["", "[]", "{} {}", r#"{"id":1,"id":1}"#, r#"{"a":}"#] {
+            assert!(Fields::read(json, |_| true).is_err(), "{json}");
+        }
+    }
+}
