@@ -47,13 +47,15 @@ pub(crate) struct Shared {
     cut: CancellationToken,
 }
 
-/// How long a backend may take.
+/// How long others may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Until its answer begins.
+    /// A backend, until its answer begins.
     pub(crate) first_byte: Duration,
-    /// Between two pieces of it.
+    /// A backend, between two pieces of its answer.
     pub(crate) idle: Duration,
+    /// A client, between two pieces of its request's body.
+    pub(crate) body: Duration,
 }
 
 /// Where a line for each request goes.
@@ -158,6 +160,7 @@ impl App {
             limits: Limits {
                 first_byte: config.upstream.first_byte_timeout,
                 idle: config.upstream.idle_timeout,
+                body: config.server.body_timeout,
             },
             meter,
             usage,

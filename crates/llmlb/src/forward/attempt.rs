@@ -1,10 +1,10 @@
 //! One attempt at one backend.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use hyper::body::Body;
-use tokio::time::{Instant, sleep};
+use tokio::time::timeout;
 
 use super::head::{self, Length, Stamp};
 use super::{Outbound, issued};
@@ -116,7 +116,7 @@ async fn fresh(
 
 /// What is the backend's fault counts against it.
 fn judged(slot: &Slot, broken: Broken) -> Broken {
-    if !matches!(broken, Broken::Upload(_) | Broken::Shortage(_)) {
+    if !broken.is_clients() && !matches!(broken, Broken::Shortage(_)) {
         slot.failed();
     }
     broken
@@ -154,7 +154,8 @@ fn upload(
             let length = body.size_hint().exact();
             let told = length.map_or(Length::Chunked, Length::Exact);
             let head = head::write(outbound.head, slot.backend(), &stamp, told);
-            Some(Upload::passing(head, body, length.is_none()))
+            let pause = worker.shared.limits.body;
+            Some(Upload::passing(head, body, length.is_none(), pause))
         }
         (None, Payload::Read(_)) => None,
     }
@@ -167,16 +168,26 @@ async fn first(
     exchange: &mut Exchange,
     outbound: &Outbound<'_>,
 ) -> Result<Head, Broken> {
-    let head = tokio::select! {
-        biased;
-        head = exchange.head() => head?,
-        broken = patience(worker, backend, outbound.repeatable) => {
-            return Err(if exchange.is_sent() {
-                broken
-            } else {
-                // The backend waits as we do.
-                Broken::Upload("it took too long".to_owned())
-            });
+    let limit = worker.shared.limits.first_byte;
+    let asked = Instant::now();
+    let head = loop {
+        let left = if exchange.is_paused() {
+            LOOK_EVERY
+        } else {
+            // What the client took to send is not the backend's time.
+            let since = exchange.taken().unwrap_or(asked);
+            limit.saturating_sub(since.elapsed())
+        };
+        if left.is_zero() {
+            let seconds = limit.as_secs_f32();
+            return Err(Broken::Slow(format!("no answer within {seconds} s")));
+        }
+        if let Ok(head) = timeout(left.min(LOOK_EVERY), exchange.head()).await {
+            break head?;
+        }
+        // Somebody else may answer; and what cannot be asked again may still be answered here.
+        if outbound.repeatable && backend.is_hung() {
+            return Err(Broken::Hung("it hangs".to_owned()));
         }
     };
     if head.status == StatusCode::SWITCHING_PROTOCOLS && outbound.upgrade.is_none() {
@@ -184,22 +195,4 @@ async fn first(
         return Err(Broken::Garbage(why.to_owned()));
     }
     Ok(head)
-}
-
-/// Returns when there is no point in waiting any longer.
-async fn patience(worker: &Worker, backend: &Backend, repeatable: bool) -> Broken {
-    let limit = worker.shared.limits.first_byte;
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            let seconds = limit.as_secs_f32();
-            return Broken::Slow(format!("no answer within {seconds} s"));
-        }
-        sleep(left.min(LOOK_EVERY)).await;
-        // Somebody else may answer; and what cannot be asked again may still be answered here.
-        if repeatable && backend.is_hung() {
-            return Broken::Hung("it hangs".to_owned());
-        }
-    }
 }

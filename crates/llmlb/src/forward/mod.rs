@@ -8,7 +8,7 @@ mod tunnel;
 mod via;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode, Version, header, request};
@@ -74,6 +74,8 @@ pub(crate) enum Failed {
     TimedOut(String),
     /// The client did not send what it had announced.
     BadUpload(String),
+    /// The client sent nothing for so long.
+    Stalled(Duration),
     /// This machine has no more descriptors or ports.
     Shortage(String),
     /// Everyone is busy, and too many wait already.
@@ -131,7 +133,9 @@ async fn open(
                 if is_worth_another(head.status) {
                     slot.failed();
                 } else {
-                    slot.answered(started.elapsed());
+                    // What the client took to send is not the backend's time.
+                    let since = exchange.taken().unwrap_or(started);
+                    slot.answered(since.elapsed());
                 }
                 let opened = Opened {
                     model: slot.model().map(str::to_owned),
@@ -154,6 +158,7 @@ async fn open(
         let why = format!("backend {}: {broken}", backend.name);
         match broken {
             Broken::Upload(why) => return Err(Failed::BadUpload(why)),
+            Broken::Stalled(_) => return Err(Failed::Stalled(worker.shared.limits.body)),
             Broken::Shortage(why) => return Err(Failed::Shortage(why)),
             Broken::Unreachable(reason) => {
                 // Old news, if it has answered somebody meanwhile.

@@ -33,8 +33,8 @@ pub(crate) struct Relay {
     issued: Option<super::issued::Watch>,
     /// Less may go to the client than comes.
     may_shorten: bool,
-    /// Why the answer ends early, when that is known but not yet told.
-    broken: Option<Broken>,
+    /// What follows when the answer is over: its trailers, or why it ended early.
+    last: Option<Answered>,
     trip: Box<Trip>,
 }
 
@@ -61,7 +61,7 @@ impl Relay {
             silence,
             issued,
             may_shorten,
-            broken: None,
+            last: None,
             trip,
         };
         // Nothing was held back of nothing.
@@ -97,7 +97,7 @@ impl Relay {
         self.trip.finish(End::Cut);
         let name = &self.backend.name;
         tracing::warn!("backend {name} cut its answer: {broken}");
-        self.broken = Some(broken);
+        self.last = Some(Err(broken));
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -110,7 +110,7 @@ impl Body for Relay {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
         loop {
             let Some(exchange) = &mut self.exchange else {
-                return Poll::Ready(self.broken.take().map(Err));
+                return Poll::Ready(self.last.take());
             };
             match exchange.poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
@@ -120,8 +120,13 @@ impl Body for Relay {
                         Ok(passed) if passed.is_empty() => {}
                         Ok(passed) => return Poll::Ready(Some(Ok(Frame::data(passed)))),
                         Err(trailers) => {
-                            self.end_if_over();
-                            return Poll::Ready(Some(Ok(trailers)));
+                            let rest = self.end_if_over();
+                            if rest.is_empty() {
+                                return Poll::Ready(Some(Ok(trailers)));
+                            }
+                            // Nothing may follow trailers.
+                            self.last = Some(Ok(trailers));
+                            return Poll::Ready(Some(Ok(Frame::data(rest))));
                         }
                     }
                 }
@@ -145,14 +150,14 @@ impl Body for Relay {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.exchange.is_none() && self.broken.is_none()
+        self.exchange.is_none() && self.last.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.exchange {
             Some(_) if self.may_shorten => SizeHint::new(),
             Some(exchange) => exchange.size_hint(),
-            None if self.broken.is_some() => SizeHint::new(),
+            None if self.last.is_some() => SizeHint::new(),
             None => SizeHint::with_exact(0),
         }
     }

@@ -8,6 +8,7 @@ use hyper::body::{Body, Incoming};
 
 use super::error::Refusal;
 use super::{body, form, is_inference, prefix, scan};
+use crate::app::Shared;
 use crate::forward;
 use crate::meter::api::Api;
 use crate::meter::request::{Asking, Edit, Places};
@@ -105,7 +106,7 @@ pub(super) async fn read(
     head: &request::Parts,
     path: &str,
     body: Incoming,
-    most: usize,
+    shared: &Shared,
 ) -> Result<Asked, Refusal> {
     let api = Api::of(&head.method, head.uri.path());
     if body.is_end_stream() {
@@ -125,7 +126,7 @@ pub(super) async fn read(
             "The request's body is compressed; send it as it is, so that its model can be found.",
         ));
     }
-    let bytes = body::read_whole(body, most).await?;
+    let bytes = body::read_whole(body, shared.max_body, shared.limits.body).await?;
     if let Some(boundary) = boundary {
         return Ok(in_form(bytes, &boundary));
     }

@@ -13,11 +13,15 @@ use super::error::Refusal;
 
 /// What a client is told, if it is still there, that broke off its request.
 pub(super) const INCOMPLETE: &str = "incomplete_body";
+/// What one is told that stopped sending.
+pub(super) const STALLED: &str = "body_timeout";
 
-/// How long a client that sends a request may pause.
-const NEXT_PIECE_WITHIN: Duration = Duration::from_secs(30);
-
-pub(super) async fn read_whole<B>(mut body: B, most: usize) -> Result<Bytes, Refusal>
+/// Reads all of a body, of at most so many bytes, whose pieces follow each other so closely.
+pub(super) async fn read_whole<B>(
+    mut body: B,
+    most: usize,
+    pause: Duration,
+) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: fmt::Display,
@@ -36,9 +40,9 @@ where
     }
     let mut first: Option<Bytes> = None;
     let mut whole = BytesMut::new();
-    while let Some(frame) = timeout(NEXT_PIECE_WITHIN, body.frame())
+    while let Some(frame) = timeout(pause, body.frame())
         .await
-        .map_err(|_| too_slow())?
+        .map_err(|_| too_slow(pause))?
     {
         let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
         let Ok(data) = frame.into_data() else {
@@ -65,12 +69,13 @@ where
     Ok(first.unwrap_or_else(|| whole.freeze()))
 }
 
-fn too_slow() -> Refusal {
-    let seconds = NEXT_PIECE_WITHIN.as_secs();
+/// The client stopped sending.
+pub(super) fn too_slow(pause: Duration) -> Refusal {
+    let seconds = pause.as_secs_f32();
     Refusal::new(
         StatusCode::REQUEST_TIMEOUT,
-        "body_timeout",
-        format!("Nothing of the request's body arrived for {seconds} s."),
+        STALLED,
+        format!("Nothing of the request's body arrived for {seconds} s (server.body_timeout)."),
     )
 }
 
@@ -105,7 +110,9 @@ mod tests {
             }
         }
 
-        let refusal = read_whole(Never, 100).await.unwrap_err();
+        let refusal = read_whole(Never, 100, Duration::from_secs(30))
+            .await
+            .unwrap_err();
         assert_eq!(refusal.status, StatusCode::REQUEST_TIMEOUT);
     }
 }

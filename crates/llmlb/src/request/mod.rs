@@ -101,7 +101,7 @@ async fn stages(
         return Err((failed::unmetered(&why), trip));
     }
     trip.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
-    let mut asked = match asked::read(head, path, body, worker.shared.max_body).await {
+    let mut asked = match asked::read(head, path, body, &worker.shared).await {
         Ok(asked) => asked,
         Err(refusal) => return Err((refusal, trip)),
     };

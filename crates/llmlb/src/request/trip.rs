@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Uri, request};
 use uuid::Uuid;
 
-use super::body::INCOMPLETE;
+use super::body::{INCOMPLETE, STALLED};
 use super::{Asked, Caller, InFlight, Refusal, id};
 use crate::balance::Backend;
 use crate::meter::api::Api;
@@ -219,7 +219,7 @@ impl Trip {
             End::Left if self.worker.shared.is_cut() => Outcome::Cut,
             End::Left => Outcome::Cancelled,
             End::Refused if self.status >= 500 => Outcome::Failed,
-            End::Refused if self.code == Some(INCOMPLETE) => Outcome::Cancelled,
+            End::Refused if matches!(self.code, Some(INCOMPLETE | STALLED)) => Outcome::Cancelled,
             End::Refused => Outcome::Refused,
         };
         let attempts: Vec<_> = self.failed.iter().map(Tried::in_record).collect();

@@ -23,6 +23,8 @@ pub(crate) enum Broken {
     Slow(String),
     /// The client did not send what it had announced.
     Upload(String),
+    /// The client stopped sending.
+    Stalled(String),
 }
 
 impl Broken {
@@ -45,6 +47,11 @@ impl Broken {
         matches!(self, Self::Unreachable(why) if why == REFUSED)
     }
 
+    /// Whether it is the client that did not do its part.
+    pub(crate) fn is_clients(&self) -> bool {
+        matches!(self, Self::Upload(_) | Self::Stalled(_))
+    }
+
     pub(crate) fn why(&self) -> &str {
         match self {
             Self::Unreachable(why)
@@ -53,7 +60,8 @@ impl Broken {
             | Self::Garbage(why)
             | Self::Hung(why)
             | Self::Slow(why)
-            | Self::Upload(why) => why,
+            | Self::Upload(why)
+            | Self::Stalled(why) => why,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode};
@@ -51,9 +52,14 @@ impl Exchange {
         }
     }
 
-    /// Whether all of the request was sent.
-    pub(crate) fn is_sent(&self) -> bool {
-        self.upload.is_done()
+    /// Whether it is the client that is waited for: the rest of a body that passes.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.upload.is_paused()
+    }
+
+    /// When the backend took the last of a body that passes: before, it could not answer.
+    pub(crate) fn taken(&self) -> Option<Instant> {
+        self.upload.taken()
     }
 
     /// Whether anything came back.
@@ -102,7 +108,7 @@ impl Exchange {
                 Poll::Ready(Err(broken)) => return Poll::Ready(Err(broken)),
                 Poll::Pending => {
                     return match sent {
-                        Poll::Ready(Err(broken @ Broken::Upload(_))) => Poll::Ready(Err(broken)),
+                        Poll::Ready(Err(broken)) if broken.is_clients() => Poll::Ready(Err(broken)),
                         // What could not be sent may have been answered: the end of the
                         // connection is to be read too.
                         _ => Poll::Pending,

@@ -3,11 +3,13 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use hyper::body::{Body, Incoming};
 use tokio::io::AsyncWrite;
+use tokio::time::{Sleep, sleep};
 
 use super::{Broken, Stream};
 use crate::forward::ends_here;
@@ -20,6 +22,8 @@ pub(crate) struct Upload {
     /// A body that was read already.
     whole: Bytes,
     passing: Option<Passing>,
+    /// When the backend took something of a body that passes.
+    taken: Option<Instant>,
     flushed: bool,
     /// The client's body broke off. Nothing that follows may look like its end.
     failed: bool,
@@ -32,6 +36,9 @@ struct Passing {
     chunked: bool,
     /// How much is to come, if that was announced.
     left: Option<u64>,
+    /// How long the client may pause, and while it does, the rest of that.
+    pause: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Upload {
@@ -41,13 +48,15 @@ impl Upload {
             out: head,
             whole: body,
             passing: None,
+            taken: None,
             flushed: false,
             failed: false,
         }
     }
 
-    /// A body as it comes; `head` says whether in chunks or of which length.
-    pub(crate) fn passing(head: Bytes, body: Incoming, chunked: bool) -> Self {
+    /// A body as it comes, with pauses no longer than `pause`; `head` says whether in chunks or of
+    /// which length.
+    pub(crate) fn passing(head: Bytes, body: Incoming, chunked: bool, pause: Duration) -> Self {
         Self {
             out: head,
             whole: Bytes::new(),
@@ -55,7 +64,10 @@ impl Upload {
                 left: (!chunked).then(|| body.size_hint().lower()),
                 body,
                 chunked,
+                pause,
+                timer: None,
             }),
+            taken: Some(Instant::now()),
             flushed: false,
             failed: false,
         }
@@ -63,6 +75,17 @@ impl Upload {
 
     pub(super) fn is_done(&self) -> bool {
         self.flushed
+    }
+
+    /// Whether it is the client's turn.
+    pub(super) fn is_paused(&self) -> bool {
+        let timer = self.passing.as_ref().map(|passing| &passing.timer);
+        timer.is_some_and(Option::is_some)
+    }
+
+    /// When the backend took the last of what there is; `None` for a body that does not pass.
+    pub(super) fn taken(&self) -> Option<Instant> {
+        self.taken
     }
 
     /// Sends as much as can be sent. Ready when everything is.
@@ -92,7 +115,11 @@ impl Upload {
             let Some(passing) = &mut self.passing else {
                 break;
             };
-            match Pin::new(&mut passing.body).poll_frame(cx) {
+            let frame = Pin::new(&mut passing.body).poll_frame(cx);
+            if frame.is_ready() {
+                passing.timer = None;
+            }
+            match frame {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
                     Ok(data) if passing.chunked => self.out = chunk(&data),
@@ -127,7 +154,10 @@ impl Upload {
                 Poll::Pending => {
                     // What was sent so far must not wait for what comes.
                     let _ = Pin::new(stream).poll_flush(cx);
-                    return Poll::Pending;
+                    ready!(passing.poll_pause(cx));
+                    self.failed = true;
+                    let why = "the client stopped sending".to_owned();
+                    return Poll::Ready(Err(Broken::Stalled(why)));
                 }
             }
         }
@@ -137,9 +167,22 @@ impl Upload {
     }
 
     fn advance(&mut self, written: usize) {
+        if let Some(taken) = &mut self.taken {
+            *taken = Instant::now();
+        }
         let of_first = written.min(self.out.len());
         self.out.advance(of_first);
         self.whole.advance(written - of_first);
+    }
+}
+
+impl Passing {
+    /// Ready when the client has paused for too long.
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep(self.pause)));
+        timer.as_mut().poll(cx)
     }
 }
 

@@ -1,13 +1,18 @@
-//! How long a backend may take. (L8)
+//! How long backends and clients may take. (L8, L11)
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use crate::backends::{ASK, CHAT, backend, code, count, cut_answer, ok, serve};
+use ::http::Method;
+
+use crate::backends::{ASK, CHAT, backend, code, count, cut_answer, ok, serve, served_by};
+use crate::h2_client::{connected, post, request};
+use crate::http::Connection;
 use crate::mock::{self, Mock, Request};
-use crate::process::until;
+use crate::process::{PATIENCE, until};
+use crate::raw;
 use crate::support::Place;
 
 /// Takes the question, and says nothing until the other side leaves.
@@ -114,11 +119,118 @@ fn a_client_that_reads_slowly_is_not_the_backends_silence() {
     let length = body.len();
     let mock = backend(move |_, stream| mock::json(stream, 200, &body));
     let server = serve(&place, &[&mock], &[("LLMLB_IDLE_TIMEOUT", "1s")]);
-    let mut client = crate::http::Connection::open(server.address);
+    let mut client = Connection::open(server.address);
     client.send_post(CHAT, ASK);
     let head = client.head();
     // Longer than the backend may be silent: it is this client that is.
     thread::sleep(Duration::from_secs(3));
     let read = head.body(&mut client.reader).map(|body| body.len());
     assert_eq!(read.map_err(|_| "it was cut"), Ok(length));
+}
+
+/// The head of a request whose body is of this kind and length.
+fn upload(kind: &str, length: usize) -> String {
+    format!(
+        "POST /v1/whatever HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
+         content-length: {length}\r\n\r\n"
+    )
+}
+
+#[test]
+fn an_upload_that_stops_does_not_keep_a_backends_place() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], &[("LLMLB_BODY_TIMEOUT", "300ms")]);
+    // More often than it takes for a backend to be left alone, if it were its fault.
+    for kind in ["application/octet-stream", "application/json"].repeat(4) {
+        let mut client = Connection::open(server.address);
+        client.send(upload(kind, 1000));
+        client.send("half");
+        let answer = client.answer();
+        assert_eq!(answer.status(), 408, "{kind}: {answer:?}");
+        assert_eq!(code(&answer), "body_timeout", "{kind}");
+        server.until_in_flight(0);
+        let status = &server.status()["backends"][0];
+        assert_eq!(status["in_flight"], 0, "{kind}");
+        assert_eq!(status["ejected"], false, "{kind}");
+    }
+    assert_eq!(count(&mock), 0);
+}
+
+#[test]
+fn an_upload_over_http_2_that_stops_does_not_keep_a_backends_place_either() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], &[("LLMLB_BODY_TIMEOUT", "300ms")]);
+    connected(server.address, async |client| {
+        let mut asking = request(Method::POST, "/v1/whatever");
+        let kind = "application/octet-stream".parse().unwrap();
+        asking.headers_mut().insert("content-type", kind);
+        let mut ready = client.clone().ready().await.unwrap();
+        let (response, mut body) = ready.send_request(asking, false).unwrap();
+        body.send_data("half".into(), false).unwrap();
+        assert_eq!(response.await.unwrap().status(), 408);
+        // The connection is as good as before.
+        assert_eq!(post(&client, CHAT, ASK).await.status, 200);
+    });
+    server.until_in_flight(0);
+}
+
+#[test]
+fn a_client_that_sends_slowly_is_no_slow_backend() {
+    let place = Place::new();
+    let quick = backend(ok);
+    let slow = backend(|request, stream| {
+        thread::sleep(Duration::from_millis(500));
+        ok(request, stream);
+    });
+    let limits = [
+        ("LLMLB_PROBE_INTERVAL", "1h"),
+        ("LLMLB_FIRST_BYTE_TIMEOUT", "2s"),
+    ];
+    let server = serve(&place, &[&quick, &slow], &limits);
+    let mut client = Connection::open(server.address);
+    client.send(upload("application/octet-stream", 8));
+    client.send("half");
+    // Longer than the backend may take.
+    thread::sleep(Duration::from_secs(3));
+    client.send("rest");
+    let answer = client.answer();
+    assert_eq!(answer.status(), 200, "{answer:?}");
+    assert_eq!(served_by(&answer), quick.address.to_string());
+    // It is still known to be the quicker one.
+    for _ in 0..4 {
+        assert_eq!(server.post(CHAT, ASK).status(), 200);
+    }
+    assert!(
+        count(&quick) > 1,
+        "the other one was asked {} times",
+        count(&slow)
+    );
+}
+
+#[test]
+fn a_backend_that_does_not_take_a_request_in_time_is_a_timeout() {
+    let place = Place::new();
+    // Nothing of an answer comes, and nothing of a body is taken.
+    let raw = raw::heads(|_, _| thread::park_timeout(PATIENCE));
+    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = place.serve_with(command.envs(SHORT_WAIT.iter().copied()));
+    // More than the systems on the way hold.
+    let large = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(24 << 20));
+    let answer = server.post(CHAT, &large);
+    assert_eq!(answer.status(), 504, "{answer:?}");
+    assert_eq!(code(&answer), "upstream_timeout");
+    let mut client = Connection::open(server.address);
+    client.send(upload("application/octet-stream", 100 << 20));
+    thread::scope(|scope| {
+        let mut writer = client.reader.get_ref().try_clone().unwrap();
+        scope.spawn(move || while writer.write_all(&[0; 1 << 14]).is_ok() {});
+        until("it is given up", || {
+            let said = server.process.err();
+            said.contains("POST /v1/whatever 504 upstream_timeout")
+        });
+        raw::reset(client.reader.get_ref());
+    });
+    server.until_in_flight(0);
 }

@@ -1,6 +1,6 @@
 //! A client sees what it asked for, byte for byte, whatever we ask the backend for.
 
-use std::io::Write;
+use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc;
 use std::thread;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::http::Method;
 use serde_json::{Value, json};
 
-use crate::ask::{CHAT, ask, chat, send};
+use crate::ask::{CHAT, ask, chat, send, send_with};
 use crate::backends::{UNPROBED, asked, backend, serve};
 use crate::h2_client::{answer, connected, request};
 use crate::http::Connection;
@@ -310,5 +310,82 @@ fn the_length_of_an_answer_is_told_where_nothing_can_be_missing() {
             Some("26"),
             "{answer:?}"
         );
+    }
+}
+
+fn line(client: &mut Connection) -> String {
+    let mut line = String::new();
+    client.reader.read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// Reads a streamed answer to the very end, with the fields that follow its last chunk.
+fn with_trailers(client: &mut Connection) -> (String, Vec<String>) {
+    assert_eq!(client.head().status(), 200);
+    let mut body = Vec::new();
+    loop {
+        let size = usize::from_str_radix(&line(client), 16).unwrap();
+        if size == 0 {
+            break;
+        }
+        let mut data = vec![0; size + 2];
+        client.reader.read_exact(&mut data).unwrap();
+        body.extend_from_slice(&data[..size]);
+    }
+    let fields = std::iter::repeat_with(|| line(client)).take_while(|line| !line.is_empty());
+    let fields = fields.collect();
+    (String::from_utf8(body).unwrap(), fields)
+}
+
+/// The last event need not be ended, and fields may follow it: both arrive, in this order.
+#[test]
+fn what_is_held_back_comes_before_the_trailers() {
+    /// The beginning of an event that could become usage, and does not.
+    const BEGUN: &str = "data: {\"id\":\"c\"";
+    let half_usage = USAGE.trim_end();
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let question = chat("Hello", true);
+    for (name, last, not_asked) in [("begun", BEGUN, BEGUN), ("usage", half_usage, "")] {
+        scripted.next(move |_, stream| {
+            let _ = stream.write_all(
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+                  trailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n",
+            );
+            for piece in [WORD, STOP, last] {
+                mock::chunk(stream, piece);
+            }
+            let _ = stream.write_all(b"0\r\nx-sum: 42\r\n\r\n");
+        });
+        for (who, body, last) in [
+            ("asks", asking_for_usage(question.clone()), last),
+            ("does-not", question.to_string(), not_asked),
+        ] {
+            let expected = [WORD, STOP, last].concat();
+            let id = format!("{name}-{who}");
+            let mut client = Connection::open(server.address);
+            let fields = "te: trailers\r\nconnection: te\r\ncontent-type: application/json\r\n";
+            send_with(&mut client, "POST", &id, CHAT, fields, &body);
+            let (text, trailers) = with_trailers(&mut client);
+            assert_eq!(text, expected, "{id}");
+            assert_eq!(trailers, ["x-sum: 42"], "{id}");
+            connected(server.address, async |client| {
+                let mut asking = request(Method::POST, CHAT);
+                let te = "trailers".parse().unwrap();
+                asking.headers_mut().insert("te", te);
+                let answer = answer(crate::h2_client::send(&client, asking, &body).await).await;
+                assert_eq!(answer.text(), expected, "{id}");
+                assert_eq!(answer.trailers.unwrap()["x-sum"], "42", "{id}");
+            });
+            let record = records::one(&place, &id);
+            // Half an event is not how an answer ends.
+            let (from, outcome) = match name {
+                "usage" => ("reported", "complete"),
+                _ => ("estimated", "cut"),
+            };
+            assert_eq!(record["tokens_from"], from, "{record:#}");
+            assert_eq!(record["outcome"], outcome, "{record:#}");
+        }
     }
 }

@@ -232,6 +232,27 @@ fn who_leaves_before_its_question_is_whole_has_a_record() {
 }
 
 #[test]
+fn who_stops_within_its_upload_has_one_record() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], &[("LLMLB_BODY_TIMEOUT", "200ms")]);
+    for (id, kind) in [("read", "application/json"), ("passing", "audio/wav")] {
+        let mut client = Connection::open(server.address);
+        client.send(format!(
+            "POST /v1/whatever HTTP/1.1\r\nhost: localhost\r\nx-request-id: {id}\r\n\
+             content-type: {kind}\r\ncontent-length: 1000\r\n\r\nhalf"
+        ));
+        assert_eq!(client.answer().status(), 408);
+        let record = records::one(&place, id);
+        assert_eq!(record["outcome"], "cancelled", "{record:#}");
+        assert_eq!(record["status"], 408, "{record:#}");
+        // Only what passes had a backend.
+        let attempts = record["attempts"].as_array().unwrap().len();
+        assert_eq!(attempts, usize::from(id == "passing"), "{record:#}");
+    }
+}
+
+#[test]
 fn a_stream_that_its_backend_cuts_has_what_was_said_counted() {
     let place = Place::new();
     let mock = backend(|_, stream| {
