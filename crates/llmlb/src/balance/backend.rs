@@ -45,6 +45,8 @@ pub(crate) struct Backend {
     pub(super) pulse: Pulse,
     /// How often it has answered, a request or a probe.
     answers: AtomicU64,
+    /// It said something, be it a piece of an answer, since that was last asked.
+    was_heard: AtomicBool,
     /// Wakes the probe: something happened that it should look at.
     pub(crate) doubt: Notify,
 }
@@ -112,6 +114,7 @@ impl Backend {
             has_told: AtomicBool::new(false),
             pulse: Pulse::default(),
             answers: AtomicU64::new(0),
+            was_heard: AtomicBool::new(false),
             doubt: Notify::new(),
         }
     }
@@ -123,6 +126,20 @@ impl Backend {
 
     pub(crate) fn has_answered(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
+        self.hear();
+    }
+
+    /// It said something.
+    pub(crate) fn hear(&self) {
+        // For every token of every stream: it is written only when that is new.
+        if !self.was_heard.load(Ordering::Relaxed) {
+            self.was_heard.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it has said something since this was last asked.
+    pub(crate) fn was_heard(&self) -> bool {
+        self.was_heard.swap(false, Ordering::Relaxed)
     }
 
     /// Whether requests wait for it in vain.

@@ -176,6 +176,33 @@ impl Pool {
         })
     }
 
+    /// Whether somebody who was not tried yet might serve it.
+    pub(crate) fn has_another(
+        &self,
+        route: &Arc<Route>,
+        wish: &Wish<'_>,
+        tried: &[BackendId],
+    ) -> bool {
+        let route = &self.as_it_is_now(route);
+        let asked = Asked {
+            route,
+            only: self.issuer(route, wish),
+            tried,
+            now: Moment::now(),
+            average: None,
+        };
+        let mut places = 0..route.candidates.len();
+        places.any(|place| {
+            asked.only.is_none_or(|only| only == place) && asked.standing(place) != Standing::Out
+        })
+    }
+
+    /// Who may serve the same model by now.
+    pub(crate) fn as_it_is_now(&self, route: &Arc<Route>) -> Arc<Route> {
+        let found = self.find(route.name.as_deref());
+        found.unwrap_or_else(|| Arc::clone(route))
+    }
+
     /// Waits for a place in a fair queue.
     pub(crate) async fn wait(
         &self,
@@ -186,8 +213,7 @@ impl Pool {
         let only = self.issuer(route, wish);
         let only = only.map(|place| route.backend(place).id);
         let waiting = self.queue.join(wish.client, || {
-            let now = self.find(route.name.as_deref());
-            Errand::new(now.unwrap_or_else(|| Arc::clone(route)), only, tried)
+            Errand::new(self.as_it_is_now(route), only, tried)
         })?;
         let slot = waiting.outcome().await?;
         self.affinity.remember(wish.blocks, slot.backend());

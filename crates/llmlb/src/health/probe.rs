@@ -23,9 +23,9 @@ pub(super) struct Answer {
 /// Why it said nothing useful.
 #[derive(Debug)]
 pub(super) enum Silence {
-    /// It is not there.
-    Unreachable(String),
-    /// Not even its machine is.
+    /// It is not there, although its machine is.
+    Absent(String),
+    /// Not even its machine seems to be.
     Gone(String),
     /// It takes connections, and says nothing.
     Hung(String),
@@ -38,7 +38,7 @@ pub(super) enum Silence {
 impl Silence {
     pub(super) fn why(&self) -> &str {
         match self {
-            Self::Unreachable(why)
+            Self::Absent(why)
             | Self::Gone(why)
             | Self::Hung(why)
             | Self::Wrong(why)
@@ -57,10 +57,9 @@ pub(super) async fn ask(
     let got = match timeout(within, asked).await {
         Ok(Ok(got)) => got,
         Ok(Err(Broken::Shortage(why))) => return Err(Silence::Ours(why)),
-        Ok(Err(broken)) if broken.is_refusal() => {
-            return Err(Silence::Unreachable(broken.to_string()));
-        }
-        Ok(Err(Broken::Unreachable(why))) => return Err(Silence::Gone(why)),
+        Ok(Err(Broken::Refused(why))) => return Err(Silence::Absent(why)),
+        Ok(Err(Broken::Gone(why))) => return Err(Silence::Gone(why)),
+        // A name server or a certificate may fail once, while the backend works on.
         Ok(Err(broken)) => return Err(Silence::Wrong(broken.to_string())),
         Err(_) => {
             let seconds = within.as_secs_f32();

@@ -135,6 +135,7 @@ async fn stages(
         asked: &mut asked,
         wish: &wish,
         repeatable: is_kept && kind::is_repeatable(&head.method, path),
+        tried: Vec::new(),
         upgrade,
     };
     forward::forward(worker, &route, outbound, trip)

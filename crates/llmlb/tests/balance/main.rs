@@ -33,6 +33,7 @@ mod real;
 mod affinity;
 mod answers;
 mod backpressure;
+mod bad_answers;
 mod changing_models;
 mod coming_back;
 mod cut;
