@@ -14,6 +14,7 @@ mod journal;
 mod kind;
 mod models;
 mod prefix;
+mod query;
 pub(crate) mod scan;
 mod trip;
 

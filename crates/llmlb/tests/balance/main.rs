@@ -50,6 +50,7 @@ mod limits;
 mod multipart;
 mod names;
 mod processes;
+mod query_models;
 mod queue;
 mod request_ids;
 mod smuggling;
