@@ -8,6 +8,7 @@ use http::{HeaderMap, Method, StatusCode, Uri, header, request};
 use hyper::body::{Body, Incoming};
 
 use super::error::Refusal;
+use super::explain::explain;
 use super::{body, form, is_inference, prefix, query, scan};
 use crate::forward;
 use crate::meter::api::Api;
@@ -203,7 +204,7 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
         _ => {}
     });
     if found.is_err() {
-        explain(body)?;
+        return Err(explain(body));
     }
     let value = |at: &Option<Range<usize>>| at.clone().map(|at| &body[at]);
     let model = match value(&fields.model) {
@@ -228,14 +229,6 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
 
 fn model_name(raw: &[u8]) -> Result<String, String> {
     serde_json::from_slice(raw).map_err(|error| format!("`model`: {error}"))
-}
-
-/// What is wrong with a body, and where; or nothing, if only its nesting is unusual.
-fn explain(body: &[u8]) -> Result<(), String> {
-    match serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body) {
-        Ok(_) => Err("it is nested too deeply".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

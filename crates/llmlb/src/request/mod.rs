@@ -5,6 +5,7 @@ mod asked;
 mod body;
 mod browser;
 mod error;
+mod explain;
 mod failed;
 mod form;
 mod host;

@@ -47,6 +47,8 @@ mod idle_connections;
 mod issued_ids;
 mod leaving;
 mod limits;
+#[cfg(target_os = "linux")]
+mod memory;
 mod multipart;
 mod names;
 mod processes;
