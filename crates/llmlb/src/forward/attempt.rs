@@ -142,18 +142,19 @@ fn upload(
             .get(http::header::UPGRADE)
             .filter(|_| upgrade),
     };
+    let target = outbound.asked.target_for(&outbound.head.uri, slot.model());
     let body = outbound.asked.body_for(slot.model(), ask_usage);
     match (body, &mut outbound.asked.payload) {
         (Some(bytes), _) => {
             let length = Length::Exact(bytes.len() as u64);
-            let head = head::write(outbound.head, slot.backend(), &stamp, length);
+            let head = head::write(outbound.head, &target, slot.backend(), &stamp, length);
             Some(Upload::whole(head, bytes))
         }
         (None, Payload::Passing(body)) => {
             let body = body.take()?;
             let length = body.size_hint().exact();
             let told = length.map_or(Length::Chunked, Length::Exact);
-            let head = head::write(outbound.head, slot.backend(), &stamp, told);
+            let head = head::write(outbound.head, &target, slot.backend(), &stamp, told);
             let pause = worker.shared.limits.body;
             Some(Upload::passing(head, body, length.is_none(), pause))
         }

@@ -1,13 +1,15 @@
 //! What a request asks for, and its body, which passes as it came.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode, header, request};
+use http::{HeaderMap, Method, StatusCode, Uri, header, request};
 use hyper::body::{Body, Incoming};
 
 use super::error::Refusal;
-use super::{body, form, is_inference, prefix, scan};
+use super::explain::explain;
+use super::{body, form, is_inference, prefix, query, scan};
 use crate::app::Shared;
 use crate::forward;
 use crate::meter::api::Api;
@@ -18,7 +20,7 @@ use crate::meter::{self, estimate};
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) model: Option<String>,
-    /// Where the model's name is in the body, and how it is written there.
+    /// Where the model's name is, and how it is written there.
     named_at: Option<(Range<usize>, Spelling)>,
     /// It wants its answer as it is made.
     pub(crate) stream: bool,
@@ -46,6 +48,8 @@ enum Spelling {
     Json,
     /// In a form, as it is.
     Form,
+    /// In the query, percent-encoded.
+    Query,
 }
 
 /// The fields of a JSON request that we look at.
@@ -73,6 +77,29 @@ impl Asked {
         }
     }
 
+    /// A request whose body names no model: its query may.
+    fn in_query(head: &request::Parts, payload: Payload) -> Result<Self, Refusal> {
+        let named = query::model(target(&head.uri))?;
+        let (model, named_at) = named.unzip();
+        Ok(Self {
+            model,
+            named_at: named_at.map(|at| (at, Spelling::Query)),
+            ..Self::nothing(payload)
+        })
+    }
+
+    /// The target for a backend that calls the model so.
+    pub(crate) fn target_for<'a>(&self, uri: &'a Uri, model: Option<&str>) -> Cow<'a, str> {
+        let target = target(uri);
+        match (model, &self.named_at) {
+            (Some(model), Some((place, Spelling::Query))) => {
+                let (before, after) = (&target[..place.start], &target[place.end..]);
+                Cow::Owned([before, &query::encoded(model), after].concat())
+            }
+            _ => Cow::Borrowed(target),
+        }
+    }
+
     /// The body for a backend that calls the model so, and that is asked for usage or not; `None`
     /// for one that passes through.
     pub(crate) fn body_for(&self, model: Option<&str>, ask_usage: bool) -> Option<Bytes> {
@@ -82,11 +109,12 @@ impl Asked {
         let mut edits = Vec::new();
         if let (Some(model), Some((place, spelling))) = (model, &self.named_at) {
             let text = match spelling {
-                Spelling::Json => serde_json::Value::from(model).to_string(),
-                Spelling::Form => model.to_owned(),
+                Spelling::Json => Some(serde_json::Value::from(model).to_string()),
+                Spelling::Form => Some(model.to_owned()),
+                Spelling::Query => None,
             };
             let place = place.clone();
-            edits.push(Edit { place, text });
+            edits.extend(text.map(|text| Edit { place, text }));
         }
         if let (Asking::Us(edit), true) = (&self.asking, ask_usage) {
             edits.push(edit.clone());
@@ -110,13 +138,13 @@ pub(super) async fn read(
 ) -> Result<Asked, Refusal> {
     let api = Api::of(&head.method, head.uri.path());
     if body.is_end_stream() {
-        return Ok(Asked::nothing(Payload::Read(Bytes::new())));
+        return Asked::in_query(head, Payload::Read(Bytes::new()));
     }
     let boundary = form::boundary(&head.headers);
     // A question is read whatever it is said to be.
     let is_read = boundary.is_some() || may_be_json(&head.headers) || is_inference(path);
     if head.method != Method::POST || !is_read {
-        return Ok(Asked::nothing(Payload::Passing(Some(body))));
+        return Asked::in_query(head, Payload::Passing(Some(body)));
     }
     let must_be_readable = is_json(&head.headers) && is_inference(path);
     if must_be_readable && is_compressed(&head.headers) {
@@ -141,8 +169,13 @@ pub(super) async fn read(
             format!("The request's body is not a JSON object with a model's name: {why}"),
         )),
         // Not said to be JSON, and it is not.
-        Err(_) => Ok(Asked::nothing(Payload::Read(bytes))),
+        Err(_) => Asked::in_query(head, Payload::Read(bytes)),
     }
+}
+
+/// What is asked for, as the client wrote it.
+fn target(uri: &Uri) -> &str {
+    uri.path_and_query().map_or("/", |target| target.as_str())
 }
 
 fn in_form(bytes: Bytes, boundary: &[u8]) -> Asked {
@@ -172,7 +205,7 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
         _ => {}
     });
     if found.is_err() {
-        explain(body)?;
+        return Err(explain(body));
     }
     let value = |at: &Option<Range<usize>>| at.clone().map(|at| &body[at]);
     let model = match value(&fields.model) {
@@ -197,14 +230,6 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
 
 fn model_name(raw: &[u8]) -> Result<String, String> {
     serde_json::from_slice(raw).map_err(|error| format!("`model`: {error}"))
-}
-
-/// What is wrong with a body, and where; or nothing, if only its nesting is unusual.
-fn explain(body: &[u8]) -> Result<(), String> {
-    match serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body) {
-        Ok(_) => Err("it is nested too deeply".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

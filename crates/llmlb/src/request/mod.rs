@@ -5,6 +5,7 @@ mod asked;
 mod body;
 mod browser;
 mod error;
+mod explain;
 mod failed;
 mod form;
 mod host;
@@ -14,6 +15,7 @@ mod journal;
 mod kind;
 mod models;
 mod prefix;
+mod query;
 pub(crate) mod scan;
 mod trip;
 
@@ -89,7 +91,7 @@ async fn stages(
     mut trip: Box<Trip>,
 ) -> Result<Answer, (Refusal, Box<Trip>)> {
     let worker = &caller.worker;
-    let path = match door(caller, head) {
+    let path = match door(caller, head, upgrade.is_some()) {
         Ok(Door::Own(response)) => {
             trip.answered_here(response.status());
             return Ok(own(response));
@@ -151,7 +153,11 @@ enum Door<'a> {
     Forward(&'a str),
 }
 
-fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refusal> {
+fn door<'a>(
+    caller: &Caller,
+    head: &'a request::Parts,
+    is_upgrade: bool,
+) -> Result<Door<'a>, Refusal> {
     let shared = &caller.worker.shared;
     host::check(head)?;
     if head.method == Method::CONNECT || head.method == Method::TRACE {
@@ -162,7 +168,7 @@ fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refus
         )
         .allow("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
     }
-    browser::admit(shared, head)?;
+    browser::admit(shared, head, is_upgrade)?;
     let Some(path) = head.uri.path().strip_prefix("/v1/") else {
         return admin::answer(caller, head).map(Door::Own);
     };

@@ -48,10 +48,13 @@ mod idle_connections;
 mod issued_ids;
 mod leaving;
 mod limits;
+#[cfg(target_os = "linux")]
+mod memory;
 mod multipart;
 mod names;
 mod not_taking;
 mod processes;
+mod query_models;
 mod queue;
 mod request_ids;
 mod smuggling;
