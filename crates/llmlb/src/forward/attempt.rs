@@ -7,7 +7,7 @@ use hyper::body::Body;
 use tokio::time::timeout;
 
 use super::head::{self, Length, Stamp};
-use super::{Outbound, issued};
+use super::{Outbound, issued, objection};
 use crate::balance::{Backend, Slot};
 use crate::meter::request::Asking;
 use crate::request::{Payload, Trip};
@@ -36,34 +36,28 @@ pub(super) async fn attempt(
     outbound: &mut Outbound<'_>,
     trip: &Trip,
 ) -> Result<Reached, Broken> {
-    let asks = worker.shared.meter.is_on()
+    let name = slot.model().or(trip.model.as_deref()).unwrap_or_default();
+    let mut asks = worker.shared.meter.is_on()
         && matches!(outbound.asked.asking, Asking::Us(_))
-        && slot.backend().takes_usage_option();
+        && slot.backend().takes_usage_option(name);
     let (mut head, mut exchange) = send(worker, &slot, outbound, trip, asks).await?;
-    let mut hides = asks;
-    if asks && is_objection(head.status) {
-        // It may be our question that it objects to. What the client asked for is asked again
-        // without it.
+    if asks && objection::is_one(head.status, &mut exchange).await {
+        // What the client asked for is asked again without our question.
         drop(exchange);
-        hides = false;
-        (head, exchange) = send(worker, &slot, outbound, trip, hides).await?;
-        if head.status.is_success() {
-            slot.backend().refuses_usage_option();
+        asks = false;
+        (head, exchange) = send(worker, &slot, outbound, trip, asks).await?;
+        // A stream that is asked for in other words may be none to the backend.
+        if head.status.is_success() && outbound.asked.stream {
+            let why = "rejects stream_options";
+            slot.backend().refuses_usage_option(name, why);
         }
     }
     Ok(Reached {
         head,
         exchange,
         slot,
-        hides,
+        hides: asks,
     })
-}
-
-fn is_objection(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
-    )
 }
 
 /// Sends it on a connection that has been idle, or on a new one.

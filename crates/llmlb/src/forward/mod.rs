@@ -3,6 +3,7 @@
 mod attempt;
 mod head;
 mod issued;
+mod objection;
 mod relay;
 mod tunnel;
 mod via;

@@ -58,6 +58,7 @@ mod hiding;
 mod leaving;
 mod names;
 mod nothing_to_count;
+mod objecting;
 mod order;
 mod refused;
 mod secrets;
