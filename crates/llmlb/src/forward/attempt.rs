@@ -34,12 +34,11 @@ pub(super) async fn attempt(
     worker: &Worker,
     slot: Slot,
     outbound: &mut Outbound<'_>,
-    trip: &Trip,
+    trip: &mut Trip,
 ) -> Result<Reached, Broken> {
-    let name = slot.model().or(trip.model.as_deref()).unwrap_or_default();
     let mut asks = worker.shared.meter.is_on()
         && matches!(outbound.asked.asking, Asking::Us(_))
-        && slot.backend().takes_usage_option(name);
+        && slot.backend().takes_usage_option(model(&slot, trip));
     let (mut head, mut exchange) = send(worker, &slot, outbound, trip, asks).await?;
     if asks && objection::is_one(head.status, &mut exchange).await {
         // What the client asked for is asked again without our question.
@@ -49,7 +48,8 @@ pub(super) async fn attempt(
         // A stream that is asked for in other words may be none to the backend.
         if head.status.is_success() && outbound.asked.stream {
             let why = "rejects stream_options";
-            slot.backend().refuses_usage_option(name, why);
+            let model = model(&slot, trip);
+            slot.backend().refuses_usage_option(model, why);
         }
     }
     Ok(Reached {
@@ -60,12 +60,17 @@ pub(super) async fn attempt(
     })
 }
 
+/// What the backend calls the model.
+fn model<'a>(slot: &'a Slot, trip: &'a Trip) -> &'a str {
+    slot.model().or(trip.model.as_deref()).unwrap_or_default()
+}
+
 /// Sends it on a connection that has been idle, or on a new one.
 async fn send(
     worker: &Worker,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
-    trip: &Trip,
+    trip: &mut Trip,
     ask_usage: bool,
 ) -> Result<(Head, Exchange), Broken> {
     let backend = slot.backend();
@@ -76,6 +81,7 @@ async fn send(
         && let Some(upload) = upload(worker, slot, outbound, trip, ask_usage)
     {
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
+        trip.handed_over();
         let sent = Instant::now();
         match first(worker, backend, &mut exchange, outbound).await {
             // Later than this it was no race: the backend has worked on it.
@@ -95,7 +101,7 @@ async fn fresh(
     worker: &Worker,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
-    trip: &Trip,
+    trip: &mut Trip,
     ask_usage: bool,
 ) -> Result<(Head, Exchange), Broken> {
     let stream: Stream = worker.connector.connect(&slot.backend().url).await?;
@@ -104,6 +110,7 @@ async fn fresh(
         return Err(Broken::Upload("it cannot be sent again".to_owned()));
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
+    trip.handed_over();
     let head = first(worker, slot.backend(), &mut exchange, outbound).await?;
     Ok((head, exchange))
 }

@@ -41,6 +41,8 @@ pub(crate) struct Trip {
     /// What it took, once that is settled.
     pub(crate) usage: Option<Usage>,
     pub(crate) backend: Option<Arc<Backend>>,
+    /// A backend has it, and may be at work on it.
+    is_worked_on: bool,
     /// Backends that did not answer, or not well.
     pub(crate) failed: Vec<Tried>,
     pub(crate) status: u16,
@@ -91,6 +93,7 @@ impl Trip {
             watch: None,
             usage: None,
             backend: None,
+            is_worked_on: false,
             failed: Vec::new(),
             status: 0,
             code: None,
@@ -120,9 +123,15 @@ impl Trip {
         self.served_model = model.map(str::to_owned);
     }
 
-    /// It was tried on this backend in vain.
-    pub(crate) fn tried(&mut self, backend: &Arc<Backend>, why: &str) {
+    /// A backend has it now, or part of it.
+    pub(crate) fn handed_over(&mut self) {
+        self.is_worked_on = true;
+    }
+
+    /// It was tried on this backend in vain. Who was not waited for any longer may still work on it.
+    pub(crate) fn tried(&mut self, backend: &Arc<Backend>, why: &str, is_given_up: bool) {
         self.backend = None;
+        self.is_worked_on &= is_given_up;
         self.failed.push(Tried {
             backend: Arc::clone(backend),
             why: why.to_owned(),
@@ -208,6 +217,8 @@ impl Trip {
         let prompt = self.prompt_tokens;
         let usage = match &self.watch {
             Some(watch) => watch.usage(|| prompt),
+            // It was left, or given up, before its answer began. The prompt was read all the same.
+            None if self.is_worked_on && self.api.reads_text() => Usage::of_prompt(prompt),
             None => Usage::default(),
         };
         let is_well = |watch: &Watch| watch.is_whole() && !watch.saw_error();
