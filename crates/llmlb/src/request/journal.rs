@@ -108,8 +108,8 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
         write!(text, " failed={}", tried.backend.name)?;
     }
     write!(text, " ms={}", ms(Instant::now()))?;
-    if let Some(answered) = trip.answered {
-        write!(text, " first_byte_ms={}", ms(answered))?;
+    if let Some(first_byte) = trip.first_byte {
+        write!(text, " first_byte_ms={}", ms(first_byte))?;
     }
     if let Some(usage) = trip.usage.filter(|usage| usage.total > 0) {
         let about = if usage.source == Source::Estimated {

@@ -49,8 +49,8 @@ pub(crate) struct Trip {
     /// Why it was refused.
     pub(crate) code: Option<&'static str>,
     pub(crate) started: Instant,
-    /// When the answer began.
-    pub(crate) answered: Option<Instant>,
+    /// When the first byte of the answer's body came.
+    pub(crate) first_byte: Option<Instant>,
     pub(crate) bytes: u64,
     pub(crate) end: End,
     in_flight: Option<InFlight>,
@@ -98,7 +98,7 @@ impl Trip {
             status: 0,
             code: None,
             started: Instant::now(),
-            answered: None,
+            first_byte: None,
             bytes: 0,
             end: End::Left,
             in_flight: None,
@@ -144,7 +144,6 @@ impl Trip {
         // What it said the first time is good enough after all.
         self.failed.retain(|tried| tried.backend.id != backend.id);
         self.status = status.as_u16();
-        self.answered = Some(Instant::now());
     }
 
     /// It was answered without a backend.
@@ -166,9 +165,15 @@ impl Trip {
         self.watch.as_ref().is_some_and(Watch::may_shorten)
     }
 
+    /// A head may come long before the first token does.
+    fn came(&mut self, data: &Bytes) {
+        self.bytes += data.len() as u64;
+        self.first_byte.get_or_insert_with(Instant::now);
+    }
+
     /// Looks at a piece of the answer. What it returns goes on to the client.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
-        self.bytes += data.len() as u64;
+        self.came(&data);
         let Some(watch) = &mut self.watch else {
             return data;
         };
@@ -191,7 +196,7 @@ impl Trip {
     /// All of the answer is here. Returns what goes on to the client, and the record that must be
     /// kept before it does.
     pub(crate) fn whole(&mut self, data: Bytes) -> (Bytes, Option<spool::Record>) {
-        self.bytes += data.len() as u64;
+        self.came(&data);
         self.end = End::Complete;
         let passed = match &mut self.watch {
             Some(watch) => together(watch.pass(data), watch.finish()),
@@ -254,7 +259,7 @@ impl Trip {
             attempts: &attempts,
             usage,
             ms: ms(Instant::now()),
-            first_byte_ms: self.answered.map(ms),
+            first_byte_ms: self.first_byte.map(ms),
             bytes: self.bytes,
         };
         let record = record.staged();
