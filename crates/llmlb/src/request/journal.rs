@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use super::trip::{End, Trip};
+use crate::meter::record::Outcome;
 use crate::meter::usage::Source;
 
 /// So many bytes are handed on without waiting for more.
@@ -91,11 +92,14 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
         0 => text.push_str(" -"),
         status => write!(text, " {status}")?,
     }
-    match trip.end {
-        End::Complete => {}
-        End::Left => text.push_str(" the client left"),
-        End::Cut => text.push_str(" cut by the backend"),
-        End::Refused => write!(text, " {}", trip.code.unwrap_or("refused"))?,
+    match (trip.outcome, trip.code) {
+        (_, Some(code)) => write!(text, " {code}")?,
+        (Some(Outcome::Cancelled), _) => text.push_str(" the client left"),
+        (Some(Outcome::Cut), _) if trip.end == End::Left => {
+            text.push_str(" cut at the end of the server");
+        }
+        (Some(Outcome::Cut), _) => text.push_str(" cut by the backend"),
+        _ => {}
     }
     if let Some(model) = &trip.model {
         text.push_str(" model=");

@@ -40,6 +40,8 @@ pub(crate) struct Trip {
     pub(crate) watch: Option<Watch>,
     /// What it took, once that is settled.
     pub(crate) usage: Option<Usage>,
+    /// How it ended, once that is settled.
+    pub(crate) outcome: Option<Outcome>,
     pub(crate) backend: Option<Arc<Backend>>,
     /// A backend has it, and may be at work on it.
     is_worked_on: bool,
@@ -92,6 +94,7 @@ impl Trip {
             prompt_tokens: 0,
             watch: None,
             usage: None,
+            outcome: None,
             backend: None,
             is_worked_on: false,
             failed: Vec::new(),
@@ -179,7 +182,7 @@ impl Trip {
         };
         let passed = watch.pass(data);
         // Whoever has the end mark has the answer: the record must not come later.
-        if self.usage.is_none() && watch.saw_end() {
+        if self.outcome.is_none() && watch.saw_end() {
             self.settle(End::Complete);
         }
         passed
@@ -214,9 +217,13 @@ impl Trip {
 
     /// The record, once.
     fn record(&mut self, end: End) -> Option<spool::Record> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        let outcome = self.judged(end);
+        self.outcome = Some(outcome);
         // What did not get past the door asked for nothing.
-        let is_due = self.usage.is_none() && self.in_flight.is_some();
-        if !is_due || !self.worker.shared.meter.is_on() {
+        if self.in_flight.is_none() || !self.worker.shared.meter.is_on() {
             return None;
         }
         let prompt = self.prompt_tokens;
@@ -225,18 +232,6 @@ impl Trip {
             // It was left, or given up, before its answer began. The prompt was read all the same.
             None if self.is_worked_on && self.api.reads_text() => Usage::of_prompt(prompt),
             None => Usage::default(),
-        };
-        let is_well = |watch: &Watch| watch.is_whole() && !watch.saw_error();
-        let is_whole = self.watch.as_ref().is_none_or(is_well);
-        let outcome = match end {
-            End::Complete if is_whole => Outcome::Complete,
-            End::Complete | End::Cut => Outcome::Cut,
-            // It is we who end it.
-            End::Left if self.worker.shared.is_cut() => Outcome::Cut,
-            End::Left => Outcome::Cancelled,
-            End::Refused if self.status >= 500 => Outcome::Failed,
-            End::Refused if matches!(self.code, Some(INCOMPLETE | STALLED)) => Outcome::Cancelled,
-            End::Refused => Outcome::Refused,
         };
         let attempts: Vec<_> = self.failed.iter().map(Tried::in_record).collect();
         let ms = |until: Instant| {
@@ -265,6 +260,21 @@ impl Trip {
         let record = record.staged();
         self.usage = Some(usage);
         Some(record)
+    }
+
+    /// What such an end means.
+    fn judged(&self, end: End) -> Outcome {
+        let is_well = |watch: &Watch| watch.is_whole() && !watch.saw_error();
+        match end {
+            End::Complete if self.watch.as_ref().is_none_or(is_well) => Outcome::Complete,
+            End::Complete | End::Cut => Outcome::Cut,
+            // It is we who end it.
+            End::Left if self.worker.shared.is_cut() => Outcome::Cut,
+            End::Left => Outcome::Cancelled,
+            End::Refused if self.status >= 500 => Outcome::Failed,
+            End::Refused if matches!(self.code, Some(INCOMPLETE | STALLED)) => Outcome::Cancelled,
+            End::Refused => Outcome::Refused,
+        }
     }
 }
 

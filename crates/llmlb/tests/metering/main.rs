@@ -56,6 +56,7 @@ mod failing;
 mod full_disk;
 mod hiding;
 mod leaving;
+mod log;
 mod names;
 mod nothing_to_count;
 mod objecting;
