@@ -56,6 +56,8 @@ pub(crate) struct Limits {
     pub(crate) idle: Duration,
     /// A client, between two pieces of its request's body.
     pub(crate) body: Duration,
+    /// A client, to take some more of its answer.
+    pub(crate) send: Duration,
 }
 
 /// Where a line for each request goes.
@@ -161,6 +163,7 @@ impl App {
                 first_byte: config.upstream.first_byte_timeout,
                 idle: config.upstream.idle_timeout,
                 body: config.server.body_timeout,
+                send: config.server.send_timeout,
             },
             meter,
             usage,

@@ -14,8 +14,6 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-/// How long a client may take nothing of what waits for it.
-const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 /// After how long a silence the system asks whether the client is still there.
 const ASK_AFTER: Duration = Duration::from_secs(60);
 
@@ -23,6 +21,8 @@ const ASK_AFTER: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct ClientIo {
     stream: TokioIo<TcpStream>,
+    /// How long the client may take nothing of what waits for it.
+    limit: Duration,
     /// Set while something cannot be written.
     timer: Option<Pin<Box<Sleep>>>,
     unsent: Unsent,
@@ -39,13 +39,14 @@ impl Unsent {
 }
 
 impl ClientIo {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: TcpStream, limit: Duration) -> Self {
         // The first token must not wait for the second. What cannot be set is no reason not to serve.
         let _ = stream.set_nodelay(true);
         let alive = TcpKeepalive::new().with_time(ASK_AFTER);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&alive);
         Self {
             stream: TokioIo::new(stream),
+            limit,
             timer: None,
             unsent: Unsent::default(),
         }
@@ -69,7 +70,7 @@ impl ClientIo {
         self.unsent.0.store(true, Ordering::Relaxed);
         let timer = self
             .timer
-            .get_or_insert_with(|| Box::pin(sleep(TAKEN_WITHIN)));
+            .get_or_insert_with(|| Box::pin(sleep(self.limit)));
         match timer.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
@@ -132,7 +133,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await;
         let (stream, _) = listener.accept().await.unwrap();
-        let mut io = ClientIo::new(stream);
+        let mut io = ClientIo::new(stream, Duration::from_secs(60));
         let unsent = io.unsent();
         tokio::time::pause();
         let data = vec![0; 65536];

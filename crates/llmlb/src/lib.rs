@@ -15,6 +15,7 @@ mod demo;
 mod dice;
 mod exporter;
 mod forward;
+mod h2_answers;
 mod health;
 mod listen;
 pub mod lock;

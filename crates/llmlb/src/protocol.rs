@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio_util::task::TaskTracker;
 
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,18 +35,5 @@ pub(crate) async fn of(stream: &TcpStream) -> Protocol {
                 pause = (pause * 2).min(LOOK_SELDOM);
             }
         }
-    }
-}
-
-/// Runs the tasks of an HTTP/2 connection where they are known of.
-#[derive(Clone, Debug)]
-pub(crate) struct Tracked(pub(crate) TaskTracker);
-
-impl<F> hyper::rt::Executor<F> for Tracked
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    fn execute(&self, task: F) {
-        self.0.spawn(task);
     }
 }

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::app::Shared;
 use crate::client_io::{ClientIo, Unsent};
+use crate::h2_answers::Answers;
 use crate::meter::Batch;
 use crate::protocol::{self, Protocol};
 use crate::request::{self, Caller, Counter, Journal, Lines};
@@ -205,6 +206,7 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, drain: CancellationT
     };
     let requests = Counter::default();
     let tasks = worker.tasks.clone();
+    let limit = worker.shared.limits.send;
     let caller = Arc::new(Caller {
         worker,
         peer,
@@ -216,7 +218,7 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, drain: CancellationT
         () = drained(&drain) => return,
     };
     let service = service_fn(move |request| request::serve(Arc::clone(&caller), request));
-    let stream = ClientIo::new(stream);
+    let stream = ClientIo::new(stream, limit);
     let unsent = stream.unsent();
     let served = match protocol {
         Ok(Protocol::Http1) => {
@@ -232,7 +234,7 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, drain: CancellationT
             .await
         }
         Ok(Protocol::Http2) => {
-            let connection = http2::Builder::new(protocol::Tracked(tasks))
+            let connection = http2::Builder::new(Answers { tasks, limit })
                 .timer(TokioTimer::new())
                 .keep_alive_interval(PING_EVERY)
                 .serve_connection(stream, service);

@@ -26,6 +26,7 @@ impl Config {
             line(&settings::DRAIN_TIMEOUT, duration(server.drain_timeout)),
             line(&settings::MAX_BODY, values::size_in_words(server.max_body)),
             line(&settings::BODY_TIMEOUT, duration(server.body_timeout)),
+            line(&settings::SEND_TIMEOUT, duration(server.send_timeout)),
             line(&settings::QUEUE, server.queue.to_string()),
             line(&settings::QUEUE_TIMEOUT, duration(server.queue_timeout)),
             line(

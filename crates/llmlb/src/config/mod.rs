@@ -71,6 +71,8 @@ pub(crate) struct Server {
     pub(crate) max_body: usize,
     /// Between two pieces of a request's body.
     pub(crate) body_timeout: Duration,
+    /// Until a client takes some more of its answer.
+    pub(crate) send_timeout: Duration,
     /// How many requests may wait for a backend.
     pub(crate) queue: usize,
     pub(crate) queue_timeout: Duration,
@@ -209,6 +211,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     let drain_timeout = layers.setting(&settings::DRAIN_TIMEOUT, None, values::drain_timeout);
     let max_body = layers.setting(&settings::MAX_BODY, None, values::max_body);
     let body_timeout = layers.setting(&settings::BODY_TIMEOUT, None, values::timeout);
+    let send_timeout = layers.setting(&settings::SEND_TIMEOUT, None, values::timeout);
     let queue = layers.setting(&settings::QUEUE, None, values::queue);
     let queue_timeout = layers.setting(&settings::QUEUE_TIMEOUT, None, values::timeout);
     if let (Some(host), Some(false)) = (host, allow_public) {
@@ -222,6 +225,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
         drain_timeout: drain_timeout?,
         max_body: max_body?,
         body_timeout: body_timeout?,
+        send_timeout: send_timeout?,
         queue: queue?,
         queue_timeout: queue_timeout?,
     })

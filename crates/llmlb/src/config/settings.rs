@@ -117,6 +117,14 @@ pub(crate) const BODY_TIMEOUT: Setting = Setting {
     allowed: FROM_A_MILLISECOND,
     about: "How long a client may pause within the body of a request.",
 };
+pub(crate) const SEND_TIMEOUT: Setting = Setting {
+    name: "server.send_timeout",
+    variable: Some("LLMLB_SEND_TIMEOUT"),
+    flag: None,
+    default: Default::Value("1m"),
+    allowed: FROM_A_MILLISECOND,
+    about: "How long a client may take nothing of an answer that waits for it.",
+};
 pub(crate) const QUEUE: Setting = Setting {
     name: "server.queue",
     variable: Some("LLMLB_QUEUE"),
@@ -239,7 +247,7 @@ pub(crate) const USAGE_ALLOW_HTTP: Setting = Setting {
 };
 
 /// In the order of the page.
-pub(crate) const ALL: [Setting; 22] = [
+pub(crate) const ALL: [Setting; 23] = [
     HOST,
     PORT,
     ALLOW_PUBLIC,
@@ -247,6 +255,7 @@ pub(crate) const ALL: [Setting; 22] = [
     DRAIN_TIMEOUT,
     MAX_BODY,
     BODY_TIMEOUT,
+    SEND_TIMEOUT,
     QUEUE,
     QUEUE_TIMEOUT,
     CONNECT_TIMEOUT,

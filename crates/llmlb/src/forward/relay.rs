@@ -11,6 +11,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::Opened;
 use crate::balance::{Backend, Slot};
+use crate::h2_answers::Taking;
 use crate::request::{End, Trip, together};
 use crate::upstream::{Broken, Exchange};
 use crate::worker::Worker;
@@ -35,6 +36,8 @@ pub(crate) struct Relay {
     may_shorten: bool,
     /// What follows when the answer is over: its trailers, or why it ended early.
     last: Option<Answered>,
+    /// How far the client is, where its connection alone does not tell.
+    taking: Option<Taking>,
     trip: Box<Trip>,
 }
 
@@ -62,6 +65,7 @@ impl Relay {
             issued,
             may_shorten,
             last: None,
+            taking: Taking::of_this_task(),
             trip,
         };
         // Nothing was held back of nothing.
@@ -101,13 +105,8 @@ impl Relay {
         cx.waker().wake_by_ref();
         Poll::Pending
     }
-}
 
-impl Body for Relay {
-    type Data = Bytes;
-    type Error = Broken;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
         loop {
             let Some(exchange) = &mut self.exchange else {
                 return Poll::Ready(self.last.take());
@@ -147,6 +146,22 @@ impl Body for Relay {
                 }
             }
         }
+    }
+}
+
+impl Body for Relay {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
+        if let Some(taking) = &self.taking {
+            taking.asked();
+        }
+        let next = self.poll_next(cx);
+        if let (Some(taking), Poll::Ready(Some(Ok(_)))) = (&self.taking, &next) {
+            taking.handed();
+        }
+        next
     }
 
     fn is_end_stream(&self) -> bool {

@@ -3,11 +3,11 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http::header::{self, HeaderMap, HeaderValue};
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
@@ -30,23 +30,63 @@ pub(super) fn open(
     upgrade: OnUpgrade,
     exchange: Exchange,
     slot: Option<Slot>,
-    mut trip: Box<Trip>,
+    trip: Box<Trip>,
 ) {
     worker.tasks.spawn(async move {
         let (stream, early) = exchange.into_parts();
         let mut backend = Early { stream, early };
-        let Ok(client) = upgrade.await else {
+        let Ok(upgraded) = upgrade.await else {
             return; // The client left.
         };
-        trip.end = match copy_bidirectional(&mut TokioIo::new(client), &mut backend).await {
-            Ok((_, bytes)) => {
-                trip.bytes = bytes;
-                End::Complete
-            }
-            Err(_) => End::Cut,
-        };
+        let stream = TokioIo::new(upgraded);
+        let mut client = Client { trip, stream };
+        let copied = copy_bidirectional(&mut client, &mut backend).await;
+        // Whoever has the backend's last byte has everything, whatever became of its own.
+        if copied.is_err() && client.trip.end == End::Left {
+            client.trip.finish(End::Cut);
+        }
         drop(slot);
     });
+}
+
+/// The client's connection. Which bytes are the last is known when they have passed; but the end of
+/// the connection is what the client waits for, and before that the record is kept.
+struct Client {
+    /// Before the connection, so that it is over first if both are dropped.
+    trip: Box<Trip>,
+    stream: TokioIo<Upgraded>,
+}
+
+impl AsyncRead for Client {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Client {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data))?;
+        self.trip.bytes += written as u64;
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    /// The backend has said its last.
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.trip.finish(End::Complete);
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 /// A connection whose first bytes were read already.

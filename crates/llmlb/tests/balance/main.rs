@@ -49,6 +49,7 @@ mod leaving;
 mod limits;
 mod multipart;
 mod names;
+mod not_taking;
 mod processes;
 mod queue;
 mod request_ids;

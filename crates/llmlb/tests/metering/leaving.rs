@@ -206,6 +206,31 @@ fn a_client_of_http_2_that_resets_a_stream_has_one_record() {
 }
 
 #[test]
+fn a_client_of_http_2_that_takes_nothing_of_an_answer_has_one_record() {
+    let place = Place::new();
+    let mock = backend(|_, stream| {
+        mock::begin_stream(stream);
+        while mock::chunk(stream, WORD) {}
+    });
+    let server = serve(&place, &[&mock], &[("LLMLB_SEND_TIMEOUT", "200ms")]);
+    connected(server.address, async |client| {
+        let mut head = request(Method::POST, CHAT);
+        let id = "stuck".parse().unwrap();
+        head.headers_mut().insert("x-request-id", id);
+        let question = chat("Hello", true).to_string();
+        let response = crate::h2_client::send(&client, head, &question).await;
+        let _body = response.await.unwrap().into_body();
+        while records::of_request(&place, "stuck").is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    });
+    let record = records::one(&place, "stuck");
+    assert_eq!(record["outcome"], "cancelled", "{record:#}");
+    assert_eq!(record["tokens_from"], "estimated", "{record:#}");
+    server.until_in_flight(0);
+}
+
+#[test]
 fn who_leaves_while_waiting_for_a_place_has_a_record() {
     let place = Place::new();
     let mock = pausing(&[WORD]);

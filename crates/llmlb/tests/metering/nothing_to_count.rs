@@ -1,7 +1,7 @@
 //! Requests that take no tokens are recorded without.
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 
 use serde_json::{Value, json};
 
@@ -150,4 +150,57 @@ fn a_websocket_is_one_record_when_it_is_over() {
     assert_no_tokens(&place, "a", "/v1/realtime");
     server.until_in_flight(0);
     assert_eq!(records::all(&place).len(), 1);
+}
+
+/// A server whose backend echoes five bytes and then ends the connection as told, and a client that
+/// has shaken hands and got them back.
+fn echoed(place: &Place, end: fn(&TcpStream)) -> (raw::Raw, Server, Connection) {
+    let raw = raw::heads(move |_, reader| {
+        reader.get_mut().write_all(WELCOME.as_bytes()).unwrap();
+        let mut heard = [0; 5];
+        reader.read_exact(&mut heard).unwrap();
+        reader.get_mut().write_all(&heard).unwrap();
+        // The client has them before anything ends.
+        let _ = reader.read(&mut [0]);
+        end(reader.get_ref());
+        let _ = reader.read(&mut [0]);
+    });
+    let server = place.serve(&format!("--backend {}", raw.url()));
+    let mut client = Connection::open(server.address);
+    client.send(HELLO);
+    assert_eq!(client.head().status(), 101);
+    client.send("hello");
+    client.reader.read_exact(&mut [0; 5]).unwrap();
+    client.send("x");
+    (raw, server, client)
+}
+
+/// Which bytes are the last cannot be known before the end: it is that for which the record does not
+/// come too late. (L9)
+#[test]
+fn who_sees_the_end_of_a_websocket_is_recorded() {
+    let place = Place::new();
+    let (_raw, server, mut client) = echoed(&place, |stream| {
+        stream.shutdown(Shutdown::Write).unwrap();
+    });
+    assert!(client.is_closed());
+    // Its own side is still open.
+    let record = records::one(&place, "a");
+    assert_eq!(record["outcome"], "complete", "{record:#}");
+    assert_eq!(record["bytes"], 5, "{record:#}");
+    drop(client);
+    server.until_in_flight(0);
+    assert_eq!(records::one(&place, "a"), record);
+}
+
+#[test]
+fn who_sees_a_websocket_break_off_is_recorded() {
+    for _ in 0..10 {
+        let place = Place::new();
+        let (_raw, _server, mut client) = echoed(&place, raw::reset);
+        assert!(client.is_closed());
+        let record = records::one(&place, "a");
+        assert_eq!(record["outcome"], "cut", "{record:#}");
+        assert_eq!(record["bytes"], 5, "{record:#}");
+    }
 }
