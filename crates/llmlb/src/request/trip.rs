@@ -168,15 +168,15 @@ impl Trip {
         self.watch.as_ref().is_some_and(Watch::may_shorten)
     }
 
-    /// A head may come long before the first token does.
-    fn came(&mut self, data: &Bytes) {
-        self.bytes += data.len() as u64;
+    /// So much of the answer came. Its head may have come long before.
+    pub(crate) fn came(&mut self, length: usize) {
+        self.bytes += length as u64;
         self.first_byte.get_or_insert_with(Instant::now);
     }
 
     /// Looks at a piece of the answer. What it returns goes on to the client.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
-        self.came(&data);
+        self.came(data.len());
         let Some(watch) = &mut self.watch else {
             return data;
         };
@@ -199,7 +199,7 @@ impl Trip {
     /// All of the answer is here. Returns what goes on to the client, and the record that must be
     /// kept before it does.
     pub(crate) fn whole(&mut self, data: Bytes) -> (Bytes, Option<spool::Record>) {
-        self.came(&data);
+        self.came(data.len());
         self.end = End::Complete;
         let passed = match &mut self.watch {
             Some(watch) => together(watch.pass(data), watch.finish()),

@@ -65,3 +65,4 @@ mod refused;
 mod secrets;
 mod storm;
 mod telling;
+mod websocket;
