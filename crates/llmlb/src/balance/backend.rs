@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 
 use super::breaker::Verdict;
 use super::clock::Moment;
+use super::objections::Objections;
 use super::pulse::Pulse;
 use crate::config::{self, Kind};
 
@@ -38,8 +39,8 @@ pub(crate) struct Backend {
     known: Mutex<Known>,
     /// It takes connections and says nothing.
     is_hung: AtomicBool,
-    /// It rejects requests that ask for the usage of a stream.
-    refuses_usage_option: AtomicBool,
+    /// The models of which it is not asked for the usage of a stream.
+    objections: Objections,
     /// It said once what it serves.
     has_told: AtomicBool,
     pub(super) pulse: Pulse,
@@ -110,7 +111,7 @@ impl Backend {
                 served,
             }),
             is_hung: AtomicBool::new(false),
-            refuses_usage_option: AtomicBool::new(false),
+            objections: Objections::default(),
             has_told: AtomicBool::new(false),
             pulse: Pulse::default(),
             answers: AtomicU64::new(0),
@@ -151,15 +152,16 @@ impl Backend {
         self.is_hung.store(hung, Ordering::Relaxed);
     }
 
-    /// Whether it may be asked for the usage of a stream.
-    pub(crate) fn takes_usage_option(&self) -> bool {
-        !self.refuses_usage_option.load(Ordering::Relaxed)
+    /// Whether it may be asked for the usage of a stream of this model.
+    pub(crate) fn takes_usage_option(&self, model: &str) -> bool {
+        !self.objections.has(model, Moment::now())
     }
 
-    pub(crate) fn refuses_usage_option(&self) {
-        if !self.refuses_usage_option.swap(true, Ordering::Relaxed) {
+    /// It is not to be asked, for this reason.
+    pub(crate) fn refuses_usage_option(&self, model: &str, why: &str) {
+        if self.objections.note(model, Moment::now()) {
             let name = &self.name;
-            tracing::info!("backend {name} rejects stream_options: usage of streams is estimated");
+            tracing::warn!("backend {name} {why}: usage of streams of {model:?} is estimated");
         }
     }
 
@@ -193,7 +195,12 @@ impl Backend {
             known.served = ids.map(Arc::from).collect();
             self.has_told.store(true, Ordering::Relaxed);
         }
-        self.pulse.set_up(matches!(state, State::Up(_)));
+        let is_up = matches!(state, State::Up(_));
+        if is_up && matches!(known.state, State::Down(_)) {
+            // It may be another program by now.
+            self.objections.clear();
+        }
+        self.pulse.set_up(is_up);
         std::mem::replace(&mut known.state, state)
     }
 

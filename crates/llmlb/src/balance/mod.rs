@@ -13,6 +13,7 @@ mod errand;
 mod fair;
 mod latency;
 mod memory;
+mod objections;
 mod pick;
 mod pool;
 mod pulse;

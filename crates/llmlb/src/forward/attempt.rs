@@ -7,7 +7,7 @@ use hyper::body::Body;
 use tokio::time::timeout;
 
 use super::head::{self, Length, Stamp};
-use super::{MOST_ATTEMPTS, Outbound, issued};
+use super::{MOST_ATTEMPTS, Outbound, issued, objection};
 use crate::balance::Slot;
 use crate::meter::request::Asking;
 use crate::request::{Payload, Trip};
@@ -34,36 +34,35 @@ pub(super) async fn attempt(
     worker: &Worker,
     slot: Slot,
     outbound: &mut Outbound<'_>,
-    trip: &Trip,
+    trip: &mut Trip,
 ) -> Result<Reached, Broken> {
-    let asks = worker.shared.meter.is_on()
+    let mut asks = worker.shared.meter.is_on()
         && matches!(outbound.asked.asking, Asking::Us(_))
-        && slot.backend().takes_usage_option();
+        && slot.backend().takes_usage_option(model(&slot, trip));
     let (mut head, mut exchange) = send(worker, &slot, outbound, trip, asks).await?;
-    let mut hides = asks;
-    if asks && is_objection(head.status) {
-        // It may be our question that it objects to. What the client asked for is asked again
-        // without it.
+    if asks && objection::is_one(head.status, &mut exchange).await {
+        // What the client asked for is asked again without our question.
         drop(exchange);
-        hides = false;
-        (head, exchange) = send(worker, &slot, outbound, trip, hides).await?;
-        if head.status.is_success() {
-            slot.backend().refuses_usage_option();
+        asks = false;
+        (head, exchange) = send(worker, &slot, outbound, trip, asks).await?;
+        // A stream that is asked for in other words may be none to the backend.
+        if head.status.is_success() && outbound.asked.stream {
+            let why = "rejects stream_options";
+            let model = model(&slot, trip);
+            slot.backend().refuses_usage_option(model, why);
         }
     }
     Ok(Reached {
         head,
         exchange,
         slot,
-        hides,
+        hides: asks,
     })
 }
 
-fn is_objection(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
-    )
+/// What the backend calls the model.
+fn model<'a>(slot: &'a Slot, trip: &'a Trip) -> &'a str {
+    slot.model().or(trip.model.as_deref()).unwrap_or_default()
 }
 
 /// Sends it on a connection that has been idle, or on a new one.
@@ -71,7 +70,7 @@ async fn send(
     worker: &Worker,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
-    trip: &Trip,
+    trip: &mut Trip,
     ask_usage: bool,
 ) -> Result<(Head, Exchange), Broken> {
     let backend = slot.backend();
@@ -82,6 +81,7 @@ async fn send(
         && let Some(upload) = upload(worker, slot, outbound, trip, ask_usage)
     {
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
+        trip.handed_over();
         let sent = Instant::now();
         match first(worker, slot, &mut exchange, outbound).await {
             // Later than this it was no race: the backend has worked on it.
@@ -101,7 +101,7 @@ async fn fresh(
     worker: &Worker,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
-    trip: &Trip,
+    trip: &mut Trip,
     ask_usage: bool,
 ) -> Result<(Head, Exchange), Broken> {
     let stream: Stream = worker.connector.connect(&slot.backend().url).await?;
@@ -110,6 +110,7 @@ async fn fresh(
         return Err(Broken::Upload("it cannot be sent again".to_owned()));
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
+    trip.handed_over();
     let head = first(worker, slot, &mut exchange, outbound).await?;
     Ok((head, exchange))
 }

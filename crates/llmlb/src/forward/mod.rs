@@ -4,6 +4,7 @@ mod attempt;
 mod head;
 mod issued;
 mod judge;
+mod objection;
 mod relay;
 mod tunnel;
 mod via;
@@ -152,13 +153,14 @@ async fn open(
                 if is_last {
                     return Ok(opened);
                 }
-                trip.tried(&backend, opened.head.status.as_str());
+                trip.tried(&backend, opened.head.status.as_str(), false);
                 spare = Some(opened);
                 continue;
             }
             Err(broken) => broken,
         };
-        trip.tried(&backend, broken.why());
+        let is_given_up = matches!(broken, Broken::Slow(_) | Broken::Hung(_));
+        trip.tried(&backend, broken.why(), is_given_up);
         let why = format!("backend {}: {broken}", backend.name);
         match broken {
             Broken::Upload(why) => return Err(Failed::BadUpload(why)),

@@ -189,15 +189,16 @@ impl Body for Relay {
 /// How long a backend may be silent within an answer. A timer that looks now and then costs less
 /// than one that is set anew for every token.
 #[derive(Debug)]
-struct Silence {
+pub(super) struct Silence {
     limit: Duration,
     timer: Option<Pin<Box<Sleep>>>,
-    heard: bool,
+    /// Something was heard since the last look.
+    pub(super) heard: bool,
     looks: u32,
 }
 
 impl Silence {
-    fn new(limit: Duration) -> Self {
+    pub(super) fn new(limit: Duration) -> Self {
         Self {
             limit,
             timer: None,
@@ -206,7 +207,7 @@ impl Silence {
         }
     }
 
-    fn is_too_long(&mut self, cx: &mut Context<'_>) -> bool {
+    pub(super) fn is_too_long(&mut self, cx: &mut Context<'_>) -> bool {
         let pause = self.limit / LOOKS;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(pause)));
         while timer.as_mut().poll(cx).is_ready() {

@@ -1,8 +1,10 @@
 //! Another protocol on the same connection: WebSocket.
 
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -11,6 +13,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
+use super::relay::Silence;
 use crate::balance::Slot;
 use crate::request::{End, Trip};
 use crate::upstream::{Exchange, Stream};
@@ -32,54 +35,132 @@ pub(super) fn open(
     slot: Option<Slot>,
     trip: Box<Trip>,
 ) {
+    let silence = Silence::new(worker.shared.limits.idle);
     worker.tasks.spawn(async move {
         let (stream, early) = exchange.into_parts();
-        let mut backend = Early { stream, early };
+        let progress = Progress::default();
+        let mut backend = Early {
+            stream,
+            early,
+            progress: &progress,
+        };
         let Ok(upgraded) = upgrade.await else {
             return; // The client left.
         };
-        let stream = TokioIo::new(upgraded);
-        let mut client = Client { trip, stream };
-        let copied = copy_bidirectional(&mut client, &mut backend).await;
-        // Whoever has the backend's last byte has everything, whatever became of its own.
-        if copied.is_err() && client.trip.end == End::Left {
+        let mut client = Client {
+            trip,
+            stream: TokioIo::new(upgraded),
+            progress: &progress,
+            has_failed: false,
+        };
+        let copying = copy_bidirectional(&mut client, &mut backend);
+        let copied = limited(copying, &progress, silence).await;
+        // Whoever has the backend's last byte has everything, whatever became of its own. And whose
+        // own connection broke has left.
+        let is_cut = copied.is_some_and(|copied| copied.is_err()) && !client.has_failed;
+        if is_cut && client.trip.end == End::Left {
             client.trip.finish(End::Cut);
         }
         drop(slot);
     });
 }
 
+/// As long as both sides are there they may be silent; but when one has ended, the other must go on
+/// or end, too, lest it keep its place for ever. `None`: it did neither.
+async fn limited<T>(
+    copying: impl Future<Output = T>,
+    progress: &Progress,
+    mut silence: Silence,
+) -> Option<T> {
+    let mut copying = pin!(copying);
+    poll_fn(|cx| {
+        let before = progress.moved();
+        if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
+            return Poll::Ready(Some(copied));
+        }
+        silence.heard |= progress.moved() != before;
+        if progress.has_ended() && silence.is_too_long(cx) {
+            return Poll::Ready(None);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// What both sides have done.
+#[derive(Debug, Default)]
+struct Progress {
+    /// How many pieces came from either.
+    moved: AtomicU64,
+    /// One of them has ended.
+    has_ended: AtomicBool,
+}
+
+impl Progress {
+    fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+
+    /// So much was read from one side; nothing is its end.
+    fn read(&self, count: usize) {
+        self.moved.fetch_add(1, Ordering::Relaxed);
+        if count == 0 {
+            self.has_ended.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The client's connection. Which bytes are the last is known when they have passed; but the end of
 /// the connection is what the client waits for, and before that the record is kept.
-struct Client {
+struct Client<'a> {
     /// Before the connection, so that it is over first if both are dropped.
     trip: Box<Trip>,
     stream: TokioIo<Upgraded>,
+    progress: &'a Progress,
+    /// It broke.
+    has_failed: bool,
 }
 
-impl AsyncRead for Client {
+impl Client<'_> {
+    fn seen<T>(&mut self, result: io::Result<T>) -> Poll<io::Result<T>> {
+        self.has_failed |= result.is_err();
+        Poll::Ready(result)
+    }
+}
+
+impl AsyncRead for Client<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
+        self.progress.read(buf.filled().len() - before);
+        self.seen(read)
     }
 }
 
-impl AsyncWrite for Client {
+impl AsyncWrite for Client<'_> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data))?;
-        self.trip.bytes += written as u64;
-        Poll::Ready(Ok(written))
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data));
+        if let Ok(count) = written {
+            self.trip.came(count);
+        }
+        self.seen(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
+        self.seen(flushed)
     }
 
     /// The backend has said its last.
@@ -90,19 +171,23 @@ impl AsyncWrite for Client {
 }
 
 /// A connection whose first bytes were read already.
-struct Early {
+struct Early<'a> {
     stream: Stream,
     early: Bytes,
+    progress: &'a Progress,
 }
 
-impl AsyncRead for Early {
+impl AsyncRead for Early<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.early.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buf);
+            let before = buf.filled().len();
+            let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
+            self.progress.read(buf.filled().len() - before);
+            return Poll::Ready(read);
         }
         let count = self.early.len().min(buf.remaining());
         buf.put_slice(&self.early[..count]);
@@ -111,7 +196,7 @@ impl AsyncRead for Early {
     }
 }
 
-impl AsyncWrite for Early {
+impl AsyncWrite for Early<'_> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

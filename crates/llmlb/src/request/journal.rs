@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use super::trip::{End, Trip};
+use crate::meter::record::Outcome;
 use crate::meter::usage::Source;
 
 /// So many bytes are handed on without waiting for more.
@@ -91,11 +92,14 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
         0 => text.push_str(" -"),
         status => write!(text, " {status}")?,
     }
-    match trip.end {
-        End::Complete => {}
-        End::Left => text.push_str(" the client left"),
-        End::Cut => text.push_str(" cut by the backend"),
-        End::Refused => write!(text, " {}", trip.code.unwrap_or("refused"))?,
+    match (trip.outcome, trip.code) {
+        (_, Some(code)) => write!(text, " {code}")?,
+        (Some(Outcome::Cancelled), _) => text.push_str(" the client left"),
+        (Some(Outcome::Cut), _) if trip.end == End::Left => {
+            text.push_str(" cut at the end of the server");
+        }
+        (Some(Outcome::Cut), _) => text.push_str(" cut by the backend"),
+        _ => {}
     }
     if let Some(model) = &trip.model {
         text.push_str(" model=");
@@ -108,8 +112,8 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
         write!(text, " failed={}", tried.backend.name)?;
     }
     write!(text, " ms={}", ms(Instant::now()))?;
-    if let Some(answered) = trip.answered {
-        write!(text, " first_byte_ms={}", ms(answered))?;
+    if let Some(first_byte) = trip.first_byte {
+        write!(text, " first_byte_ms={}", ms(first_byte))?;
     }
     if let Some(usage) = trip.usage.filter(|usage| usage.total > 0) {
         let about = if usage.source == Source::Estimated {

@@ -40,15 +40,19 @@ pub(crate) struct Trip {
     pub(crate) watch: Option<Watch>,
     /// What it took, once that is settled.
     pub(crate) usage: Option<Usage>,
+    /// How it ended, once that is settled.
+    pub(crate) outcome: Option<Outcome>,
     pub(crate) backend: Option<Arc<Backend>>,
+    /// A backend has it, and may be at work on it.
+    is_worked_on: bool,
     /// Backends that did not answer, or not well.
     pub(crate) failed: Vec<Tried>,
     pub(crate) status: u16,
     /// Why it was refused.
     pub(crate) code: Option<&'static str>,
     pub(crate) started: Instant,
-    /// When the answer began.
-    pub(crate) answered: Option<Instant>,
+    /// When the first byte of the answer's body came.
+    pub(crate) first_byte: Option<Instant>,
     pub(crate) bytes: u64,
     pub(crate) end: End,
     in_flight: Option<InFlight>,
@@ -90,12 +94,14 @@ impl Trip {
             prompt_tokens: 0,
             watch: None,
             usage: None,
+            outcome: None,
             backend: None,
+            is_worked_on: false,
             failed: Vec::new(),
             status: 0,
             code: None,
             started: Instant::now(),
-            answered: None,
+            first_byte: None,
             bytes: 0,
             end: End::Left,
             in_flight: None,
@@ -120,9 +126,15 @@ impl Trip {
         self.served_model = model.map(str::to_owned);
     }
 
-    /// It was tried on this backend in vain.
-    pub(crate) fn tried(&mut self, backend: &Arc<Backend>, why: &str) {
+    /// A backend has it now, or part of it.
+    pub(crate) fn handed_over(&mut self) {
+        self.is_worked_on = true;
+    }
+
+    /// It was tried on this backend in vain. Who was not waited for any longer may still work on it.
+    pub(crate) fn tried(&mut self, backend: &Arc<Backend>, why: &str, is_given_up: bool) {
         self.backend = None;
+        self.is_worked_on &= is_given_up;
         self.failed.push(Tried {
             backend: Arc::clone(backend),
             why: why.to_owned(),
@@ -135,7 +147,6 @@ impl Trip {
         // What it said the first time is good enough after all.
         self.failed.retain(|tried| tried.backend.id != backend.id);
         self.status = status.as_u16();
-        self.answered = Some(Instant::now());
     }
 
     /// It was answered without a backend.
@@ -157,15 +168,21 @@ impl Trip {
         self.watch.as_ref().is_some_and(Watch::may_shorten)
     }
 
+    /// So much of the answer came. Its head may have come long before.
+    pub(crate) fn came(&mut self, length: usize) {
+        self.bytes += length as u64;
+        self.first_byte.get_or_insert_with(Instant::now);
+    }
+
     /// Looks at a piece of the answer. What it returns goes on to the client.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
-        self.bytes += data.len() as u64;
+        self.came(data.len());
         let Some(watch) = &mut self.watch else {
             return data;
         };
         let passed = watch.pass(data);
         // Whoever has the end mark has the answer: the record must not come later.
-        if self.usage.is_none() && watch.saw_end() {
+        if self.outcome.is_none() && watch.saw_end() {
             self.settle(End::Complete);
         }
         passed
@@ -182,7 +199,7 @@ impl Trip {
     /// All of the answer is here. Returns what goes on to the client, and the record that must be
     /// kept before it does.
     pub(crate) fn whole(&mut self, data: Bytes) -> (Bytes, Option<spool::Record>) {
-        self.bytes += data.len() as u64;
+        self.came(data.len());
         self.end = End::Complete;
         let passed = match &mut self.watch {
             Some(watch) => together(watch.pass(data), watch.finish()),
@@ -200,27 +217,21 @@ impl Trip {
 
     /// The record, once.
     fn record(&mut self, end: End) -> Option<spool::Record> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        let outcome = self.judged(end);
+        self.outcome = Some(outcome);
         // What did not get past the door asked for nothing.
-        let is_due = self.usage.is_none() && self.in_flight.is_some();
-        if !is_due || !self.worker.shared.meter.is_on() {
+        if self.in_flight.is_none() || !self.worker.shared.meter.is_on() {
             return None;
         }
         let prompt = self.prompt_tokens;
         let usage = match &self.watch {
             Some(watch) => watch.usage(|| prompt),
+            // It was left, or given up, before its answer began. The prompt was read all the same.
+            None if self.is_worked_on && self.api.reads_text() => Usage::of_prompt(prompt),
             None => Usage::default(),
-        };
-        let is_well = |watch: &Watch| watch.is_whole() && !watch.saw_error();
-        let is_whole = self.watch.as_ref().is_none_or(is_well);
-        let outcome = match end {
-            End::Complete if is_whole => Outcome::Complete,
-            End::Complete | End::Cut => Outcome::Cut,
-            // It is we who end it.
-            End::Left if self.worker.shared.is_cut() => Outcome::Cut,
-            End::Left => Outcome::Cancelled,
-            End::Refused if self.status >= 500 => Outcome::Failed,
-            End::Refused if matches!(self.code, Some(INCOMPLETE | STALLED)) => Outcome::Cancelled,
-            End::Refused => Outcome::Refused,
         };
         let attempts: Vec<_> = self.failed.iter().map(Tried::in_record).collect();
         let ms = |until: Instant| {
@@ -243,12 +254,27 @@ impl Trip {
             attempts: &attempts,
             usage,
             ms: ms(Instant::now()),
-            first_byte_ms: self.answered.map(ms),
+            first_byte_ms: self.first_byte.map(ms),
             bytes: self.bytes,
         };
         let record = record.staged();
         self.usage = Some(usage);
         Some(record)
+    }
+
+    /// What such an end means.
+    fn judged(&self, end: End) -> Outcome {
+        let is_well = |watch: &Watch| watch.is_whole() && !watch.saw_error();
+        match end {
+            End::Complete if self.watch.as_ref().is_none_or(is_well) => Outcome::Complete,
+            End::Complete | End::Cut => Outcome::Cut,
+            // It is we who end it.
+            End::Left if self.worker.shared.is_cut() => Outcome::Cut,
+            End::Left => Outcome::Cancelled,
+            End::Refused if self.status >= 500 => Outcome::Failed,
+            End::Refused if matches!(self.code, Some(INCOMPLETE | STALLED)) => Outcome::Cancelled,
+            End::Refused => Outcome::Refused,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! One request and its answer on a connection.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -28,6 +29,8 @@ pub(crate) struct Exchange {
     upload: Upload,
     /// What was read and not yet passed on.
     inbox: BytesMut,
+    /// The pieces of the answer that somebody looked at before they were passed on.
+    seen: VecDeque<Result<Frame<Bytes>, Broken>>,
     next_read: usize,
     framing: Framing,
     reusable: bool,
@@ -44,6 +47,7 @@ impl Exchange {
             method,
             upload,
             inbox: BytesMut::new(),
+            seen: VecDeque::new(),
             next_read: FIRST_READ,
             framing: Framing::UntilClose,
             reusable: false,
@@ -118,11 +122,45 @@ impl Exchange {
         }
     }
 
+    /// Looks at the beginning of the answer: at all of it, or at somewhat more than so much. It is
+    /// passed on as if nobody had looked. Dropped before its end, it has looked at what there was.
+    pub(crate) async fn look(&mut self, most: usize) {
+        let mut length = 0;
+        while length <= most
+            && let Some(piece) = poll_fn(|cx| self.poll_unseen(cx)).await
+        {
+            let data = piece.as_ref().ok().and_then(Frame::data_ref);
+            length += data.map_or(0, Bytes::len);
+            let is_over = piece.is_err();
+            self.seen.push_back(piece);
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// What was looked at.
+    pub(crate) fn seen(&self) -> Vec<u8> {
+        self.seen_data().flatten().copied().collect()
+    }
+
+    fn seen_data(&self) -> impl Iterator<Item = &Bytes> {
+        let data = |piece| Result::ok(Result::as_ref(piece)).and_then(Frame::data_ref);
+        self.seen.iter().filter_map(data)
+    }
+
     /// The next piece of the answer.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        match self.seen.pop_front() {
+            Some(piece) => Poll::Ready(Some(piece)),
+            None => self.poll_unseen(cx),
+        }
+    }
+
+    fn poll_unseen(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         if !self.upload.is_done() {
             // The answer is what counts now.
             let _ = self.upload.poll(&mut self.stream, cx);
@@ -173,6 +211,9 @@ impl Exchange {
         let Framing::Length(left) = self.framing else {
             return None;
         };
+        if !self.seen.is_empty() {
+            return None;
+        }
         let length = usize::try_from(left).ok()?;
         (1..=self.inbox.len()).contains(&length).then(|| {
             self.framing = Framing::Ended;
@@ -182,13 +223,13 @@ impl Exchange {
 
     /// Whether the answer is over.
     pub(crate) fn is_ended(&self) -> bool {
-        self.framing.is_ended()
+        self.framing.is_ended() && self.seen.is_empty()
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
-        self.framing
-            .remaining()
-            .map_or_else(SizeHint::new, SizeHint::with_exact)
+        let seen: u64 = self.seen_data().map(|data| data.len() as u64).sum();
+        let left = self.framing.remaining().map(|left| left + seen);
+        left.map_or_else(SizeHint::new, SizeHint::with_exact)
     }
 
     /// The connection, if it is good for another request.

@@ -2,15 +2,19 @@
 
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::ask::{CHAT, ask, chat, send};
 use crate::backend::ledger::Produced;
 use crate::backend::{Backend, Reports, Sort};
+use crate::backends::{UNPROBED, backend, serve};
 use crate::http::Connection;
+use crate::mock;
 use crate::process::until;
 use crate::records;
+use crate::stream::{DONE, STOP, WORD};
 use crate::support::{Place, Server};
 
 /// A backend that speaks every API, and a server before it.
@@ -124,6 +128,25 @@ fn the_time_of_a_record_is_when_the_request_came() {
     let time = record["time"].as_str().unwrap();
     let time: jiff::Timestamp = time.parse().unwrap();
     assert!((before..=after).contains(&time.as_millisecond()), "{time}");
+}
+
+/// A backend may say that it will answer long before it does.
+#[test]
+fn the_first_byte_is_the_first_of_the_body() {
+    const PAUSE: Duration = Duration::from_millis(300);
+    let place = Place::new();
+    let mock = backend(|_, stream| {
+        mock::begin_stream(stream);
+        thread::sleep(PAUSE);
+        mock::chunk(stream, &[WORD, STOP, DONE].concat());
+        mock::end_stream(stream);
+    });
+    let server = serve(&place, &[&mock], UNPROBED);
+    assert_eq!(ask(&server, "a", CHAT, &chat("Hello", true)).status(), 200);
+    let record = records::one(&place, "a");
+    let first = record["first_byte_ms"].as_u64().unwrap();
+    assert!(u128::from(first) >= PAUSE.as_millis(), "{record:#}");
+    assert!(Some(first) <= record["ms"].as_u64(), "{record:#}");
 }
 
 #[test]

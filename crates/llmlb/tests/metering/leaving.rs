@@ -54,9 +54,29 @@ fn who_leaves_before_the_first_byte_has_a_record_without_an_answer() {
         assert_eq!(record["bytes"], 0, "{record:#}");
         assert_eq!(record["model"], "m", "{record:#}");
         assert_eq!(record["stream"], is_stream, "{record:#}");
+        // The backend has read the prompt, or will.
+        assert!(record["prompt_tokens"].as_u64() > Some(0), "{record:#}");
+        assert_eq!(record["completion_tokens"], 0, "{record:#}");
+        assert_eq!(record["tokens_from"], "estimated", "{record:#}");
     }
     server.until_in_flight(0);
     assert_eq!(records::all(&place).len(), 2);
+}
+
+/// Nobody reads text for it.
+#[test]
+fn who_leaves_before_the_first_byte_of_a_sound_has_no_tokens() {
+    let place = Place::new();
+    let mock = pausing(&[]);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let mut client = Connection::open(server.address);
+    let question = json!({ "model": "m", "input": "Hello" }).to_string();
+    send(&mut client, "a", "/v1/audio/speech", &question);
+    until("the backend has it", || count(&mock) == 1);
+    drop(client);
+    let record = records::eventually(&place, "a");
+    assert_eq!(record["tokens"], 0, "{record:#}");
+    assert_eq!(record["tokens_from"], "none", "{record:#}");
 }
 
 /// It was at work for the client, and who it was is known.

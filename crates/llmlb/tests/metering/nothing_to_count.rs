@@ -1,15 +1,11 @@
 //! Requests that take no tokens are recorded without.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
-
 use serde_json::{Value, json};
 
 use crate::answers::{produced, world};
 use crate::ask::{ask, chat, send_with};
 use crate::backend::Reports;
 use crate::http::{Answer, Connection};
-use crate::raw;
 use crate::records;
 use crate::support::{Place, Server};
 
@@ -113,94 +109,4 @@ fn counting_tokens_takes_none() {
     );
     assert!(answer.json()["input_tokens"].as_u64() > Some(0));
     assert_no_tokens(&place, "a", "/v1/messages");
-}
-
-const HELLO: &str = "GET /v1/realtime?model=m HTTP/1.1\r\nhost: localhost\r\nx-request-id: a\r\n\
-    connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
-    sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-const WELCOME: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
-    upgrade: websocket\r\nsec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
-
-#[test]
-fn a_websocket_is_one_record_when_it_is_over() {
-    let place = Place::new();
-    let raw = raw::heads(|_, reader| {
-        reader.get_mut().write_all(WELCOME.as_bytes()).unwrap();
-        let mut heard = [0; 5];
-        reader.read_exact(&mut heard).unwrap();
-        reader.get_mut().write_all(&heard).unwrap();
-        let _ = reader.read(&mut [0]);
-        let _ = reader.get_mut().shutdown(Shutdown::Both);
-    });
-    let server = place.serve(&format!("--backend {}", raw.url()));
-    let mut client = Connection::open(server.address);
-    client.send(HELLO);
-    assert_eq!(client.head().status(), 101);
-    client.send("hello");
-    let mut back = [0; 5];
-    client.reader.read_exact(&mut back).unwrap();
-    assert_eq!(records::all(&place), [Value::Null; 0]);
-    drop(client);
-    let record = records::eventually(&place, "a");
-    assert_eq!(record["status"], 101, "{record:#}");
-    assert_eq!(record["outcome"], "complete", "{record:#}");
-    assert_eq!(record["path"], "/v1/realtime", "{record:#}");
-    assert_eq!(record["bytes"], 5, "{record:#}");
-    assert_eq!(record["backend"], raw.address.to_string(), "{record:#}");
-    assert_no_tokens(&place, "a", "/v1/realtime");
-    server.until_in_flight(0);
-    assert_eq!(records::all(&place).len(), 1);
-}
-
-/// A server whose backend echoes five bytes and then ends the connection as told, and a client that
-/// has shaken hands and got them back.
-fn echoed(place: &Place, end: fn(&TcpStream)) -> (raw::Raw, Server, Connection) {
-    let raw = raw::heads(move |_, reader| {
-        reader.get_mut().write_all(WELCOME.as_bytes()).unwrap();
-        let mut heard = [0; 5];
-        reader.read_exact(&mut heard).unwrap();
-        reader.get_mut().write_all(&heard).unwrap();
-        // The client has them before anything ends.
-        let _ = reader.read(&mut [0]);
-        end(reader.get_ref());
-        let _ = reader.read(&mut [0]);
-    });
-    let server = place.serve(&format!("--backend {}", raw.url()));
-    let mut client = Connection::open(server.address);
-    client.send(HELLO);
-    assert_eq!(client.head().status(), 101);
-    client.send("hello");
-    client.reader.read_exact(&mut [0; 5]).unwrap();
-    client.send("x");
-    (raw, server, client)
-}
-
-/// Which bytes are the last cannot be known before the end: it is that for which the record does not
-/// come too late. (L9)
-#[test]
-fn who_sees_the_end_of_a_websocket_is_recorded() {
-    let place = Place::new();
-    let (_raw, server, mut client) = echoed(&place, |stream| {
-        stream.shutdown(Shutdown::Write).unwrap();
-    });
-    assert!(client.is_closed());
-    // Its own side is still open.
-    let record = records::one(&place, "a");
-    assert_eq!(record["outcome"], "complete", "{record:#}");
-    assert_eq!(record["bytes"], 5, "{record:#}");
-    drop(client);
-    server.until_in_flight(0);
-    assert_eq!(records::one(&place, "a"), record);
-}
-
-#[test]
-fn who_sees_a_websocket_break_off_is_recorded() {
-    for _ in 0..10 {
-        let place = Place::new();
-        let (_raw, _server, mut client) = echoed(&place, raw::reset);
-        assert!(client.is_closed());
-        let record = records::one(&place, "a");
-        assert_eq!(record["outcome"], "cut", "{record:#}");
-        assert_eq!(record["bytes"], 5, "{record:#}");
-    }
 }

@@ -95,7 +95,13 @@ fn a_backend_that_takes_too_long_has_failed() {
     let answer = ask(&server, "a", CHAT, &chat("Hello", false));
     assert_eq!(answer.status(), 504, "{answer:?}");
     let record = records::one(&place, "a");
-    assert_refused(&record, 504, "failed");
+    assert_eq!(record["status"], 504, "{record:#}");
+    assert_eq!(record["outcome"], "failed", "{record:#}");
+    assert_eq!(record["backend"], Value::Null, "{record:#}");
+    // It has the prompt, and may be at work on it.
+    assert!(record["prompt_tokens"].as_u64() > Some(0), "{record:#}");
+    assert_eq!(record["completion_tokens"], 0, "{record:#}");
+    assert_eq!(record["tokens_from"], "estimated", "{record:#}");
     assert_eq!(
         record["attempts"].as_array().unwrap().len(),
         1,

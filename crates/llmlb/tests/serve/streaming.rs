@@ -216,10 +216,11 @@ fn the_log_tells_of_each_request_when_it_is_over() {
     let place = Place::new();
     let mock = Mock::start(&["m"], |request, stream| {
         mock::begin_stream(stream);
-        mock::chunk(stream, "12345");
+        mock::chunk(stream, "data: 1\n\n");
         if request.text().contains("cut") {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
+        mock::chunk(stream, "data: [DONE]\n\n");
         mock::end_stream(stream);
     });
     let server = place.serve(&format!("--backend {}", mock.url()));

@@ -55,7 +55,7 @@ pub(crate) struct Record<'a> {
     pub(crate) usage: Usage,
     /// From its first byte to the last of the answer.
     pub(crate) ms: u64,
-    /// To the first byte of the answer.
+    /// To the first byte of its body.
     pub(crate) first_byte_ms: Option<u64>,
     /// Of the answer's body.
     pub(crate) bytes: u64,

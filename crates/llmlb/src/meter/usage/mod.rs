@@ -59,6 +59,21 @@ pub(crate) struct Usage {
     pub(crate) source: Source,
 }
 
+impl Usage {
+    /// An estimate of a prompt to which nothing was answered.
+    pub(crate) fn of_prompt(prompt: u64) -> Self {
+        if prompt == 0 {
+            return Self::default();
+        }
+        Self {
+            prompt,
+            total: prompt,
+            source: Source::Estimated,
+            ..Self::default()
+        }
+    }
+}
+
 /// What an answer has said about its usage so far.
 ///
 /// Usage is told as it stands, never as what was added. So of two numbers for the same thing the

@@ -1,0 +1,87 @@
+//! The log says of a request what its record says.
+
+use std::io::Read;
+
+use crate::ask::{CHAT, ask, chat, send};
+use crate::backends::{UNPROBED, backend, close, count, serve};
+use crate::http::Connection;
+use crate::mock;
+use crate::process::until;
+use crate::records;
+use crate::stream::{self, DONE, STOP, WORD, streaming};
+use crate::support::{Place, Server};
+
+/// The line of the log that tells of this request.
+fn line(server: &Server, id: &str) -> String {
+    let mark = format!(" id={id}");
+    let find = || {
+        let log = server.process.err();
+        let line = log.lines().find(|line| line.ends_with(&mark));
+        line.map(str::to_owned)
+    };
+    crate::process::eventually("the log tells of it", find)
+}
+
+#[test]
+fn a_stream_that_ends_without_a_reason_is_cut_in_both() {
+    let place = Place::new();
+    for (pieces, outcome) in [
+        (&[WORD, STOP, DONE][..], "complete"),
+        (&[WORD, STOP], "complete"),
+        (&[WORD, WORD], "cut"),
+    ] {
+        let mock = streaming(pieces);
+        let server = serve(&place, &[&mock], UNPROBED);
+        let id = format!("{outcome}-{}", pieces.len());
+        ask(&server, &id, CHAT, &chat("Hello", true));
+        let record = records::one(&place, &id);
+        assert_eq!(record["outcome"], outcome, "{record:#}");
+        let line = line(&server, &id);
+        let is_cut = line.contains(" 200 cut by the backend ");
+        assert_eq!(is_cut, outcome == "cut", "{line}");
+        assert!(is_cut || line.contains(" 200 model=m "), "{line}");
+    }
+}
+
+#[test]
+fn a_stream_that_is_open_when_the_server_ends_is_cut_in_both() {
+    let place = Place::new();
+    let mock = backend(|_, stream| {
+        mock::begin_stream(stream);
+        mock::chunk(stream, WORD);
+        let _ = stream.read(&mut [0]);
+        close(stream);
+    });
+    let settings = [("LLMLB_DRAIN_TIMEOUT", "100ms")];
+    let server = serve(&place, &[&mock], &settings);
+    let mut client = Connection::open(server.address);
+    send(&mut client, "a", CHAT, &chat("Hello", true).to_string());
+    assert_eq!(client.head().status(), 200);
+    stream::read(&mut client, WORD.len());
+    place.run(&format!("stop -p {}", server.port()));
+    let record = records::eventually(&place, "a");
+    assert_eq!(record["outcome"], "cut", "{record:#}");
+    let line = line(&server, "a");
+    assert!(
+        line.contains(" 200 cut at the end of the server "),
+        "{line}"
+    );
+}
+
+#[test]
+fn who_leaves_has_left_in_both() {
+    let place = Place::new();
+    let mock = backend(|_, stream| {
+        let _ = stream.read(&mut [0]);
+        close(stream);
+    });
+    let server = serve(&place, &[&mock], UNPROBED);
+    let mut client = Connection::open(server.address);
+    send(&mut client, "a", CHAT, &chat("Hello", true).to_string());
+    until("the backend has it", || count(&mock) == 1);
+    drop(client);
+    let record = records::eventually(&place, "a");
+    assert_eq!(record["outcome"], "cancelled", "{record:#}");
+    let line = line(&server, "a");
+    assert!(line.contains(" - the client left "), "{line}");
+}
