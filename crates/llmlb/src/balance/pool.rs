@@ -15,7 +15,7 @@ use super::route::Route;
 use super::slot::Slot;
 use super::table::Table;
 use super::{Absent, Terms, Wish};
-use crate::config::{Alias, BackendUrl};
+use crate::config::{Alias, BackendUrl, Kind};
 
 /// Half a MiB of memory, for the ids that were issued last.
 const ISSUED_CELLS: u32 = 16;
@@ -102,20 +102,33 @@ impl Pool {
         self.current
             .set(Table::of(backends, &self.aliases, &self.queue));
         drop(one_at_a_time);
-        self.queue.reroute(|model| self.find(model));
+        self.queue.reroute(|route| self.find(route));
     }
 
     /// Finds who may serve a model. A request that names none may go to anyone.
+    #[cfg(test)]
     pub(crate) fn route(&self, model: Option<&str>) -> Result<Arc<Route>, Absent> {
-        self.current.with(|table| match table.route(model) {
+        self.route_of(None, model)
+    }
+
+    /// Finds who may serve a model, of this kind alone if one is given. A request that names none
+    /// may go to anyone.
+    pub(crate) fn route_of(
+        &self,
+        kind: Option<Kind>,
+        model: Option<&str>,
+    ) -> Result<Arc<Route>, Absent> {
+        self.current.with(|table| match table.route(kind, model) {
             Some(route) => Ok(Arc::clone(route)),
             None if table.is_complete() => Err(Absent::Unknown),
             None => Err(Absent::NotYet),
         })
     }
 
-    fn find(&self, model: Option<&str>) -> Option<Arc<Route>> {
-        self.current.with(|table| table.route(model).cloned())
+    /// Who serves the same by now.
+    fn find(&self, route: &Route) -> Option<Arc<Route>> {
+        let (kind, model) = (route.kind, route.name.as_deref());
+        self.current.with(|table| table.route(kind, model).cloned())
     }
 
     /// Chooses one of those that were not tried yet, and takes a place there.
@@ -199,8 +212,7 @@ impl Pool {
 
     /// Who may serve the same model by now.
     pub(crate) fn as_it_is_now(&self, route: &Arc<Route>) -> Arc<Route> {
-        let found = self.find(route.name.as_deref());
-        found.unwrap_or_else(|| Arc::clone(route))
+        self.find(route).unwrap_or_else(|| Arc::clone(route))
     }
 
     /// Waits for a place in a fair queue.

@@ -219,7 +219,10 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
     Ok(Asked {
         model,
         named_at: fields.model.clone().map(|at| (at, Spelling::Json)),
-        stream: value(&fields.usage.stream) == Some(b"true"),
+        stream: match value(&fields.usage.stream) {
+            None => api.streams_unless_told(),
+            Some(said) => said == b"true",
+        },
         asking: Asking::of(api, body, &fields.usage),
         prompt_tokens: estimate::prompt(prompt),
         blocks: prefix::blocks(before, prompt),

@@ -14,6 +14,7 @@ mod in_flight;
 mod journal;
 mod kind;
 mod models;
+mod ollama;
 mod prefix;
 mod query;
 pub(crate) mod scan;
@@ -31,6 +32,7 @@ use hyper::upgrade::OnUpgrade;
 
 use crate::admin;
 use crate::balance::{Absent, Wish};
+use crate::config::Kind;
 use crate::forward::{self, Outbound, REQUEST_ID, Relay};
 use crate::worker::Worker;
 
@@ -91,12 +93,13 @@ async fn stages(
     mut trip: Box<Trip>,
 ) -> Result<Answer, (Refusal, Box<Trip>)> {
     let worker = &caller.worker;
-    let path = match door(caller, head, upgrade.is_some()) {
+    let (path, kind) = match door(caller, head, upgrade.is_some()) {
         Ok(Door::Own(response)) => {
             trip.answered_here(response.status());
             return Ok(own(response));
         }
-        Ok(Door::Forward(path)) => path,
+        Ok(Door::Forward(path)) => (path, None),
+        Ok(Door::Ollama(path)) => (path, Some(Kind::Ollama)),
         Err(refusal) => return Err((refusal, trip)),
     };
     if let Some(why) = worker.shared.meter.refusal() {
@@ -110,12 +113,12 @@ async fn stages(
     trip.asked(&asked);
     let model = asked.model.take();
     let pool = &worker.shared.pool;
-    let route = match pool.route(model.as_deref()) {
+    let route = match pool.route_of(kind, model.as_deref()) {
         Ok(route) => route,
         Err(absent) => {
             let name = model.unwrap_or_default();
             let refusal = match absent {
-                Absent::Unknown => models::unknown(&name, &pool.table()),
+                Absent::Unknown => models::unknown(&name, &pool.table(), kind),
                 Absent::NotYet => models::not_yet(&name, &pool.table()),
             };
             return Err((refusal, trip));
@@ -151,6 +154,8 @@ enum Door<'a> {
     Own(Response<Full<Bytes>>),
     /// To a backend; this is what follows `/v1/`.
     Forward(&'a str),
+    /// To an Ollama, whose own API it is; this is all of its path.
+    Ollama(&'a str),
 }
 
 fn door<'a>(
@@ -169,7 +174,13 @@ fn door<'a>(
         .allow("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
     }
     browser::admit(shared, head, is_upgrade)?;
-    let Some(path) = head.uri.path().strip_prefix("/v1/") else {
+    let whole = head.uri.path();
+    if ollama::is_asked(&head.method, whole) {
+        refuse_loop(caller, head)?;
+        let list = ollama::list(whole, &shared.pool.table());
+        return Ok(list.map_or(Door::Ollama(whole), Door::Own));
+    }
+    let Some(path) = whole.strip_prefix("/v1/") else {
         return admin::answer(caller, head).map(Door::Own);
     };
     if kind::is_ambiguous(path) {
@@ -188,7 +199,12 @@ fn door<'a>(
             return models::one(&shared.pool.table(), name).map(Door::Own);
         }
     }
-    if shared.via.is_in(&head.headers) {
+    refuse_loop(caller, head)?;
+    Ok(Door::Forward(path))
+}
+
+fn refuse_loop(caller: &Caller, head: &request::Parts) -> Result<(), Refusal> {
+    if caller.worker.shared.via.is_in(&head.headers) {
         return Err(Refusal::new(
             StatusCode::LOOP_DETECTED,
             "loop_detected",
@@ -196,7 +212,7 @@ fn door<'a>(
              address among the backends.",
         ));
     }
-    Ok(Door::Forward(path))
+    Ok(())
 }
 
 fn own(response: Response<Full<Bytes>>) -> Answer {
