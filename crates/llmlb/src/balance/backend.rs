@@ -38,6 +38,8 @@ pub(crate) struct Backend {
     known: Mutex<Known>,
     /// It takes connections and says nothing.
     is_hung: AtomicBool,
+    /// It went down by refusing a connection: whether it is back costs nothing to find out.
+    turns_away: AtomicBool,
     /// It rejects requests that ask for the usage of a stream.
     refuses_usage_option: AtomicBool,
     /// It said once what it serves.
@@ -108,6 +110,7 @@ impl Backend {
                 served,
             }),
             is_hung: AtomicBool::new(false),
+            turns_away: AtomicBool::new(false),
             refuses_usage_option: AtomicBool::new(false),
             has_told: AtomicBool::new(false),
             pulse: Pulse::default(),
@@ -132,6 +135,15 @@ impl Backend {
 
     pub(crate) fn set_hung(&self, hung: bool) {
         self.is_hung.store(hung, Ordering::Relaxed);
+    }
+
+    /// Whether it may be tried although it is down.
+    pub(super) fn turns_away(&self) -> bool {
+        self.turns_away.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_turns_away(&self, turns_away: bool) {
+        self.turns_away.store(turns_away, Ordering::Relaxed);
     }
 
     /// Whether it may be asked for the usage of a stream.

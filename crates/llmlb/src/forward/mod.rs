@@ -108,15 +108,19 @@ async fn open(
     let mut spare: Option<Opened> = None;
     let mut failed = Failed::Unreachable(None);
     while tried.len() < MOST_ATTEMPTS {
-        let slot = match worker.shared.pool.choose(route, outbound.wish, &tried) {
-            Choice::Slot(slot) => slot,
-            Choice::Busy => match worker.shared.pool.wait(route, outbound.wish, &tried).await {
-                Ok(slot) => slot,
+        let (pool, wish) = (&worker.shared.pool, outbound.wish);
+        let slot = match pool.choose(route, wish, &tried) {
+            Choice::Slot(slot) => Some(slot),
+            Choice::Busy => match pool.wait(route, wish, &tried).await {
+                Ok(slot) => Some(slot),
                 Err(Waited::Full) => return spare.ok_or(Failed::QueueFull),
                 Err(Waited::TooLong) => return spare.ok_or(Failed::WaitedTooLong),
-                Err(Waited::Down) => break,
+                Err(Waited::Down) => None,
             },
-            Choice::Down => break,
+            Choice::Down => None,
+        };
+        let Some(slot) = slot.or_else(|| pool.last_resort(route, wish, &tried)) else {
+            break;
         };
         let (started, answers) = (Instant::now(), slot.backend().answers());
         let backend = Arc::clone(slot.backend());
@@ -156,6 +160,7 @@ async fn open(
         };
         trip.tried(&backend, broken.why());
         let why = format!("backend {}: {broken}", backend.name);
+        let turned_away = broken.is_refusal();
         match broken {
             Broken::Upload(why) => return Err(Failed::BadUpload(why)),
             Broken::Stalled(_) => return Err(Failed::Stalled(worker.shared.limits.body)),
@@ -163,6 +168,7 @@ async fn open(
             Broken::Unreachable(reason) => {
                 // Old news, if it has answered somebody meanwhile.
                 if backend.answers() == answers {
+                    backend.set_turns_away(turned_away);
                     worker.shared.pool.note_down(&backend, &reason);
                 }
                 backend.doubt.notify_one();

@@ -135,10 +135,16 @@ impl Watcher {
             Err(Silence::Ours(why)) => tracing::debug!("backend {}: {why}", backend.name),
             Err(silence) => {
                 *bad_answers += 1;
-                let reachable = matches!(silence, Silence::Hung(_) | Silence::Wrong(_));
+                let reachable = !matches!(silence, Silence::Unreachable(_) | Silence::Gone(_));
                 if backend.is_up() && reachable && *bad_answers < BAD_ANSWERS {
                     tracing::debug!(backend = backend.name, "bad answer: {}", silence.why());
                     return;
+                }
+                match silence {
+                    Silence::Unreachable(_) => backend.set_turns_away(true),
+                    // It was there for a moment, and may be again.
+                    Silence::Closed(_) => {}
+                    _ => backend.set_turns_away(false),
                 }
                 self.pool.note_down(backend, silence.why());
                 // Requests that wait for it wait in vain; elsewhere they may be answered.

@@ -29,6 +29,8 @@ pub(super) enum Silence {
     Gone(String),
     /// It takes connections, and says nothing.
     Hung(String),
+    /// It takes connections, and closes them.
+    Closed(String),
     /// Something is there that does not answer as it should.
     Wrong(String),
     /// It could not be asked, for what this machine lacks.
@@ -41,6 +43,7 @@ impl Silence {
             Self::Unreachable(why)
             | Self::Gone(why)
             | Self::Hung(why)
+            | Self::Closed(why)
             | Self::Wrong(why)
             | Self::Ours(why) => why,
         }
@@ -61,6 +64,7 @@ pub(super) async fn ask(
             return Err(Silence::Unreachable(broken.to_string()));
         }
         Ok(Err(Broken::Unreachable(why))) => return Err(Silence::Gone(why)),
+        Ok(Err(Broken::Cut(why))) => return Err(Silence::Closed(why)),
         Ok(Err(broken)) => return Err(Silence::Wrong(broken.to_string())),
         Err(_) => {
             let seconds = within.as_secs_f32();

@@ -5,6 +5,7 @@ use std::io;
 use crate::sys;
 
 const REFUSED: &str = "connection refused";
+const RESET: &str = "connection reset";
 
 /// Why there is no answer, or no end of it.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl Broken {
 
     /// Whether the machine is there, and nobody listens: what was begun before may still be going on.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Unreachable(why) if why == REFUSED)
+        matches!(self, Self::Unreachable(why) if why == REFUSED || why == RESET)
     }
 
     /// Whether it is the client that did not do its part.
@@ -78,7 +79,7 @@ impl std::error::Error for Broken {}
 fn in_words(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => REFUSED.to_owned(),
-        io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
+        io::ErrorKind::ConnectionReset => RESET.to_owned(),
         io::ErrorKind::TimedOut => "timed out".to_owned(),
         _ => {
             let text = error.to_string();
