@@ -39,6 +39,8 @@ pub(crate) struct Backend {
     known: Mutex<Known>,
     /// It takes connections and says nothing.
     is_hung: AtomicBool,
+    /// It went down by refusing a connection: whether it is back costs nothing to find out.
+    turns_away: AtomicBool,
     /// The models of which it is not asked for the usage of a stream.
     objections: Objections,
     /// It said once what it serves.
@@ -111,6 +113,7 @@ impl Backend {
                 served,
             }),
             is_hung: AtomicBool::new(false),
+            turns_away: AtomicBool::new(false),
             objections: Objections::default(),
             has_told: AtomicBool::new(false),
             pulse: Pulse::default(),
@@ -150,6 +153,15 @@ impl Backend {
 
     pub(crate) fn set_hung(&self, hung: bool) {
         self.is_hung.store(hung, Ordering::Relaxed);
+    }
+
+    /// Whether it may be tried although it is down.
+    pub(super) fn turns_away(&self) -> bool {
+        self.turns_away.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_turns_away(&self, turns_away: bool) {
+        self.turns_away.store(turns_away, Ordering::Relaxed);
     }
 
     /// Whether it may be asked for the usage of a stream of this model.

@@ -170,6 +170,25 @@ impl Pool {
         choice
     }
 
+    /// A place at one that is down as far as is known, when nobody else is left. It may be back, and
+    /// if it is not it says so at once: better than a refusal that is certain.
+    pub(crate) fn last_resort(
+        &self,
+        route: &Arc<Route>,
+        wish: &Wish<'_>,
+        tried: &[BackendId],
+    ) -> Option<Slot> {
+        let only = self.issuer(route, wish);
+        let places =
+            (0..route.candidates.len()).filter(|place| only.is_none_or(|one| one == *place));
+        places
+            .filter(|place| {
+                let backend = route.backend(*place);
+                backend.turns_away() && !tried.contains(&backend.id)
+            })
+            .find_map(|place| Slot::take(route, place))
+    }
+
     /// Takes a place at the backend that knows the most of a prompt, unless it has too much to do.
     /// Then nobody else is to be given too much either.
     fn take_nearest(&self, asked: &mut Asked<'_>, blocks: &[u64]) -> Option<Slot> {

@@ -112,20 +112,24 @@ async fn open(
     let mut spare: Option<Opened> = None;
     let mut failed = Failed::Unreachable(None);
     while outbound.tried.len() < MOST_ATTEMPTS {
-        let pool = &worker.shared.pool;
+        let (pool, wish) = (&worker.shared.pool, outbound.wish);
         if !outbound.tried.is_empty() {
             // That took a while: others may have come.
             route = pool.as_it_is_now(&route);
         }
-        let slot = match pool.choose(&route, outbound.wish, &outbound.tried) {
-            Choice::Slot(slot) => slot,
-            Choice::Busy => match pool.wait(&route, outbound.wish, &outbound.tried).await {
-                Ok(slot) => slot,
+        let tried = &outbound.tried;
+        let slot = match pool.choose(&route, wish, tried) {
+            Choice::Slot(slot) => Some(slot),
+            Choice::Busy => match pool.wait(&route, wish, tried).await {
+                Ok(slot) => Some(slot),
                 Err(Waited::Full) => return spare.ok_or(Failed::QueueFull),
                 Err(Waited::TooLong) => return spare.ok_or(Failed::WaitedTooLong),
-                Err(Waited::Down) => break,
+                Err(Waited::Down) => None,
             },
-            Choice::Down => break,
+            Choice::Down => None,
+        };
+        let Some(slot) = slot.or_else(|| pool.last_resort(&route, wish, tried)) else {
+            break;
         };
         let (started, answers) = (Instant::now(), slot.backend().answers());
         let backend = Arc::clone(slot.backend());
@@ -162,6 +166,7 @@ async fn open(
         let is_given_up = matches!(broken, Broken::Slow(_) | Broken::Hung(_));
         trip.tried(&backend, broken.why(), is_given_up);
         let why = format!("backend {}: {broken}", backend.name);
+        let turned_away = matches!(broken, Broken::Refused(_));
         match broken {
             Broken::Upload(why) => return Err(Failed::BadUpload(why)),
             Broken::Stalled(_) => return Err(Failed::Stalled(worker.shared.limits.body)),
@@ -169,6 +174,7 @@ async fn open(
             Broken::Refused(reason) | Broken::Gone(reason) | Broken::Unreachable(reason) => {
                 // Old news, if it has answered somebody meanwhile.
                 if backend.answers() == answers {
+                    backend.set_turns_away(turned_away);
                     pool.note_down(&backend, &reason);
                 }
                 backend.doubt.notify_one();

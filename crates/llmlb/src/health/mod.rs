@@ -141,10 +141,16 @@ impl Watcher {
                     _ => *bad_answers + 1,
                 };
                 let is_often = *bad_answers >= BAD_ANSWERS;
-                let is_there = matches!(silence, Silence::Hung(_) | Silence::Wrong(_));
+                let is_there = !matches!(silence, Silence::Absent(_) | Silence::Gone(_));
                 if backend.is_up() && is_there && !is_often {
                     tracing::debug!(backend = backend.name, "bad answer: {}", silence.why());
                     return;
+                }
+                match silence {
+                    Silence::Absent(_) => backend.set_turns_away(true),
+                    // It was there for a moment, and may be again.
+                    Silence::Closed(_) => {}
+                    _ => backend.set_turns_away(false),
                 }
                 self.pool.note_down(backend, silence.why());
                 // Requests that wait for it wait in vain; elsewhere they may be answered.

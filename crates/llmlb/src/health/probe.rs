@@ -29,6 +29,8 @@ pub(super) enum Silence {
     Gone(String),
     /// It takes connections, and says nothing.
     Hung(String),
+    /// It takes connections, and closes them.
+    Closed(String),
     /// Something is there that does not answer as it should.
     Wrong(String),
     /// It could not be asked, for what this machine lacks.
@@ -41,6 +43,7 @@ impl Silence {
             Self::Absent(why)
             | Self::Gone(why)
             | Self::Hung(why)
+            | Self::Closed(why)
             | Self::Wrong(why)
             | Self::Ours(why) => why,
         }
@@ -59,6 +62,7 @@ pub(super) async fn ask(
         Ok(Err(Broken::Shortage(why))) => return Err(Silence::Ours(why)),
         Ok(Err(Broken::Refused(why))) => return Err(Silence::Absent(why)),
         Ok(Err(Broken::Gone(why))) => return Err(Silence::Gone(why)),
+        Ok(Err(Broken::Cut(why))) => return Err(Silence::Closed(why)),
         // A name server or a certificate may fail once, while the backend works on.
         Ok(Err(broken)) => return Err(Silence::Wrong(broken.to_string())),
         Err(_) => {

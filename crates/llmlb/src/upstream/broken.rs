@@ -36,7 +36,7 @@ impl Broken {
         let why = in_words(error);
         match error.kind() {
             _ if sys::limits::is_shortage(error) => Self::Shortage(why),
-            io::ErrorKind::ConnectionRefused => Self::Refused(why),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Self::Refused(why),
             io::ErrorKind::TimedOut
             | io::ErrorKind::HostUnreachable
             | io::ErrorKind::NetworkUnreachable => Self::Gone(why),
@@ -101,10 +101,12 @@ mod tests {
     #[test]
     fn what_is_gone_is_told_from_what_is_only_not_reached() {
         let kind = |kind: io::ErrorKind| Broken::connecting(&kind.into());
-        assert!(matches!(
-            kind(io::ErrorKind::ConnectionRefused),
-            Broken::Refused(_)
-        ));
+        for refused in [
+            io::ErrorKind::ConnectionRefused,
+            io::ErrorKind::ConnectionReset,
+        ] {
+            assert!(matches!(kind(refused), Broken::Refused(_)), "{refused}");
+        }
         for silent in [io::ErrorKind::TimedOut, io::ErrorKind::HostUnreachable] {
             assert!(matches!(kind(silent), Broken::Gone(_)), "{silent}");
         }
