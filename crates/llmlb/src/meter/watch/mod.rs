@@ -11,7 +11,7 @@ use super::estimate;
 use super::json::Finder;
 use super::ndjson::Ndjson;
 use super::sse::{Heard, Sse};
-use super::usage::{Counts, Source, Usage};
+use super::usage::{Source, Usage};
 
 /// Watches one answer.
 #[derive(Debug)]
@@ -146,12 +146,17 @@ impl Watch {
         let reported = counts.and_then(|counts| counts.usage(self.api));
         let streamed = heard.map_or(0, |heard| heard.streamed.tokens());
         match reported {
-            // It was cut after it had told what it was given.
-            Some(usage) if counts.is_some_and(Counts::is_only_beginning) => {
+            // There may be more than was told.
+            Some(usage) if self.is_told_in_part() => {
+                let prompt = match usage.prompt {
+                    0 => prompt(),
+                    told => told,
+                };
                 let completion = usage.completion.max(streamed);
                 Usage {
+                    prompt,
                     completion,
-                    total: usage.prompt + completion,
+                    total: usage.total.max(prompt + completion),
                     source: Source::Estimated,
                     ..usage
                 }
@@ -175,6 +180,14 @@ impl Watch {
                 }
             }
         }
+    }
+
+    /// Whether usage that was told may not be all: the stream was cut after that, or only said how it
+    /// begins.
+    fn is_told_in_part(&self) -> bool {
+        self.api.writes_text()
+            && (self.heard())
+                .is_some_and(|heard| !heard.saw_finish() || heard.counts.is_only_beginning())
     }
 
     /// Whether there is nothing to estimate: nobody read or wrote text, or it came to nothing.
