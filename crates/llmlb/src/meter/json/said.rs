@@ -115,7 +115,7 @@ impl Said {
                 self.choices = Choices::None;
             }
             Field::Choices => {}
-            Field::Error => self.is_error |= value != b"null",
+            Field::Error => self.is_error |= is_an_error(value),
             Field::Type => self.kind(value),
             Field::Done => self.is_last |= value == b"true",
             Field::PromptEvalCount => self.counts.field("prompt_eval_count", value),
@@ -146,6 +146,12 @@ impl Said {
             _ => {}
         }
     }
+}
+
+/// Whether the value of `error`, as far as it goes, tells of one. Some say so that there is none.
+pub(crate) fn is_an_error(value: &[u8]) -> bool {
+    const NONE: [&[u8]; 3] = [b"null", b"false", b"\"\""];
+    !NONE.iter().any(|none| value.starts_with(none))
 }
 
 /// Whether the list of choices has something in it, as far as it goes.

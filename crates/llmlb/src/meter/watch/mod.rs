@@ -127,8 +127,14 @@ impl Watch {
         }
     }
 
+    /// Whether the client has an answer that did not break off, whatever it says. A stream that tells
+    /// of an error ends there.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_whole() && !self.heard().is_some_and(Heard::saw_error)
+    }
+
     /// Whether an answer that began well tells of an error.
-    pub(crate) fn saw_error(&self) -> bool {
+    fn saw_error(&self) -> bool {
         match &self.kind {
             Kind::Whole(finder) => finder.said().is_error,
             _ => self.heard().is_some_and(Heard::saw_error),
