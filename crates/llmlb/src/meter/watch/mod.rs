@@ -10,7 +10,7 @@ use super::api::Api;
 use super::estimate;
 use super::json::Finder;
 use super::ndjson::Ndjson;
-use super::sse::{Heard, Sse};
+use super::sse::{self, Heard, Sse};
 use super::usage::{Source, Usage};
 
 /// Watches one answer.
@@ -27,7 +27,7 @@ enum Kind {
     Nothing,
     /// It is in a coding that is not undone here; its length is all that is known.
     Coded,
-    /// It does not say what it is. Its first byte will.
+    /// It does not say what it is. Its first bytes will.
     Unsaid {
         is_hiding: bool,
     },
@@ -79,15 +79,16 @@ impl Watch {
     /// Looks at a frame. What it returns goes on to the client; it may be empty.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         self.bytes += data.len() as u64;
-        if let Kind::Unsaid { is_hiding } = self.kind
-            && let Some(first) = data.trim_ascii_start().first()
-        {
-            self.kind = match first {
-                b'{' => Kind::Whole(Box::default()),
-                b'd' | b'e' | b'i' | b'r' | b':' => {
+        if let Kind::Unsaid { is_hiding } = self.kind {
+            let begin = data.trim_ascii_start();
+            self.kind = match begin.first() {
+                None => Kind::Unsaid { is_hiding },
+                Some(b'{') => Kind::Whole(Box::default()),
+                // Whatever else is text, such as what somebody said, may begin in any way.
+                Some(_) if self.api.writes_text() && sse::may_begin(begin) => {
                     Kind::Events(Box::new(Sse::new(self.api, is_hiding)))
                 }
-                _ => Kind::Nothing,
+                Some(_) => Kind::Nothing,
             };
         }
         match &mut self.kind {

@@ -175,10 +175,14 @@ fn where_there_is_nothing_to_count_nothing_is_counted() {
             "data: {\"error\":\"no\"}\n\n",
         ),
         (Api::Chat, "", "<html>"),
+        (Api::Chat, "text/plain", "dear client"),
+        (Api::Audio, "text/plain", "data: what we need"),
+        (Api::Audio, "", ": a smile"),
     ] {
         let mut watch = watch(api, media, true);
         assert_eq!(pass(&mut watch, text), text);
         assert_eq!(numbers(watch.usage(asked)), none, "{text}");
+        assert!(watch.is_complete() != (text.contains("error") && media.contains("event")));
         assert_eq!(watch.saw_error(), text.contains("error"));
     }
 }
