@@ -173,6 +173,7 @@ impl Watch {
             None => {
                 let completion = match &self.kind {
                     _ if !self.api.writes_text() => 0,
+                    Kind::Whole(finder) if finder.said().is_promise => 0,
                     Kind::Events(_) | Kind::Lines(_) => streamed,
                     Kind::Coded => estimate::by_length(self.bytes),
                     _ => estimate::whole_answer(self.bytes),

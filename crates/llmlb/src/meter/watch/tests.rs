@@ -100,6 +100,23 @@ fn tokens_that_are_not_told_are_estimated() {
 }
 
 #[test]
+fn what_is_made_later_is_not_estimated_now() {
+    for (status, expected) in [
+        ("queued", (7, 0, 7, "estimated")),
+        ("in_progress", (7, 0, 7, "estimated")),
+        ("completed", (7, 14, 21, "estimated")),
+    ] {
+        let mut promise = watch(Api::Responses, "application/json", false);
+        let text = format!(
+            r#"{{"status":"{status}","usage":null,"instructions":"{:0>400}"}}"#,
+            0
+        );
+        pass(&mut promise, &text);
+        assert_eq!(numbers(promise.usage(|| 7)), expected, "{status}");
+    }
+}
+
+#[test]
 fn an_answer_of_anthropics_that_was_cut_has_what_was_seen_of_it() {
     let mut stream = watch(Api::Messages, "text/event-stream", false);
     pass(
