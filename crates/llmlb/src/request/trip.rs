@@ -248,7 +248,7 @@ impl Trip {
             backend: self.backend.as_ref().map(|backend| backend.name.as_str()),
             api: self.api,
             path: self.uri.path(),
-            is_stream: self.stream,
+            is_stream: self.stream || self.watch.as_ref().is_some_and(Watch::is_stream),
             status: (self.status > 0).then_some(self.status),
             outcome,
             attempts: &attempts,

@@ -257,6 +257,85 @@ fn an_answer_that_is_compressed_against_our_will_passes_and_is_estimated() {
     }
 }
 
+/// All that a model is given is part of its prompt.
+#[test]
+fn an_estimate_has_all_that_the_model_reads() {
+    let place = Place::new();
+    let mock = backend(|_, stream| mock::json(stream, 200, r#"{"results":[],"choices":[]}"#));
+    let server = serve(&place, &[&mock], UNPROBED);
+    let long = "word ".repeat(800);
+    let tool = json!([{ "type": "function", "function": { "name": "f", "description": long } }]);
+    for (id, path, more) in [
+        ("system", "/v1/messages", json!({ "system": long })),
+        ("tools", "/v1/messages", json!({ "tools": tool })),
+        (
+            "instructions",
+            "/v1/responses",
+            json!({ "instructions": long }),
+        ),
+        ("chat-tools", CHAT, json!({ "tools": tool })),
+        ("query", "/v1/rerank", json!({ "query": long })),
+        ("documents", "/v1/rerank", json!({ "documents": [long] })),
+        ("text_1", "/v1/score", json!({ "text_1": long })),
+        ("text_2", "/v1/score", json!({ "text_2": [long] })),
+    ] {
+        let mut question = json!({ "model": "m" });
+        for (name, value) in more.as_object().unwrap() {
+            question[name] = value.clone();
+        }
+        assert_eq!(ask(&server, id, path, &question).status(), 200);
+        let record = records::one(&place, id);
+        assert_estimated(&record);
+        let prompt = record["prompt_tokens"].as_u64().unwrap();
+        assert!((1000..1100).contains(&prompt), "{record:#}");
+    }
+}
+
+/// Some backends take more for a stream than `true`, and streams that they make are counted.
+#[test]
+fn a_stream_that_is_asked_for_in_other_words_tells_its_usage() {
+    let place = Place::new();
+    let mock = backend(|request, stream| {
+        let asked: Value = serde_json::from_slice(&request.body).unwrap();
+        let is_asked = asked["stream_options"]["include_usage"] == true;
+        let usage = if is_asked { USAGE } else { "" };
+        let fields = "content-type: text/event-stream\r\n";
+        send(
+            stream,
+            fields,
+            [WORD, STOP, usage, DONE].concat().as_bytes(),
+        );
+    });
+    let server = serve(&place, &[&mock], UNPROBED);
+    for (number, (is_stream, wish)) in [
+        (json!("true"), None),
+        (json!(1), None),
+        (json!("yes"), Some(json!(false))),
+        (json!(true), Some(json!(0))),
+        (json!(true), Some(json!("no"))),
+        (json!(true), Some(json!("false"))),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = format!("r-{number}");
+        let mut question = chat("Hello", true);
+        question["stream"] = is_stream;
+        if let Some(wish) = wish {
+            question["stream_options"] = json!({ "include_usage": wish });
+        }
+        let answer = ask(&server, &id, CHAT, &question);
+        assert_eq!(answer.text(), [WORD, STOP, DONE].concat(), "{question}");
+        let record = records::one(&place, &id);
+        assert_eq!(
+            tokens(&record),
+            ("complete", "reported", 9, 3),
+            "{question}"
+        );
+        assert_eq!(record["stream"], true, "{question}");
+    }
+}
+
 /// What a chat completion looks like that took so many tokens.
 fn completion(tokens: u64) -> String {
     json!({

@@ -76,6 +76,11 @@ impl Watch {
         }
     }
 
+    /// Whether it comes as it is made.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.heard().is_some()
+    }
+
     /// Looks at a frame. What it returns goes on to the client; it may be empty.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         self.bytes += data.len() as u64;
