@@ -235,7 +235,7 @@ fn an_answer_that_is_compressed_against_our_will_passes_and_is_estimated() {
         } else {
             "application/json"
         };
-        let packed = gzip(&[WORD, WORD, WORD, STOP, DONE].concat());
+        let packed = gzip(&[WORD, WORD, WORD, STOP, USAGE, DONE].concat());
         let (kind, bytes) = (kind.to_owned(), packed.clone());
         scripted.next(move |request, stream| {
             let accepted = request.head.header("accept-encoding");
@@ -255,6 +255,17 @@ fn an_answer_that_is_compressed_against_our_will_passes_and_is_estimated() {
         assert_estimated(&record);
         assert!(record["completion_tokens"].as_u64() > Some(0), "{record:#}");
     }
+    // What we ask it for cannot be kept from the client: it is asked no more.
+    let plain = gzip(&[WORD, WORD, WORD, STOP, DONE].concat());
+    let bytes = plain.clone();
+    scripted.next(move |request, stream| {
+        let fields = "content-type: text/event-stream\r\ncontent-encoding: gzip\r\n";
+        assert!(!request.text().contains("stream_options"));
+        send(stream, fields, &bytes);
+    });
+    let answer = ask(&server, "again", CHAT, &chat("Hello", true));
+    assert_eq!(answer.body.as_ref().unwrap(), &plain);
+    assert_estimated(&records::one(&place, "again"));
 }
 
 /// All that a model is given is part of its prompt.

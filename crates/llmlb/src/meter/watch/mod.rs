@@ -76,6 +76,11 @@ impl Watch {
         }
     }
 
+    /// Whether it cannot be read, and nothing can be taken out of it.
+    pub(crate) fn is_coded(&self) -> bool {
+        matches!(self.kind, Kind::Coded)
+    }
+
     /// Whether it comes as it is made.
     pub(crate) fn is_stream(&self) -> bool {
         self.heard().is_some()
