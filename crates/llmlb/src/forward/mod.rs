@@ -238,7 +238,14 @@ async fn answer(
     trip.sent(backend, opened.model.as_deref());
     trip.answered(backend, status);
     if worker.shared.meter.is_on() {
-        trip.watch = Some(Watch::new(trip.api, status, &headers, opened.hides));
+        let watch = Watch::new(trip.api, status, &headers, opened.hides);
+        if opened.hides && watch.is_coded() {
+            // This client sees what we asked for; no other one shall.
+            let model = opened.model.as_deref().or(trip.model.as_deref());
+            let why = "compresses what it must not";
+            backend.refuses_usage_option(model.unwrap_or_default(), why);
+        }
+        trip.watch = Some(watch);
     }
     if trip.may_shorten() {
         headers.remove(header::CONTENT_LENGTH);

@@ -37,7 +37,7 @@ pub(crate) struct Places {
 impl Asking {
     /// Finds out. `body` is an object, and these are the places in it.
     pub(crate) fn of(api: Api, body: &[u8], places: &Places) -> Self {
-        let is_stream = |place: &Range<usize>| body.get(place.clone()) == Some(b"true");
+        let is_stream = |place: &Range<usize>| may_be_true(body.get(place.clone()));
         if !api.has_stream_options() || !places.stream.as_ref().is_some_and(is_stream) {
             return Self::Nobody;
         }
@@ -71,12 +71,16 @@ impl Asking {
             _ if read.is_err() => Self::Client,
             None if is_empty => us(inside..inside, r#""include_usage":true"#),
             None => us(inside..inside, r#""include_usage":true,"#),
-            Some(value) if matches!(&options[value.clone()], b"false" | b"null") => {
-                us(place.start + value.start..place.start + value.end, "true")
-            }
-            Some(_) => Self::Client,
+            Some(value) if &options[value.clone()] == b"true" => Self::Client,
+            Some(value) => us(place.start + value.start..place.start + value.end, "true"),
         }
     }
+}
+
+/// Whether some backend may read this as true. Many take `"true"`, `1` or `"yes"` for it; one that
+/// does not will say so, as it would have without us.
+fn may_be_true(value: Option<&[u8]>) -> bool {
+    value.is_some_and(|value| !matches!(value, b"false" | b"null"))
 }
 
 /// The body with these changes, which do not overlap. They may be in any order.
@@ -158,6 +162,23 @@ mod tests {
                 r#"{"stream_options":{"include_usage":true,"include_usage":false},"stream":true}"#,
                 r#"{"stream_options":{"include_usage":true,"include_usage":true},"stream":true}"#,
             ),
+            // What may be a stream is one, and what is not `true` is not the client's wish.
+            (
+                r#"{"stream":"true"}"#,
+                r#"{"stream_options":{"include_usage":true},"stream":"true"}"#,
+            ),
+            (
+                r#"{"stream":1,"stream_options":{"include_usage":0}}"#,
+                r#"{"stream":1,"stream_options":{"include_usage":true}}"#,
+            ),
+            (
+                r#"{"stream":true,"stream_options":{"include_usage":"false","a":[]}}"#,
+                r#"{"stream":true,"stream_options":{"include_usage":true,"a":[]}}"#,
+            ),
+            (
+                r#"{"stream":true,"stream_options":{"include_usage":{}}}"#,
+                r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
+            ),
             // The last of two fields counts.
             (
                 r#"{"stream":true,"stream_options":{"include_usage":true},"stream_options":{}}"#,
@@ -187,7 +208,6 @@ mod tests {
             r#"{"model":"m"}"#,
             r#"{"stream":false}"#,
             r#"{"stream":null}"#,
-            r#"{"stream":"true"}"#,
             r#"{"stream":true,"stream":false,"stream_options":{}}"#,
             "{}",
         ] {
@@ -207,9 +227,6 @@ mod tests {
         for options in [
             r#"{"include_usage":true}"#,
             r#"{"include_usage":false,"include_usage":true}"#,
-            r#"{"include_usage":1}"#,
-            r#"{"include_usage":"false"}"#,
-            r#"{"include_usage":{}}"#,
             "[]",
             "7",
             r#""x""#,

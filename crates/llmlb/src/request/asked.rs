@@ -60,6 +60,8 @@ struct Fields {
     tools: Option<Range<usize>>,
     system: Option<Range<usize>>,
     prompt: Option<Range<usize>>,
+    /// How many tokens the other texts have that a model is given.
+    other_tokens: u64,
     previous: Option<Range<usize>>,
 }
 
@@ -201,6 +203,9 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
         "tools" => fields.tools = Some(at),
         "system" | "instructions" => fields.system = Some(at),
         "messages" | "prompt" | "input" => fields.prompt = Some(at),
+        "query" | "documents" | "text_1" | "text_2" => {
+            fields.other_tokens += estimate::prompt(&body[at]);
+        }
         "previous_response_id" => fields.previous = Some(at),
         _ => {}
     });
@@ -215,6 +220,13 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
     let before = [&fields.model, &fields.tools, &fields.system];
     let before = before.into_iter().filter_map(value);
     let prompt = value(&fields.prompt).unwrap_or_default();
+    let system = value(&fields.system).unwrap_or_default();
+    // Tools are given as the JSON that they are.
+    let tools = fields.tools.as_ref().map_or(0, |at| at.len() as u64);
+    let prompt_tokens = estimate::prompt(prompt)
+        + estimate::prompt(system)
+        + estimate::by_length(tools)
+        + fields.other_tokens;
     let issued = value(&fields.previous).and_then(scan::text);
     Ok(Asked {
         model,
@@ -224,7 +236,7 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
             Some(said) => said == b"true",
         },
         asking: Asking::of(api, body, &fields.usage),
-        prompt_tokens: estimate::prompt(prompt),
+        prompt_tokens,
         blocks: prefix::blocks(before, prompt),
         issued: issued.map(|id| forward::hash(id.as_bytes())),
         payload: Payload::Passing(None),

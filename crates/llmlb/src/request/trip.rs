@@ -248,7 +248,7 @@ impl Trip {
             backend: self.backend.as_ref().map(|backend| backend.name.as_str()),
             api: self.api,
             path: self.uri.path(),
-            is_stream: self.stream,
+            is_stream: self.stream || self.watch.as_ref().is_some_and(Watch::is_stream),
             status: (self.status > 0).then_some(self.status),
             outcome,
             attempts: &attempts,
@@ -264,9 +264,9 @@ impl Trip {
 
     /// What such an end means.
     fn judged(&self, end: End) -> Outcome {
-        let is_well = |watch: &Watch| watch.is_whole() && !watch.saw_error();
+        let is_complete = self.watch.as_ref().is_none_or(Watch::is_complete);
         match end {
-            End::Complete if self.watch.as_ref().is_none_or(is_well) => Outcome::Complete,
+            End::Complete if is_complete => Outcome::Complete,
             End::Complete | End::Cut => Outcome::Cut,
             // It is we who end it.
             End::Left if self.worker.shared.is_cut() => Outcome::Cut,

@@ -14,7 +14,7 @@ use crate::http::Connection;
 use crate::mock;
 use crate::process::until;
 use crate::records;
-use crate::stream::{DONE, STOP, WORD};
+use crate::stream::{DONE, STOP, Scripted, WORD};
 use crate::support::{Place, Server};
 
 /// A backend that speaks every API, and a server before it.
@@ -147,6 +147,42 @@ fn the_first_byte_is_the_first_of_the_body() {
     let first = record["first_byte_ms"].as_u64().unwrap();
     assert!(u128::from(first) >= PAUSE.as_millis(), "{record:#}");
     assert!(Some(first) <= record["ms"].as_u64(), "{record:#}");
+}
+
+/// The client has all of it, whatever it says.
+#[test]
+fn a_whole_answer_that_tells_of_an_error_is_complete() {
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let usage = r#""usage":{"input_tokens":5,"output_tokens":2}"#;
+    for (number, (error, usage, from)) in [
+        (
+            r#"{"code":"server_error","message":"no"}"#,
+            usage,
+            "reported",
+        ),
+        (r#"{"code":"server_error","message":"no"}"#, "", "none"),
+        (r#""""#, usage, "reported"),
+        (r#""""#, "", "estimated"),
+        ("false", "", "estimated"),
+        ("null", "", "estimated"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let comma = if usage.is_empty() { "" } else { "," };
+        let body = format!(r#"{{"id":"resp_1","status":"failed","error":{error}{comma}{usage}}}"#);
+        let said = body.clone();
+        scripted.next(move |_, stream| mock::json(stream, 200, &said));
+        let id = format!("r-{number}");
+        let question = json!({ "model": "m", "input": "Hello" });
+        let answer = ask(&server, &id, "/v1/responses", &question);
+        assert_eq!(answer.text(), body);
+        let record = records::one(&place, &id);
+        assert_eq!(record["outcome"], "complete", "{record:#}");
+        assert_eq!(record["tokens_from"], from, "{body} {record:#}");
+    }
 }
 
 #[test]

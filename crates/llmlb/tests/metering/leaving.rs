@@ -136,6 +136,49 @@ fn who_leaves_within_a_stream_that_tells_usage_as_it_goes_has_that() {
     assert_eq!(record["completion_tokens"], 2, "{record:#}");
 }
 
+/// What it took was told before it was made.
+#[test]
+fn a_stream_that_was_cut_after_it_told_nothing_has_what_was_said_counted() {
+    let zeros = WORD.replacen(
+        "\"id\"",
+        r#""usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0},"id""#,
+        1,
+    );
+    let begin = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":\
+        {\"usage\":{\"input_tokens\":25}}}\n\n";
+    let said = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\
+        \"delta\":{\"type\":\"text_delta\",\"text\":\"Hi\"}}\n\n";
+    for (path, pieces, prompt) in [
+        (CHAT, [&zeros, WORD, WORD], None),
+        ("/v1/messages", [begin, said, said], Some(25)),
+    ] {
+        let place = Place::new();
+        let pieces = pieces.map(str::to_owned);
+        let mock = backend(move |_, stream| {
+            mock::begin_stream(stream);
+            for piece in &pieces {
+                mock::chunk(stream, piece);
+            }
+            close(stream);
+        });
+        let server = serve(&place, &[&mock], UNPROBED);
+        let answer = ask(&server, "a", path, &chat("Hello", true));
+        assert!(answer.body.is_err());
+        let record = records::one(&place, "a");
+        assert_eq!(record["outcome"], "cut", "{record:#}");
+        assert_eq!(record["tokens_from"], "estimated", "{record:#}");
+        assert!(
+            record["completion_tokens"].as_u64() >= Some(2),
+            "{record:#}"
+        );
+        let counted = record["prompt_tokens"].as_u64().unwrap();
+        assert!(counted > 0, "{record:#}");
+        assert!(prompt.is_none_or(|told| told == counted), "{record:#}");
+        let total = counted + record["completion_tokens"].as_u64().unwrap();
+        assert_eq!(record["tokens"], total, "{record:#}");
+    }
+}
+
 #[test]
 fn who_leaves_within_a_plain_answer_has_a_record() {
     let place = Place::new();

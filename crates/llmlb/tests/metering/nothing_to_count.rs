@@ -5,8 +5,11 @@ use serde_json::{Value, json};
 use crate::answers::{produced, world};
 use crate::ask::{ask, chat, send_with};
 use crate::backend::Reports;
+use crate::backends::{UNPROBED, serve};
 use crate::http::{Answer, Connection};
+use crate::mock;
 use crate::records;
+use crate::stream::{Scripted, send};
 use crate::support::{Place, Server};
 
 fn of_method(server: &Server, id: &str, method: &str, path: &str) -> Answer {
@@ -109,4 +112,58 @@ fn counting_tokens_takes_none() {
     );
     assert!(answer.json()["input_tokens"].as_u64() > Some(0));
     assert_no_tokens(&place, "a", "/v1/messages");
+}
+
+/// A transcription is what somebody said, and people say anything.
+#[test]
+fn a_text_that_begins_like_an_event_is_a_text() {
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    for (number, text) in [
+        "data: that is what we need.\n",
+        "everyone is here.",
+        "it rains.",
+        "ready when you are.",
+        "do you hear me?",
+        ": a smile.",
+        "id: 7",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for kind in ["content-type: text/plain\r\n", ""] {
+            scripted.next(move |_, stream| send(stream, kind, text.as_bytes()));
+            let id = format!("r-{number}-{}", kind.len());
+            let path = "/v1/audio/transcriptions";
+            let answer = ask(&server, &id, path, &json!({ "model": "m" }));
+            assert_eq!(answer.text(), text);
+            let record = assert_no_tokens(&place, &id, path);
+            assert_eq!(record["outcome"], "complete", "{text}");
+        }
+    }
+}
+
+/// It is made later; what is here says so, and is no answer.
+#[test]
+fn a_response_that_is_made_in_the_background_has_only_its_prompt_counted() {
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    for status in ["queued", "in_progress"] {
+        let body = json!({
+            "id": "resp_1", "object": "response", "background": true, "status": status,
+            "output": [], "usage": null, "error": null, "model": "m",
+            "instructions": "word ".repeat(500),
+        });
+        let body = body.to_string();
+        scripted.next(move |_, stream| mock::json(stream, 200, &body));
+        let question = json!({ "model": "m", "input": "Hello", "background": true });
+        ask(&server, status, "/v1/responses", &question);
+        let record = records::one(&place, status);
+        assert_eq!(record["outcome"], "complete", "{record:#}");
+        assert_eq!(record["completion_tokens"], 0, "{record:#}");
+        assert_eq!(record["tokens_from"], "estimated", "{record:#}");
+        assert_eq!(record["tokens"], record["prompt_tokens"], "{record:#}");
+    }
 }

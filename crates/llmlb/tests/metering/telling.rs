@@ -235,7 +235,7 @@ fn an_answer_that_is_compressed_against_our_will_passes_and_is_estimated() {
         } else {
             "application/json"
         };
-        let packed = gzip(&[WORD, WORD, WORD, STOP, DONE].concat());
+        let packed = gzip(&[WORD, WORD, WORD, STOP, USAGE, DONE].concat());
         let (kind, bytes) = (kind.to_owned(), packed.clone());
         scripted.next(move |request, stream| {
             let accepted = request.head.header("accept-encoding");
@@ -254,6 +254,96 @@ fn an_answer_that_is_compressed_against_our_will_passes_and_is_estimated() {
         assert_eq!(record["outcome"], "complete", "{record:#}");
         assert_estimated(&record);
         assert!(record["completion_tokens"].as_u64() > Some(0), "{record:#}");
+    }
+    // What we ask it for cannot be kept from the client: it is asked no more.
+    let plain = gzip(&[WORD, WORD, WORD, STOP, DONE].concat());
+    let bytes = plain.clone();
+    scripted.next(move |request, stream| {
+        let fields = "content-type: text/event-stream\r\ncontent-encoding: gzip\r\n";
+        assert!(!request.text().contains("stream_options"));
+        send(stream, fields, &bytes);
+    });
+    let answer = ask(&server, "again", CHAT, &chat("Hello", true));
+    assert_eq!(answer.body.as_ref().unwrap(), &plain);
+    assert_estimated(&records::one(&place, "again"));
+}
+
+/// All that a model is given is part of its prompt.
+#[test]
+fn an_estimate_has_all_that_the_model_reads() {
+    let place = Place::new();
+    let mock = backend(|_, stream| mock::json(stream, 200, r#"{"results":[],"choices":[]}"#));
+    let server = serve(&place, &[&mock], UNPROBED);
+    let long = "word ".repeat(800);
+    let tool = json!([{ "type": "function", "function": { "name": "f", "description": long } }]);
+    for (id, path, more) in [
+        ("system", "/v1/messages", json!({ "system": long })),
+        ("tools", "/v1/messages", json!({ "tools": tool })),
+        (
+            "instructions",
+            "/v1/responses",
+            json!({ "instructions": long }),
+        ),
+        ("chat-tools", CHAT, json!({ "tools": tool })),
+        ("query", "/v1/rerank", json!({ "query": long })),
+        ("documents", "/v1/rerank", json!({ "documents": [long] })),
+        ("text_1", "/v1/score", json!({ "text_1": long })),
+        ("text_2", "/v1/score", json!({ "text_2": [long] })),
+    ] {
+        let mut question = json!({ "model": "m" });
+        for (name, value) in more.as_object().unwrap() {
+            question[name] = value.clone();
+        }
+        assert_eq!(ask(&server, id, path, &question).status(), 200);
+        let record = records::one(&place, id);
+        assert_estimated(&record);
+        let prompt = record["prompt_tokens"].as_u64().unwrap();
+        assert!((1000..1100).contains(&prompt), "{record:#}");
+    }
+}
+
+/// Some backends take more for a stream than `true`, and streams that they make are counted.
+#[test]
+fn a_stream_that_is_asked_for_in_other_words_tells_its_usage() {
+    let place = Place::new();
+    let mock = backend(|request, stream| {
+        let asked: Value = serde_json::from_slice(&request.body).unwrap();
+        let is_asked = asked["stream_options"]["include_usage"] == true;
+        let usage = if is_asked { USAGE } else { "" };
+        let fields = "content-type: text/event-stream\r\n";
+        send(
+            stream,
+            fields,
+            [WORD, STOP, usage, DONE].concat().as_bytes(),
+        );
+    });
+    let server = serve(&place, &[&mock], UNPROBED);
+    for (number, (is_stream, wish)) in [
+        (json!("true"), None),
+        (json!(1), None),
+        (json!("yes"), Some(json!(false))),
+        (json!(true), Some(json!(0))),
+        (json!(true), Some(json!("no"))),
+        (json!(true), Some(json!("false"))),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = format!("r-{number}");
+        let mut question = chat("Hello", true);
+        question["stream"] = is_stream;
+        if let Some(wish) = wish {
+            question["stream_options"] = json!({ "include_usage": wish });
+        }
+        let answer = ask(&server, &id, CHAT, &question);
+        assert_eq!(answer.text(), [WORD, STOP, DONE].concat(), "{question}");
+        let record = records::one(&place, &id);
+        assert_eq!(
+            tokens(&record),
+            ("complete", "reported", 9, 3),
+            "{question}"
+        );
+        assert_eq!(record["stream"], true, "{question}");
     }
 }
 

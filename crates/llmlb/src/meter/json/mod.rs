@@ -12,7 +12,7 @@ mod said;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use said::{Choices, Said};
+pub(crate) use said::{Choices, Said, is_an_error};
 
 use crate::request::scan;
 use crate::request::scan::{quote, structure};

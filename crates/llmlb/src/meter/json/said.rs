@@ -14,6 +14,8 @@ pub(crate) struct Said {
     pub(crate) is_error: bool,
     /// It is the last event of its answer.
     pub(crate) is_last: bool,
+    /// It only promises an answer, which is made later.
+    pub(crate) is_promise: bool,
 }
 
 /// The `choices` of a completion.
@@ -43,6 +45,8 @@ pub(super) enum Field {
     Error,
     /// What kind of event it is.
     Type,
+    /// How far a response of the Responses API is.
+    Status,
     /// Ollama's: whether it is the last part.
     Done,
     /// Ollama's counts.
@@ -77,6 +81,7 @@ impl Named {
             (None, b"choices") => Self::Field(Field::Choices),
             (None, b"error") => Self::Field(Field::Error),
             (None, b"type") => Self::Field(Field::Type),
+            (None, b"status") => Self::Field(Field::Status),
             (None, b"done") => Self::Field(Field::Done),
             (None, b"prompt_eval_count") => Self::Field(Field::PromptEvalCount),
             (None, b"eval_count") => Self::Field(Field::EvalCount),
@@ -92,7 +97,7 @@ impl Field {
             Self::Usage => 8 * 1024,
             Self::Type => 64,
             Self::Choices | Self::Error => 16,
-            Self::Done | Self::PromptEvalCount | Self::EvalCount => 24,
+            Self::Status | Self::Done | Self::PromptEvalCount | Self::EvalCount => 24,
         }
     }
 }
@@ -115,8 +120,11 @@ impl Said {
                 self.choices = Choices::None;
             }
             Field::Choices => {}
-            Field::Error => self.is_error |= value != b"null",
+            Field::Error => self.is_error |= is_an_error(value),
             Field::Type => self.kind(value),
+            Field::Status => {
+                self.is_promise |= matches!(value, b"\"queued\"" | b"\"in_progress\"");
+            }
             Field::Done => self.is_last |= value == b"true",
             Field::PromptEvalCount => self.counts.field("prompt_eval_count", value),
             Field::EvalCount => self.counts.field("eval_count", value),
@@ -146,6 +154,12 @@ impl Said {
             _ => {}
         }
     }
+}
+
+/// Whether the value of `error`, as far as it goes, tells of one. Some say so that there is none.
+pub(crate) fn is_an_error(value: &[u8]) -> bool {
+    const NONE: [&[u8]; 3] = [b"null", b"false", b"\"\""];
+    !NONE.iter().any(|none| value.starts_with(none))
 }
 
 /// Whether the list of choices has something in it, as far as it goes.

@@ -6,7 +6,7 @@ use memchr::memmem::{self, Finder as Search};
 
 use super::super::api::Api;
 use super::super::estimate::Streamed;
-use super::super::json::{Choices, Finder, Said};
+use super::super::json::{Choices, Finder, Said, is_an_error};
 use super::super::usage::Counts;
 use super::lines::lines;
 use super::spoken;
@@ -92,7 +92,7 @@ impl Heard {
                 .text(spoken::parts(self.api, data), stands_for);
         }
         if let Some(error) = data.strip_prefix(b"{\"error\"") {
-            self.saw_error |= !value_after(error, 0).starts_with(b"null");
+            self.saw_error |= is_an_error(value_after(error, 0));
         }
     }
 

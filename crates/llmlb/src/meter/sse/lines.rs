@@ -42,6 +42,13 @@ pub(super) fn is_an_event(text: &[u8]) -> bool {
     })
 }
 
+/// Whether a stream of events may begin with this, which may be no more than its first byte.
+pub(crate) fn may_begin(text: &[u8]) -> bool {
+    const NAMES: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
+    let mut names = NAMES.iter();
+    names.any(|name| text.starts_with(name) || name.starts_with(text))
+}
+
 /// Where the next line begins, given where one ends.
 fn past_end(text: &[u8], end: usize) -> usize {
     match text.get(end..) {

@@ -18,6 +18,7 @@ use bytes::Bytes;
 
 use super::api::Api;
 pub(crate) use heard::Heard;
+pub(crate) use lines::may_begin;
 use lines::{is_an_event, last_end, lines};
 use open::Open;
 

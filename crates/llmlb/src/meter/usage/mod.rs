@@ -160,7 +160,8 @@ impl Counts {
     /// Whether the answer may have more tokens than were told: it was cut after it had told how
     /// it begins, as Anthropic's do.
     pub(crate) fn is_only_beginning(&self) -> bool {
-        self.output.is_some() && !self.is_output_told
+        let is_begun = self.input.or(self.output).is_some();
+        is_begun && !self.is_output_told && self.total.is_none()
     }
 
     /// What they come to; `None` if nothing was told.

@@ -10,8 +10,8 @@ use super::api::Api;
 use super::estimate;
 use super::json::Finder;
 use super::ndjson::Ndjson;
-use super::sse::{Heard, Sse};
-use super::usage::{Counts, Source, Usage};
+use super::sse::{self, Heard, Sse};
+use super::usage::{Source, Usage};
 
 /// Watches one answer.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ enum Kind {
     Nothing,
     /// It is in a coding that is not undone here; its length is all that is known.
     Coded,
-    /// It does not say what it is. Its first byte will.
+    /// It does not say what it is. Its first bytes will.
     Unsaid {
         is_hiding: bool,
     },
@@ -76,18 +76,29 @@ impl Watch {
         }
     }
 
+    /// Whether it cannot be read, and nothing can be taken out of it.
+    pub(crate) fn is_coded(&self) -> bool {
+        matches!(self.kind, Kind::Coded)
+    }
+
+    /// Whether it comes as it is made.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.heard().is_some()
+    }
+
     /// Looks at a frame. What it returns goes on to the client; it may be empty.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         self.bytes += data.len() as u64;
-        if let Kind::Unsaid { is_hiding } = self.kind
-            && let Some(first) = data.trim_ascii_start().first()
-        {
-            self.kind = match first {
-                b'{' => Kind::Whole(Box::default()),
-                b'd' | b'e' | b'i' | b'r' | b':' => {
+        if let Kind::Unsaid { is_hiding } = self.kind {
+            let begin = data.trim_ascii_start();
+            self.kind = match begin.first() {
+                None => Kind::Unsaid { is_hiding },
+                Some(b'{') => Kind::Whole(Box::default()),
+                // Whatever else is text, such as what somebody said, may begin in any way.
+                Some(_) if self.api.writes_text() && sse::may_begin(begin) => {
                     Kind::Events(Box::new(Sse::new(self.api, is_hiding)))
                 }
-                _ => Kind::Nothing,
+                Some(_) => Kind::Nothing,
             };
         }
         match &mut self.kind {
@@ -127,8 +138,14 @@ impl Watch {
         }
     }
 
+    /// Whether the client has an answer that did not break off, whatever it says. A stream that tells
+    /// of an error ends there.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_whole() && !self.heard().is_some_and(Heard::saw_error)
+    }
+
     /// Whether an answer that began well tells of an error.
-    pub(crate) fn saw_error(&self) -> bool {
+    fn saw_error(&self) -> bool {
         match &self.kind {
             Kind::Whole(finder) => finder.said().is_error,
             _ => self.heard().is_some_and(Heard::saw_error),
@@ -146,12 +163,17 @@ impl Watch {
         let reported = counts.and_then(|counts| counts.usage(self.api));
         let streamed = heard.map_or(0, |heard| heard.streamed.tokens());
         match reported {
-            // It was cut after it had told what it was given.
-            Some(usage) if counts.is_some_and(Counts::is_only_beginning) => {
+            // There may be more than was told.
+            Some(usage) if self.is_told_in_part() => {
+                let prompt = match usage.prompt {
+                    0 => prompt(),
+                    told => told,
+                };
                 let completion = usage.completion.max(streamed);
                 Usage {
+                    prompt,
                     completion,
-                    total: usage.prompt + completion,
+                    total: usage.total.max(prompt + completion),
                     source: Source::Estimated,
                     ..usage
                 }
@@ -161,6 +183,7 @@ impl Watch {
             None => {
                 let completion = match &self.kind {
                     _ if !self.api.writes_text() => 0,
+                    Kind::Whole(finder) if finder.said().is_promise => 0,
                     Kind::Events(_) | Kind::Lines(_) => streamed,
                     Kind::Coded => estimate::by_length(self.bytes),
                     _ => estimate::whole_answer(self.bytes),
@@ -175,6 +198,14 @@ impl Watch {
                 }
             }
         }
+    }
+
+    /// Whether usage that was told may not be all: the stream was cut after that, or only said how it
+    /// begins.
+    fn is_told_in_part(&self) -> bool {
+        self.api.writes_text()
+            && (self.heard())
+                .is_some_and(|heard| !heard.saw_finish() || heard.counts.is_only_beginning())
     }
 
     /// Whether there is nothing to estimate: nobody read or wrote text, or it came to nothing.

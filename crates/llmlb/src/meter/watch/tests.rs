@@ -100,6 +100,23 @@ fn tokens_that_are_not_told_are_estimated() {
 }
 
 #[test]
+fn what_is_made_later_is_not_estimated_now() {
+    for (status, expected) in [
+        ("queued", (7, 0, 7, "estimated")),
+        ("in_progress", (7, 0, 7, "estimated")),
+        ("completed", (7, 14, 21, "estimated")),
+    ] {
+        let mut promise = watch(Api::Responses, "application/json", false);
+        let text = format!(
+            r#"{{"status":"{status}","usage":null,"instructions":"{:0>400}"}}"#,
+            0
+        );
+        pass(&mut promise, &text);
+        assert_eq!(numbers(promise.usage(|| 7)), expected, "{status}");
+    }
+}
+
+#[test]
 fn an_answer_of_anthropics_that_was_cut_has_what_was_seen_of_it() {
     let mut stream = watch(Api::Messages, "text/event-stream", false);
     pass(
@@ -111,9 +128,44 @@ fn an_answer_of_anthropics_that_was_cut_has_what_was_seen_of_it() {
     assert_eq!(numbers(stream.usage(|| 0)), (25, 5, 30, "estimated"));
     pass(
         &mut stream,
-        "data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":4}}\n\n",
+        "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":4}}\n\n",
     );
     assert_eq!(numbers(stream.usage(|| 0)), (25, 4, 29, "reported"));
+}
+
+#[test]
+fn what_a_stream_told_before_it_was_cut_may_not_be_all() {
+    let told = |usage: &str| WORD.replacen('{', &format!("{{\"usage\":{usage},"), 1);
+    for (usage, expected) in [
+        (
+            r#"{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}"#,
+            (7, 3, 10, "estimated"),
+        ),
+        (
+            r#"{"prompt_tokens":9,"completion_tokens":1}"#,
+            (9, 3, 12, "estimated"),
+        ),
+        (
+            r#"{"prompt_tokens":9,"completion_tokens":5,"total_tokens":20}"#,
+            (9, 5, 20, "estimated"),
+        ),
+    ] {
+        let mut stream = watch(Api::Chat, "text/event-stream", true);
+        pass(&mut stream, &[&told(usage), WORD, WORD].concat());
+        assert_eq!(numbers(stream.usage(|| 7)), expected, "{usage}");
+    }
+    // Anthropic's may begin without an output.
+    let mut stream = watch(Api::Messages, "text/event-stream", false);
+    let begin =
+        "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25}}}\n\n";
+    let word = "data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"Hi\"}}\n\n";
+    pass(&mut stream, &[begin, word, word].concat());
+    assert_eq!(numbers(stream.usage(|| 7)), (25, 2, 27, "estimated"));
+    // Nor may it be told at the end.
+    let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    pass(&mut stream, stop);
+    assert!(stream.is_whole());
+    assert_eq!(numbers(stream.usage(|| 7)), (25, 2, 27, "estimated"));
 }
 
 #[test]
@@ -140,10 +192,14 @@ fn where_there_is_nothing_to_count_nothing_is_counted() {
             "data: {\"error\":\"no\"}\n\n",
         ),
         (Api::Chat, "", "<html>"),
+        (Api::Chat, "text/plain", "dear client"),
+        (Api::Audio, "text/plain", "data: what we need"),
+        (Api::Audio, "", ": a smile"),
     ] {
         let mut watch = watch(api, media, true);
         assert_eq!(pass(&mut watch, text), text);
         assert_eq!(numbers(watch.usage(asked)), none, "{text}");
+        assert!(watch.is_complete() != (text.contains("error") && media.contains("event")));
         assert_eq!(watch.saw_error(), text.contains("error"));
     }
 }
