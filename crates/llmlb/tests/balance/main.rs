@@ -60,6 +60,7 @@ mod splitting;
 mod storm;
 mod time_limits;
 mod tls;
+mod two_names;
 mod uploads;
 mod websocket;
 mod weights;
