@@ -47,6 +47,7 @@ mod idle_connections;
 mod issued_ids;
 mod leaving;
 mod limits;
+mod long_names;
 #[cfg(target_os = "linux")]
 mod memory;
 mod multipart;
