@@ -156,7 +156,7 @@ impl App {
             requests: Counter::default(),
             started: Instant::now(),
             max_body: config.server.max_body,
-            is_private: config.server.host.is_loopback() && !config.server.allow_public,
+            is_private: config::is_loopback(config.server.host) && !config.server.allow_public,
             via,
             ids: Ids::default(),
             limits: Limits {

@@ -258,12 +258,7 @@ impl Backend {
     }
 }
 
-/// Whether a list of names, of which some may end in `*`, has this one. No list allows all.
+/// No list allows all.
 fn is_allowed(only: Option<&[String]>, name: &str) -> bool {
-    only.is_none_or(|only| {
-        only.iter().any(|one| match one.strip_suffix('*') {
-            Some(start) => name.starts_with(start),
-            None => name == one,
-        })
-    })
+    only.is_none_or(|only| config::is_among(only, name))
 }

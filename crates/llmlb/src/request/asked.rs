@@ -9,7 +9,7 @@ use hyper::body::{Body, Incoming};
 
 use super::error::Refusal;
 use super::explain::explain;
-use super::{body, form, is_inference, prefix, query, scan};
+use super::{alike, body, form, is_inference, prefix, query, scan};
 use crate::app::Shared;
 use crate::forward;
 use crate::meter::api::Api;
@@ -63,6 +63,17 @@ struct Fields {
     /// How many tokens the other texts have that a model is given.
     other_tokens: u64,
     previous: Option<Range<usize>>,
+    /// One that is there twice, or that another name could be taken for.
+    ambiguous: Option<&'static str>,
+}
+
+/// Why a request is not read.
+#[derive(Debug, PartialEq, Eq)]
+enum Unread {
+    /// It is no JSON object.
+    Malformed(String),
+    /// It would be routed and billed as one thing, and might be served as another.
+    Ambiguous(&'static str),
 }
 
 impl Asked {
@@ -157,21 +168,20 @@ pub(super) async fn read(
         ));
     }
     let bytes = body::read_whole(body, shared.max_body, shared.limits.body).await?;
-    if let Some(boundary) = boundary {
-        return Ok(in_form(bytes, &boundary));
-    }
-    match in_json(&bytes, api) {
+    let asked = match boundary {
+        Some(boundary) => in_form(&bytes, &boundary),
+        None => in_json(&bytes, api),
+    };
+    match asked {
         Ok(mut asked) => {
             asked.payload = Payload::Read(bytes);
             Ok(asked)
         }
-        Err(why) if must_be_readable => Err(Refusal::new(
-            StatusCode::BAD_REQUEST,
-            "invalid_json",
-            format!("The request's body is not a JSON object with a model's name: {why}"),
-        )),
         // Not said to be JSON, and it is not.
-        Err(_) => Asked::in_query(head, Payload::Read(bytes)),
+        Err(Unread::Malformed(_)) if !must_be_readable => {
+            Asked::in_query(head, Payload::Read(bytes))
+        }
+        Err(unread) => Err(unread.refusal()),
     }
 }
 
@@ -180,42 +190,39 @@ fn target(uri: &Uri) -> &str {
     uri.path_and_query().map_or("/", |target| target.as_str())
 }
 
-fn in_form(bytes: Bytes, boundary: &[u8]) -> Asked {
-    let named_at = form::field(&bytes, boundary, b"model");
+fn in_form(body: &[u8], boundary: &[u8]) -> Result<Asked, Unread> {
+    let mut fields = form::fields(body, boundary, b"model");
+    let named_at = fields.next();
+    let is_plain = named_at.as_ref().is_none_or(|(name, _)| *name == b"model");
+    if !is_plain || fields.next().is_some() {
+        return Err(Unread::Ambiguous("model"));
+    }
+    let named_at = named_at.map(|(_, at)| at);
     let model = named_at
         .clone()
-        .and_then(|at| std::str::from_utf8(&bytes[at]).ok())
+        .and_then(|at| std::str::from_utf8(&body[at]).ok())
         .map(str::to_owned);
-    Asked {
+    Ok(Asked {
         named_at: named_at.map(|at| (at, Spelling::Form)),
         model: model.filter(|name| !name.is_empty()),
-        ..Asked::nothing(Payload::Read(bytes))
-    }
+        ..Asked::nothing(Payload::Passing(None))
+    })
 }
 
 /// What a JSON request asks for. Its bytes are not copied.
-fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
+fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
     let mut fields = Fields::default();
-    let found = scan::fields(body, |name, at| match name {
-        "model" => fields.model = Some(at),
-        "stream" => fields.usage.stream = Some(at),
-        "stream_options" => fields.usage.stream_options = Some(at),
-        "tools" => fields.tools = Some(at),
-        "system" | "instructions" => fields.system = Some(at),
-        "messages" | "prompt" | "input" => fields.prompt = Some(at),
-        "query" | "documents" | "text_1" | "text_2" => {
-            fields.other_tokens += estimate::prompt(&body[at]);
-        }
-        "previous_response_id" => fields.previous = Some(at),
-        _ => {}
-    });
+    let found = scan::fields(body, |name, at| fields.note(name, at, body));
     if found.is_err() {
-        return Err(explain(body));
+        return Err(Unread::Malformed(explain(body)));
+    }
+    if let Some(name) = fields.ambiguous {
+        return Err(Unread::Ambiguous(name));
     }
     let value = |at: &Option<Range<usize>>| at.clone().map(|at| &body[at]);
     let model = match value(&fields.model) {
         None | Some(b"null") => None,
-        Some(raw) => Some(model_name(raw)?),
+        Some(raw) => Some(model_name(raw).map_err(Unread::Malformed)?),
     };
     let before = [&fields.model, &fields.tools, &fields.system];
     let before = before.into_iter().filter_map(value);
@@ -241,6 +248,50 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
         issued: issued.map(|id| forward::hash(id.as_bytes())),
         payload: Payload::Passing(None),
     })
+}
+
+impl Fields {
+    fn note(&mut self, name: &str, at: Range<usize>, body: &[u8]) {
+        let (place, known) = match name {
+            "model" => (&mut self.model, "model"),
+            "stream" => (&mut self.usage.stream, "stream"),
+            "stream_options" => (&mut self.usage.stream_options, "stream_options"),
+            // Of these the last one counts: they decide nothing that another could be told.
+            "tools" => return self.tools = Some(at),
+            "system" | "instructions" => return self.system = Some(at),
+            "messages" | "prompt" | "input" => return self.prompt = Some(at),
+            "query" | "documents" | "text_1" | "text_2" => {
+                return self.other_tokens += estimate::prompt(&body[at]);
+            }
+            "previous_response_id" => return self.previous = Some(at),
+            _ => return self.ambiguous = self.ambiguous.or_else(|| alike::meant(name)),
+        };
+        if place.replace(at).is_some() {
+            self.ambiguous = Some(known);
+        }
+    }
+}
+
+impl Unread {
+    fn refusal(self) -> Refusal {
+        let status = StatusCode::BAD_REQUEST;
+        match self {
+            Self::Malformed(why) => Refusal::new(
+                status,
+                "invalid_json",
+                format!("The request's body is not a JSON object with a model's name: {why}"),
+            ),
+            Self::Ambiguous(name) => Refusal::new(
+                status,
+                "ambiguous_field",
+                format!(
+                    "The request's body has `{name}` twice, or in another case: not all servers \
+                     agree on which one counts."
+                ),
+            )
+            .param(name),
+        }
+    }
 }
 
 fn model_name(raw: &[u8]) -> Result<String, String> {
@@ -278,12 +329,12 @@ pub(super) fn media_type(headers: &HeaderMap) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn model(body: &str) -> Result<Option<String>, String> {
+    fn model(body: &str) -> Result<Option<String>, Unread> {
         in_json(body.as_bytes(), Api::Chat).map(|asked| asked.model)
     }
 
     #[test]
-    fn the_model_is_the_last_top_level_field_of_that_name() {
+    fn the_model_is_the_top_level_field_of_that_name() {
         let found = |text: &str| model(text).unwrap().unwrap();
         assert_eq!(found(r#"{"model":"a"}"#), "a");
         assert_eq!(
@@ -291,7 +342,6 @@ mod tests {
             "a"
         );
         assert_eq!(found(r#" { "mod\u0065l" : "\u00e9\n" } "#), "é\n");
-        assert_eq!(found(r#"{"model":"a","model":"b"}"#), "b");
         assert_eq!(model(r#"{"messages":[]}"#), Ok(None));
         assert_eq!(model(r#"{"model":null}"#), Ok(None));
     }
@@ -311,9 +361,27 @@ mod tests {
             ),
             (r#"{"model":"a","#, "EOF while parsing"),
         ] {
-            let error = model(text).unwrap_err();
+            let Err(Unread::Malformed(error)) = model(text) else {
+                panic!("{text}");
+            };
             assert!(error.contains(why), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_there_twice_is_refused_if_it_is_acted_on() {
+        for (text, name) in [
+            (r#"{"model":"a","model":"a"}"#, "model"),
+            (r#"{"model":"a","Model":"b"}"#, "model"),
+            (r#"{"stream":true,"\u0053tream":false}"#, "stream"),
+            (
+                r#"{"stream_options":{},"stream_options":1}"#,
+                "stream_options",
+            ),
+        ] {
+            assert_eq!(model(text), Err(Unread::Ambiguous(name)), "{text}");
+        }
+        assert_eq!(model(r#"{"input":"a","input":"b","Input":"c"}"#), Ok(None));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The path of a request, in reading order: who may ask, what is asked, who may serve it, and what
 //! comes back.
 
+mod alike;
 mod asked;
 mod body;
 mod browser;

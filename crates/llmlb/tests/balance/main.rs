@@ -48,6 +48,7 @@ mod idle_connections;
 mod issued_ids;
 mod leaving;
 mod limits;
+mod long_names;
 #[cfg(target_os = "linux")]
 mod memory;
 mod multipart;
@@ -62,6 +63,7 @@ mod splitting;
 mod storm;
 mod time_limits;
 mod tls;
+mod two_names;
 mod uploads;
 mod websocket;
 mod weights;

@@ -48,7 +48,11 @@ pub(crate) fn ollama(model: &'static str) -> Mock {
                 mock::json(stream, 200, &answer.to_string());
             }
             "/api/version" => mock::json(stream, 200, r#"{"version":"0.12.0"}"#),
-            "/api/show" => mock::json(stream, 200, r#"{"capabilities":["completion"],"model_info":{},"details":{}}"#),
+            "/api/show" => mock::json(
+                stream,
+                200,
+                r#"{"capabilities":["completion"],"model_info":{},"details":{}}"#,
+            ),
             _ => mock::json(stream, 500, "this must not be asked"),
         }
     })
