@@ -5,6 +5,10 @@ use crate::request::scan::text;
 
 /// What an answer, or an event of one, says about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is something that it may say, or not"
+)]
 pub(crate) struct Said {
     pub(crate) counts: Counts,
     /// It has a `usage` object of its own.
