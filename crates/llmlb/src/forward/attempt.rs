@@ -7,7 +7,7 @@ use hyper::body::Body;
 use tokio::time::timeout;
 
 use super::head::{self, Length, Stamp};
-use super::{MOST_ATTEMPTS, Outbound, issued, objection};
+use super::{MOST_ATTEMPTS, Outbound, objection};
 use crate::balance::Slot;
 use crate::meter::request::Asking;
 use crate::request::{Payload, Trip};
@@ -135,8 +135,6 @@ fn upload(
     let stamp = Stamp {
         via: &worker.shared.via,
         id: &trip.id,
-        plain: crate::request::is_inference(outbound.path)
-            || issued::Watch::of(outbound.path).is_some(),
         upgrade: outbound
             .head
             .headers

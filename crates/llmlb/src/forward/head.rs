@@ -18,8 +18,6 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 pub(super) struct Stamp<'a> {
     pub(super) via: &'a Via,
     pub(super) id: &'a HeaderValue,
-    /// The answer will be read here: it must not be compressed.
-    pub(super) plain: bool,
     /// The client wants to speak another protocol on this connection.
     pub(super) upgrade: Option<&'a HeaderValue>,
 }
@@ -43,7 +41,7 @@ pub(super) fn write(
     line(&mut out, &head.method, backend, target);
     let named = named_by_connection(&head.headers);
     for (name, value) in &head.headers {
-        let ends_here = ends_here(name) || (stamp.plain && *name == header::ACCEPT_ENCODING);
+        let ends_here = ends_here(name) || *name == header::ACCEPT_ENCODING;
         if ends_here || named.contains(name) {
             continue;
         }
@@ -53,9 +51,8 @@ pub(super) fn write(
             field(&mut out, name.as_str(), value.as_bytes());
         }
     }
-    if stamp.plain {
-        field(&mut out, "accept-encoding", b"identity");
-    }
+    // The answer will be read here: it must not be compressed.
+    field(&mut out, "accept-encoding", b"identity");
     match length {
         // A request that has no body need not say so.
         Length::Exact(0) if head.method.is_safe() || head.method == Method::DELETE => {}

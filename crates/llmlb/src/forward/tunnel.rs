@@ -39,7 +39,7 @@ pub(super) fn open(
     worker.tasks.spawn(async move {
         let (stream, early) = exchange.into_parts();
         let progress = Progress::default();
-        let mut backend = Early {
+        let mut backend = Begun {
             stream,
             first: early,
             progress: &progress,
@@ -171,13 +171,13 @@ impl AsyncWrite for Client<'_> {
 }
 
 /// A connection whose first bytes were read already.
-struct Early<'a> {
+struct Begun<'a> {
     stream: Stream,
     first: Bytes,
     progress: &'a Progress,
 }
 
-impl AsyncRead for Early<'_> {
+impl AsyncRead for Begun<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -196,7 +196,7 @@ impl AsyncRead for Early<'_> {
     }
 }
 
-impl AsyncWrite for Early<'_> {
+impl AsyncWrite for Begun<'_> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

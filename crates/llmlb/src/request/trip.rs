@@ -228,7 +228,7 @@ impl Trip {
         }
         let prompt = self.prompt_tokens;
         let usage = match &self.watch {
-            Some(watch) => watch.usage(|| prompt),
+            Some(watch) => watch.usage(self.bytes, || prompt),
             // It was left, or given up, before its answer began. The prompt was read all the same.
             None if self.is_worked_on && self.api.reads_text() => Usage::of_prompt(prompt),
             None => Usage::default(),

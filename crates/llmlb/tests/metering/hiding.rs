@@ -107,6 +107,39 @@ fn without_metering_everything_passes_as_it_is() {
     assert!(!place.path("data").exists());
 }
 
+/// Without our question it would have come with the last word.
+#[test]
+fn what_rides_with_the_usage_is_not_lost() {
+    const TIMINGS: &str = "data: {\"choices\":[],\"id\":\"c\",\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3},\"timings\":{\"prompt_n\":9}}\n\n";
+    const PASSED: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}],\"id\":\"c\",\"timings\":{\"prompt_n\":9}}\n\n";
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let wire = [WORD, STOP, TIMINGS, DONE].concat();
+    for (id, asks, expected) in [
+        ("asks", true, wire.clone()),
+        ("does-not", false, [WORD, STOP, PASSED, DONE].concat()),
+    ] {
+        let question = chat("Hello", true);
+        let body = if asks {
+            asking_for_usage(question)
+        } else {
+            question.to_string()
+        };
+        let begin = WORD.len() + STOP.len();
+        for at in begin..=begin + TIMINGS.len() {
+            let text = wire.clone();
+            scripted.next(move |_, stream| in_two_chunks(stream, &text, at));
+            let mut client = Connection::open(server.address);
+            let id = format!("{id}-{at}");
+            send(&mut client, &id, CHAT, &body);
+            assert_eq!(client.answer().text(), expected, "{id}");
+            let record = records::one(&place, &id);
+            assert_eq!(record["tokens"], 12, "{record:#}");
+        }
+    }
+}
+
 /// Cuts a stream in two at every place, and sees that nothing but the usage is missing.
 fn at_every_byte(
     wire: &str,
@@ -120,14 +153,12 @@ fn at_every_byte(
     assert!(without.len() < wire.len());
     let question = chat("Hello", true);
     let mut client = Connection::open(server.address);
-    let mut asks = false;
     for at in 0..=wire.len() {
         let text = wire.to_owned();
         scripted.next(move |_, stream| cut(stream, &text, at));
         let id = format!("at-{at}");
         // Now and then one that wants to see it.
-        asks = at % 16 == 0;
-        let (body, expected) = if asks {
+        let (body, expected) = if at % 16 == 0 {
             (asking_for_usage(question.clone()), wire)
         } else {
             (question.to_string(), without.as_str())
@@ -135,7 +166,6 @@ fn at_every_byte(
         send(&mut client, &id, CHAT, &body);
         assert_eq!(client.answer().text(), expected, "cut at {at}");
     }
-    let _ = asks;
     let all = records::all(&place);
     assert_eq!(all.len(), wire.len() + 1);
     for record in all {

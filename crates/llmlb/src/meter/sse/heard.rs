@@ -6,8 +6,9 @@ use memchr::memmem::{self, Finder as Search};
 
 use super::super::api::Api;
 use super::super::estimate::Streamed;
-use super::super::json::{Choices, Finder, Said, is_an_error};
+use super::super::json::{Finder, Said, is_an_error};
 use super::super::usage::Counts;
+use super::alone::is_alone;
 use super::lines::lines;
 use super::spoken;
 
@@ -40,6 +41,10 @@ impl Heard {
             streamed: Streamed::default(),
             last: Vec::new(),
         }
+    }
+
+    pub(super) fn api(&self) -> Api {
+        self.api
     }
 
     /// Whether an error was told in the midst of the answer.
@@ -108,7 +113,7 @@ impl Heard {
         let finder = read(event);
         let said = finder.said();
         self.note(said);
-        let is_alone = finder.is_over() && said.has_usage && said.choices == Choices::None;
+        let is_alone = finder.is_over() && is_alone(&finder);
         self.saw_usage_alone |= is_alone;
         is_alone
     }

@@ -2,9 +2,10 @@
 //!
 //! Bytes go on as they came, at once. Only events in which `"usage"` stands are read. If the
 //! client did not ask for usage, the event that has nothing else is taken out: no choices, and a
-//! `usage`. For that, and only then, the beginning of an event is held back whose end has not
+//! `usage` ([`alone`]). For that, and only then, the beginning of an event is held back whose end has not
 //! come, and only as long as it can still become one.
 
+mod alone;
 mod heard;
 mod lines;
 mod open;
@@ -12,11 +13,10 @@ mod spoken;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
-
 use bytes::Bytes;
 
 use super::api::Api;
+use alone::Cut;
 pub(crate) use heard::Heard;
 pub(crate) use lines::may_begin;
 use lines::{is_an_event, last_end, lines};
@@ -41,8 +41,8 @@ pub(crate) struct Sse {
 struct Passing {
     /// What was held back, and goes before it.
     front: Vec<u8>,
-    /// What is taken out of it.
-    hidden: Vec<Range<usize>>,
+    /// What is taken out of it, in its order.
+    cuts: Vec<Cut>,
 }
 
 impl Sse {
@@ -78,7 +78,7 @@ impl Sse {
         {
             at = 1;
             if was_hidden {
-                passing.hidden.push(0..1);
+                passing.cuts.push(Cut::out(0..1));
             }
         }
         if self.open.is_there() {
@@ -96,11 +96,11 @@ impl Sse {
             self.open.begin(rest, self.is_hiding);
             self.heard.saw_end |= self.open.is_end_mark();
             if self.open.is_held() {
-                passing.hidden.push(whole..data.len());
+                passing.cuts.push(Cut::out(whole..data.len()));
             }
         } else if data.ends_with(b"\r") {
-            let was_hidden = passing.hidden.last().is_some_and(|last| last.end == whole);
-            self.after_return = Some(was_hidden);
+            let last = passing.cuts.last();
+            self.after_return = Some(last.is_some_and(|last| last.place.end == whole));
         }
         passing.out_of(data)
     }
@@ -123,8 +123,8 @@ impl Sse {
         if self.open.is_held() {
             return Bytes::new();
         }
-        let hidden = Vec::new();
-        Passing { front, hidden }.out_of(data)
+        let cuts = Vec::new();
+        Passing { front, cuts }.out_of(data)
     }
 
     /// The event that is open ends with this.
@@ -133,17 +133,17 @@ impl Sse {
         match self.open.close(end) {
             open::Closed::Huge(finder) => self.heard.note(finder.said()),
             open::Closed::Event(mut event) => {
-                let mut hidden = Passing::default();
-                self.events(&event, 0, &mut hidden);
-                if let Some(length) = held {
-                    if let [hidden] = &*hidden.hidden {
-                        event.truncate(hidden.start);
-                        passing.hidden.push(0..end.len());
-                    } else {
-                        event.truncate(length);
-                    }
-                    passing.front = event;
+                let mut within = Passing::default();
+                self.events(&event, 0, &mut within);
+                let Some(length) = held else { return };
+                event.truncate(length);
+                let mut front = Passing::default();
+                for cut in within.cuts {
+                    let (before, after) = cut.split(length);
+                    front.cuts.extend(before);
+                    passing.cuts.extend(after);
                 }
+                passing.front = front.out_of(event.into()).into();
             }
         }
     }
@@ -164,8 +164,7 @@ impl Sse {
                 let is_alone = self.heard.usage(&text[begin..end]);
                 let is_short = end - begin <= LONGEST_HIDDEN;
                 if is_alone && self.is_hiding && is_short && is_an_event(&text[begin..end]) {
-                    let comments = comments(&text[begin..end]);
-                    passing.hidden.push(base + begin + comments..base + end);
+                    self.hide(&text[begin..end], base + begin, passing);
                 }
                 usage = heard::next_usage(text, end);
             }
@@ -173,6 +172,19 @@ impl Sse {
         }
         if let Some(data) = last {
             self.heard.remember(data);
+        }
+    }
+
+    /// Takes out an event with usage alone, or its usage if there is more in it.
+    fn hide(&self, event: &[u8], base: usize, passing: &mut Passing) {
+        if let Some(cuts) = alone::without_usage(self.heard.api(), event) {
+            passing.cuts.extend(cuts.map(|cut| Cut {
+                place: base + cut.place.start..base + cut.place.end,
+                ..cut
+            }));
+        } else {
+            let place = base + comments(event)..base + event.len();
+            passing.cuts.push(Cut::out(place));
         }
     }
 }
@@ -197,27 +209,23 @@ fn comments(event: &[u8]) -> usize {
 impl Passing {
     /// What is left of a frame. It is copied only if more than one piece is.
     fn out_of(self, data: Bytes) -> Bytes {
-        if self.front.is_empty() && self.hidden.is_empty() {
+        if self.front.is_empty() && self.cuts.is_empty() {
             return data;
         }
-        let mut pieces = Vec::with_capacity(self.hidden.len() + 1);
+        let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 * self.cuts.len() + 2);
+        pieces.push(&self.front);
         let mut at = 0;
-        for hidden in self.hidden {
-            pieces.push(at..hidden.start);
-            at = hidden.end;
+        for cut in &self.cuts {
+            pieces.extend([&data[at..cut.place.start], cut.with.as_bytes()]);
+            at = cut.place.end;
         }
-        pieces.push(at..data.len());
+        pieces.push(&data[at..]);
         pieces.retain(|piece| !piece.is_empty());
-        match (self.front.is_empty(), &*pieces) {
-            (true, []) => Bytes::new(),
-            (true, [piece]) => data.slice(piece.clone()),
-            _ => {
-                let mut out = self.front;
-                for piece in pieces {
-                    out.extend_from_slice(&data[piece]);
-                }
-                out.into()
-            }
+        let is_new = !self.front.is_empty() || self.cuts.iter().any(|cut| !cut.with.is_empty());
+        match &*pieces {
+            [] => Bytes::new(),
+            [piece] if !is_new => data.slice_ref(piece),
+            pieces => pieces.concat().into(),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The event of a stream whose end has not come.
 
-use super::super::json::{Choices, Finder};
+use super::super::json::Finder;
 use super::LONGEST_HIDDEN;
+use super::alone::is_alone;
 use super::heard::read;
 use super::lines::{end_after, is_an_event};
 
@@ -87,7 +88,7 @@ impl Open {
         }
         let finder = read(&self.bytes);
         if finder.is_over() {
-            finder.said().has_usage && finder.said().choices == Choices::None
+            is_alone(&finder)
         } else {
             !finder.has_choices() && !finder.is_strange()
         }

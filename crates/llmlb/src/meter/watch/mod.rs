@@ -18,7 +18,6 @@ use super::usage::{Source, Usage};
 pub(crate) struct Watch {
     api: Api,
     kind: Kind,
-    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -60,11 +59,7 @@ impl Watch {
         } else {
             Kind::Nothing
         };
-        Self {
-            api,
-            kind,
-            bytes: 0,
-        }
+        Self { api, kind }
     }
 
     /// Whether less may go on than came: then nobody can say beforehand how long the answer is.
@@ -88,7 +83,6 @@ impl Watch {
 
     /// Looks at a frame. What it returns goes on to the client; it may be empty.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
-        self.bytes += data.len() as u64;
         if let Kind::Unsaid { is_hiding } = self.kind {
             let begin = data.trim_ascii_start();
             self.kind = match begin.first() {
@@ -152,9 +146,9 @@ impl Watch {
         }
     }
 
-    /// The tokens it took: as reported, else as estimated. `prompt` is asked only for an
-    /// estimate.
-    pub(crate) fn usage(&self, prompt: impl FnOnce() -> u64) -> Usage {
+    /// The tokens it took: as reported, else as estimated, by the length of the answer if nothing
+    /// else is known of it. `prompt` is asked only for an estimate.
+    pub(crate) fn usage(&self, bytes: u64, prompt: impl FnOnce() -> u64) -> Usage {
         let heard = self.heard();
         let counts = match &self.kind {
             Kind::Whole(finder) => Some(&finder.said().counts),
@@ -185,8 +179,8 @@ impl Watch {
                     _ if !self.api.writes_text() => 0,
                     Kind::Whole(finder) if finder.said().is_promise => 0,
                     Kind::Events(_) | Kind::Lines(_) => streamed,
-                    Kind::Coded => estimate::by_length(self.bytes),
-                    _ => estimate::whole_answer(self.bytes),
+                    Kind::Coded => estimate::by_length(bytes),
+                    _ => estimate::whole_answer(bytes),
                 };
                 let prompt = prompt();
                 Usage {

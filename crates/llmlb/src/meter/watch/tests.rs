@@ -53,9 +53,8 @@ fn every_kind_of_answer_is_watched() {
         assert!(watch.saw_end(), "{media} {text}");
         assert!(watch.finish().is_empty());
         assert!(watch.is_whole() && !watch.saw_error());
-        let usage = watch.usage(|| panic!("it is told"));
+        let usage = watch.usage(0, || panic!("it is told"));
         assert_eq!(numbers(usage), (9, 1, 10, "reported"), "{media} {text}");
-        assert_eq!(watch.bytes, text.len() as u64);
     }
 }
 
@@ -68,7 +67,6 @@ fn usage_is_hidden_from_a_client_that_did_not_ask() {
         assert_eq!(pass(&mut watch, &text), WORD);
         assert_eq!(pass(&mut watch, "data: "), "");
         assert_eq!(watch.finish(), "data: ");
-        assert_eq!(watch.bytes, text.len() as u64 + 6);
     }
 }
 
@@ -76,7 +74,7 @@ fn usage_is_hidden_from_a_client_that_did_not_ask() {
 fn tokens_that_are_not_told_are_estimated() {
     let mut stream = watch(Api::Chat, "text/event-stream", true);
     pass(&mut stream, &[WORD, WORD, WORD].concat());
-    assert_eq!(numbers(stream.usage(|| 7)), (7, 3, 10, "estimated"));
+    assert_eq!(numbers(stream.usage(0, || 7)), (7, 3, 10, "estimated"));
     assert!(!stream.is_whole() && !stream.saw_end());
 
     let mut whole = watch(Api::Chat, "application/json", false);
@@ -84,19 +82,19 @@ fn tokens_that_are_not_told_are_estimated() {
         &mut whole,
         &format!(r#"{{"choices":["{}"]}}"#, "x".repeat(784)),
     );
-    assert_eq!(numbers(whole.usage(|| 7)), (7, 100, 107, "estimated"));
+    assert_eq!(numbers(whole.usage(800, || 7)), (7, 100, 107, "estimated"));
     assert!(whole.is_whole());
 
     let mut vectors = watch(Api::Embeddings, "application/json", false);
     pass(&mut vectors, r#"{"data":[{"embedding":[0.1,0.2]}]}"#);
-    assert_eq!(numbers(vectors.usage(|| 7)), (7, 0, 7, "estimated"));
+    assert_eq!(numbers(vectors.usage(0, || 7)), (7, 0, 7, "estimated"));
 
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
     headers.insert(header::CONTENT_ENCODING, "gzip".parse().unwrap());
     let mut coded = Watch::new(Api::Chat, StatusCode::OK, &headers, true);
     assert_eq!(pass(&mut coded, &"x".repeat(400)).len(), 400);
-    assert_eq!(numbers(coded.usage(|| 7)), (7, 100, 107, "estimated"));
+    assert_eq!(numbers(coded.usage(400, || 7)), (7, 100, 107, "estimated"));
 }
 
 #[test]
@@ -112,7 +110,11 @@ fn what_is_made_later_is_not_estimated_now() {
             0
         );
         pass(&mut promise, &text);
-        assert_eq!(numbers(promise.usage(|| 7)), expected, "{status}");
+        assert_eq!(
+            numbers(promise.usage(text.len() as u64, || 7)),
+            expected,
+            "{status}"
+        );
     }
 }
 
@@ -125,12 +127,12 @@ fn an_answer_of_anthropics_that_was_cut_has_what_was_seen_of_it() {
     );
     let word = "data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"Hi\"}}\n\n";
     pass(&mut stream, &word.repeat(5));
-    assert_eq!(numbers(stream.usage(|| 0)), (25, 5, 30, "estimated"));
+    assert_eq!(numbers(stream.usage(0, || 0)), (25, 5, 30, "estimated"));
     pass(
         &mut stream,
         "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":4}}\n\n",
     );
-    assert_eq!(numbers(stream.usage(|| 0)), (25, 4, 29, "reported"));
+    assert_eq!(numbers(stream.usage(0, || 0)), (25, 4, 29, "reported"));
 }
 
 #[test]
@@ -152,7 +154,7 @@ fn what_a_stream_told_before_it_was_cut_may_not_be_all() {
     ] {
         let mut stream = watch(Api::Chat, "text/event-stream", true);
         pass(&mut stream, &[&told(usage), WORD, WORD].concat());
-        assert_eq!(numbers(stream.usage(|| 7)), expected, "{usage}");
+        assert_eq!(numbers(stream.usage(0, || 7)), expected, "{usage}");
     }
     // Anthropic's may begin without an output.
     let mut stream = watch(Api::Messages, "text/event-stream", false);
@@ -160,12 +162,12 @@ fn what_a_stream_told_before_it_was_cut_may_not_be_all() {
         "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25}}}\n\n";
     let word = "data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"Hi\"}}\n\n";
     pass(&mut stream, &[begin, word, word].concat());
-    assert_eq!(numbers(stream.usage(|| 7)), (25, 2, 27, "estimated"));
+    assert_eq!(numbers(stream.usage(0, || 7)), (25, 2, 27, "estimated"));
     // Nor may it be told at the end.
     let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     pass(&mut stream, stop);
     assert!(stream.is_whole());
-    assert_eq!(numbers(stream.usage(|| 7)), (25, 2, 27, "estimated"));
+    assert_eq!(numbers(stream.usage(0, || 7)), (25, 2, 27, "estimated"));
 }
 
 #[test]
@@ -179,7 +181,7 @@ fn where_there_is_nothing_to_count_nothing_is_counted() {
         assert!(!watch.may_shorten());
         let text = r#"{"usage":{"prompt_tokens":9}}"#;
         assert_eq!(pass(&mut watch, text), text);
-        assert_eq!(numbers(watch.usage(asked)), none);
+        assert_eq!(numbers(watch.usage(0, asked)), none);
         assert!(watch.is_whole() && !watch.saw_end());
     }
     for (api, media, text) in [
@@ -198,7 +200,7 @@ fn where_there_is_nothing_to_count_nothing_is_counted() {
     ] {
         let mut watch = watch(api, media, true);
         assert_eq!(pass(&mut watch, text), text);
-        assert_eq!(numbers(watch.usage(asked)), none, "{text}");
+        assert_eq!(numbers(watch.usage(0, asked)), none, "{text}");
         assert!(watch.is_complete() != (text.contains("error") && media.contains("event")));
         assert_eq!(watch.saw_error(), text.contains("error"));
     }
@@ -209,7 +211,7 @@ fn a_list_is_not_at_its_end_before_it_is() {
     let mut list = watch(Api::Rerank, "application/json", false);
     pass(&mut list, r#"[{"index":0,"score":0.5}"#);
     assert!(!list.saw_end() && list.is_whole());
-    assert_eq!(numbers(list.usage(|| 7)), (7, 0, 7, "estimated"));
+    assert_eq!(numbers(list.usage(0, || 7)), (7, 0, 7, "estimated"));
     let mut object = watch(Api::Chat, "application/json", false);
     pass(&mut object, r#"{"choices":[]"#);
     assert!(!object.saw_end() && !object.is_whole());
@@ -223,5 +225,5 @@ fn an_error_after_some_words_leaves_the_words_counted() {
         &[WORD, WORD, "data: {\"error\":\"no\"}\n\n"].concat(),
     );
     assert!(stream.saw_error());
-    assert_eq!(numbers(stream.usage(|| 7)), (7, 2, 9, "estimated"));
+    assert_eq!(numbers(stream.usage(0, || 7)), (7, 2, 9, "estimated"));
 }

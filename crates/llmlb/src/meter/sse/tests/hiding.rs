@@ -51,6 +51,31 @@ fn it_is_taken_out_in_every_spelling() {
 }
 
 #[test]
+fn what_rides_with_the_usage_goes_on_without_it() {
+    let timings = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1},\"timings\":{\"n\":1}}\n\n";
+    let passed = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}],\"timings\":{\"n\":1}}\n\n";
+    for comment in ["", ": note\n"] {
+        for (sent, left) in [
+            ([comment, timings, DONE].concat(), [comment, passed, DONE]),
+            (
+                [comment, timings.trim_end()].concat(),
+                [comment, passed.trim_end(), ""],
+            ),
+            (
+                [comment, timings, ALONE, DONE].concat(),
+                [comment, passed, DONE],
+            ),
+        ] {
+            let stream = [WORD, STOP, &sent].concat();
+            let expected = [WORD, STOP, &left.concat()].concat();
+            let heard = every_way(Api::Chat, true, &stream, &expected);
+            assert_eq!(tokens(&heard, Api::Chat), Some((9, 1)));
+            every_way(Api::Chat, false, &stream, &stream);
+        }
+    }
+}
+
+#[test]
 fn comments_before_usage_pass_at_once() {
     let alone = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1}}";
     for comments in [": note\n", ":\n: b\n", ": a\r\n:\r", ":\r"] {
