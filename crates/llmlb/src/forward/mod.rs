@@ -107,20 +107,23 @@ async fn open(
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
 ) -> Result<Opened, Failed> {
-    let mut route = Arc::clone(route);
     // An answer that another backend may better: it is passed on if none does.
     let mut spare: Option<Opened> = None;
     let mut failed = Failed::Unreachable(None);
     while outbound.tried.len() < MOST_ATTEMPTS {
         let (pool, wish) = (&worker.shared.pool, outbound.wish);
-        if !outbound.tried.is_empty() {
-            // That took a while: others may have come.
-            route = pool.as_it_is_now(&route);
-        }
         let tried = &outbound.tried;
-        let slot = match pool.choose(&route, wish, tried) {
+        let newer;
+        let route = if tried.is_empty() {
+            route
+        } else {
+            // That took a while: others may have come.
+            newer = pool.as_it_is_now(route);
+            &newer
+        };
+        let slot = match pool.choose(route, wish, tried) {
             Choice::Slot(slot) => Some(slot),
-            Choice::Busy => match pool.wait(&route, wish, tried).await {
+            Choice::Busy => match pool.wait(route, wish, tried).await {
                 Ok(slot) => Some(slot),
                 Err(Waited::Full) => return spare.ok_or(Failed::QueueFull),
                 Err(Waited::TooLong) => return spare.ok_or(Failed::WaitedTooLong),
@@ -128,7 +131,7 @@ async fn open(
             },
             Choice::Down => None,
         };
-        let Some(slot) = slot.or_else(|| pool.last_resort(&route, wish, tried)) else {
+        let Some(slot) = slot.or_else(|| pool.last_resort(route, wish, tried)) else {
             break;
         };
         let (started, answers) = (Instant::now(), slot.backend().answers());
