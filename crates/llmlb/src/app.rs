@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -156,7 +156,7 @@ impl App {
             requests: Counter::default(),
             started: Instant::now(),
             max_body: config.server.max_body,
-            is_private: config.server.host.is_loopback() && !config.server.allow_public,
+            is_private: config::is_loopback(config.server.host) && !config.server.allow_public,
             via,
             ids: Ids::default(),
             limits: Limits {
@@ -199,18 +199,14 @@ impl App {
     ) -> Ended {
         self.orders.drain.cancel();
         let requests = self.shared.requests.clone();
-        let reporting = async {
-            // Until one of the others below has happened.
-            loop {
-                sleep(REPORT_EVERY).await;
-                report(requests.now());
+        let deadline = tokio::time::Instant::now() + self.drain_timeout;
+        let ended = loop {
+            tokio::select! {
+                () = self.workers.ended() => break Ended::Drained,
+                () = sleep_until(deadline) => break Ended::TimedOut(requests.now()),
+                _ = signals.next() => break Ended::ToldTwice(requests.now()),
+                () = sleep(REPORT_EVERY) => report(requests.now()),
             }
-        };
-        let ended = tokio::select! {
-            () = self.workers.ended() => Ended::Drained,
-            () = sleep(self.drain_timeout) => Ended::TimedOut(requests.now()),
-            _ = signals.next() => Ended::ToldTwice(requests.now()),
-            () = reporting => Ended::Drained, // never
         };
         self.orders.cut.cancel();
         // Clients see their connections closed, rather than nothing, and what was cut is recorded.

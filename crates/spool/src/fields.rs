@@ -46,9 +46,16 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A JSON string, read.
+/// The text of a JSON value, if it is a string.
 pub(crate) fn text(json: &str) -> Result<Cow<'_, str>, serde_json::Error> {
-    serde_json::from_str::<Text<'_>>(json).map(|text| text.0)
+    let inner = json
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    match inner {
+        // It was read as JSON before: without escapes it is what it says.
+        Some(inner) if !inner.contains('\\') => Ok(Cow::Borrowed(inner)),
+        _ => serde_json::from_str::<Text<'_>>(json).map(|text| text.0),
+    }
 }
 
 /// Copied only if it has escapes.

@@ -84,9 +84,9 @@ impl Record {
     pub(crate) fn parse_stored(json: &str) -> Result<Self, BadRecord> {
         // Where nearly all have it.
         let first = json.strip_prefix(r#"{"id":""#);
-        let first = first.and_then(|rest| Some(rest.split_once('"')?.0));
-        let id = if let Some(text) = first {
-            parse_id(text)?
+        let first = first.and_then(|rest| rest.split_once('"'));
+        let id = if let Some(id) = first.and_then(|(text, _)| parse_id(text).ok()) {
+            id
         } else {
             let found =
                 Fields::read(json, |name| name == "id").map_err(|error| bad(error.to_string()))?;
@@ -250,5 +250,19 @@ mod tests {
             let error = Record::parse(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn what_was_stored_is_read_however_its_id_is_written() {
+        for text in [
+            format!(r#"{{"id":"{ID}","n":1}}"#),
+            format!(r#"{{"n":1,"id":"{ID}"}}"#),
+            format!(r#"{{"id":"{}\u0037"}}"#, &ID[..ID.len() - 1]),
+            format!(r#"{{"i\u0064":"{ID}"}}"#),
+        ] {
+            let record = Record::parse(&text).unwrap();
+            assert_eq!(Record::parse_stored(record.json()), Ok(record), "{text}");
+        }
+        assert!(Record::parse_stored("{}").is_err());
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Backend {
     known: Mutex<Known>,
     /// It takes connections and says nothing.
     is_hung: AtomicBool,
+    /// It went down by refusing a connection: whether it is back costs nothing to find out.
+    turns_away: AtomicBool,
     /// The models of which it is not asked for the usage of a stream.
     objections: Objections,
     /// It said once what it serves.
@@ -46,6 +48,8 @@ pub(crate) struct Backend {
     pub(super) pulse: Pulse,
     /// How often it has answered, a request or a probe.
     answers: AtomicU64,
+    /// It said something, be it a piece of an answer, since that was last asked.
+    was_heard: AtomicBool,
     /// Wakes the probe: something happened that it should look at.
     pub(crate) doubt: Notify,
 }
@@ -109,10 +113,12 @@ impl Backend {
                 served,
             }),
             is_hung: AtomicBool::new(false),
+            turns_away: AtomicBool::new(false),
             objections: Objections::default(),
             has_told: AtomicBool::new(false),
             pulse: Pulse::default(),
             answers: AtomicU64::new(0),
+            was_heard: AtomicBool::new(false),
             doubt: Notify::new(),
         }
     }
@@ -124,6 +130,20 @@ impl Backend {
 
     pub(crate) fn has_answered(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
+        self.hear();
+    }
+
+    /// It said something.
+    pub(crate) fn hear(&self) {
+        // For every token of every stream: it is written only when that is new.
+        if !self.was_heard.load(Ordering::Relaxed) {
+            self.was_heard.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it has said something since this was last asked.
+    pub(crate) fn was_heard(&self) -> bool {
+        self.was_heard.swap(false, Ordering::Relaxed)
     }
 
     /// Whether requests wait for it in vain.
@@ -133,6 +153,15 @@ impl Backend {
 
     pub(crate) fn set_hung(&self, hung: bool) {
         self.is_hung.store(hung, Ordering::Relaxed);
+    }
+
+    /// Whether it may be tried although it is down.
+    pub(super) fn turns_away(&self) -> bool {
+        self.turns_away.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_turns_away(&self, turns_away: bool) {
+        self.turns_away.store(turns_away, Ordering::Relaxed);
     }
 
     /// Whether it may be asked for the usage of a stream of this model.
@@ -229,12 +258,7 @@ impl Backend {
     }
 }
 
-/// Whether a list of names, of which some may end in `*`, has this one. No list allows all.
+/// No list allows all.
 fn is_allowed(only: Option<&[String]>, name: &str) -> bool {
-    only.is_none_or(|only| {
-        only.iter().any(|one| match one.strip_suffix('*') {
-            Some(start) => name.starts_with(start),
-            None => name == one,
-        })
-    })
+    only.is_none_or(|only| config::is_among(only, name))
 }

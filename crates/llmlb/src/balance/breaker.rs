@@ -2,7 +2,8 @@
 //!
 //! Three failures in a row eject it for a second. Then one request may try it: if that is answered
 //! all is well again, if it fails the pause is twice as long, up to four seconds. A trial of which
-//! nothing is heard does not hold up the next one for longer than a pause.
+//! nothing is heard does not hold up the next one for longer than a pause. An answer that has begun
+//! ends the pause, but only one that has ended makes up for the failures before it.
 
 use std::time::Duration;
 
@@ -83,6 +84,29 @@ impl Breaker {
         }
     }
 
+    /// The backend said itself that it wants no requests for so long.
+    #[must_use]
+    pub(super) fn rests(self, now: Moment, long: Duration) -> Self {
+        Self {
+            failures: MOST_FAILURES,
+            steps: self.steps.max(1),
+            is_on_trial: false,
+            until: self.until.max(now.plus(long).0),
+        }
+    }
+
+    /// An answer began. It gets requests again, but the next failure ejects it.
+    #[must_use]
+    pub(super) fn began(self) -> Self {
+        match self.steps {
+            0 => self,
+            _ => Self {
+                failures: MOST_FAILURES - 1,
+                ..Self::default()
+            },
+        }
+    }
+
     /// As one number. That of a backend with which all is well is 0.
     pub(super) fn pack(self) -> u64 {
         let until = self.until.min(u64::MAX >> 16);
@@ -156,6 +180,27 @@ mod tests {
         let ejected = ejected_at(0);
         let stragglers = (0..300).fold(ejected, |breaker, _| breaker.failed(Moment(700)));
         assert_eq!(stragglers, ejected);
+    }
+
+    #[test]
+    fn answers_that_begin_and_do_not_end_send_it_away_again() {
+        let now = Moment(1000);
+        let back = ejected_at(0).tried(now).began();
+        assert_eq!(back.verdict(now), Verdict::Sound);
+        let again = back.failed(now);
+        assert_eq!(again.verdict(now), Verdict::Ejected(Moment(2000)));
+        let twice = Breaker::default().failed(now).failed(now);
+        assert_eq!(twice.began(), twice, "nor does it begin anew");
+    }
+
+    #[test]
+    fn it_rests_for_as_long_as_it_says() {
+        let now = Moment(1000);
+        let resting = Breaker::default().rests(now, Duration::from_secs(30));
+        assert_eq!(resting.verdict(now), Verdict::Ejected(Moment(31_000)));
+        let longer = resting.rests(now, Duration::from_secs(1));
+        assert_eq!(longer, resting, "no less than it said before");
+        assert_eq!(resting.verdict(Moment(31_000)), Verdict::Due);
     }
 
     #[test]

@@ -135,6 +135,12 @@ impl Asked<'_> {
 
     /// Looks at everyone, since the draws met nobody.
     fn choose_of_all(&self, random: &mut Random) -> Choice {
+        let mut look = || self.look_at_all(random);
+        look().or_else(look).unwrap_or(Choice::Busy)
+    }
+
+    /// `None`: somebody else was quicker.
+    fn look_at_all(&self, random: &mut Random) -> Option<Choice> {
         // What came up since the route was made is here too.
         let count = self.route.candidates.len();
         let start = random.below(u32::try_from(count).unwrap_or(u32::MAX)) as usize;
@@ -143,10 +149,13 @@ impl Asked<'_> {
         let (mut is_busy, mut is_up) = (false, false);
         for place in (start..count).chain(0..start) {
             let (load, best) = match self.standing(place) {
-                Standing::Due => match self.take(place) {
-                    Some(slot) => return Choice::Slot(slot),
-                    None => continue,
-                },
+                Standing::Due => {
+                    if let Some(slot) = self.take(place) {
+                        return Some(Choice::Slot(slot));
+                    }
+                    is_up = true;
+                    continue;
+                }
                 Standing::Free(load) => (load, &mut best),
                 Standing::Failing(load) => (load, &mut best_failing),
                 Standing::Full => {
@@ -169,9 +178,9 @@ impl Asked<'_> {
             best => best,
         };
         match best {
-            Some((place, _)) => self.take(place).map_or(Choice::Busy, Choice::Slot),
-            None if is_busy || is_up => Choice::Busy,
-            None => Choice::Down,
+            Some((place, _)) => self.take(place).map(Choice::Slot),
+            None if is_busy || is_up => Some(Choice::Busy),
+            None => Some(Choice::Down),
         }
     }
 

@@ -25,7 +25,11 @@ pub(super) struct Errand {
 /// Two are the same if they wait for the same, whoever may serve it now.
 impl PartialEq for Errand {
     fn eq(&self, other: &Self) -> bool {
-        self.route.name == other.route.name && self.only == other.only && self.tried == other.tried
+        let (one, another) = (&self.route, &other.route);
+        one.kind == another.kind
+            && one.name == another.name
+            && self.only == other.only
+            && self.tried == other.tried
     }
 }
 

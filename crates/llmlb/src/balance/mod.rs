@@ -20,6 +20,7 @@ mod pulse;
 mod queue;
 mod random;
 mod route;
+mod routes;
 mod slot;
 mod table;
 

@@ -15,7 +15,7 @@ use super::route::Route;
 use super::slot::Slot;
 use super::table::Table;
 use super::{Absent, Terms, Wish};
-use crate::config::{Alias, BackendUrl};
+use crate::config::{Alias, BackendUrl, Kind};
 
 /// Half a MiB of memory, for the ids that were issued last.
 const ISSUED_CELLS: u32 = 16;
@@ -102,20 +102,33 @@ impl Pool {
         self.current
             .set(Table::of(backends, &self.aliases, &self.queue));
         drop(one_at_a_time);
-        self.queue.reroute(|model| self.find(model));
+        self.queue.reroute(|route| self.find(route));
     }
 
     /// Finds who may serve a model. A request that names none may go to anyone.
+    #[cfg(test)]
     pub(crate) fn route(&self, model: Option<&str>) -> Result<Arc<Route>, Absent> {
-        self.current.with(|table| match table.route(model) {
+        self.route_of(None, model)
+    }
+
+    /// Finds who may serve a model, of this kind alone if one is given. A request that names none
+    /// may go to anyone.
+    pub(crate) fn route_of(
+        &self,
+        kind: Option<Kind>,
+        model: Option<&str>,
+    ) -> Result<Arc<Route>, Absent> {
+        self.current.with(|table| match table.route(kind, model) {
             Some(route) => Ok(Arc::clone(route)),
             None if table.is_complete() => Err(Absent::Unknown),
             None => Err(Absent::NotYet),
         })
     }
 
-    fn find(&self, model: Option<&str>) -> Option<Arc<Route>> {
-        self.current.with(|table| table.route(model).cloned())
+    /// Who serves the same by now.
+    fn find(&self, route: &Route) -> Option<Arc<Route>> {
+        let (kind, model) = (route.kind, route.name.as_deref());
+        self.current.with(|table| table.route(kind, model).cloned())
     }
 
     /// Chooses one of those that were not tried yet, and takes a place there.
@@ -157,6 +170,25 @@ impl Pool {
         choice
     }
 
+    /// A place at one that is down as far as is known, when nobody else is left. It may be back, and
+    /// if it is not it says so at once: better than a refusal that is certain.
+    pub(crate) fn last_resort(
+        &self,
+        route: &Arc<Route>,
+        wish: &Wish<'_>,
+        tried: &[BackendId],
+    ) -> Option<Slot> {
+        let only = self.issuer(route, wish);
+        let places =
+            (0..route.candidates.len()).filter(|place| only.is_none_or(|one| one == *place));
+        places
+            .filter(|place| {
+                let backend = route.backend(*place);
+                backend.turns_away() && !tried.contains(&backend.id)
+            })
+            .find_map(|place| Slot::take(route, place))
+    }
+
     /// Takes a place at the backend that knows the most of a prompt, unless it has too much to do.
     /// Then nobody else is to be given too much either.
     fn take_nearest(&self, asked: &mut Asked<'_>, blocks: &[u64]) -> Option<Slot> {
@@ -176,6 +208,32 @@ impl Pool {
         })
     }
 
+    /// Whether somebody who was not tried yet might serve it.
+    pub(crate) fn has_another(
+        &self,
+        route: &Arc<Route>,
+        wish: &Wish<'_>,
+        tried: &[BackendId],
+    ) -> bool {
+        let route = &self.as_it_is_now(route);
+        let asked = Asked {
+            route,
+            only: self.issuer(route, wish),
+            tried,
+            now: Moment::now(),
+            average: None,
+        };
+        let mut places = 0..route.candidates.len();
+        places.any(|place| {
+            asked.only.is_none_or(|only| only == place) && asked.standing(place) != Standing::Out
+        })
+    }
+
+    /// Who may serve the same model by now.
+    pub(crate) fn as_it_is_now(&self, route: &Arc<Route>) -> Arc<Route> {
+        self.find(route).unwrap_or_else(|| Arc::clone(route))
+    }
+
     /// Waits for a place in a fair queue.
     pub(crate) async fn wait(
         &self,
@@ -186,8 +244,7 @@ impl Pool {
         let only = self.issuer(route, wish);
         let only = only.map(|place| route.backend(place).id);
         let waiting = self.queue.join(wish.client, || {
-            let now = self.find(route.name.as_deref());
-            Errand::new(now.unwrap_or_else(|| Arc::clone(route)), only, tried)
+            Errand::new(self.as_it_is_now(route), only, tried)
         })?;
         let slot = waiting.outcome().await?;
         self.affinity.remember(wish.blocks, slot.backend());

@@ -97,32 +97,70 @@ impl Pulse {
                 .is_ok()
     }
 
-    /// An answer began. Says whether the backend was ejected until now.
-    pub(super) fn answered(&self, first_byte: Duration, now: Moment) -> bool {
+    /// The first byte of what was asked for came after so long.
+    pub(super) fn took(&self, first_byte: Duration, now: Moment) {
         let packed = self.latency.load(Ordering::Relaxed);
         let latency = Latency::unpack(packed).after(first_byte, now);
         // Of two that come at the same time one may be lost: it is an average.
         self.latency.store(latency.pack(), Ordering::Relaxed);
-        if self.breaker.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        let before = Breaker::unpack(self.breaker.swap(0, Ordering::SeqCst));
+    }
+
+    /// An answer began. Says whether the backend was ejected until now.
+    pub(super) fn began(&self, now: Moment) -> bool {
+        let (before, _) = self.change(Breaker::began);
+        before.verdict(now) != Verdict::Sound
+    }
+
+    /// Nothing failed lately.
+    pub(super) fn is_well(&self) -> bool {
+        self.breaker.load(Ordering::Relaxed) == 0
+    }
+
+    /// An answer came to its end. Says whether the backend was ejected until now.
+    pub(super) fn ended(&self, now: Moment) -> bool {
+        let (before, _) = self.change(|_| Breaker::default());
         before.verdict(now) != Verdict::Sound
     }
 
     /// A request failed. Says until when the backend is ejected, if that is new.
     pub(super) fn failed(&self, now: Moment) -> Option<Moment> {
-        let next = |packed| Some(Breaker::unpack(packed).failed(now).pack());
-        let packed = self
-            .breaker
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next)
-            .unwrap_or_else(|packed| packed);
-        let before = Breaker::unpack(packed);
-        match before.failed(now).verdict(now) {
+        self.ejected(now, |breaker| breaker.failed(now))
+    }
+
+    /// It wants no requests for so long. Says until when the backend is ejected, if that is new.
+    pub(super) fn rests(&self, long: Duration, now: Moment) -> Option<Moment> {
+        self.ejected(now, |breaker| breaker.rests(now, long))
+    }
+
+    fn ejected(&self, now: Moment, next: impl Fn(Breaker) -> Breaker) -> Option<Moment> {
+        let (before, after) = self.change(next);
+        match after.verdict(now) {
             Verdict::Ejected(until) if before.verdict(now) != Verdict::Ejected(until) => {
                 Some(until)
             }
             _ => None,
+        }
+    }
+
+    /// What it was, and what it is now.
+    fn change(&self, next: impl Fn(Breaker) -> Breaker) -> (Breaker, Breaker) {
+        let mut packed = self.breaker.load(Ordering::Relaxed);
+        loop {
+            let before = Breaker::unpack(packed);
+            let after = next(before);
+            if before == after {
+                return (before, after); // So it is nearly always: nothing is written.
+            }
+            let changed = self.breaker.compare_exchange_weak(
+                packed,
+                after.pack(),
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            );
+            match changed {
+                Ok(_) => return (before, after),
+                Err(now) => packed = now,
+            }
         }
     }
 }
@@ -147,14 +185,18 @@ mod tests {
         let pulse = Pulse::default();
         for _ in 0..3 {
             assert_eq!((pulse.failed(NOW), pulse.failed(NOW)), (None, None));
-            assert!(!pulse.answered(Duration::from_millis(5), NOW));
+            assert!(!pulse.began(NOW) && !pulse.ended(NOW));
         }
         assert_eq!((pulse.failed(NOW), pulse.failed(NOW)), (None, None));
         assert_eq!(pulse.failed(NOW), Some(Moment(6_000)));
         assert_eq!(pulse.failed(NOW), None, "that is known");
         assert_eq!(pulse.verdict(NOW), Verdict::Ejected(Moment(6_000)));
-        assert!(pulse.answered(Duration::from_millis(5), NOW));
+        assert!(pulse.began(NOW));
         assert_eq!(pulse.verdict(NOW), Verdict::Sound);
+        assert_eq!(pulse.failed(NOW), Some(Moment(6_000)), "it did not end");
+        assert!(pulse.ended(NOW));
+        assert_eq!(pulse.verdict(NOW), Verdict::Sound);
+        pulse.took(Duration::from_millis(5), NOW);
         assert_eq!(pulse.latency(NOW), 5_000);
     }
 

@@ -122,11 +122,11 @@ impl Queue {
         }
     }
 
-    /// It changed who is up and who serves what. `find` tells who serves a model now.
-    pub(super) fn reroute(&self, find: impl Fn(Option<&str>) -> Option<Arc<Route>>) {
+    /// It changed who is up and who serves what. `find` tells who serves the same now.
+    pub(super) fn reroute(&self, find: impl Fn(&Route) -> Option<Arc<Route>>) {
         let mut line = self.lock();
         for errand in line.lanes() {
-            let found = find(errand.route.name.as_deref());
+            let found = find(&errand.route);
             errand.route = found.unwrap_or_else(|| Arc::new(errand.route.without_candidates()));
         }
         drop(line);

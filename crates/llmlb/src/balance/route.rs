@@ -8,6 +8,7 @@ use super::breaker::Verdict;
 use super::clock::Moment;
 use super::pick::Shares;
 use super::queue::Queue;
+use crate::config::Kind;
 
 /// Among so many candidates the average is taken anew each time; among more it may be this old.
 const FEW: usize = 64;
@@ -16,7 +17,9 @@ const OLD: u64 = 2;
 /// Who may serve a model, as it was at one moment.
 #[derive(Debug)]
 pub(crate) struct Route {
-    /// What it is looked up by; `None` for requests that name no model.
+    /// What it is looked up by: those of this kind alone, if one is given ...
+    pub(super) kind: Option<Kind>,
+    /// ... and the model; `None` for requests that name none.
     pub(super) name: Option<Arc<str>>,
     /// By their number. Those that are down too.
     pub(super) candidates: Vec<Candidate>,
@@ -49,6 +52,7 @@ pub(super) struct Average {
 impl Route {
     /// The candidates must come in the order of their numbers.
     pub(super) fn new(
+        kind: Option<Kind>,
         name: Option<Arc<str>>,
         candidates: Vec<Candidate>,
         queue: &Arc<Queue>,
@@ -60,6 +64,7 @@ impl Route {
         let weights = up.iter().map(|place| candidates[*place].backend.weight);
         Self {
             shares: Shares::new(weights),
+            kind,
             name,
             candidates,
             up,
@@ -71,7 +76,7 @@ impl Route {
 
     /// The same model when nobody serves it any more.
     pub(super) fn without_candidates(&self) -> Self {
-        Self::new(self.name.clone(), Vec::new(), &self.queue)
+        Self::new(self.kind, self.name.clone(), Vec::new(), &self.queue)
     }
 
     /// A request that names no model is for the first that is up, not for the best.

@@ -13,6 +13,8 @@ pub(crate) struct Slot {
     route: Arc<Route>,
     /// Which of the route's candidates it is.
     place: usize,
+    /// A good answer has begun.
+    has_begun: bool,
 }
 
 impl Slot {
@@ -22,6 +24,7 @@ impl Slot {
         backend.pulse.occupy(backend.places()).then(|| Self {
             route: Arc::clone(route),
             place,
+            has_begun: false,
         })
     }
 
@@ -29,30 +32,60 @@ impl Slot {
         self.route.backend(self.place)
     }
 
+    pub(crate) fn route(&self) -> &Arc<Route> {
+        &self.route
+    }
+
     /// What this backend calls the model, if not by the name asked for.
     pub(crate) fn model(&self) -> Option<&str> {
         self.route.candidates[self.place].model.as_deref()
     }
 
-    /// The answer began, so long after the request was sent.
-    pub(crate) fn answered(&self, first_byte: Duration) {
-        let backend = self.backend();
+    /// An answer began; one that is what was asked for, so long after that.
+    pub(crate) fn began(&mut self, first_byte: Option<Duration>) {
+        self.has_begun = true;
+        let (backend, now) = (self.backend(), Moment::now());
         backend.has_answered();
-        if backend.pulse.answered(first_byte, Moment::now()) {
-            tracing::info!("backend {} answers again", backend.name);
+        if let Some(first_byte) = first_byte {
+            backend.pulse.took(first_byte, now);
+        }
+        self.note_recovery(backend.pulse.began(now));
+    }
+
+    /// The answer came to its end.
+    pub(crate) fn ended(&self) {
+        let pulse = &self.backend().pulse;
+        if self.has_begun && !pulse.is_well() {
+            self.note_recovery(pulse.ended(Moment::now()));
+        }
+    }
+
+    /// There was no answer, or no good one, or no end of it.
+    pub(crate) fn failed(&self) {
+        let (backend, now) = (self.backend(), Moment::now());
+        let why = "fails again and again: it";
+        self.note_ejection(backend.pulse.failed(now), why);
+    }
+
+    /// The backend wants no more requests for so long.
+    pub(crate) fn rests(&self, long: Duration) {
+        let (backend, now) = (self.backend(), Moment::now());
+        let why = "has too many requests: it";
+        self.note_ejection(backend.pulse.rests(long, now), why);
+    }
+
+    fn note_recovery(&self, was_ejected: bool) {
+        if was_ejected {
+            tracing::info!("backend {} answers again", self.backend().name);
             self.route.queue.recovered();
         }
     }
 
-    /// There was no answer, or none that the backend itself gave.
-    pub(crate) fn failed(&self) {
-        let (backend, now) = (self.backend(), Moment::now());
-        if let Some(until) = backend.pulse.failed(now) {
-            let pause = until.0.saturating_sub(now.0);
-            tracing::warn!(
-                "backend {} fails again and again: it gets no requests for {pause} ms",
-                backend.name
-            );
+    fn note_ejection(&self, until: Option<Moment>, why: &str) {
+        if let Some(until) = until {
+            let name = &self.backend().name;
+            let pause = until.0.saturating_sub(Moment::now().0);
+            tracing::warn!("backend {name} {why} gets no requests for {pause} ms");
             self.route.queue.ejected();
         }
     }

@@ -8,86 +8,43 @@ use serde_json::Value;
 
 use super::backend::{Backend, State};
 use super::queue::Queue;
-use super::route::{Candidate, Route};
-use crate::config::Alias;
-
-/// Ollama's `name` is short for `name:latest`.
-const LATEST: &str = ":latest";
+use super::route::Route;
+use super::routes::Routes;
+use crate::config::{Alias, Kind};
 
 /// What is known at one moment.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// In the order of the configuration.
     pub(crate) backends: Vec<Arc<Backend>>,
-    /// Who serves a model. Those that are down too: a model does not become unknown because its
-    /// only server restarts.
-    routes: HashMap<Arc<str>, Named>,
-    /// For requests that name no model.
-    any: Arc<Route>,
+    routes: Routes,
+    /// For requests that only Ollama understands.
+    ollama: Routes,
     /// Every model of a backend that is up, once, as its first backend describes it; then the
     /// aliases.
     pub(crate) models: Vec<Value>,
 }
 
-#[derive(Debug)]
-struct Named {
-    route: Arc<Route>,
-    /// Only short for another name.
-    is_short: bool,
-}
-
-/// Who serves what, while a table is made.
-#[derive(Default)]
-struct Drafts {
-    by_model: HashMap<Arc<str>, Vec<Candidate>>,
-}
-
 impl Table {
     pub(super) fn of(backends: Vec<Arc<Backend>>, aliases: &[Alias], queue: &Arc<Queue>) -> Self {
-        let drafts = Drafts::of(&backends);
-        let mut routes = HashMap::new();
-        let mut insert = |name: &Arc<str>, candidates, is_short| {
-            let route = Arc::new(Route::new(Some(Arc::clone(name)), candidates, queue));
-            routes.insert(Arc::clone(name), Named { route, is_short });
-        };
-        let names: HashSet<&str> = aliases.iter().map(|alias| alias.name.as_str()).collect();
-        let is_alias = |name: &str| names.contains(name);
-        for alias in aliases {
-            let candidates = drafts.of_alias(alias);
-            if !candidates.is_empty() {
-                insert(&Arc::from(alias.name.as_str()), candidates, false);
-            }
-        }
-        for (name, candidates) in &drafts.by_model {
-            if let Some(short) = name.strip_suffix(LATEST)
-                && !drafts.by_model.contains_key(short)
-                && !is_alias(short)
-            {
-                let candidates = drafts.renamed(name, short).collect();
-                insert(&Arc::from(short), candidates, true);
-            }
-            if !is_alias(name) {
-                insert(name, candidates.clone(), false);
-            }
-        }
-        let models = models(&backends, aliases, &routes);
-        let everyone = backends.iter().map(|backend| Candidate {
-            backend: Arc::clone(backend),
-            model: None,
-        });
+        let routes = Routes::of(&backends, None, aliases, queue);
         Self {
-            any: Arc::new(Route::new(None, everyone.collect(), queue)),
-            backends,
+            models: models(&backends, aliases, &routes),
+            ollama: Routes::of(&backends, Some(Kind::Ollama), aliases, queue),
             routes,
-            models,
+            backends,
         }
     }
 
-    /// Who serves a model; who serves a request that names none.
-    pub(super) fn route(&self, model: Option<&str>) -> Option<&Arc<Route>> {
-        match model {
-            Some(model) => self.routes.get(model).map(|named| &named.route),
-            None => Some(&self.any),
+    /// Who serves a model; who serves a request that names none. Of this kind alone, if one is given.
+    pub(super) fn route(&self, kind: Option<Kind>, model: Option<&str>) -> Option<&Arc<Route>> {
+        self.routes(kind).get(model)
+    }
+
+    fn routes(&self, kind: Option<Kind>) -> &Routes {
+        match kind {
+            Some(Kind::Ollama) => &self.ollama,
+            _ => &self.routes,
         }
     }
 
@@ -100,71 +57,14 @@ impl Table {
         self.backends.iter().filter(|one| one.is_up()).count()
     }
 
-    /// The names of all models and aliases, sorted.
-    pub(crate) fn model_names(&self) -> Vec<&str> {
-        let listed = self.routes.iter().filter(|(_, named)| !named.is_short);
-        let mut names: Vec<&str> = listed.map(|(name, _)| &**name).collect();
-        names.sort_unstable();
-        names
-    }
-}
-
-impl Drafts {
-    fn of(backends: &[Arc<Backend>]) -> Self {
-        let mut drafts = Self::default();
-        for backend in backends {
-            for model in backend.served().iter() {
-                let candidates = drafts.by_model.entry(Arc::clone(model)).or_default();
-                if candidates
-                    .last()
-                    .is_none_or(|last| last.backend.id != backend.id)
-                {
-                    candidates.push(Candidate {
-                        backend: Arc::clone(backend),
-                        model: None,
-                    });
-                }
-            }
-        }
-        drafts
-    }
-
-    /// Who serves a model by this very name, when it is asked for by that one.
-    fn renamed(&self, model: &str, asked: &str) -> impl Iterator<Item = Candidate> {
-        let found = self.by_model.get_key_value(model);
-        let name = found.and_then(|(name, _)| (**name != *asked).then(|| Arc::clone(name)));
-        let candidates = found.into_iter().flat_map(|(_, candidates)| candidates);
-        candidates.map(move |one| Candidate {
-            backend: Arc::clone(&one.backend),
-            model: name.clone(),
-        })
-    }
-
-    /// Who serves any of the models that an alias stands for: each by the first that it has. Here
-    /// too `name` is short for Ollama's `name:latest`.
-    fn of_alias(&self, alias: &Alias) -> Vec<Candidate> {
-        let mut seen = HashSet::new();
-        let mut candidates = Vec::new();
-        for model in &alias.models {
-            let longer = format!("{model}{LATEST}");
-            let exact = self.renamed(model, &alias.name);
-            let latest = self.renamed(&longer, &alias.name);
-            let new = exact
-                .chain(latest)
-                .filter(|one| seen.insert(one.backend.id));
-            candidates.extend(new);
-        }
-        candidates.sort_by_key(|one| one.backend.id);
-        candidates
+    /// The names of all models and aliases, sorted. Of this kind alone, if one is given.
+    pub(crate) fn model_names(&self, kind: Option<Kind>) -> Vec<&str> {
+        self.routes(kind).names()
     }
 }
 
 /// What `/v1/models` lists.
-fn models(
-    backends: &[Arc<Backend>],
-    aliases: &[Alias],
-    routes: &HashMap<Arc<str>, Named>,
-) -> Vec<Value> {
+fn models(backends: &[Arc<Backend>], aliases: &[Alias], routes: &Routes) -> Vec<Value> {
     let hidden: HashSet<&str> = aliases.iter().map(|alias| alias.name.as_str()).collect();
     let told = backends.iter().filter_map(|backend| match backend.state() {
         State::Up(models) => Some(models),
@@ -185,8 +85,8 @@ fn models(
         }
     }
     for alias in aliases {
-        let candidates = routes.get(alias.name.as_str());
-        let candidates = candidates.map_or(&[][..], |named| &named.route.candidates);
+        let route = routes.get(Some(&alias.name));
+        let candidates = route.map_or(&[][..], |route| &route.candidates);
         let first = candidates.iter().find(|one| one.backend.is_up());
         let real = first.map(|one| one.model.as_deref().unwrap_or(&alias.name));
         if let Some(model) = real.and_then(|real| described.get(real)) {

@@ -194,7 +194,8 @@ fn leads_to(backend: &config::Backend, own: SocketAddr) -> bool {
             Err(_) => return false,
         },
     };
-    let here = host == own.ip() || (own.ip().is_unspecified() && host.is_loopback());
+    let ours = own.ip().to_canonical();
+    let here = host.to_canonical() == ours || (ours.is_unspecified() && config::is_loopback(host));
     authority.port_u16() == Some(own.port()) && here
 }
 
@@ -209,7 +210,7 @@ fn announce(app: &App, address: SocketAddr, demo: bool) {
         "listening on http://{address} (PID {}), {backends}",
         std::process::id()
     );
-    if !address.ip().is_loopback() {
+    if !config::is_loopback(address.ip()) {
         tracing::warn!("anyone who reaches {address} can use the backends");
     }
     if demo {

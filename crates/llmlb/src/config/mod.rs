@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) use aliases::Alias;
+pub(crate) use backends::is_among;
 pub(crate) use kind::Kind;
 pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
@@ -253,9 +254,14 @@ fn log(layers: &mut Layers<'_>) -> Option<Log> {
     })
 }
 
+/// Whether only this machine reaches an address, also if IPv4 is written as IPv6.
+pub(crate) fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
 /// Closed by default (L11).
 fn check_reach(host: IpAddr, layers: &mut Layers<'_>) {
-    if host.to_canonical().is_loopback() {
+    if is_loopback(host) {
         return;
     }
     let what = format!(

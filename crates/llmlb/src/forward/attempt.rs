@@ -7,8 +7,8 @@ use hyper::body::Body;
 use tokio::time::timeout;
 
 use super::head::{self, Length, Stamp};
-use super::{Outbound, objection};
-use crate::balance::{Backend, Slot};
+use super::{MOST_ATTEMPTS, Outbound, objection};
+use crate::balance::Slot;
 use crate::meter::request::Asking;
 use crate::request::{Payload, Trip};
 use crate::upstream::{Broken, Exchange, Head, Stream, Upload};
@@ -83,7 +83,7 @@ async fn send(
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
         trip.handed_over();
         let sent = Instant::now();
-        match first(worker, backend, &mut exchange, outbound).await {
+        match first(worker, slot, &mut exchange, outbound).await {
             // Later than this it was no race: the backend has worked on it.
             Err(Broken::Cut(why)) if !exchange.is_heard() && sent.elapsed() < STALE_WITHIN => {
                 tracing::debug!("backend {}: {why}; trying a new connection", backend.name);
@@ -111,7 +111,7 @@ async fn fresh(
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
     trip.handed_over();
-    let head = first(worker, slot.backend(), &mut exchange, outbound).await?;
+    let head = first(worker, slot, &mut exchange, outbound).await?;
     Ok((head, exchange))
 }
 
@@ -141,18 +141,19 @@ fn upload(
             .get(http::header::UPGRADE)
             .filter(|_| upgrade),
     };
+    let target = outbound.asked.target_for(&outbound.head.uri, slot.model());
     let body = outbound.asked.body_for(slot.model(), ask_usage);
     match (body, &mut outbound.asked.payload) {
         (Some(bytes), _) => {
             let length = Length::Exact(bytes.len() as u64);
-            let head = head::write(outbound.head, slot.backend(), &stamp, length);
+            let head = head::write(outbound.head, &target, slot.backend(), &stamp, length);
             Some(Upload::whole(head, bytes))
         }
         (None, Payload::Passing(body)) => {
             let body = body.take()?;
             let length = body.size_hint().exact();
             let told = length.map_or(Length::Chunked, Length::Exact);
-            let head = head::write(outbound.head, slot.backend(), &stamp, told);
+            let head = head::write(outbound.head, &target, slot.backend(), &stamp, told);
             let pause = worker.shared.limits.body;
             Some(Upload::passing(head, body, length.is_none(), pause))
         }
@@ -163,7 +164,7 @@ fn upload(
 /// The head of the answer, unless it takes too long or the backend is found to be down meanwhile.
 async fn first(
     worker: &Worker,
-    backend: &Backend,
+    slot: &Slot,
     exchange: &mut Exchange,
     outbound: &Outbound<'_>,
 ) -> Result<Head, Broken> {
@@ -184,8 +185,8 @@ async fn first(
         if let Ok(head) = timeout(left.min(LOOK_EVERY), exchange.head()).await {
             break head?;
         }
-        // Somebody else may answer; and what cannot be asked again may still be answered here.
-        if outbound.repeatable && backend.is_hung() {
+        // Somebody else may answer. If nobody can, it may still be answered here.
+        if slot.backend().is_hung() && may_go_on(worker, slot, outbound) {
             return Err(Broken::Hung("it hangs".to_owned()));
         }
     };
@@ -194,4 +195,13 @@ async fn first(
         return Err(Broken::Garbage(why.to_owned()));
     }
     Ok(head)
+}
+
+/// Whether the request may be sent to another backend, and there is one.
+fn may_go_on(worker: &Worker, slot: &Slot, outbound: &Outbound<'_>) -> bool {
+    let tried = &outbound.tried;
+    let pool = &worker.shared.pool;
+    outbound.repeatable
+        && tried.len() < MOST_ATTEMPTS
+        && pool.has_another(slot.route(), outbound.wish, tried)
 }

@@ -32,12 +32,13 @@ pub(super) enum Length {
 /// Writes the head. What a client says to us alone, or on this connection alone, is left out.
 pub(super) fn write(
     head: &request::Parts,
+    target: &str,
     backend: &Backend,
     stamp: &Stamp<'_>,
     length: Length,
 ) -> Bytes {
     let mut out = Vec::with_capacity(1024);
-    line(&mut out, &head.method, backend, target(head));
+    line(&mut out, &head.method, backend, target);
     let named = named_by_connection(&head.headers);
     for (name, value) in &head.headers {
         let ends_here = ends_here(name) || *name == header::ACCEPT_ENCODING;
@@ -110,12 +111,6 @@ fn without_key(protocols: &[u8]) -> Vec<u8> {
         .filter(|one| !one.starts_with(b"openai-insecure-api-key."))
         .collect::<Vec<_>>()
         .join(&b", "[..])
-}
-
-fn target(head: &request::Parts) -> &str {
-    head.uri
-        .path_and_query()
-        .map_or("/", |target| target.as_str())
 }
 
 fn credential(out: &mut Vec<u8>, backend: &Backend) {

@@ -3,6 +3,7 @@
 mod attempt;
 mod head;
 mod issued;
+mod judge;
 mod objection;
 mod relay;
 mod tunnel;
@@ -45,6 +46,8 @@ pub(crate) struct Outbound<'a> {
     pub(crate) wish: &'a Wish<'a>,
     /// The backend may be asked the same twice.
     pub(crate) repeatable: bool,
+    /// Who was asked.
+    pub(crate) tried: Vec<BackendId>,
     /// The client wants to speak another protocol on its connection.
     pub(crate) upgrade: Option<OnUpgrade>,
 }
@@ -104,40 +107,45 @@ async fn open(
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
 ) -> Result<Opened, Failed> {
-    let mut tried: Vec<BackendId> = Vec::new();
+    let mut route = Arc::clone(route);
     // An answer that another backend may better: it is passed on if none does.
     let mut spare: Option<Opened> = None;
     let mut failed = Failed::Unreachable(None);
-    while tried.len() < MOST_ATTEMPTS {
-        let slot = match worker.shared.pool.choose(route, outbound.wish, &tried) {
-            Choice::Slot(slot) => slot,
-            Choice::Busy => match worker.shared.pool.wait(route, outbound.wish, &tried).await {
-                Ok(slot) => slot,
+    while outbound.tried.len() < MOST_ATTEMPTS {
+        let (pool, wish) = (&worker.shared.pool, outbound.wish);
+        if !outbound.tried.is_empty() {
+            // That took a while: others may have come.
+            route = pool.as_it_is_now(&route);
+        }
+        let tried = &outbound.tried;
+        let slot = match pool.choose(&route, wish, tried) {
+            Choice::Slot(slot) => Some(slot),
+            Choice::Busy => match pool.wait(&route, wish, tried).await {
+                Ok(slot) => Some(slot),
                 Err(Waited::Full) => return spare.ok_or(Failed::QueueFull),
                 Err(Waited::TooLong) => return spare.ok_or(Failed::WaitedTooLong),
-                Err(Waited::Down) => break,
+                Err(Waited::Down) => None,
             },
-            Choice::Down => break,
+            Choice::Down => None,
+        };
+        let Some(slot) = slot.or_else(|| pool.last_resort(&route, wish, tried)) else {
+            break;
         };
         let (started, answers) = (Instant::now(), slot.backend().answers());
         let backend = Arc::clone(slot.backend());
-        tried.push(backend.id);
+        outbound.tried.push(backend.id);
         trip.sent(&backend, slot.model());
         let broken = match attempt::attempt(worker, slot, outbound, trip).await {
             Ok(Reached {
                 head,
                 exchange,
-                slot,
+                mut slot,
                 hides,
             }) => {
-                let is_last = !outbound.repeatable || !is_worth_another(head.status);
-                if is_worth_another(head.status) {
-                    slot.failed();
-                } else {
-                    // What the client took to send is not the backend's time.
-                    let since = exchange.taken().unwrap_or(started);
-                    slot.answered(since.elapsed());
-                }
+                let is_last = !outbound.repeatable || !judge::is_worth_another(head.status);
+                // What the client took to send is not the backend's time.
+                let since = exchange.taken().unwrap_or(started);
+                judge::note(&mut slot, &head, since.elapsed());
                 let opened = Opened {
                     model: slot.model().map(str::to_owned),
                     backend: Arc::clone(&backend),
@@ -158,17 +166,22 @@ async fn open(
         let is_given_up = matches!(broken, Broken::Slow(_) | Broken::Hung(_));
         trip.tried(&backend, broken.why(), is_given_up);
         let why = format!("backend {}: {broken}", backend.name);
+        let turned_away = matches!(broken, Broken::Refused(_));
         match broken {
             Broken::Upload(why) => return Err(Failed::BadUpload(why)),
             Broken::Stalled(_) => return Err(Failed::Stalled(worker.shared.limits.body)),
-            Broken::Shortage(why) => return Err(Failed::Shortage(why)),
-            Broken::Unreachable(reason) => {
+            Broken::Shortage(why) => return spare.ok_or(Failed::Shortage(why)),
+            Broken::Refused(reason) | Broken::Gone(reason) | Broken::Unreachable(reason) => {
                 // Old news, if it has answered somebody meanwhile.
                 if backend.answers() == answers {
-                    worker.shared.pool.note_down(&backend, &reason);
+                    backend.set_turns_away(turned_away);
+                    pool.note_down(&backend, &reason);
                 }
                 backend.doubt.notify_one();
-                failed = Failed::Unreachable(Some(why));
+                // That one was reached and did not answer says more.
+                if matches!(failed, Failed::Unreachable(_)) {
+                    failed = Failed::Unreachable(Some(why));
+                }
             }
             Broken::Slow(_) => {
                 backend.doubt.notify_one();
@@ -204,19 +217,13 @@ async fn whole(
     if let Some(stream) = opened.exchange.into_idle() {
         worker.idle.keep(opened.backend.id, stream);
     }
-    drop(opened.slot);
+    if let Some(slot) = opened.slot {
+        slot.ended();
+    }
     if let Some(record) = record {
         worker.batch.add(record).await;
     }
     body
-}
-
-/// Whether another backend may have a better answer: this one cannot serve right now.
-fn is_worth_another(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
-    )
 }
 
 /// The answer as the client gets it.

@@ -29,7 +29,7 @@ pub(crate) struct Relay {
     exchange: Option<Exchange>,
     worker: Arc<Worker>,
     backend: Arc<Backend>,
-    _slot: Option<Slot>,
+    slot: Option<Slot>,
     silence: Silence,
     issued: Option<super::issued::Watch>,
     /// Less may go to the client than comes.
@@ -60,7 +60,7 @@ impl Relay {
             exchange: Some(exchange),
             worker,
             backend,
-            _slot: slot,
+            slot,
             silence,
             issued,
             may_shorten,
@@ -82,6 +82,9 @@ impl Relay {
         if let Some(stream) = exchange.into_idle() {
             self.worker.idle.keep(self.backend.id, stream);
         }
+        if let Some(slot) = &self.slot {
+            slot.ended();
+        }
         self.trip.finish(End::Complete)
     }
 
@@ -98,6 +101,10 @@ impl Relay {
     /// gets what there is: an error makes hyper forget what it has not sent.
     fn cut(&mut self, broken: Broken, cx: &Context<'_>) -> Poll<Option<Answered>> {
         self.exchange = None;
+        if let Some(slot) = &self.slot {
+            slot.failed();
+        }
+        self.backend.doubt.notify_one();
         self.trip.finish(End::Cut);
         let name = &self.backend.name;
         tracing::warn!("backend {name} cut its answer: {broken}");
@@ -114,6 +121,7 @@ impl Relay {
             match exchange.poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     self.silence.heard = true;
+                    self.backend.hear();
                     match frame.into_data().map(|data| self.pass(data)) {
                         // What is kept from the client is no frame.
                         Ok(passed) if passed.is_empty() => {}

@@ -41,7 +41,7 @@ pub(super) fn open(
         let progress = Progress::default();
         let mut backend = Begun {
             stream,
-            early,
+            first: early,
             progress: &progress,
         };
         let Ok(upgraded) = upgrade.await else {
@@ -173,7 +173,7 @@ impl AsyncWrite for Client<'_> {
 /// A connection whose first bytes were read already.
 struct Begun<'a> {
     stream: Stream,
-    early: Bytes,
+    first: Bytes,
     progress: &'a Progress,
 }
 
@@ -183,15 +183,15 @@ impl AsyncRead for Begun<'_> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.early.is_empty() {
+        if self.first.is_empty() {
             let before = buf.filled().len();
             let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
             self.progress.read(buf.filled().len() - before);
             return Poll::Ready(read);
         }
-        let count = self.early.len().min(buf.remaining());
-        buf.put_slice(&self.early[..count]);
-        self.early.advance(count);
+        let count = self.first.len().min(buf.remaining());
+        buf.put_slice(&self.first[..count]);
+        self.first.advance(count);
         Poll::Ready(Ok(()))
     }
 }

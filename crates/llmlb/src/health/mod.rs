@@ -134,15 +134,28 @@ impl Watcher {
             }
             Err(Silence::Ours(why)) => tracing::debug!("backend {}: {why}", backend.name),
             Err(silence) => {
-                *bad_answers += 1;
-                let reachable = matches!(silence, Silence::Hung(_) | Silence::Wrong(_));
-                if backend.is_up() && reachable && *bad_answers < BAD_ANSWERS {
+                let was_heard = backend.was_heard();
+                *bad_answers = match silence {
+                    // Who answers others only has no time for us.
+                    Silence::Hung(_) if was_heard => 1,
+                    _ => *bad_answers + 1,
+                };
+                let is_often = *bad_answers >= BAD_ANSWERS;
+                let is_there = !matches!(silence, Silence::Absent(_) | Silence::Gone(_));
+                if backend.is_up() && is_there && !is_often {
                     tracing::debug!(backend = backend.name, "bad answer: {}", silence.why());
                     return;
                 }
+                match silence {
+                    Silence::Absent(_) => backend.set_turns_away(true),
+                    // It was there for a moment, and may be again.
+                    Silence::Closed(_) => {}
+                    _ => backend.set_turns_away(false),
+                }
                 self.pool.note_down(backend, silence.why());
                 // Requests that wait for it wait in vain; elsewhere they may be answered.
-                backend.set_hung(matches!(silence, Silence::Hung(_) | Silence::Gone(_)));
+                let is_silent = matches!(silence, Silence::Hung(_) | Silence::Gone(_));
+                backend.set_hung(is_silent && is_often);
             }
         }
     }

@@ -23,12 +23,14 @@ pub(super) struct Answer {
 /// Why it said nothing useful.
 #[derive(Debug)]
 pub(super) enum Silence {
-    /// It is not there.
-    Unreachable(String),
-    /// Not even its machine is.
+    /// It is not there, although its machine is.
+    Absent(String),
+    /// Not even its machine seems to be.
     Gone(String),
     /// It takes connections, and says nothing.
     Hung(String),
+    /// It takes connections, and closes them.
+    Closed(String),
     /// Something is there that does not answer as it should.
     Wrong(String),
     /// It could not be asked, for what this machine lacks.
@@ -38,9 +40,10 @@ pub(super) enum Silence {
 impl Silence {
     pub(super) fn why(&self) -> &str {
         match self {
-            Self::Unreachable(why)
+            Self::Absent(why)
             | Self::Gone(why)
             | Self::Hung(why)
+            | Self::Closed(why)
             | Self::Wrong(why)
             | Self::Ours(why) => why,
         }
@@ -57,10 +60,10 @@ pub(super) async fn ask(
     let got = match timeout(within, asked).await {
         Ok(Ok(got)) => got,
         Ok(Err(Broken::Shortage(why))) => return Err(Silence::Ours(why)),
-        Ok(Err(broken)) if broken.is_refusal() => {
-            return Err(Silence::Unreachable(broken.to_string()));
-        }
-        Ok(Err(Broken::Unreachable(why))) => return Err(Silence::Gone(why)),
+        Ok(Err(Broken::Refused(why))) => return Err(Silence::Absent(why)),
+        Ok(Err(Broken::Gone(why))) => return Err(Silence::Gone(why)),
+        Ok(Err(Broken::Cut(why))) => return Err(Silence::Closed(why)),
+        // A name server or a certificate may fail once, while the backend works on.
         Ok(Err(broken)) => return Err(Silence::Wrong(broken.to_string())),
         Err(_) => {
             let seconds = within.as_secs_f32();

@@ -51,9 +51,14 @@ impl Api {
             "/v1/moderations" => Self::Moderations,
             "/api/chat" => Self::OllamaChat,
             "/api/generate" => Self::OllamaGenerate,
-            "/api/embed" => Self::OllamaEmbed,
+            "/api/embed" | "/api/embeddings" => Self::OllamaEmbed,
             _ => Self::Other,
         }
+    }
+
+    /// Whether the answer comes as it is made if the request does not say how.
+    pub(crate) fn streams_unless_told(self) -> bool {
+        matches!(self, Self::OllamaChat | Self::OllamaGenerate)
     }
 
     /// Its name in a record.

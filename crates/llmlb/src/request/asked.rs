@@ -1,13 +1,15 @@
 //! What a request asks for, and its body, which passes as it came.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode, header, request};
+use http::{HeaderMap, Method, StatusCode, Uri, header, request};
 use hyper::body::{Body, Incoming};
 
 use super::error::Refusal;
-use super::{body, form, is_inference, prefix, scan};
+use super::explain::explain;
+use super::{alike, body, form, is_inference, prefix, query, scan};
 use crate::app::Shared;
 use crate::forward;
 use crate::meter::api::Api;
@@ -18,7 +20,7 @@ use crate::meter::{self, estimate};
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) model: Option<String>,
-    /// Where the model's name is in the body, and how it is written there.
+    /// Where the model's name is, and how it is written there.
     named_at: Option<(Range<usize>, Spelling)>,
     /// It wants its answer as it is made.
     pub(crate) stream: bool,
@@ -46,6 +48,8 @@ enum Spelling {
     Json,
     /// In a form, as it is.
     Form,
+    /// In the query, percent-encoded.
+    Query,
 }
 
 /// The fields of a JSON request that we look at.
@@ -59,6 +63,17 @@ struct Fields {
     /// How many tokens the other texts have that a model is given.
     other_tokens: u64,
     previous: Option<Range<usize>>,
+    /// One that is there twice, or that another name could be taken for.
+    ambiguous: Option<&'static str>,
+}
+
+/// Why a request is not read.
+#[derive(Debug, PartialEq, Eq)]
+enum Unread {
+    /// It is no JSON object.
+    Malformed(String),
+    /// It would be routed and billed as one thing, and might be served as another.
+    Ambiguous(&'static str),
 }
 
 impl Asked {
@@ -75,6 +90,29 @@ impl Asked {
         }
     }
 
+    /// A request whose body names no model: its query may.
+    fn in_query(head: &request::Parts, payload: Payload) -> Result<Self, Refusal> {
+        let named = query::model(target(&head.uri))?;
+        let (model, named_at) = named.unzip();
+        Ok(Self {
+            model,
+            named_at: named_at.map(|at| (at, Spelling::Query)),
+            ..Self::nothing(payload)
+        })
+    }
+
+    /// The target for a backend that calls the model so.
+    pub(crate) fn target_for<'a>(&self, uri: &'a Uri, model: Option<&str>) -> Cow<'a, str> {
+        let target = target(uri);
+        match (model, &self.named_at) {
+            (Some(model), Some((place, Spelling::Query))) => {
+                let (before, after) = (&target[..place.start], &target[place.end..]);
+                Cow::Owned([before, &query::encoded(model), after].concat())
+            }
+            _ => Cow::Borrowed(target),
+        }
+    }
+
     /// The body for a backend that calls the model so, and that is asked for usage or not; `None`
     /// for one that passes through.
     pub(crate) fn body_for(&self, model: Option<&str>, ask_usage: bool) -> Option<Bytes> {
@@ -84,11 +122,12 @@ impl Asked {
         let mut edits = Vec::new();
         if let (Some(model), Some((place, spelling))) = (model, &self.named_at) {
             let text = match spelling {
-                Spelling::Json => serde_json::Value::from(model).to_string(),
-                Spelling::Form => model.to_owned(),
+                Spelling::Json => Some(serde_json::Value::from(model).to_string()),
+                Spelling::Form => Some(model.to_owned()),
+                Spelling::Query => None,
             };
             let place = place.clone();
-            edits.push(Edit { place, text });
+            edits.extend(text.map(|text| Edit { place, text }));
         }
         if let (Asking::Us(edit), true) = (&self.asking, ask_usage) {
             edits.push(edit.clone());
@@ -112,13 +151,13 @@ pub(super) async fn read(
 ) -> Result<Asked, Refusal> {
     let api = Api::of(&head.method, head.uri.path());
     if body.is_end_stream() {
-        return Ok(Asked::nothing(Payload::Read(Bytes::new())));
+        return Asked::in_query(head, Payload::Read(Bytes::new()));
     }
     let boundary = form::boundary(&head.headers);
     // A question is read whatever it is said to be.
     let is_read = boundary.is_some() || may_be_json(&head.headers) || is_inference(path);
     if head.method != Method::POST || !is_read {
-        return Ok(Asked::nothing(Payload::Passing(Some(body))));
+        return Asked::in_query(head, Payload::Passing(Some(body)));
     }
     let must_be_readable = is_json(&head.headers) && is_inference(path);
     if must_be_readable && is_compressed(&head.headers) {
@@ -129,60 +168,61 @@ pub(super) async fn read(
         ));
     }
     let bytes = body::read_whole(body, shared.max_body, shared.limits.body).await?;
-    if let Some(boundary) = boundary {
-        return Ok(in_form(bytes, &boundary));
-    }
-    match in_json(&bytes, api) {
+    let asked = match boundary {
+        Some(boundary) => in_form(&bytes, &boundary),
+        None => in_json(&bytes, api),
+    };
+    match asked {
         Ok(mut asked) => {
             asked.payload = Payload::Read(bytes);
             Ok(asked)
         }
-        Err(why) if must_be_readable => Err(Refusal::new(
-            StatusCode::BAD_REQUEST,
-            "invalid_json",
-            format!("The request's body is not a JSON object with a model's name: {why}"),
-        )),
         // Not said to be JSON, and it is not.
-        Err(_) => Ok(Asked::nothing(Payload::Read(bytes))),
+        Err(Unread::Malformed(_)) if !must_be_readable => {
+            Asked::in_query(head, Payload::Read(bytes))
+        }
+        Err(unread) => Err(unread.refusal()),
     }
 }
 
-fn in_form(bytes: Bytes, boundary: &[u8]) -> Asked {
-    let named_at = form::field(&bytes, boundary, b"model");
+/// What is asked for, as the client wrote it.
+fn target(uri: &Uri) -> &str {
+    uri.path_and_query().map_or("/", |target| target.as_str())
+}
+
+fn in_form(body: &[u8], boundary: &[u8]) -> Result<Asked, Unread> {
+    let mut fields = form::fields(body, boundary, b"model");
+    let named_at = fields.next();
+    let is_plain = named_at.as_ref().is_none_or(|(name, _)| *name == b"model");
+    if !is_plain || fields.next().is_some() {
+        return Err(Unread::Ambiguous("model"));
+    }
+    let named_at = named_at.map(|(_, at)| at);
     let model = named_at
         .clone()
-        .and_then(|at| std::str::from_utf8(&bytes[at]).ok())
+        .and_then(|at| std::str::from_utf8(&body[at]).ok())
         .map(str::to_owned);
-    Asked {
+    Ok(Asked {
         named_at: named_at.map(|at| (at, Spelling::Form)),
         model: model.filter(|name| !name.is_empty()),
-        ..Asked::nothing(Payload::Read(bytes))
-    }
+        ..Asked::nothing(Payload::Passing(None))
+    })
 }
 
 /// What a JSON request asks for. Its bytes are not copied.
-fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
+fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
     let mut fields = Fields::default();
-    let found = scan::fields(body, |name, at| match name {
-        "model" => fields.model = Some(at),
-        "stream" => fields.usage.stream = Some(at),
-        "stream_options" => fields.usage.stream_options = Some(at),
-        "tools" => fields.tools = Some(at),
-        "system" | "instructions" => fields.system = Some(at),
-        "messages" | "prompt" | "input" => fields.prompt = Some(at),
-        "query" | "documents" | "text_1" | "text_2" => {
-            fields.other_tokens += estimate::prompt(&body[at]);
-        }
-        "previous_response_id" => fields.previous = Some(at),
-        _ => {}
-    });
+    let found = scan::fields(body, |name, at| fields.note(name, at, body));
     if found.is_err() {
-        explain(body)?;
+        return Err(Unread::Malformed(explain(body)));
+    }
+    if let Some(name) = fields.ambiguous {
+        return Err(Unread::Ambiguous(name));
     }
     let value = |at: &Option<Range<usize>>| at.clone().map(|at| &body[at]);
     let model = match value(&fields.model) {
         None | Some(b"null") => None,
-        Some(raw) => Some(model_name(raw)?),
+        Some(raw) => Some(model_name(raw).map_err(Unread::Malformed)?),
     };
     let before = [&fields.model, &fields.tools, &fields.system];
     let before = before.into_iter().filter_map(value);
@@ -198,7 +238,10 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
     Ok(Asked {
         model,
         named_at: fields.model.clone().map(|at| (at, Spelling::Json)),
-        stream: value(&fields.usage.stream) == Some(b"true"),
+        stream: match value(&fields.usage.stream) {
+            None => api.streams_unless_told(),
+            Some(said) => said == b"true",
+        },
         asking: Asking::of(api, body, &fields.usage),
         prompt_tokens,
         blocks: prefix::blocks(before, prompt),
@@ -207,16 +250,52 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, String> {
     })
 }
 
-fn model_name(raw: &[u8]) -> Result<String, String> {
-    serde_json::from_slice(raw).map_err(|error| format!("`model`: {error}"))
+impl Fields {
+    fn note(&mut self, name: &str, at: Range<usize>, body: &[u8]) {
+        let (place, known) = match name {
+            "model" => (&mut self.model, "model"),
+            "stream" => (&mut self.usage.stream, "stream"),
+            "stream_options" => (&mut self.usage.stream_options, "stream_options"),
+            // Of these the last one counts: they decide nothing that another could be told.
+            "tools" => return self.tools = Some(at),
+            "system" | "instructions" => return self.system = Some(at),
+            "messages" | "prompt" | "input" => return self.prompt = Some(at),
+            "query" | "documents" | "text_1" | "text_2" => {
+                return self.other_tokens += estimate::prompt(&body[at]);
+            }
+            "previous_response_id" => return self.previous = Some(at),
+            _ => return self.ambiguous = self.ambiguous.or_else(|| alike::meant(name)),
+        };
+        if place.replace(at).is_some() {
+            self.ambiguous = Some(known);
+        }
+    }
 }
 
-/// What is wrong with a body, and where; or nothing, if only its nesting is unusual.
-fn explain(body: &[u8]) -> Result<(), String> {
-    match serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body) {
-        Ok(_) => Err("it is nested too deeply".to_owned()),
-        Err(error) => Err(error.to_string()),
+impl Unread {
+    fn refusal(self) -> Refusal {
+        let status = StatusCode::BAD_REQUEST;
+        match self {
+            Self::Malformed(why) => Refusal::new(
+                status,
+                "invalid_json",
+                format!("The request's body is not a JSON object with a model's name: {why}"),
+            ),
+            Self::Ambiguous(name) => Refusal::new(
+                status,
+                "ambiguous_field",
+                format!(
+                    "The request's body has `{name}` twice, or in another case: not all servers \
+                     agree on which one counts."
+                ),
+            )
+            .param(name),
+        }
     }
+}
+
+fn model_name(raw: &[u8]) -> Result<String, String> {
+    serde_json::from_slice(raw).map_err(|error| format!("`model`: {error}"))
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -250,12 +329,12 @@ pub(super) fn media_type(headers: &HeaderMap) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn model(body: &str) -> Result<Option<String>, String> {
+    fn model(body: &str) -> Result<Option<String>, Unread> {
         in_json(body.as_bytes(), Api::Chat).map(|asked| asked.model)
     }
 
     #[test]
-    fn the_model_is_the_last_top_level_field_of_that_name() {
+    fn the_model_is_the_top_level_field_of_that_name() {
         let found = |text: &str| model(text).unwrap().unwrap();
         assert_eq!(found(r#"{"model":"a"}"#), "a");
         assert_eq!(
@@ -263,7 +342,6 @@ mod tests {
             "a"
         );
         assert_eq!(found(r#" { "mod\u0065l" : "\u00e9\n" } "#), "é\n");
-        assert_eq!(found(r#"{"model":"a","model":"b"}"#), "b");
         assert_eq!(model(r#"{"messages":[]}"#), Ok(None));
         assert_eq!(model(r#"{"model":null}"#), Ok(None));
     }
@@ -283,9 +361,27 @@ mod tests {
             ),
             (r#"{"model":"a","#, "EOF while parsing"),
         ] {
-            let error = model(text).unwrap_err();
+            let Err(Unread::Malformed(error)) = model(text) else {
+                panic!("{text}");
+            };
             assert!(error.contains(why), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_there_twice_is_refused_if_it_is_acted_on() {
+        for (text, name) in [
+            (r#"{"model":"a","model":"a"}"#, "model"),
+            (r#"{"model":"a","Model":"b"}"#, "model"),
+            (r#"{"stream":true,"\u0053tream":false}"#, "stream"),
+            (
+                r#"{"stream_options":{},"stream_options":1}"#,
+                "stream_options",
+            ),
+        ] {
+            assert_eq!(model(text), Err(Unread::Ambiguous(name)), "{text}");
+        }
+        assert_eq!(model(r#"{"input":"a","input":"b","Input":"c"}"#), Ok(None));
     }
 
     #[test]

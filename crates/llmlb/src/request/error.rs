@@ -54,6 +54,8 @@ impl Refusal {
                 "error": { "type": self.for_anthropic(), "message": self.message },
                 "request_id": id.to_str().ok(),
             })
+        } else if path.starts_with("/api/") {
+            json!({ "error": self.message })
         } else {
             json!({
                 "error": {

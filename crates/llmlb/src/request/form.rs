@@ -20,20 +20,27 @@ pub(super) fn boundary(headers: &HeaderMap) -> Option<Vec<u8>> {
     (!boundary.is_empty()).then(|| format!("--{boundary}").into_bytes())
 }
 
-/// Where the content of the first field of this name is.
-pub(super) fn field(body: &[u8], boundary: &[u8], wanted: &[u8]) -> Option<Range<usize>> {
+/// The fields of this name, in any case: how it is written, and where the content is.
+pub(super) fn fields<'a>(
+    body: &'a [u8],
+    boundary: &'a [u8],
+    wanted: &'a [u8],
+) -> impl Iterator<Item = (&'a [u8], Range<usize>)> {
     let finder = memmem::Finder::new(boundary);
-    let (_, mut part) = next(body, 0, &finder)?;
-    loop {
-        let (end, next_part) = next(body, part, &finder)?;
-        // A part without a head has no name.
-        if let Some(head) = memmem::find(&body[part..end], b"\r\n\r\n")
-            && is_named(&body[part..part + head], wanted)
-        {
-            return Some(part + head + 4..end);
+    let mut part = next(body, 0, &finder).map(|(_, part)| part);
+    std::iter::from_fn(move || {
+        loop {
+            let begin = part?;
+            let (end, next_part) = next(body, begin, &finder)?;
+            part = Some(next_part);
+            // A part without a head has no name.
+            if let Some(head) = memmem::find(&body[begin..end], b"\r\n\r\n")
+                && let Some(name) = named(&body[begin..begin + head], wanted)
+            {
+                return Some((name, begin + head + 4..end));
+            }
         }
-        part = next_part;
-    }
+    })
 }
 
 /// The next line that is a boundary: where what is before it ends, and where the next part begins.
@@ -58,22 +65,22 @@ fn next(body: &[u8], from: usize, finder: &memmem::Finder<'_>) -> Option<(usize,
     }
 }
 
-/// Whether a part's head says that it is the field of this name.
-fn is_named(head: &[u8], wanted: &[u8]) -> bool {
+/// The name in a part's head, if it is this one in any case.
+fn named<'a>(head: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     const DISPOSITION: &[u8] = b"content-disposition:";
-    head.split(|byte| *byte == b'\n').any(|line| {
-        let line = line.trim_ascii();
-        line.len() > DISPOSITION.len()
-            && line[..DISPOSITION.len()].eq_ignore_ascii_case(DISPOSITION)
-            && parameters(&line[DISPOSITION.len()..])
-                .filter_map(|parameter| parameter.trim_ascii().strip_prefix(b"name="))
-                .any(|name| {
-                    let quoted = name
-                        .strip_prefix(b"\"")
-                        .and_then(|name| name.strip_suffix(b"\""));
-                    quoted.unwrap_or(name) == wanted
-                })
-    })
+    let lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let told = lines.filter_map(|line| {
+        let (name, value) = line.split_at_checked(DISPOSITION.len())?;
+        name.eq_ignore_ascii_case(DISPOSITION).then_some(value)
+    });
+    told.flat_map(parameters)
+        .filter_map(|parameter| parameter.trim_ascii().strip_prefix(b"name="))
+        .map(|name| {
+            let quoted = name.strip_prefix(b"\"");
+            let quoted = quoted.and_then(|name| name.strip_suffix(b"\""));
+            quoted.unwrap_or(name)
+        })
+        .find(|name| name.eq_ignore_ascii_case(wanted))
 }
 
 /// What is between semicolons, unless these are within quotation marks.
@@ -92,7 +99,27 @@ mod tests {
     use super::*;
 
     fn find(body: &str) -> Option<&str> {
-        field(body.as_bytes(), b"--x1", b"model").map(|at| &body[at])
+        let found = fields(body.as_bytes(), b"--x1", b"model").next();
+        found.map(|(_, at)| &body[at])
+    }
+
+    #[test]
+    fn every_field_of_the_name_is_found_in_any_case() {
+        let part = |name| format!("--x1\r\nContent-Disposition: form-data; {name}\r\n\r\n1\r\n");
+        let names = [
+            "name=model",
+            "name=\"MODEL\"",
+            "name=models",
+            "name=\"Model\"",
+        ];
+        let body = names.map(part).concat() + "--x1--\r\n";
+        let found: Vec<_> = fields(body.as_bytes(), b"--x1", b"model")
+            .map(|(name, at)| (name, &body[at]))
+            .collect();
+        assert_eq!(
+            found,
+            [(&b"model"[..], "1"), (b"MODEL", "1"), (b"Model", "1")]
+        );
     }
 
     #[test]

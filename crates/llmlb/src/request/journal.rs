@@ -12,6 +12,10 @@ use crate::meter::usage::Source;
 /// So many bytes are handed on without waiting for more.
 const ENOUGH: usize = 16 << 10;
 
+/// So many characters are told of what a client says, as in a record. It can say megabytes, and
+/// the memory for lines is kept.
+const LONGEST: usize = 200;
+
 /// Where lines go: text of whole lines.
 pub(crate) type Lines = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
@@ -131,6 +135,8 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
 
 /// What a client says must not look like lines, or fields, of ours.
 fn plain(text: &mut String, said: &str) -> fmt::Result {
+    let end = said.char_indices().nth(LONGEST);
+    let said = end.map_or(said, |(end, _)| &said[..end]);
     if said
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && byte != b'"')

@@ -2,9 +2,12 @@
 
 use http::Method;
 
-/// Whether a request asks a model for something. Asking twice does no harm.
+use super::ollama;
+
+/// Whether a request asks a model for something. Asking twice does no harm. `path` is what follows
+/// `/v1/`, or all of it if the API is Ollama's.
 pub(crate) fn is_inference(path: &str) -> bool {
-    matches!(
+    let is_ours = matches!(
         path,
         "chat/completions"
             | "completions"
@@ -15,7 +18,8 @@ pub(crate) fn is_inference(path: &str) -> bool {
             | "rerank"
             | "responses"
             | "score"
-    )
+    );
+    is_ours || ollama::is_question(path)
 }
 
 /// Whether a backend may be asked the same twice.

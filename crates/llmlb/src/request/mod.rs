@@ -1,10 +1,12 @@
 //! The path of a request, in reading order: who may ask, what is asked, who may serve it, and what
 //! comes back.
 
+mod alike;
 mod asked;
 mod body;
 mod browser;
 mod error;
+mod explain;
 mod failed;
 mod form;
 mod host;
@@ -13,7 +15,9 @@ mod in_flight;
 mod journal;
 mod kind;
 mod models;
+mod ollama;
 mod prefix;
+mod query;
 pub(crate) mod scan;
 mod trip;
 
@@ -29,6 +33,7 @@ use hyper::upgrade::OnUpgrade;
 
 use crate::admin;
 use crate::balance::{Absent, Wish};
+use crate::config::Kind;
 use crate::forward::{self, Outbound, REQUEST_ID, Relay};
 use crate::worker::Worker;
 
@@ -89,12 +94,13 @@ async fn stages(
     mut trip: Box<Trip>,
 ) -> Result<Answer, (Refusal, Box<Trip>)> {
     let worker = &caller.worker;
-    let path = match door(caller, head) {
+    let (path, kind) = match door(caller, head, upgrade.is_some()) {
         Ok(Door::Own(response)) => {
             trip.answered_here(response.status());
             return Ok(own(response));
         }
-        Ok(Door::Forward(path)) => path,
+        Ok(Door::Forward(path)) => (path, None),
+        Ok(Door::Ollama(path)) => (path, Some(Kind::Ollama)),
         Err(refusal) => return Err((refusal, trip)),
     };
     if let Some(why) = worker.shared.meter.refusal() {
@@ -108,12 +114,12 @@ async fn stages(
     trip.asked(&asked);
     let model = asked.model.take();
     let pool = &worker.shared.pool;
-    let route = match pool.route(model.as_deref()) {
+    let route = match pool.route_of(kind, model.as_deref()) {
         Ok(route) => route,
         Err(absent) => {
             let name = model.unwrap_or_default();
             let refusal = match absent {
-                Absent::Unknown => models::unknown(&name, &pool.table()),
+                Absent::Unknown => models::unknown(&name, &pool.table(), kind),
                 Absent::NotYet => models::not_yet(&name, &pool.table()),
             };
             return Err((refusal, trip));
@@ -135,6 +141,7 @@ async fn stages(
         asked: &mut asked,
         wish: &wish,
         repeatable: is_kept && kind::is_repeatable(&head.method, path),
+        tried: Vec::new(),
         upgrade,
     };
     forward::forward(worker, &route, outbound, trip)
@@ -148,9 +155,15 @@ enum Door<'a> {
     Own(Response<Full<Bytes>>),
     /// To a backend; this is what follows `/v1/`.
     Forward(&'a str),
+    /// To an Ollama, whose own API it is; this is all of its path.
+    Ollama(&'a str),
 }
 
-fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refusal> {
+fn door<'a>(
+    caller: &Caller,
+    head: &'a request::Parts,
+    is_upgrade: bool,
+) -> Result<Door<'a>, Refusal> {
     let shared = &caller.worker.shared;
     host::check(head)?;
     if head.method == Method::CONNECT || head.method == Method::TRACE {
@@ -161,8 +174,14 @@ fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refus
         )
         .allow("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
     }
-    browser::admit(shared, head)?;
-    let Some(path) = head.uri.path().strip_prefix("/v1/") else {
+    browser::admit(shared, head, is_upgrade)?;
+    let whole = head.uri.path();
+    if ollama::is_asked(&head.method, whole) {
+        refuse_loop(caller, head)?;
+        let list = ollama::list(whole, &shared.pool.table());
+        return Ok(list.map_or(Door::Ollama(whole), Door::Own));
+    }
+    let Some(path) = whole.strip_prefix("/v1/") else {
         return admin::answer(caller, head).map(Door::Own);
     };
     if kind::is_ambiguous(path) {
@@ -181,7 +200,12 @@ fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refus
             return models::one(&shared.pool.table(), name).map(Door::Own);
         }
     }
-    if shared.via.is_in(&head.headers) {
+    refuse_loop(caller, head)?;
+    Ok(Door::Forward(path))
+}
+
+fn refuse_loop(caller: &Caller, head: &request::Parts) -> Result<(), Refusal> {
+    if caller.worker.shared.via.is_in(&head.headers) {
         return Err(Refusal::new(
             StatusCode::LOOP_DETECTED,
             "loop_detected",
@@ -189,7 +213,7 @@ fn door<'a>(caller: &Caller, head: &'a request::Parts) -> Result<Door<'a>, Refus
              address among the backends.",
         ));
     }
-    Ok(Door::Forward(path))
+    Ok(())
 }
 
 fn own(response: Response<Full<Bytes>>) -> Answer {

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::error::{Refusal, json_response};
 use crate::balance::Table;
+use crate::config::Kind;
 
 /// The list.
 pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {
@@ -22,7 +23,7 @@ pub(super) fn one(table: &Arc<Table>, path: &str) -> Result<Response<Full<Bytes>
     let found = |id: &str| table.models.iter().find(|model| model["id"] == *id);
     match found(&name).or_else(|| found(&format!("{name}:latest"))) {
         Some(model) => Ok(json_response(StatusCode::OK, model.to_string())),
-        None => Err(unknown(&name, table)),
+        None => Err(unknown(&name, table, None)),
     }
 }
 
@@ -53,9 +54,9 @@ fn short(name: &str) -> String {
 }
 
 /// A 404 that says what there is instead.
-pub(super) fn unknown(name: &str, table: &Table) -> Refusal {
+pub(super) fn unknown(name: &str, table: &Table, kind: Option<Kind>) -> Refusal {
     const MOST_LISTED: usize = 50;
-    let names = table.model_names();
+    let names = table.model_names(kind);
     let there_is = match names.len() {
         0 => "No backend has told its models yet.".to_owned(),
         count if count > MOST_LISTED => format!(

@@ -4,12 +4,15 @@ use std::io;
 
 use crate::sys;
 
-const REFUSED: &str = "connection refused";
-
 /// Why there is no answer, or no end of it.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// The backend cannot be reached. Nothing was sent.
+    /// Nobody listens at the backend's address. Nothing was sent; what was begun before may still be
+    /// going on.
+    Refused(String),
+    /// Nothing answers at its address: its machine may be gone. Nothing was sent.
+    Gone(String),
+    /// It cannot be reached for another reason, such as its name. Nothing was sent.
     Unreachable(String),
     /// This machine has no more descriptors or ports. Nothing was sent.
     Shortage(String),
@@ -30,21 +33,20 @@ pub(crate) enum Broken {
 impl Broken {
     /// A connection that could not be made.
     pub(super) fn connecting(error: &io::Error) -> Self {
-        if sys::limits::is_shortage(error) {
-            Self::Shortage(in_words(error))
-        } else {
-            Self::Unreachable(in_words(error))
+        let why = in_words(error);
+        match error.kind() {
+            _ if sys::limits::is_shortage(error) => Self::Shortage(why),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Self::Refused(why),
+            io::ErrorKind::TimedOut
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable => Self::Gone(why),
+            _ => Self::Unreachable(why),
         }
     }
 
     /// A connection that ended.
     pub(super) fn cut(error: &io::Error) -> Self {
         Self::Cut(in_words(error))
-    }
-
-    /// Whether the machine is there, and nobody listens: what was begun before may still be going on.
-    pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Unreachable(why) if why == REFUSED)
     }
 
     /// Whether it is the client that did not do its part.
@@ -54,7 +56,9 @@ impl Broken {
 
     pub(crate) fn why(&self) -> &str {
         match self {
-            Self::Unreachable(why)
+            Self::Refused(why)
+            | Self::Gone(why)
+            | Self::Unreachable(why)
             | Self::Shortage(why)
             | Self::Cut(why)
             | Self::Garbage(why)
@@ -77,7 +81,7 @@ impl std::error::Error for Broken {}
 /// Every system has words of its own for these.
 fn in_words(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => REFUSED.to_owned(),
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
         io::ErrorKind::TimedOut => "timed out".to_owned(),
         _ => {
@@ -86,6 +90,29 @@ fn in_words(error: &io::Error) -> String {
                 .split_once(" (os error")
                 .map_or(&*text, |(words, _)| words);
             words.to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_is_told_from_what_is_only_not_reached() {
+        let kind = |kind: io::ErrorKind| Broken::connecting(&kind.into());
+        for refused in [
+            io::ErrorKind::ConnectionRefused,
+            io::ErrorKind::ConnectionReset,
+        ] {
+            assert!(matches!(kind(refused), Broken::Refused(_)), "{refused}");
+        }
+        for silent in [io::ErrorKind::TimedOut, io::ErrorKind::HostUnreachable] {
+            assert!(matches!(kind(silent), Broken::Gone(_)), "{silent}");
+        }
+        // Such as a name server that fails, or a certificate.
+        for other in [io::ErrorKind::Other, io::ErrorKind::InvalidData] {
+            assert!(matches!(kind(other), Broken::Unreachable(_)), "{other}");
         }
     }
 }

@@ -16,6 +16,7 @@ use tokio_rustls::rustls::{self, ClientConfig};
 
 use super::{Broken, Stream};
 use crate::config::BackendUrl;
+use crate::sys;
 
 /// After how long a silence the system asks whether the other end is still there, and how often.
 const ASK_AFTER: Duration = Duration::from_secs(15);
@@ -51,7 +52,7 @@ impl Connector {
         match timeout(self.limit, self.open(url)).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(Broken::connecting(&error)),
-            Err(_) => Err(Broken::Unreachable(format!(
+            Err(_) => Err(Broken::Gone(format!(
                 "no connection within {} s",
                 self.limit.as_secs_f32()
             ))),
@@ -85,17 +86,25 @@ impl Connector {
             return TcpStream::connect(SocketAddr::new(address, port)).await;
         }
         let addresses: Vec<_> = lookup_host((host(url), port)).await?.collect();
-        let mut failed = io::Error::other("its name has no address");
+        let mut failed = None;
         // One address that swallows packets must not use up the time of the others.
         let share = self.limit / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         for address in addresses {
             match timeout_at(Instant::now() + share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => failed = error,
-                Err(_) => failed = io::ErrorKind::TimedOut.into(),
+                Ok(Err(error)) => note(&mut failed, error),
+                Err(_) => note(&mut failed, io::ErrorKind::TimedOut.into()),
             }
         }
-        Err(failed)
+        Err(failed.unwrap_or_else(|| io::Error::other("its name has no address")))
+    }
+}
+
+/// Of several addresses that fail, one where the other end is at fault says more than one that this
+/// machine cannot even try, such as `::1` where there is no IPv6.
+fn note(failed: &mut Option<io::Error>, error: io::Error) {
+    if failed.as_ref().is_none_or(sys::limits::is_shortage) {
+        *failed = Some(error);
     }
 }
 
@@ -112,4 +121,23 @@ fn tls() -> Result<TlsConnector, rustls::Error> {
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_cannot_be_tried_here_does_not_hide_what_another_said() {
+        let none = || io::Error::from(rustix::io::Errno::ADDRNOTAVAIL);
+        let refused = || io::Error::from(rustix::io::Errno::CONNREFUSED);
+        for errors in [[none(), refused()], [refused(), none()]] {
+            let mut failed = None;
+            for error in errors {
+                note(&mut failed, error);
+            }
+            let kind = failed.map(|error| error.kind());
+            assert_eq!(kind, Some(io::ErrorKind::ConnectionRefused));
+        }
+    }
 }

@@ -43,6 +43,23 @@ fn a_backend_that_was_started_anew_gets_requests_again() {
 }
 
 #[test]
+fn a_backend_that_is_back_is_used_before_anybody_has_asked_how_it_is() {
+    let place = Place::new();
+    let mut only = Real::start();
+    let server = place.serve(&only.flag());
+    for _ in 0..5 {
+        only.kill();
+        until("it counts as down", || {
+            assert_ne!(server.post(CHAT, ASK).status(), 200);
+            server.status()["backends"][0]["up"] == false
+        });
+        only.restart();
+        let answer = server.post(CHAT, ASK);
+        assert_eq!(answer.status(), 200, "{answer:?}");
+    }
+}
+
+#[test]
 fn the_only_backend_gets_requests_again_when_it_is_back() {
     let place = Place::new();
     let mut only = Real::start();

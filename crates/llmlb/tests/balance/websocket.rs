@@ -238,3 +238,40 @@ fn no_other_protocol_gets_through_unseen() {
         assert_ne!(status, 101, "{protocol}");
     }
 }
+
+#[test]
+fn a_web_page_cannot_open_one_to_a_private_server_unless_it_is_of_this_machine() {
+    let place = Place::new();
+    let raw = agreeing(echo);
+    let private = serve(&place, &raw);
+    let public = place.serve(&format!("--backend {} --allow-public", raw.url()));
+    for (fields, expected) in [
+        ("", 101),
+        ("origin: http://localhost:3000\r\n", 101),
+        ("origin: https://127.0.0.1\r\n", 101),
+        ("origin: http://192.168.1.7\r\n", 101),
+        ("origin: http://[::1]:80\r\n", 101),
+        // A frame in a sandbox.
+        ("origin: null\r\n", 403),
+        ("origin: null\r\nsec-fetch-site: cross-site\r\n", 403),
+        ("origin: https://evil.example\r\n", 403),
+        ("origin: http://203.0.113.7\r\n", 403),
+        ("origin: http://[2001:db8::7]\r\n", 403),
+        ("origin: chrome-extension://abc\r\n", 403),
+        ("origin: file://\r\n", 403),
+        ("origin: evil\r\n", 403),
+        ("origin: \u{e9}\r\n", 403),
+        ("origin:\r\n", 403),
+        ("origin: http://localhost\r\norigin: null\r\n", 403),
+    ] {
+        for (server, expected) in [(&private, expected), (&public, 101)] {
+            let mut client = Connection::open(server.address);
+            client.send(HELLO.replace(
+                "host: localhost\r\n",
+                &format!("host: localhost\r\n{fields}"),
+            ));
+            let head = client.head();
+            assert_eq!(head.status(), expected, "{fields:?}: {head:?}");
+        }
+    }
+}

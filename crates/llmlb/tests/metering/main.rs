@@ -4,7 +4,7 @@
 //! `support`, `process`, `mock` and `http` are those of the `serve` tests, `backends`, `raw` and
 //! `h2_client` those of `balance`; `backend` is that of `sdk`: it speaks the APIs and counts what it
 //! makes. `records` reads what a server wrote down, `ask` sends requests with a name, `stream` has a
-//! backend that sends exactly what a test wants, `receiver` takes batches, `small_disk` can be
+//! backend that sends exactly what a test wants, `ollama_backend` is an Ollama, `receiver` takes batches, `small_disk` can be
 //! filled. The other modules are tests, by topic.
 //!
 //! `METERING_REQUESTS` and `METERING_KILLS` are how many requests the storm has (500) and how often
@@ -46,6 +46,7 @@ mod raw;
 mod support;
 
 mod ask;
+mod ollama_backend;
 mod receiver;
 mod records;
 mod small_disk;
@@ -60,6 +61,7 @@ mod log;
 mod names;
 mod nothing_to_count;
 mod objecting;
+mod ollama;
 mod order;
 mod refused;
 mod secrets;

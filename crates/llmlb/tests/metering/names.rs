@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
-use crate::ask::{CHAT, ask, chat};
+use crate::ask::{CHAT, ask, chat, send_with};
 use crate::backends::{UNPROBED, backend_of, close, ok, serve, serve_file, served_by};
+use crate::http::Connection;
 use crate::mock;
 use crate::process::until;
 use crate::records;
@@ -75,6 +76,32 @@ fn after_a_failure_the_name_is_that_of_the_backend_that_served() {
         assert_eq!(record["model"], "m", "{record:#}");
         record["attempts"][0]["backend"] == bad.address.to_string()
     });
+}
+
+#[test]
+fn a_model_that_the_query_names_is_recorded_like_any_other() {
+    let place = Place::new();
+    let (other, mock) = (backend_of(&["other"], ok), backend_of(&["real"], ok));
+    let server = serve_file(
+        &place,
+        &format!(
+            "[[backend]]\nurl = \"{}\"\n[[backend]]\nname = \"b\"\nurl = \"{}\"\n\
+             [aliases]\nvoice = \"real\"\n",
+            other.url(),
+            mock.url()
+        ),
+    );
+    for (id, name, served) in [("alias", "voice", Some("real")), ("own", "real", None)] {
+        let mut connection = Connection::open(server.address);
+        let path = format!("/v1/realtime?model={name}");
+        send_with(&mut connection, "GET", id, &path, "", "");
+        assert_eq!(connection.answer().status(), 200);
+        let record = records::one(&place, id);
+        assert_eq!(record["model"], name, "{record:#}");
+        let told = record.get("served_model").and_then(|name| name.as_str());
+        assert_eq!(told, served, "{record:#}");
+        assert_eq!(record["backend"], "b", "{record:#}");
+    }
 }
 
 #[test]

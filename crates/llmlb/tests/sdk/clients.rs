@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::ollama_backend::ollama;
 use crate::support::Place;
 use crate::tools;
 use crate::world::World;
@@ -37,6 +38,20 @@ fn a_newcomers_first_script_works_with_the_demo() {
     let outcome = place.start(&mut script).finish();
     assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
     assert_eq!(outcome.out.trim_end(), "all good");
+    server.until_in_flight(0);
+}
+
+#[test]
+fn ollama_for_python_works_unmodified() {
+    let Some(mut script) = tools::python("ollama_checks.py") else {
+        return;
+    };
+    let place = Place::new();
+    let ollama = ollama("llama3:latest");
+    let server = place.serve(&format!("--backend {}", ollama.url()));
+    script.arg(format!("http://{}", server.address));
+    let outcome = place.start(&mut script).finish();
+    assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
     server.until_in_flight(0);
 }
 

@@ -26,6 +26,8 @@ mod process;
 mod support;
 
 mod backend;
+#[path = "../metering/ollama_backend.rs"]
+mod ollama_backend;
 mod tools;
 mod world;
 

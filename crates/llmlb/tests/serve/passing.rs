@@ -461,6 +461,20 @@ fn a_web_page_of_another_site_is_kept_off_a_private_server() {
 }
 
 #[test]
+fn loopback_is_private_in_whichever_way_it_is_written() {
+    let place = Place::new();
+    let mock = echo();
+    for host in ["127.0.0.1", "::ffff:127.0.0.1"] {
+        let server = place.serve(&format!("-H {host} --backend {}", mock.url()));
+        let mut client = Connection::open(server.address);
+        client.send("GET /v1/models HTTP/1.1\r\nhost: evil.example\r\n\r\n");
+        assert_eq!(client.answer().status(), 403, "{host}");
+        let said = server.process.err();
+        assert!(!said.contains("anyone"), "{host}: {said}");
+    }
+}
+
+#[test]
 fn names_that_others_choose_cannot_forge_the_log() {
     let place = Place::new();
     let mock = Mock::raw("127.0.0.1:0".parse().unwrap(), |_, stream| {

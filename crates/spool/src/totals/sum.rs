@@ -79,7 +79,9 @@ pub(crate) fn add(groups: &mut Groups, group: Group, sum: &Sum) {
 }
 
 fn of(groups: &mut Groups, group: Group) -> &mut Sum {
-    let is_full = groups.len() >= MOST_GROUPS && !groups.contains_key(&group);
+    // Half the room is for what a backend has served: whoever asks can make up the rest.
+    let most = MOST_GROUPS / if group.backend.is_some() { 1 } else { 2 };
+    let is_full = groups.len() >= most && !groups.contains_key(&group);
     let group = if is_full { Group::default() } else { group };
     groups.entry(group).or_default()
 }
@@ -122,11 +124,9 @@ impl Sum {
     }
 
     fn count(&mut self, field: &str, value: &str, number: u64) {
-        if !self.counts.contains_key(field) {
-            self.counts.insert(field.to_owned(), BTreeMap::new());
-        }
-        let Some(counts) = self.counts.get_mut(field) else {
-            return;
+        let counts = match self.counts.get_mut(field) {
+            Some(counts) => counts,
+            None => self.counts.entry(field.to_owned()).or_default(),
         };
         let is_full = counts.len() >= MOST_VALUES && !counts.contains_key(value);
         let value = if is_full { OTHER } else { value };
@@ -204,11 +204,20 @@ mod tests {
     #[test]
     fn groups_that_are_too_many_are_not_told_apart() {
         let mut groups = Groups::new();
-        for number in 0..MOST_GROUPS + 10 {
-            let record = Record::parse(&format!(r#"{{"model":"m{number}"}}"#)).unwrap();
+        let mut add = |json: &str| {
+            let record = Record::parse(json).unwrap();
             add_record(&mut groups, &fields(&record).unwrap());
+        };
+        for number in 0..MOST_GROUPS {
+            add(&format!(r#"{{"model":"made-up-{number}"}}"#));
         }
-        assert_eq!(groups.len(), MOST_GROUPS + 1);
-        assert_eq!(groups[&Group::default()].records, 10);
+        for number in 0..MOST_GROUPS {
+            add(&format!(r#"{{"model":"m{number}","backend":"b"}}"#));
+        }
+        assert_eq!(groups.len(), MOST_GROUPS);
+        let served = groups.keys().filter(|group| group.backend.is_some());
+        assert_eq!(served.count(), MOST_GROUPS / 2 - 1);
+        let rest = groups[&Group::default()].records;
+        assert_eq!(rest, MOST_GROUPS as u64 + 1);
     }
 }

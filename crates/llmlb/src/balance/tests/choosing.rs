@@ -112,8 +112,8 @@ fn work_that_comes_all_at_once_is_shared_by_weight() {
 #[test]
 fn a_backend_that_answers_late_gets_less_until_that_is_forgotten() {
     let (pool, backends) = alike(&[(1, None), (1, None)]);
-    backends[0].pulse.answered(10 * SECOND, Moment(1));
-    backends[1].pulse.answered(SECOND / 10, Moment(1));
+    backends[0].pulse.took(10 * SECOND, Moment(1));
+    backends[1].pulse.took(SECOND / 10, Moment(1));
     assert_eq!(counts(&pool, 2, 100, Moment(1)), [0, 100]);
     // As long as the other has four times as much to do at most.
     let route = pool.route(Some("m")).unwrap();
@@ -142,7 +142,7 @@ fn a_backend_that_fails_three_times_gets_nothing_for_a_second_then_one_request()
     assert_eq!(counts(&pool, 2, 100, now), [0, 100]);
     assert_eq!(counts(&pool, 2, 100, Moment(10_999)), [0, 100]);
     assert_eq!(counts(&pool, 2, 100, later), [1, 99], "a trial, at once");
-    bad.pulse.answered(SECOND / 1000, later);
+    bad.pulse.began(later);
     assert!(counts(&pool, 2, 100, later)[0] > 20);
 }
 
@@ -214,7 +214,7 @@ fn slots_tell_how_it_went() {
         chosen(&pool, Some("m")).failed();
     }
     assert!(backends[0].ejected());
-    chosen(&pool, Some("m")).answered(SECOND);
+    chosen(&pool, Some("m")).began(Some(SECOND));
     assert!(!backends[0].ejected());
     assert_eq!(backends[0].pulse.latency(Moment::now()), 1_000_000);
 }

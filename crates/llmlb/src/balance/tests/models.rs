@@ -21,7 +21,7 @@ fn a_model_stays_known_while_its_only_backend_is_down_and_is_forgotten_when_that
     pool.note(&a, down());
     pool.note(&a, State::Down("still gone".to_owned()));
     assert_eq!(who(&pool, Some("one")), "all down");
-    assert_eq!(pool.table().model_names(), ["both", "one"]);
+    assert_eq!(pool.table().model_names(None), ["both", "one"]);
     pool.note(&a, up(&["both"]));
     assert_eq!(who(&pool, Some("one")), "unknown");
 }
@@ -181,7 +181,7 @@ fn an_alias_that_stands_for_nothing_is_unknown_and_one_whose_backend_is_down_is_
     assert_eq!(who(&pool, Some("slow")), "unknown");
     pool.note(&pool.table().backends[0], down());
     assert_eq!(who(&pool, Some("fast")), "all down");
-    assert_eq!(pool.table().model_names(), ["fast", "phi"]);
+    assert_eq!(pool.table().model_names(None), ["fast", "phi"]);
 }
 
 #[test]

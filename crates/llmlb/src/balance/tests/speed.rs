@@ -33,9 +33,7 @@ fn choosing_costs_the_same_among_many() {
     for count in [2, 100, 1000] {
         let (pool, backends) = alike(&vec![(1, Some(2)); count]);
         for backend in &backends {
-            backend
-                .pulse
-                .answered(Duration::from_millis(50), Moment::now());
+            backend.pulse.took(Duration::from_millis(50), Moment::now());
         }
         let once = |wish: &Wish<'_>| {
             let route = pool.route(black_box(Some("m"))).unwrap();

@@ -133,7 +133,7 @@ fn nothing_is_lost_when_clients_leave_and_backends_come_and_go() {
                 ..Wish::default()
             };
             let route = pool.route(Some("m")).unwrap();
-            let slot = match pool.choose(&route, &wish, &[]) {
+            let mut slot = match pool.choose(&route, &wish, &[]) {
                 Choice::Slot(slot) => slot,
                 Choice::Busy if (task + request as u64).is_multiple_of(5) => {
                     // An impatient one.
@@ -148,7 +148,8 @@ fn nothing_is_lost_when_clients_leave_and_backends_come_and_go() {
             };
             hold(&slot, task % 3).await;
             if request % 7 == 0 {
-                slot.answered(Duration::from_micros(task));
+                slot.began(Some(Duration::from_micros(task)));
+                slot.ended();
             }
         })
     });

@@ -244,14 +244,14 @@ async fn a_backend_that_was_ejected_is_tried_by_one_who_waits_as_soon_as_it_may_
         assert!(rest.is_waiting(), "one is enough");
         rest
     });
-    let (trial, mut rest) = (trial.unwrap(), rest);
+    let (mut trial, mut rest) = (trial.unwrap(), rest);
     assert!(
         start.elapsed() < Duration::from_millis(1020),
         "{:?}",
         start.elapsed()
     );
     assert_eq!(trial.backend().id, backends[0].id);
-    trial.answered(Duration::from_millis(1));
+    trial.began(Some(Duration::from_millis(1)));
     assert_eq!(rest.expect_slot().backend().id, backends[0].id);
     drop(held);
 }

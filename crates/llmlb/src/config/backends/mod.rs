@@ -35,7 +35,7 @@ struct Draft {
     kind: Option<Kind>,
     weight: Option<u32>,
     limit: Option<u32>,
-    only_models: Option<Vec<String>>,
+    only_models: Option<(Vec<String>, Origin)>,
     origin: Origin,
 }
 
@@ -72,6 +72,7 @@ pub(super) fn read(
     let key_variables = key_variables.map(|(name, _)| name.clone()).collect();
     for layer in [&from_file, &from_env, &from_flags] {
         check_unique(layer, problems);
+        check_served(layer, problems);
     }
     let used = match () {
         () if flags.demo => Vec::new(),
@@ -186,7 +187,7 @@ fn one_in_file(
         kind: fields.value(&settings::BACKEND_KIND, fields::kind),
         weight: fields.value(&settings::BACKEND_WEIGHT, fields::weight),
         limit: fields.value(&settings::BACKEND_LIMIT, fields::limit),
-        only_models: fields.value(&settings::BACKEND_ONLY, fields::only_models),
+        only_models: fields.get(&settings::BACKEND_ONLY, fields::only_models),
         origin,
     }
 }
@@ -246,6 +247,31 @@ fn check_unique(drafts: &[Draft], problems: &mut Gathered) {
     }
 }
 
+/// A backend of whose models none is used would never get a request, and nobody know why.
+fn check_served(drafts: &[Draft], problems: &mut Gathered) {
+    for draft in drafts {
+        let (Some(models), Some((only, origin))) = (&draft.models, &draft.only_models) else {
+            continue;
+        };
+        if !models.iter().any(|model| is_among(only, model)) {
+            let setting = settings::BACKEND_ONLY;
+            let what = format!(
+                "none of backend.models is among them, so that nothing is left; allowed: {}",
+                setting.allowed
+            );
+            problems.add(origin, setting.name, &what);
+        }
+    }
+}
+
+/// Whether a list of names, of which some may end in `*`, has this one.
+pub(crate) fn is_among(names: &[String], name: &str) -> bool {
+    names.iter().any(|one| match one.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == one,
+    })
+}
+
 fn first_seen(origin: &Origin) -> String {
     match origin {
         Origin::File { line, .. } => format!(" (first on line {line}); allowed: once"),
@@ -282,7 +308,7 @@ fn finish(
             kind,
             weight: draft.weight.unwrap_or(1),
             max_concurrent: draft.limit,
-            only_models: draft.only_models,
+            only_models: draft.only_models.map(|(names, _)| names),
         };
         finished.push((backend, draft.origin));
     }

@@ -41,6 +41,16 @@ fn a_backend_has_what_the_file_says() {
 }
 
 #[test]
+fn of_models_that_are_told_some_may_be_left() {
+    for only in ["[\"b\"]", "[\"x\", \"b*\"]", "[\"*\"]"] {
+        Run::with_file(&format!(
+            "[[backend]]\nurl = \"http://a\"\nmodels = [\"a\", \"b\"]\nonly_models = {only}\n"
+        ))
+        .good();
+    }
+}
+
+#[test]
 fn what_shares_the_work_out_is_what_the_file_says() {
     let config = Run::with_file(
         "[[backend]]\nurl = \"http://a\"\nkind = \"llama.cpp\"\nweight = 1000\n\

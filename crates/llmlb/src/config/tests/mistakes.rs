@@ -173,7 +173,7 @@ const MISTAKES: [(&str, &str); 35] = [
 ];
 
 /// The same, of what shares the work out.
-const OF_SHARING: [(&str, &str); 19] = [
+const OF_SHARING: [(&str, &str); 20] = [
     (
         "[server]\nqueue = 1000001\n",
         "llmlb.toml:2: server.queue: 1000001 is out of range; allowed: 0 to 1000000",
@@ -231,6 +231,11 @@ const OF_SHARING: [(&str, &str); 19] = [
         "[[backend]]\nurl = \"http://a\"\nonly_models = []\n",
         "llmlb.toml:3: backend.only_models: the list is empty; allowed: \
          a list of names, at least one; a * at the end of one stands for any rest",
+    ),
+    (
+        "[[backend]]\nurl = \"http://a\"\nmodels = [\"a\", \"b\"]\nonly_models = [\"c\", \"d*\"]\n",
+        "llmlb.toml:4: backend.only_models: none of backend.models is among them, so that nothing \
+         is left; allowed: a list of names, at least one; a * at the end of one stands for any rest",
     ),
     (
         "aliases = \"fast\"\n",

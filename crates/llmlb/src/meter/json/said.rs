@@ -4,11 +4,11 @@ use super::super::usage::Counts;
 use crate::request::scan::text;
 
 /// What an answer, or an event of one, says about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a fact of its own, and any of them may be true together"
+    reason = "each is something that it may say, or not"
 )]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) counts: Counts,
     /// It has a `usage` object of its own.

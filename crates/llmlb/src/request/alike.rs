@@ -1,0 +1,53 @@
+//! Names of fields that another reader may take for one that is acted on here. Go's JSON decoder,
+//! which Ollama and LocalAI use, does not tell upper from lower case.
+
+/// What decides where a request goes, what it is billed as, and how its answer is read.
+const ACTED_ON: [&str; 3] = ["model", "stream", "stream_options"];
+
+/// The name that this one is, or differs from in case alone.
+pub(super) fn meant(name: &str) -> Option<&'static str> {
+    ACTED_ON.into_iter().find(|known| are_alike(known, name))
+}
+
+fn are_alike(one: &str, other: &str) -> bool {
+    if other.is_ascii() {
+        return one.eq_ignore_ascii_case(other); // So it is nearly always, and quicker.
+    }
+    let (mut one, mut other) = (one.chars(), other.chars());
+    loop {
+        match (one.next(), other.next()) {
+            (None, None) => return true,
+            (Some(a), Some(b)) if is_same_letter(a, b) => {}
+            _ => return false,
+        }
+    }
+}
+
+/// There are letters beyond ASCII, such as `ſ`, that become one of these.
+fn is_same_letter(a: char, b: char) -> bool {
+    a == b || a.to_lowercase().eq(b.to_lowercase()) || a.to_uppercase().eq(b.to_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_known_in_any_case_and_no_other_is() {
+        for (name, known) in [
+            ("model", "model"),
+            ("MODEL", "model"),
+            ("Stream", "stream"),
+            ("ſtream", "stream"),
+            ("stream_optionS", "stream_options"),
+            ("ſTREAM_OPTIONſ", "stream_options"),
+        ] {
+            assert_eq!(meant(name), Some(known), "{name}");
+        }
+        for name in [
+            "", "mode", "models", "modèl", "stream_", "options", "mod el",
+        ] {
+            assert_eq!(meant(name), None, "{name}");
+        }
+    }
+}

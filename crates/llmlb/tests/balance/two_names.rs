@@ -1,0 +1,108 @@
+//! Requests that two readers could read differently: JSON whose fields are named twice, or nearly.
+//! Go's decoder takes the last of all that differ in case alone. (L6, L11)
+
+use crate::backends::{CHAT, backend_of, code, count, ok, serve, serve_file};
+use crate::http::Connection;
+use crate::mock::Mock;
+use crate::support::{Place, Server};
+
+/// Two backends; the first one gets what names no model.
+fn both() -> (Mock, Mock) {
+    (backend_of(&["open"], ok), backend_of(&["secret"], ok))
+}
+
+const AMBIGUOUS: &[&str] = &[
+    r#"{"model":"open","Model":"secret"}"#,
+    r#"{"Model":"secret","model":"open"}"#,
+    r#"{"MODEL":"secret"}"#,
+    r#"{"model":"open","mod\u0045l":"secret"}"#,
+    r#"{"model":"open","model":"secret"}"#,
+    r#"{"model":"open","messages":[],"mod\u0065l":"open"}"#,
+    r#"{"model":"open","stream":false,"Stream":true}"#,
+    r#"{"model":"open","stream":true,"stream":false}"#,
+    // Go takes the long s for one.
+    r#"{"model":"open","ſtream":true}"#,
+    r#"{"model":"open","stream":true,"Stream_Options":{}}"#,
+    r#"{"model":"open","stream_options":{},"stream":true,"stream_options":null}"#,
+];
+
+fn post(server: &Server, path: &str, kind: &str, body: &str) -> crate::http::Answer {
+    let mut client = Connection::open(server.address);
+    client.send(format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    client.answer()
+}
+
+#[test]
+fn a_field_that_is_named_twice_or_nearly_so_is_refused_whatever_it_is_said_to_be() {
+    let place = Place::new();
+    let (open, secret) = both();
+    let server = serve(&place, &[&open, &secret], &[]);
+    for body in AMBIGUOUS {
+        for (path, kind) in [
+            (CHAT, "application/json"),
+            (CHAT, "text/plain"),
+            (CHAT, "application/x-www-form-urlencoded"),
+            ("/v1/whatever", "application/json"),
+        ] {
+            let answer = post(&server, path, kind, body);
+            assert_eq!(answer.status(), 400, "{path} {kind} {body}: {answer:?}");
+            assert_eq!(code(&answer), "ambiguous_field", "{body}");
+        }
+    }
+    assert_eq!((count(&open), count(&secret)), (0, 0));
+}
+
+#[test]
+fn names_that_no_reader_takes_for_another_pass() {
+    let place = Place::new();
+    let (open, secret) = both();
+    let server = serve(&place, &[&open, &secret], &[]);
+    for body in [
+        r#"{"model":"open","models":["secret"],"model_":"secret","modèl":"secret"}"#,
+        r#"{"model":"open","x":{"Model":"secret","model":"a","Stream":true}}"#,
+        r#"{"model":"open","user":"a","user":"b","User":"c"}"#,
+    ] {
+        assert_eq!(server.post(CHAT, body).status(), 200, "{body}");
+    }
+    assert_eq!((count(&open), count(&secret)), (3, 0));
+}
+
+#[test]
+fn a_form_that_names_two_models_is_refused() {
+    let place = Place::new();
+    let (open, secret) = both();
+    let file = format!(
+        "[[backend]]\nurl = \"{}\"\n[[backend]]\nurl = \"{}\"\n",
+        open.url(),
+        secret.url()
+    );
+    let server = serve_file(&place, &file);
+    let part = |name: &str, value: &str| {
+        format!("--x\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+    };
+    let kind = "multipart/form-data; boundary=x";
+    for second in ["model", "Model"] {
+        let body = [
+            part("model", "open"),
+            part("file", "…"),
+            part(second, "secret"),
+        ]
+        .concat();
+        let answer = post(
+            &server,
+            "/v1/audio/transcriptions",
+            kind,
+            &(body + "--x--\r\n"),
+        );
+        assert_eq!(answer.status(), 400, "{second}: {answer:?}");
+        assert_eq!(code(&answer), "ambiguous_field");
+    }
+    let body = [part("model", "open"), part("models", "secret")].concat() + "--x--\r\n";
+    let answer = post(&server, "/v1/audio/transcriptions", kind, &body);
+    assert_eq!(answer.status(), 200);
+    assert_eq!((count(&open), count(&secret)), (1, 0));
+}

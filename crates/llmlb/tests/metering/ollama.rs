@@ -1,0 +1,154 @@
+//! Ollama's own API: it goes to backends that are Ollama, and is counted as everything else.
+
+use serde_json::{Value, json};
+
+use crate::ask::{ask, send_with};
+use crate::backends::{ok, serve, serve_file, served_by};
+use crate::http::Connection;
+use crate::mock::{self, Mock, Request};
+use crate::ollama_backend::ollama;
+use crate::records;
+use crate::support::Place;
+
+const CHAT: &str = "/api/chat";
+
+fn other(model: &'static str) -> Mock {
+    Mock::start(&[model], |request: &Request, stream| match request.path() {
+        path if path.starts_with("/v1/") => ok(request, stream),
+        _ => mock::json(stream, 404, "{}"),
+    })
+}
+
+fn question(model: &str, text: &str) -> Value {
+    json!({ "model": model, "prompt": text, "messages": [{ "role": "user", "content": text }] })
+}
+
+#[test]
+fn it_goes_to_an_ollama_and_is_recorded() {
+    let place = Place::new();
+    let (other, ollama) = (other("m"), ollama("m"));
+    let server = serve(&place, &[&other, &ollama], &[]);
+    for (path, api) in [(CHAT, "ollama.chat"), ("/api/generate", "ollama.generate")] {
+        for is_stream in [true, false] {
+            let id = format!("{api}-{is_stream}");
+            let mut body = question("m", "hello");
+            if !is_stream {
+                body["stream"] = false.into(); // It streams unless it is told otherwise.
+            }
+            let answer = ask(&server, &id, path, &body);
+            assert_eq!(answer.status(), 200, "{answer:?}");
+            assert_eq!(served_by(&answer), ollama.address.to_string());
+            let last = answer.text();
+            let last: Value =
+                serde_json::from_str(last.trim_end().lines().last().unwrap()).unwrap();
+            assert_eq!(last["eval_count"], 4, "nothing is taken away");
+            let record = records::one(&place, &id);
+            assert_eq!(record["api"], api);
+            assert_eq!(record["stream"], is_stream, "{record:#}");
+            assert_eq!(record["outcome"], "complete");
+            assert_eq!(record["tokens_from"], "reported");
+            assert_eq!(record["prompt_tokens"], 26);
+            assert_eq!(record["completion_tokens"], 4);
+        }
+    }
+    let vectors = ask(
+        &server,
+        "vectors",
+        "/api/embed",
+        &json!({ "model": "m", "input": "a" }),
+    );
+    assert_eq!(vectors.status(), 200);
+    let record = records::one(&place, "vectors");
+    assert_eq!(
+        (&record["api"], &record["tokens"]),
+        (&json!("ollama.embed"), &json!(8))
+    );
+    assert_eq!(other.count(), 0, "it does not speak so");
+}
+
+#[test]
+fn a_stream_that_does_not_come_to_its_end_was_cut() {
+    let place = Place::new();
+    let ollama = ollama("m");
+    let server = serve(&place, &[&ollama], &[]);
+    let mut client = Connection::open(server.address);
+    let body = question("m", "cut").to_string();
+    send_with(&mut client, "POST", "cut", CHAT, "", &body);
+    assert!(client.head().body(&mut client.reader).is_err());
+    let record = records::eventually(&place, "cut");
+    assert_eq!(record["outcome"], "cut");
+    assert_eq!(record["tokens_from"], "estimated");
+}
+
+#[test]
+fn a_model_that_no_ollama_has_is_unknown_in_its_own_words() {
+    let place = Place::new();
+    let (other, ollama) = (other("theirs"), ollama("ours"));
+    let server = serve(&place, &[&other, &ollama], &[]);
+    let answer = ask(&server, "1", CHAT, &question("theirs", "hello"));
+    assert_eq!(answer.status(), 404);
+    let error = answer.json()["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("`theirs`"), "{error}");
+    assert!(error.contains("Available: ours."), "{error}");
+    assert_eq!(records::one(&place, "1")["outcome"], "refused");
+}
+
+#[test]
+fn what_changes_a_backend_does_not_pass() {
+    let place = Place::new();
+    let ollama = ollama("m");
+    let server = serve(&place, &[&ollama], &[]);
+    let body = json!({ "model": "m", "name": "m" }).to_string();
+    for (method, path) in [
+        ("POST", "/api/pull"),
+        ("POST", "/api/create"),
+        ("POST", "/api/copy"),
+        ("POST", "/api/push"),
+        ("DELETE", "/api/delete"),
+        ("GET", "/api/chat"),
+        ("POST", "/api/tags"),
+        ("POST", "/api/../api/pull"),
+        ("POST", "/api//chat"),
+    ] {
+        let mut client = Connection::open(server.address);
+        send_with(&mut client, method, "1", path, "", &body);
+        assert_eq!(client.answer().status(), 404, "{method} {path}");
+    }
+    assert_eq!(ollama.count(), 0);
+}
+
+#[test]
+fn what_a_client_wants_to_know_first_is_told() {
+    let place = Place::new();
+    let (one, two, other) = (ollama("one"), ollama("two"), other("theirs"));
+    let server = serve(&place, &[&other, &one, &two], &[]);
+    let tags = server.get("/api/tags").json();
+    let names: Vec<_> = (tags["models"].as_array().unwrap().iter())
+        .map(|model| model["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["one", "two"]);
+    assert_eq!(tags["models"][0]["modified_at"], "2023-11-14T22:13:20Z");
+    assert_eq!(server.get("/api/version").json()["version"], "0.12.0");
+    let shown = ask(&server, "1", "/api/show", &json!({ "model": "two" }));
+    assert_eq!(served_by(&shown), two.address.to_string());
+}
+
+#[test]
+fn an_alias_is_told_by_its_own_name_and_another_takes_over() {
+    let place = Place::new();
+    let (gone, there) = (ollama("real:latest"), ollama("real:latest"));
+    let file = format!(
+        "[aliases]\nfast = \"real\"\n[[backend]]\nurl = \"{}\"\n[[backend]]\nurl = \"{}\"\n",
+        gone.url(),
+        there.url()
+    );
+    let server = serve_file(&place, &file);
+    gone.stop();
+    for name in ["fast", "real", "real:latest"] {
+        let answer = ask(&server, name, CHAT, &question(name, "hello"));
+        assert_eq!(answer.status(), 200);
+        assert_eq!(served_by(&answer), there.address.to_string());
+        let asked = there.requests.lock().unwrap().pop().unwrap().text();
+        assert!(asked.contains(r#""model":"real:latest""#), "{asked}");
+    }
+}
