@@ -166,7 +166,7 @@ impl Backend {
 
     /// Whether it may be asked for the usage of a stream of this model.
     pub(crate) fn takes_usage_option(&self, model: &str) -> bool {
-        !self.objections.has(model, Moment::now())
+        !self.objections.has(model, Moment::now)
     }
 
     /// It is not to be asked, for this reason.

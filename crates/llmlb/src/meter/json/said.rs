@@ -4,10 +4,6 @@ use super::super::usage::Counts;
 use crate::request::scan::text;
 
 /// What an answer, or an event of one, says about itself.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact of its own, and any of them may be true together"
-)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
