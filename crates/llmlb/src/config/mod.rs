@@ -70,6 +70,8 @@ pub(crate) struct Server {
     pub(crate) drain_timeout: Duration,
     /// In bytes.
     pub(crate) max_body: usize,
+    /// In bytes, for all bodies together.
+    pub(crate) body_memory: usize,
     /// How many requests may wait for a backend.
     pub(crate) queue: usize,
     pub(crate) queue_timeout: Duration,
@@ -207,6 +209,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     let workers = layers.setting(&settings::WORKERS, None, values::workers);
     let drain_timeout = layers.setting(&settings::DRAIN_TIMEOUT, None, values::drain_timeout);
     let max_body = layers.setting(&settings::MAX_BODY, None, values::max_body);
+    let body_memory = layers.setting(&settings::BODY_MEMORY, None, values::body_memory);
     let queue = layers.setting(&settings::QUEUE, None, values::queue);
     let queue_timeout = layers.setting(&settings::QUEUE_TIMEOUT, None, values::timeout);
     if let (Some(host), Some(false)) = (host, allow_public) {
@@ -219,6 +222,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
         workers: workers?,
         drain_timeout: drain_timeout?,
         max_body: max_body?,
+        body_memory: body_memory?,
         queue: queue?,
         queue_timeout: queue_timeout?,
     })

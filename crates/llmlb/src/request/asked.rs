@@ -10,6 +10,7 @@ use hyper::body::{Body, Incoming};
 use super::error::Refusal;
 use super::explain::explain;
 use super::{alike, body, form, is_inference, prefix, query, scan};
+use crate::app::Shared;
 use crate::forward;
 use crate::meter::api::Api;
 use crate::meter::request::{Asking, Edit, Places};
@@ -144,7 +145,7 @@ pub(super) async fn read(
     head: &request::Parts,
     path: &str,
     body: Incoming,
-    most: usize,
+    shared: &Shared,
 ) -> Result<Asked, Refusal> {
     let api = Api::of(&head.method, head.uri.path());
     if body.is_end_stream() {
@@ -164,7 +165,7 @@ pub(super) async fn read(
             "The request's body is compressed; send it as it is, so that its model can be found.",
         ));
     }
-    let bytes = body::read_whole(body, most).await?;
+    let bytes = body::read_whole(body, shared.max_body, &shared.bodies).await?;
     let asked = match boundary {
         Some(boundary) => in_form(&bytes, &boundary),
         None => in_json(&bytes, api),

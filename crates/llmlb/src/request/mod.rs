@@ -9,6 +9,7 @@ mod error;
 mod explain;
 mod failed;
 mod form;
+mod held;
 mod host;
 mod id;
 mod in_flight;
@@ -37,6 +38,7 @@ use crate::worker::Worker;
 
 pub(crate) use asked::{Asked, Payload};
 pub(crate) use error::{Refusal, json_response};
+pub(crate) use held::Budget;
 pub(crate) use id::Ids;
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use journal::{Journal, Lines};
@@ -104,7 +106,7 @@ async fn stages(
         return Err((failed::unmetered(&why), trip));
     }
     trip.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
-    let mut asked = match asked::read(head, path, body, worker.shared.max_body).await {
+    let mut asked = match asked::read(head, path, body, &worker.shared).await {
         Ok(asked) => asked,
         Err(refusal) => return Err((refusal, trip)),
     };

@@ -33,6 +33,7 @@ mod real;
 mod affinity;
 mod answers;
 mod backpressure;
+mod body_memory;
 mod changing_models;
 mod coming_back;
 mod cut;

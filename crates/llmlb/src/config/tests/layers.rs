@@ -88,6 +88,7 @@ fn every_variable_sets_its_setting() {
         .env("LLMLB_WORKERS", "1024")
         .env("LLMLB_DRAIN_TIMEOUT", "0s")
         .env("LLMLB_MAX_BODY", "1000")
+        .env("LLMLB_BODY_MEMORY", "64GiB")
         .env("LLMLB_QUEUE", "0")
         .env("LLMLB_QUEUE_TIMEOUT", "1m")
         .env("LLMLB_CONNECT_TIMEOUT", "250ms")
@@ -108,7 +109,7 @@ fn every_variable_sets_its_setting() {
         .into_iter()
         .map(|line| line.value)
         .collect();
-    let expected = "0.0.0.0 0 true 1024 0s 1000 0 1m 250ms 3m 4m 2m 1ms false \
+    let expected = "0.0.0.0 0 true 1024 0s 1000 64GiB 0 1m 250ms 3m 4m 2m 1ms false \
                     false http://10.0.0.9/usage LLMLB_USAGE_TOKEN 5m cloudevents refuse true";
     assert_eq!(shown.join(" "), expected);
 }
