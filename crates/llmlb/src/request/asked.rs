@@ -152,9 +152,12 @@ pub(super) async fn read(
         return Asked::in_query(head, Payload::Read(Bytes::new()));
     }
     let boundary = form::boundary(&head.headers);
-    // A question is read whatever it is said to be.
-    let is_read = boundary.is_some() || may_be_json(&head.headers) || is_inference(path);
-    if head.method != Method::POST || !is_read {
+    // A question is read whatever it is said to be. A file that is put may be anything.
+    let is_post = head.method == Method::POST;
+    let is_read = boundary.is_some()
+        || is_json(&head.headers)
+        || (is_post && (may_be_json(&head.headers) || is_inference(path)));
+    if !is_read {
         return Asked::in_query(head, Payload::Passing(Some(body)));
     }
     let must_be_readable = is_json(&head.headers) && is_inference(path);

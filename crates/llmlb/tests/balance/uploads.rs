@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
-use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, code, count, ok, serve};
+use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, backend_of, code, count, ok, serve};
 use crate::http::{Connection, read_chunk};
 use crate::mock;
 use crate::process::PATIENCE;
@@ -114,6 +114,42 @@ fn what_is_said_to_us_alone_does_not_pass_after_a_body_either() {
     ] {
         assert!(!all.contains(gone), "{gone}: {all}");
     }
+}
+
+#[test]
+fn a_model_is_found_whatever_the_method() {
+    let place = Place::new();
+    let (first, mock) = (backend(ok), backend_of(&["second"], ok));
+    let server = serve(&place, &[&first, &mock], UNPROBED);
+    let json = r#"{"model":"second"}"#;
+    let form = "--x\r\ncontent-disposition: form-data; name=model\r\n\r\nsecond\r\n--x--\r\n";
+    for method in ["POST", "PUT", "PATCH", "DELETE"] {
+        for (kind, body) in [
+            ("application/json", json),
+            ("multipart/form-data; boundary=x", form),
+        ] {
+            let mut client = Connection::open(server.address);
+            client.send(format!(
+                "{method} /v1/whatever HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
+                 content-length: {}\r\n\r\n{body}",
+                body.len()
+            ));
+            assert_eq!(client.answer().status(), 200, "{method} {kind}");
+        }
+    }
+    assert_eq!((count(&first), count(&mock)), (0, 8));
+    // A file that is put without a word on what it is passes as it comes.
+    let mut client = Connection::open(server.address);
+    client
+        .send("PUT /v1/whatever HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
+    client.send(in_chunks(json.as_bytes(), &[5]));
+    assert_eq!(client.answer().status(), 200);
+    let asked = asked(&first);
+    assert_eq!(
+        asked[0].head.header("transfer-encoding").as_deref(),
+        Some("chunked")
+    );
+    assert_eq!(asked[0].text(), json);
 }
 
 #[test]
