@@ -135,7 +135,7 @@ fn upload(
         via: &worker.shared.via,
         id: &trip.id,
         plain: crate::request::is_inference(outbound.path)
-            || issued::Watch::of(outbound.path).is_some(),
+            || issued::Watch::of(outbound.path, outbound.asked.is_stored).is_some(),
         upgrade: outbound
             .head
             .headers

@@ -32,6 +32,8 @@ pub(crate) struct Asked {
     pub(crate) blocks: Vec<u64>,
     /// An id that some backend issued.
     pub(crate) issued: Option<u64>,
+    /// It says that its answer is to be kept, and may be asked for.
+    pub(crate) is_stored: bool,
     pub(crate) payload: Payload,
 }
 
@@ -61,6 +63,7 @@ struct Fields {
     system: Option<Range<usize>>,
     prompt: Option<Range<usize>>,
     previous: Option<Range<usize>>,
+    store: Option<Range<usize>>,
     /// One that is there twice, or that another name could be taken for.
     ambiguous: Option<&'static str>,
 }
@@ -84,6 +87,7 @@ impl Asked {
             prompt_tokens: 0,
             blocks: Vec::new(),
             issued: None,
+            is_stored: false,
             payload,
         }
     }
@@ -237,6 +241,7 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
         prompt_tokens: estimate::prompt(prompt),
         blocks: prefix::blocks(before, prompt),
         issued: issued.map(|id| forward::hash(id.as_bytes())),
+        is_stored: value(&fields.store) == Some(b"true"),
         payload: Payload::Passing(None),
     })
 }
@@ -252,6 +257,7 @@ impl Fields {
             "system" | "instructions" => return self.system = Some(at),
             "messages" | "prompt" | "input" => return self.prompt = Some(at),
             "previous_response_id" => return self.previous = Some(at),
+            "store" => return self.store = Some(at),
             _ => return self.ambiguous = self.ambiguous.or_else(|| alike::meant(name)),
         };
         if place.replace(at).is_some() {
