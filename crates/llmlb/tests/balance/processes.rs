@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::backends::{ASK, CHAT, PROBED_OFTEN, UNPROBED, served_by};
+use crate::backends::{ASK, CHAT, PROBED_OFTEN, UNPROBED, code, served_by};
 use crate::http::{Connection, read_chunk};
 use crate::process::until;
 use crate::real::Real;
@@ -119,13 +119,19 @@ fn when_the_only_backend_hangs_the_client_is_told() {
     let only = Real::start();
     let settings = [
         ("LLMLB_PROBE_INTERVAL", "100ms"),
-        ("LLMLB_PROBE_TIMEOUT", "500ms"),
-        ("LLMLB_FIRST_BYTE_TIMEOUT", "3s"),
+        ("LLMLB_PROBE_TIMEOUT", "1s"),
     ];
     let server = serve(&place, &[&only], &settings);
     only.hang();
+    // The system still accepts connections for it. So it has been asked when it is found to hang,
+    // and there is nobody else.
     let answer = server.post(CHAT, ASK);
-    assert!([502, 503, 504].contains(&answer.status()), "{answer:?}");
+    assert_eq!(answer.status(), 502, "{answer:?}");
+    assert_eq!(code(&answer), "upstream_error");
+    // From then on it is known, and is not asked at all.
+    let answer = server.post(CHAT, ASK);
+    assert_eq!(answer.status(), 503, "{answer:?}");
+    assert_eq!(code(&answer), "all_backends_down");
     server.until_in_flight(0);
     only.go_on();
     until("it answers again", || {
