@@ -17,7 +17,7 @@ use crate::exporter::{self, Exporter};
 use crate::forward::Via;
 use crate::health::Watcher;
 use crate::meter::Meter;
-use crate::request::{Counter, Ids, Lines};
+use crate::request::{Budget, Counter, Ids, Lines};
 use crate::sys::signals::Signals;
 use crate::upstream::Connector;
 use crate::worker::{Orders, Workers};
@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) requests: Counter,
     pub(crate) started: Instant,
     pub(crate) max_body: usize,
+    /// What the bodies that are held may take together.
+    pub(crate) bodies: Arc<Budget>,
     /// Only programs on this machine are meant to use it.
     pub(crate) is_private: bool,
     /// What we add to `Via`: by it a request is known that came from here.
@@ -156,6 +158,7 @@ impl App {
             requests: Counter::default(),
             started: Instant::now(),
             max_body: config.server.max_body,
+            bodies: Arc::new(Budget::new(config.server.body_memory)),
             is_private: config::is_loopback(config.server.host) && !config.server.allow_public,
             via,
             ids: Ids::default(),

@@ -5,9 +5,6 @@ use super::memory::Memory;
 
 /// 2 MiB of memory, for the beginnings of many thousand prompts.
 const CELLS: u32 = 18;
-/// How far into a prompt one looks, in blocks of 1 KiB. Beyond that, one prompt would push out
-/// those of many others.
-const MOST_BLOCKS: usize = 4096;
 
 /// Who saw which beginnings.
 #[derive(Debug)]
@@ -37,16 +34,15 @@ impl Affinity {
     /// A backend gets a prompt.
     pub(super) fn remember(&self, blocks: &[u64], backend: &Backend) {
         let Life(life) = Life::of(backend);
-        for block in blocks.iter().take(MOST_BLOCKS) {
+        for block in blocks {
             self.0.put(*block, life);
         }
     }
 
     /// Who saw the longest beginning of a prompt, then who saw the next shorter one, and so on.
     pub(super) fn recall(&self, blocks: &[u64]) -> impl Iterator<Item = Life> {
-        let known = &blocks[..blocks.len().min(MOST_BLOCKS)];
         let mut last = None;
-        let lives = known.iter().rev().filter_map(|block| self.0.get(*block));
+        let lives = blocks.iter().rev().filter_map(|block| self.0.get(*block));
         lives.map(Life).filter(move |life| {
             // Of a long prompt most blocks are one backend's.
             let is_new = last != Some(*life);

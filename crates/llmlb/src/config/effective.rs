@@ -25,6 +25,10 @@ impl Config {
             line(&settings::WORKERS, server.workers.to_string()),
             line(&settings::DRAIN_TIMEOUT, duration(server.drain_timeout)),
             line(&settings::MAX_BODY, values::size_in_words(server.max_body)),
+            line(
+                &settings::BODY_MEMORY,
+                values::size_in_words(server.body_memory),
+            ),
             line(&settings::BODY_TIMEOUT, duration(server.body_timeout)),
             line(&settings::SEND_TIMEOUT, duration(server.send_timeout)),
             line(&settings::QUEUE, server.queue.to_string()),

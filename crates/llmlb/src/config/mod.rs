@@ -70,6 +70,8 @@ pub(crate) struct Server {
     pub(crate) drain_timeout: Duration,
     /// In bytes.
     pub(crate) max_body: usize,
+    /// In bytes, for all bodies together.
+    pub(crate) body_memory: usize,
     /// Between two pieces of a request's body.
     pub(crate) body_timeout: Duration,
     /// Until a client takes some more of its answer.
@@ -211,6 +213,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     let workers = layers.setting(&settings::WORKERS, None, values::workers);
     let drain_timeout = layers.setting(&settings::DRAIN_TIMEOUT, None, values::drain_timeout);
     let max_body = layers.setting(&settings::MAX_BODY, None, values::max_body);
+    let body_memory = layers.setting(&settings::BODY_MEMORY, None, values::body_memory);
     let body_timeout = layers.setting(&settings::BODY_TIMEOUT, None, values::timeout);
     let send_timeout = layers.setting(&settings::SEND_TIMEOUT, None, values::timeout);
     let queue = layers.setting(&settings::QUEUE, None, values::queue);
@@ -225,6 +228,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
         workers: workers?,
         drain_timeout: drain_timeout?,
         max_body: max_body?,
+        body_memory: body_memory?,
         body_timeout: body_timeout?,
         send_timeout: send_timeout?,
         queue: queue?,

@@ -109,6 +109,14 @@ pub(crate) const MAX_BODY: Setting = Setting {
     allowed: r#"a number of bytes, or text like "64KiB", "32MiB" or "1GiB" (also KB, MB, GB), from 1 to "2GiB""#,
     about: "The largest request body that is held in memory to find the model in it.",
 };
+pub(crate) const BODY_MEMORY: Setting = Setting {
+    name: "server.body_memory",
+    variable: Some("LLMLB_BODY_MEMORY"),
+    flag: None,
+    default: Default::Value("1GiB"),
+    allowed: r#"a number of bytes, or text like "64KiB", "32MiB" or "1GiB" (also KB, MB, GB), from 1 to "1024GiB""#,
+    about: "How much memory all bodies together may take that are held; what comes beyond is refused.",
+};
 pub(crate) const BODY_TIMEOUT: Setting = Setting {
     name: "server.body_timeout",
     variable: Some("LLMLB_BODY_TIMEOUT"),
@@ -247,13 +255,14 @@ pub(crate) const USAGE_ALLOW_HTTP: Setting = Setting {
 };
 
 /// In the order of the page.
-pub(crate) const ALL: [Setting; 23] = [
+pub(crate) const ALL: [Setting; 24] = [
     HOST,
     PORT,
     ALLOW_PUBLIC,
     WORKERS,
     DRAIN_TIMEOUT,
     MAX_BODY,
+    BODY_MEMORY,
     BODY_TIMEOUT,
     SEND_TIMEOUT,
     QUEUE,

@@ -26,6 +26,7 @@ const DAYS: (&str, u64) = ("d", 86_400_000);
 const DURATION_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
 
 const LARGEST_BODY: u64 = 2 << 30;
+const LARGEST_MEMORY: u64 = 1 << 40;
 const SIZE_UNITS: [(&str, u64); 7] = [
     ("", 1),
     ("KiB", 1 << 10),
@@ -136,6 +137,15 @@ pub(super) fn word<T: Copy>(raw: Raw<'_>, words: &[(&str, T)]) -> Result<T, Stri
 }
 
 pub(super) fn max_body(raw: Raw<'_>) -> Result<usize, String> {
+    size(raw, LARGEST_BODY)
+}
+
+pub(super) fn body_memory(raw: Raw<'_>) -> Result<usize, String> {
+    size(raw, LARGEST_MEMORY)
+}
+
+/// A number of bytes, at least one.
+fn size(raw: Raw<'_>, most: u64) -> Result<usize, String> {
     let (bytes, shown) = if let Raw::Toml(DeValue::Integer(_)) = raw {
         let (number, shown) = whole_number(raw)?;
         (u64::try_from(number).unwrap_or(u64::MAX), shown)
@@ -145,7 +155,7 @@ pub(super) fn max_body(raw: Raw<'_>) -> Result<usize, String> {
         let bytes = counted(text, &SIZE_UNITS).ok_or_else(|| format!("{shown} is not a size"))?;
         (bytes, shown)
     };
-    let bytes = within(bytes, &(1..=LARGEST_BODY), &shown)?;
+    let bytes = within(bytes, &(1..=most), &shown)?;
     usize::try_from(bytes).map_err(|_| out_of_range(&shown))
 }
 

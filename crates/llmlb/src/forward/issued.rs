@@ -5,9 +5,9 @@ use foldhash::fast::FixedState;
 use std::hash::BuildHasher;
 
 use bytes::Bytes;
-use memchr::memmem;
 
 use crate::balance::{Backend, Pool};
+use crate::request::scan;
 
 /// How much of an answer is looked at: ids come early.
 const LOOKED_AT: usize = 16 << 10;
@@ -17,30 +17,57 @@ const LONGEST: usize = 256;
 /// Watches the beginning of an answer.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// What may be the beginning of an id whose end has not come.
+    /// What has come, and may have to be looked at again with what follows.
     kept: Vec<u8>,
     left: usize,
+    /// The object in the answer whose id counts as well as the answer's own.
+    within: Option<&'static str>,
 }
 
 impl Watch {
-    /// `path` is what follows `/v1/`. Nobody asks for a completion by its id, and there are many.
-    pub(super) fn of(path: &str) -> Option<Self> {
-        let unused = ["chat/completions", "completions", "embeddings", "messages"];
-        (!unused.contains(&path)).then_some(Self {
+    /// `path` is what follows `/v1/`. Nobody asks for a completion by its id unless it was to be
+    /// stored, and there are many.
+    pub(super) fn of(path: &str, is_stored: bool) -> Option<Self> {
+        let is_kept = match path {
+            "chat/completions" => is_stored,
+            "completions" | "embeddings" | "messages" => false,
+            _ => true,
+        };
+        is_kept.then(|| Self {
             kept: Vec::new(),
             left: LOOKED_AT,
+            // What has been uploaded becomes a file.
+            within: path.starts_with("uploads/").then_some("file"),
         })
     }
 
     pub(super) fn see(&mut self, data: &Bytes, pool: &Pool, backend: &Backend) {
+        self.look(data, &mut |id| pool.issued(hash(id), backend));
+    }
+
+    /// Only where the backend itself puts its ids: what a client wrote, as in `metadata`, may come
+    /// back anywhere else.
+    fn look(&mut self, data: &[u8], tell: &mut dyn FnMut(&[u8])) {
         if self.left == 0 {
             return;
         }
         let new = &data[..data.len().min(self.left)];
         self.left -= new.len();
         self.kept.extend_from_slice(new);
-        let done = ids(&self.kept, |id| pool.issued(hash(id), backend));
-        self.kept.drain(..done);
+        if self.kept.trim_ascii_start().starts_with(b"{") {
+            if ids(&self.kept, self.within, tell) && self.within.is_none() {
+                self.left = 0;
+            }
+        } else {
+            // Events. The last line may not be all there.
+            for line in self.kept.split(|byte| *byte == b'\n') {
+                if let Some(event) = line.strip_prefix(b"data:") {
+                    ids(event, Some("response"), tell);
+                }
+            }
+            let whole = memchr::memrchr(b'\n', &self.kept).map_or(0, |end| end + 1);
+            self.kept.drain(..whole);
+        }
         if self.left == 0 {
             self.kept = Vec::new();
         }
@@ -52,38 +79,29 @@ pub(crate) fn hash(id: &[u8]) -> u64 {
     FixedState::default().hash_one(id)
 }
 
-/// Tells every `"id": "..."`; returns how much of the text need not be looked at again.
-fn ids(text: &[u8], mut tell: impl FnMut(&[u8])) -> usize {
-    let mut done = 0;
-    for at in memmem::find_iter(text, b"\"id\"") {
-        let rest = &text[at + 4..];
-        let Some(value) = value(rest) else {
-            if rest.len() < LONGEST {
-                return at;
+/// Tells the id of the object that this is, as far as it is here, and that of the object `within`
+/// it. Returns whether it has one.
+fn ids(text: &[u8], within: Option<&str>, tell: &mut dyn FnMut(&[u8])) -> bool {
+    let mut has_one = false;
+    // It may end anywhere.
+    let _ = scan::beginnings(text, |name, at| {
+        if name == "id" {
+            if let Some(id) = quoted(&text[at..]) {
+                has_one = true;
+                tell(id);
             }
-            continue;
-        };
-        if !value.is_empty() {
-            tell(value);
+        } else if Some(name) == within {
+            ids(&text[at..], None, tell);
         }
-        done = at + 4;
-    }
-    // A name may begin in the last bytes.
-    done.max(text.len().saturating_sub(3))
+    });
+    has_one
 }
 
-/// The text after a colon; `None` if its end is not here; empty if it is not an id.
-fn value(rest: &[u8]) -> Option<&[u8]> {
-    let rest = rest.trim_ascii_start();
-    let Some(rest) = rest.strip_prefix(b":") else {
-        return (!rest.is_empty()).then_some(&[]);
-    };
-    let rest = rest.trim_ascii_start();
-    let Some(rest) = rest.strip_prefix(b"\"") else {
-        return (!rest.is_empty()).then_some(&[]);
-    };
-    let end = memchr::memchr2(b'"', b'\\', &rest[..rest.len().min(LONGEST)])?;
-    Some(if rest[end] == b'"' { &rest[..end] } else { &[] })
+/// What is between quotation marks, if that can be an id, and its end is here.
+fn quoted(text: &[u8]) -> Option<&[u8]> {
+    let text = text.strip_prefix(b"\"")?;
+    let end = memchr::memchr2(b'"', b'\\', &text[..text.len().min(LONGEST)])?;
+    (text[end] == b'"' && end > 0).then(|| &text[..end])
 }
 
 /// The id in a path after `/v1/`: the first part that is no word, after what it is the id of.
@@ -97,22 +115,79 @@ pub(crate) fn in_path(path: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
+    /// The ids in an answer that comes in these pieces.
+    fn found<'a>(path: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut watch = Watch::of(path, true).unwrap();
+        for piece in pieces {
+            watch.look(piece, &mut |id| {
+                let id = String::from_utf8_lossy(id).into_owned();
+                // What is not all there is looked at again.
+                if !found.contains(&id) {
+                    found.push(id);
+                }
+            });
+        }
+        found
+    }
+
     #[test]
     fn ids_are_found_wherever_the_answer_is_split() {
-        let text = br#"{"object":"file","id" : "file-1","x":{"id":"msg_2"},"id":5,"id":"a\"b","idx":"no"}"#;
-        for split in 0..text.len() {
-            let mut found = Vec::new();
-            let mut kept = text[..split].to_vec();
-            let done = ids(&kept, |id| {
-                found.push(String::from_utf8_lossy(id).into_owned());
-            });
-            kept.drain(..done);
-            kept.extend_from_slice(&text[split..]);
-            ids(&kept, |id| {
-                found.push(String::from_utf8_lossy(id).into_owned());
-            });
-            assert_eq!(found, ["file-1", "msg_2"], "{split}");
+        let more = "x".repeat(2 * LOOKED_AT);
+        for (path, text, expected) in [
+            (
+                "files",
+                " {\"object\":\"file\",\"x\":{\"id\":\"no\"},\"id\" : \"file-1\",\"idx\":\"no\"}",
+                vec!["file-1"],
+            ),
+            (
+                "responses",
+                "{\"metadata\":{\"id\":\"no\"},\"response\":{\"id\":\"no\"},\"id\":\"resp_1\"}",
+                vec!["resp_1"],
+            ),
+            ("files", "{\"data\":[{\"id\":\"no\"}],\"id\":5}", vec![]),
+            (
+                "files",
+                "{\"id\":\"a\\\"b\",\"x\":\"\\\"id\\\":\\\"no\\\"\"}",
+                vec![],
+            ),
+            (
+                "uploads/u-1/complete",
+                "{\"id\":\"u-1\",\"file\":{\"x\":[],\"id\":\"file-1\"}}",
+                vec!["u-1", "file-1"],
+            ),
+            (
+                "responses",
+                "event: a\ndata: {\"type\":\"a\",\"response\":{\"x\":{\"id\":\"no\"},\"id\":\"resp_1\",\
+                 \"y\":{\"id\":\"no\"}}}\n\ndata: {\"item\":{\"id\":\"no\"}}\n\n",
+                vec!["resp_1"],
+            ),
+            (
+                "threads/runs",
+                "data:{\"id\":\"thread_1\"}\r\n\r\ndata: {\"id\":\"run_1\"}\r\n\r\ndata: [DONE]\r\n\r\n",
+                vec!["thread_1", "run_1"],
+            ),
+        ] {
+            for split in 0..text.len() {
+                let (one, two) = text.as_bytes().split_at(split);
+                assert_eq!(found(path, [one, two]), expected, "{text} {split}");
+            }
+            assert_eq!(found(path, text.as_bytes().chunks(1)), expected, "{text}");
         }
+        let long = format!("data: {{\"response\":{{\"id\":\"resp_1\",\"x\":\"{more}");
+        assert_eq!(found("responses", long.as_bytes().chunks(99)), ["resp_1"]);
+        let late = format!("{{\"x\":\"{more}\",\"id\":\"late\"}}");
+        assert!(found("responses", late.as_bytes().chunks(99)).is_empty());
+    }
+
+    #[test]
+    fn completions_are_left_alone_unless_they_are_stored() {
+        for path in ["completions", "embeddings", "messages"] {
+            assert!(Watch::of(path, true).is_none(), "{path}");
+        }
+        assert!(Watch::of("chat/completions", false).is_none());
+        assert!(Watch::of("chat/completions", true).is_some());
+        assert!(Watch::of("responses", false).is_some());
     }
 
     #[test]

@@ -273,7 +273,7 @@ async fn answer(
     }
     let issued = status
         .is_success()
-        .then(|| issued::Watch::of(outbound.path))
+        .then(|| issued::Watch::of(outbound.path, outbound.asked.is_stored))
         .flatten();
     if let Some(data) = opened.exchange.take_whole() {
         let body = whole(worker, opened, data, issued, trip).await;

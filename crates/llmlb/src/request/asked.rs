@@ -32,6 +32,8 @@ pub(crate) struct Asked {
     pub(crate) blocks: Vec<u64>,
     /// An id that some backend issued.
     pub(crate) issued: Option<u64>,
+    /// It says that its answer is to be kept, and may be asked for.
+    pub(crate) is_stored: bool,
     pub(crate) payload: Payload,
 }
 
@@ -63,6 +65,7 @@ struct Fields {
     /// How many tokens the other texts have that a model is given.
     other_tokens: u64,
     previous: Option<Range<usize>>,
+    store: Option<Range<usize>>,
     /// One that is there twice, or that another name could be taken for.
     ambiguous: Option<&'static str>,
 }
@@ -86,6 +89,7 @@ impl Asked {
             prompt_tokens: 0,
             blocks: Vec::new(),
             issued: None,
+            is_stored: false,
             payload,
         }
     }
@@ -154,9 +158,12 @@ pub(super) async fn read(
         return Asked::in_query(head, Payload::Read(Bytes::new()));
     }
     let boundary = form::boundary(&head.headers);
-    // A question is read whatever it is said to be.
-    let is_read = boundary.is_some() || may_be_json(&head.headers) || is_inference(path);
-    if head.method != Method::POST || !is_read {
+    // A question is read whatever it is said to be. A file that is put may be anything.
+    let is_post = head.method == Method::POST;
+    let is_read = boundary.is_some()
+        || is_json(&head.headers)
+        || (is_post && (may_be_json(&head.headers) || is_inference(path)));
+    if !is_read {
         return Asked::in_query(head, Payload::Passing(Some(body)));
     }
     let must_be_readable = is_json(&head.headers) && is_inference(path);
@@ -167,7 +174,8 @@ pub(super) async fn read(
             "The request's body is compressed; send it as it is, so that its model can be found.",
         ));
     }
-    let bytes = body::read_whole(body, shared.max_body, shared.limits.body).await?;
+    let pause = shared.limits.body;
+    let bytes = body::read_whole(body, shared.max_body, pause, &shared.bodies).await?;
     let asked = match boundary {
         Some(boundary) => in_form(&bytes, &boundary),
         None => in_json(&bytes, api),
@@ -246,6 +254,7 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
         prompt_tokens,
         blocks: prefix::blocks(before, prompt),
         issued: issued.map(|id| forward::hash(id.as_bytes())),
+        is_stored: value(&fields.store) == Some(b"true"),
         payload: Payload::Passing(None),
     })
 }
@@ -264,6 +273,7 @@ impl Fields {
                 return self.other_tokens += estimate::prompt(&body[at]);
             }
             "previous_response_id" => return self.previous = Some(at),
+            "store" => return self.store = Some(at),
             _ => return self.ambiguous = self.ambiguous.or_else(|| alike::meant(name)),
         };
         if place.replace(at).is_some() {

@@ -1,46 +1,50 @@
 //! Reading a request's body whole, within limits.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt;
 use hyper::body::Body;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::error::Refusal;
+use super::held::{Budget, Share};
 
 /// What a client is told, if it is still there, that broke off its request.
 pub(super) const INCOMPLETE: &str = "incomplete_body";
 /// What one is told that stopped sending.
 pub(super) const STALLED: &str = "body_timeout";
 
-/// Reads all of a body, of at most so many bytes, whose pieces follow each other so closely.
+/// How many bytes a second must come of one that takes longer than a pause may, on average. Otherwise
+/// a few bytes now and then would hold a body for ever.
+const LEAST_RATE: u64 = 1 << 10;
+/// So much of a body is free: most are smaller, and a connection takes as much anyway.
+const FREE: usize = 16 << 10;
+
+/// Reads all of a body, of at most so many bytes, whose pieces follow each other so closely, within
+/// what there is for all bodies.
 pub(super) async fn read_whole<B>(
     mut body: B,
     most: usize,
     pause: Duration,
+    budget: &Arc<Budget>,
 ) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: fmt::Display,
 {
-    let too_large = || {
-        Refusal::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "body_too_large",
-            format!(
-                "The request's body is larger than the {most} bytes that server.max_body allows."
-            ),
-        )
-    };
     if body.size_hint().lower() > most as u64 {
-        return Err(too_large());
+        return Err(too_large(most));
     }
     let mut first: Option<Bytes> = None;
     let mut whole = BytesMut::new();
-    while let Some(frame) = timeout(pause, body.frame())
+    let mut share: Option<Share> = None;
+    let started = Instant::now();
+    let (mut now, mut length) = (started, 0);
+    while let Some(frame) = timeout_at(deadline(started, now, length, pause), body.frame())
         .await
         .map_err(|_| too_slow(pause))?
     {
@@ -48,34 +52,70 @@ where
         let Ok(data) = frame.into_data() else {
             continue;
         };
+        length += data.len();
+        if length > most {
+            return Err(too_large(most));
+        }
+        if length > FREE
+            && !share
+                .get_or_insert_with(|| Share::of(budget))
+                .grow_to(length)
+        {
+            return Err(too_many());
+        }
         // Most bodies come in one piece, which then need not be copied.
         match first.take() {
             None if whole.is_empty() => first = Some(data),
             None => whole.extend_from_slice(&data),
             Some(piece) => {
-                whole.reserve(
-                    piece.len()
-                        + data.len()
-                        + usize::try_from(body.size_hint().lower()).unwrap_or(0),
-                );
+                whole.reserve(length + usize::try_from(body.size_hint().lower()).unwrap_or(0));
                 whole.extend_from_slice(&piece);
                 whole.extend_from_slice(&data);
             }
         }
-        if whole.len() > most || first.as_ref().is_some_and(|piece| piece.len() > most) {
-            return Err(too_large());
-        }
+        now = Instant::now();
     }
-    Ok(first.unwrap_or_else(|| whole.freeze()))
+    let body = first.unwrap_or_else(|| whole.freeze());
+    Ok(match share {
+        Some(share) => share.keep(body),
+        None => body,
+    })
 }
 
-/// The client stopped sending.
+/// Until when the next piece must be here, if so much is.
+fn deadline(started: Instant, now: Instant, length: usize, pause: Duration) -> Instant {
+    let at_least_rate = Duration::from_secs(length as u64 / LEAST_RATE);
+    (now + pause).min(started + at_least_rate.max(pause))
+}
+
+fn too_large(most: usize) -> Refusal {
+    Refusal::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "body_too_large",
+        format!("The request's body is larger than the {most} bytes that server.max_body allows."),
+    )
+}
+
+/// There is no room for it.
+fn too_many() -> Refusal {
+    Refusal::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "overloaded",
+        "The bodies of other requests take all the memory that they may (server.body_memory).",
+    )
+    .retry_after(1)
+}
+
+/// The client stopped sending, or as good as that.
 pub(super) fn too_slow(pause: Duration) -> Refusal {
     let seconds = pause.as_secs_f32();
     Refusal::new(
         StatusCode::REQUEST_TIMEOUT,
         STALLED,
-        format!("Nothing of the request's body arrived for {seconds} s (server.body_timeout)."),
+        format!(
+            "Nothing of the request's body arrived for {seconds} s (server.body_timeout), or less \
+             than a KiB a second for longer than that."
+        ),
     )
 }
 
@@ -92,27 +132,113 @@ pub(super) fn incomplete(why: &str) -> Refusal {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_stops_sending_is_not_waited_for() {
-        use hyper::body::Frame;
-        use std::convert::Infallible;
+    use hyper::body::Frame;
+    use std::convert::Infallible;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, ready};
+    use tokio::time::{Sleep, sleep};
 
-        struct Never;
-        impl Body for Never {
-            type Data = Bytes;
-            type Error = Infallible;
+    /// A body whose pieces come at this pace.
+    struct Paced {
+        /// How many bytes each has, the last one first.
+        sizes: Vec<usize>,
+        pace: Duration,
+        next: Pin<Box<Sleep>>,
+    }
 
-            fn poll_frame(
-                self: std::pin::Pin<&mut Self>,
-                _: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-                std::task::Poll::Pending
+    impl Paced {
+        fn new(pieces: usize, size: usize, pace: Duration) -> Self {
+            Self {
+                sizes: vec![size; pieces],
+                pace,
+                next: Box::pin(sleep(pace)),
             }
         }
+    }
 
-        let refusal = read_whole(Never, 100, Duration::from_secs(30))
-            .await
-            .unwrap_err();
-        assert_eq!(refusal.status, StatusCode::REQUEST_TIMEOUT);
+    impl Body for Paced {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            if self.sizes.is_empty() {
+                return Poll::Ready(None);
+            }
+            ready!(self.next.as_mut().poll(cx));
+            let next = Instant::now() + self.pace;
+            self.next.as_mut().reset(next);
+            let size = self.sizes.pop().unwrap();
+            Poll::Ready(Some(Ok(Frame::data(vec![b'x'; size].into()))))
+        }
+    }
+
+    async fn read(body: Paced) -> Result<usize, StatusCode> {
+        let read = read_whole(body, 1 << 20, PAUSE, &Arc::new(Budget::new(1 << 20))).await;
+        read.map(|body| body.len())
+            .map_err(|refusal| refusal.status)
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stops_sending_is_not_waited_for() {
+        let never = Paced::new(1, 1, 1000 * SECOND);
+        assert_eq!(read(never).await, Err(StatusCode::REQUEST_TIMEOUT));
+        let late = Paced::new(2, 100 << 10, 31 * SECOND);
+        assert_eq!(read(late).await, Err(StatusCode::REQUEST_TIMEOUT));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sends_a_little_now_and_then_is_not_waited_for() {
+        let mut drops = Paced::new(1000, 1, SECOND);
+        let started = Instant::now();
+        assert_eq!(read(drops).await, Err(StatusCode::REQUEST_TIMEOUT));
+        assert_eq!(started.elapsed(), PAUSE);
+        // Nor one that begins well, though it may take longer for that.
+        drops = Paced::new(1000, 1, SECOND);
+        drops.sizes.push(40 << 10);
+        let started = Instant::now();
+        assert_eq!(read(drops).await, Err(StatusCode::REQUEST_TIMEOUT));
+        assert_eq!(started.elapsed(), 40 * SECOND);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_slow_but_steady_is() {
+        let steady = Paced::new(500, 1100, SECOND);
+        assert_eq!(read(steady).await, Ok(550_000));
+        // What is small may take its time.
+        let small = Paced::new(29, 1, SECOND);
+        assert_eq!(read(small).await, Ok(29));
+    }
+
+    #[tokio::test]
+    async fn what_a_body_takes_is_given_back_however_it_ends() {
+        let budget = Arc::new(Budget::new(100 << 10));
+        let fast = |pieces| Paced::new(pieces, 10 << 10, Duration::ZERO);
+        let kept = read_whole(fast(6), 1 << 20, PAUSE, &budget).await.unwrap();
+        for _ in 0..3 {
+            let refusal = read_whole(fast(5), 1 << 20, PAUSE, &budget)
+                .await
+                .unwrap_err();
+            assert_eq!((refusal.status.as_u16(), refusal.code), (503, "overloaded"));
+            let refusal = read_whole(fast(4), 35 << 10, PAUSE, &budget)
+                .await
+                .unwrap_err();
+            assert_eq!(refusal.status, StatusCode::PAYLOAD_TOO_LARGE);
+            // Left by the client.
+            let stuck = Paced::new(4, 10 << 10, Duration::from_millis(1));
+            let reading = read_whole(stuck, 1 << 20, PAUSE, &budget);
+            let _ = tokio::time::timeout(Duration::from_millis(3), reading).await;
+            // Small ones need nothing.
+            read_whole(fast(1), 1 << 20, PAUSE, &budget).await.unwrap();
+        }
+        let rest = read_whole(fast(4), 1 << 20, PAUSE, &budget).await.unwrap();
+        drop(kept);
+        assert_eq!(rest.len(), 40 << 10);
+        read_whole(fast(6), 1 << 20, PAUSE, &budget).await.unwrap();
     }
 }

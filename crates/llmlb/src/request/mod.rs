@@ -9,6 +9,7 @@ mod error;
 mod explain;
 mod failed;
 mod form;
+mod held;
 mod host;
 mod id;
 mod in_flight;
@@ -39,6 +40,7 @@ use crate::worker::Worker;
 
 pub(crate) use asked::{Asked, Payload};
 pub(crate) use error::{Refusal, json_response};
+pub(crate) use held::Budget;
 pub(crate) use id::Ids;
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use journal::{Journal, Lines};

@@ -7,7 +7,8 @@ use foldhash::fast::FixedState;
 
 /// The size of a block. Shorter prompts are computed as fast as they are looked up.
 const BLOCK: usize = 1 << 10;
-/// The most blocks that are looked at.
+/// The most blocks that are looked at. With more, one prompt would push those of many others out of
+/// what is remembered.
 const MOST: usize = 512;
 
 /// One number for each block: it stands for everything up to the block's end.

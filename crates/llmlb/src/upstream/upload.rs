@@ -163,6 +163,8 @@ impl Upload {
         }
         let flushed = ready!(Pin::new(stream).poll_flush(cx));
         self.flushed = true;
+        // An answer may last for minutes. What was asked is not needed for that.
+        self.whole = Bytes::new();
         Poll::Ready(flushed.map_err(|error| Broken::cut(&error)))
     }
 

@@ -130,13 +130,17 @@ fn a_connection_that_the_backend_will_not_use_again_is_not() {
 }
 
 #[test]
-fn a_connection_of_an_old_backend_that_offers_to_keep_it_may_be_used_again() {
+fn a_connection_of_an_old_backend_that_offers_to_keep_it_is_used_again() {
     let place = Place::new();
     let mock =
         answering("HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\n{}");
     let server = serve(&place, &[&mock], UNPROBED);
+    // One client, and so one thread of the server, each of which has its own.
+    let mut client = Connection::open(server.address);
     for _ in 0..10 {
-        assert_eq!(server.post(CHAT, ASK).text(), "{}");
+        client.send_post(CHAT, ASK);
+        assert_eq!(client.answer().text(), "{}");
     }
-    assert_eq!(asked(&mock).len(), 10);
+    let connections: Vec<_> = asked(&mock).iter().map(|one| one.connection).collect();
+    assert_eq!(connections, [connections[0]; 10]);
 }

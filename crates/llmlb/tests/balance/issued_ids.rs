@@ -160,6 +160,134 @@ fn what_only_a_backend_that_is_gone_knows_is_not_asked_elsewhere() {
     assert_eq!(asked(&a).len(), 0);
 }
 
+/// A backend that answers with this.
+fn saying(models: &[&str], answer: &'static str) -> Mock {
+    backend_of(models, move |_, stream| {
+        if answer.starts_with("data:") {
+            mock::begin_stream(stream);
+            // One piece at a time, however it is cut.
+            for piece in answer.as_bytes().chunks(7) {
+                mock::chunk(stream, std::str::from_utf8(piece).unwrap());
+            }
+            mock::end_stream(stream);
+        } else {
+            mock::json(stream, 200, answer);
+        }
+    })
+}
+
+#[test]
+fn an_id_that_a_client_wrote_itself_leads_nowhere_else() {
+    let place = Place::new();
+    let a = keeper("a", &["only-a"]);
+    for (path, answer) in [
+        // What a client calls metadata comes back in the answer.
+        (
+            "/v1/responses",
+            r#"{"metadata":{"id":"resp_a"},"id":"resp_b"}"#,
+        ),
+        (
+            "/v1/responses",
+            r#"{"id":"resp_b","metadata":{"id":"resp_a"}}"#,
+        ),
+        (
+            "/v1/responses",
+            r#"{"id":"resp_b","input":[{"id":"resp_a"}],"x":"\"id\":\"resp_a\""}"#,
+        ),
+        (
+            "/v1/responses",
+            r#"{"id":"resp_b","response":{"id":"resp_a"}}"#,
+        ),
+        (
+            "/v1/responses",
+            "data: {\"type\":\"x\",\"response\":{\"metadata\":{\"id\":\"resp_a\"},\"id\":\"resp_b\"}}\n\n",
+        ),
+        (
+            "/v1/responses",
+            "data: {\"response\":{\"id\":\"resp_b\"},\"x\":{\"id\":\"resp_a\"}}\n\n\
+             data: {\"item\":{\"id\":\"resp_a\"}}\n\n",
+        ),
+    ] {
+        let b = saying(&["only-b"], answer);
+        let server = serve(&place, &[&a, &b], &[]);
+        assert_eq!(id(&server, path, r#"{"model":"only-a"}"#), "resp_a");
+        let asked_b = server.post(path, r#"{"model":"only-b"}"#);
+        assert_eq!(asked_b.status(), 200);
+        let before = asked(&b).len();
+        let answer = server.get("/v1/responses/resp_a");
+        assert_eq!(crate::backends::served_by(&answer), a.address.to_string());
+        assert_eq!(asked(&b).len(), before);
+        assert_eq!(server.get("/v1/responses/resp_b").status(), 200);
+        went_to_b(&b, "GET /v1/responses/resp_b");
+    }
+}
+
+#[test]
+fn the_id_of_a_response_is_known_whatever_it_is_followed_by() {
+    let place = Place::new();
+    let a = keeper("a", &["only-a"]);
+    let long = "x".repeat(100_000);
+    let b = backend_of(&["only-b"], move |_, stream| {
+        mock::begin_stream(stream);
+        mock::chunk(
+            stream,
+            &format!(
+                "event: response.created\ndata: {{\"type\":\"response.created\",\"response\":\
+                 {{\"id\":\"resp_long\",\"instructions\":\"{long}\"}}}}\n\n"
+            ),
+        );
+        mock::end_stream(stream);
+    });
+    let server = serve(&place, &[&a, &b], &[]);
+    let body = r#"{"model":"only-b","stream":true}"#;
+    assert_eq!(server.post("/v1/responses", body).status(), 200);
+    assert_eq!(server.get("/v1/responses/resp_long").status(), 200);
+    went_to_b(&b, "GET /v1/responses/resp_long");
+}
+
+#[test]
+fn a_chat_completion_is_remembered_if_it_is_stored() {
+    let place = Place::new();
+    let a = keeper("a", &["only-a"]);
+    let whole = r#"{"id":"chatcmpl-1","object":"chat.completion"}"#;
+    let stream = "data: {\"id\":\"chatcmpl-1\",\"choices\":[]}\n\ndata: [DONE]\n\n";
+    for answer in [whole, stream] {
+        for (body, is_stored) in [
+            (r#"{"model":"only-b"}"#, false),
+            (r#"{"model":"only-b","store":false}"#, false),
+            (r#"{"model":"only-b","store":true}"#, true),
+        ] {
+            let b = saying(&["only-b"], answer);
+            let server = serve(&place, &[&a, &b], &[]);
+            assert_eq!(server.post("/v1/chat/completions", body).status(), 200);
+            let answer = server.get("/v1/chat/completions/chatcmpl-1");
+            let is_known = crate::backends::served_by(&answer) == b.address.to_string();
+            assert_eq!(is_known, is_stored, "{body}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_an_upload_becomes_is_known() {
+    let place = Place::new();
+    let a = keeper("a", &["only-a"]);
+    let b = saying(
+        &["only-b"],
+        r#"{"id":"upload_1","status":"completed","file":{"id":"file-1"}}"#,
+    );
+    let server = serve(&place, &[&a, &b], &[]);
+    assert_eq!(
+        id(&server, "/v1/uploads", r#"{"model":"only-b"}"#),
+        "upload_1"
+    );
+    assert_eq!(
+        server.post("/v1/uploads/upload_1/complete", "{}").status(),
+        200
+    );
+    assert_eq!(server.get("/v1/files/file-1").status(), 200);
+    went_to_b(&b, "GET /v1/files/file-1");
+}
+
 /// `{"id": "file-gzip"}`, compressed.
 const COMPRESSED: &[u8] = &[
     0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0xab, 0x56, 0xca, 0x4c, 0x51, 0xb2,

@@ -34,6 +34,7 @@ mod affinity;
 mod answers;
 mod backpressure;
 mod bad_answers;
+mod body_memory;
 mod changing_models;
 mod coming_back;
 mod cut;

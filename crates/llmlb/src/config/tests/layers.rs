@@ -88,6 +88,7 @@ fn every_variable_sets_its_setting() {
         .env("LLMLB_WORKERS", "1024")
         .env("LLMLB_DRAIN_TIMEOUT", "0s")
         .env("LLMLB_MAX_BODY", "1000")
+        .env("LLMLB_BODY_MEMORY", "64GiB")
         .env("LLMLB_BODY_TIMEOUT", "5s")
         .env("LLMLB_SEND_TIMEOUT", "6s")
         .env("LLMLB_QUEUE", "0")
@@ -110,7 +111,7 @@ fn every_variable_sets_its_setting() {
         .into_iter()
         .map(|line| line.value)
         .collect();
-    let expected = "0.0.0.0 0 true 1024 0s 1000 5s 6s 0 1m 250ms 3m 4m 2m 1ms false \
+    let expected = "0.0.0.0 0 true 1024 0s 1000 64GiB 5s 6s 0 1m 250ms 3m 4m 2m 1ms false \
                     false http://10.0.0.9/usage LLMLB_USAGE_TOKEN 5m cloudevents refuse true";
     assert_eq!(shown.join(" "), expected);
 }

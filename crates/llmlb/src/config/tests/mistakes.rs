@@ -78,8 +78,8 @@ const MISTAKES: [(&str, &str); 35] = [
     (
         "[server]\nprot = 80\n",
         "llmlb.toml:2: server.prot: unknown key (did you mean port?); \
-         allowed: host, port, allow_public, workers, drain_timeout, max_body, body_timeout, \
-         send_timeout, queue, queue_timeout",
+         allowed: host, port, allow_public, workers, drain_timeout, max_body, body_memory, \
+         body_timeout, send_timeout, queue, queue_timeout",
     ),
     (
         "[sever]\nport = 80\n",

@@ -26,9 +26,20 @@ const DEEPEST: u32 = u128::BITS;
 /// Of valid JSON it finds what any parser finds, unless it is nested more than 128 deep. Of
 /// other texts it refuses those whose brackets, strings or top-level fields do not add up; what
 /// is wrong inside of a value is for whoever reads that value.
-pub(crate) fn fields(
+pub(crate) fn fields(body: &[u8], each: impl FnMut(&str, Range<usize>)) -> Result<(), Malformed> {
+    walk(body, |_, _| {}, each)
+}
+
+/// As [`fields`], but tells where each value begins, before its end is looked for: so also of the
+/// field in which a text ends that is not all there.
+pub(crate) fn beginnings(body: &[u8], each: impl FnMut(&str, usize)) -> Result<(), Malformed> {
+    walk(body, each, |_, _| {})
+}
+
+fn walk(
     body: &[u8],
-    mut each: impl FnMut(&str, Range<usize>),
+    mut begins: impl FnMut(&str, usize),
+    mut ends: impl FnMut(&str, Range<usize>),
 ) -> Result<(), Malformed> {
     let mut at = expect(body, space(body, 0), b'{')?;
     at = space(body, at);
@@ -40,8 +51,9 @@ pub(crate) fn fields(
         at = string(body, name)?;
         let name = unescaped(&body[name..at - 1])?;
         let value = space(body, expect(body, space(body, at), b':')?);
+        begins(&name, value);
         at = skip(body, value)?;
-        each(&name, value..at);
+        ends(&name, value..at);
         at = space(body, at);
         match body.get(at) {
             Some(b',') => at = space(body, at + 1),

@@ -1,0 +1,118 @@
+//! How much memory the bodies of requests may take together. (L10, L11)
+
+use std::io::Read;
+
+use crate::backends::{ASK, CHAT, backend, code, count, ok, serve};
+use crate::http::Connection;
+use crate::mock;
+use crate::process::until;
+use crate::support::{Place, Server};
+
+const LIMITS: &[(&str, &str)] = &[
+    ("LLMLB_MAX_BODY", "1MiB"),
+    ("LLMLB_BODY_MEMORY", "1MiB"),
+    ("LLMLB_PROBE_INTERVAL", "1h"),
+];
+
+/// A question of so many bytes.
+fn question(length: usize) -> String {
+    let (before, after) = (r#"{"model":"m","x":""#, r#""}"#);
+    let text = "y".repeat(length - before.len() - after.len());
+    format!("{before}{text}{after}")
+}
+
+/// A client that has sent this much of a question, and pauses.
+fn pausing(server: &Server, question: &str, sent: usize) -> Connection {
+    let mut client = Connection::open(server.address);
+    client.send(format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{}",
+        question.len(),
+        &question[..sent]
+    ));
+    client
+}
+
+/// Asks until there is no room, which the client is told as it expects.
+fn until_full(server: &Server, question: &str) {
+    until("there is no room", || {
+        let answer = server.post(CHAT, question);
+        if answer.status() == 200 {
+            return false;
+        }
+        assert_eq!(answer.status(), 503, "{answer:?}");
+        assert_eq!(code(&answer), "overloaded");
+        assert!(answer.head.header("retry-after").is_some(), "{answer:?}");
+        true
+    });
+}
+
+/// Everything was given back: one body may have all there is.
+fn until_empty(server: &Server) {
+    until("there is room again", || {
+        server.post(CHAT, &question(1 << 20)).status() == 200
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_refused_until_there_is_room_again() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], LIMITS);
+    let large = question(700_000);
+    let mut first = pausing(&server, &large, 600_000);
+    until_full(&server, &large);
+    // What is small always fits.
+    assert_eq!(server.post(CHAT, ASK).status(), 200);
+    first.send(&large[600_000..]);
+    assert_eq!(first.answer().status(), 200);
+    until_empty(&server);
+}
+
+#[test]
+fn what_a_client_that_leaves_had_is_given_back_and_no_more() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], LIMITS);
+    let large = question(700_000);
+    for _ in 0..3 {
+        let first = pausing(&server, &large, 600_000);
+        until_full(&server, &large);
+        drop(first);
+        until_empty(&server);
+    }
+    // Had it been given back twice, there would be room for two.
+    let _first = pausing(&server, &large, 600_000);
+    until_full(&server, &large);
+    assert_eq!(server.post(CHAT, &large).status(), 503);
+}
+
+#[test]
+fn a_body_is_held_until_it_is_answered_and_not_while_it_is() {
+    let place = Place::new();
+    let mock = backend(|request, stream| {
+        if request.text().contains("silent") {
+            let _ = stream.read(&mut [0]);
+        } else if request.text().contains("endless") {
+            mock::begin_stream(stream);
+            mock::chunk(stream, "data: 1\n\n");
+            let _ = stream.read(&mut [0]);
+        } else {
+            ok(request, stream);
+        }
+    });
+    let server = serve(&place, &[&mock], LIMITS);
+    let asking = |word: &str| {
+        let mut client = Connection::open(server.address);
+        client.send_post(CHAT, &question(900_000).replacen("yyyyyyy", word, 1));
+        client
+    };
+    let waiting = asking("silent!");
+    until("it is asked", || count(&mock) == 1);
+    assert_eq!(server.post(CHAT, &question(900_000)).status(), 503);
+    drop(waiting);
+    until_empty(&server);
+    let mut answered = asking("endless");
+    assert_eq!(answered.head().status(), 200);
+    until_empty(&server);
+}
