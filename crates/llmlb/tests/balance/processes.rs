@@ -119,7 +119,8 @@ fn when_the_only_backend_hangs_the_client_is_told() {
     let only = Real::start();
     let settings = [
         ("LLMLB_PROBE_INTERVAL", "100ms"),
-        ("LLMLB_PROBE_TIMEOUT", "1s"),
+        ("LLMLB_PROBE_TIMEOUT", "500ms"),
+        ("LLMLB_FIRST_BYTE_TIMEOUT", "3s"),
     ];
     let server = serve(&place, &[&only], &settings);
     only.hang();
