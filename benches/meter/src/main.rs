@@ -154,7 +154,7 @@ fn answers() {
             let mut watch = watch(api, "application/json", false);
             black_box(watch.pass(answer.clone()));
             watch.finish();
-            assert_eq!(watch.usage(|| 0).source, Source::Reported);
+            assert_eq!(watch.usage(0, || 0).source, Source::Reported);
         });
         let parser = measure(|| {
             let _ = black_box(serde_json::from_slice::<IgnoredAny>(&answer));
