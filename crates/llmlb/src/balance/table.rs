@@ -53,6 +53,12 @@ impl Table {
         !self.backends.is_empty() && self.backends.iter().all(|one| one.is_known())
     }
 
+    /// Whether there is a backend of this kind, as far as is known.
+    pub(crate) fn may_have(&self, kind: Kind) -> bool {
+        let mut backends = self.backends.iter();
+        !self.is_complete() || backends.any(|one| one.kind() == Some(kind))
+    }
+
     pub(crate) fn up(&self) -> usize {
         self.backends.iter().filter(|one| one.is_up()).count()
     }

@@ -25,7 +25,10 @@ fn are_alike(one: &str, other: &str) -> bool {
 
 /// There are letters beyond ASCII, such as `ſ`, that become one of these.
 fn is_same_letter(a: char, b: char) -> bool {
-    a == b || a.to_lowercase().eq(b.to_lowercase()) || a.to_uppercase().eq(b.to_uppercase())
+    if a.is_ascii() && b.is_ascii() {
+        return a.eq_ignore_ascii_case(&b);
+    }
+    a.to_lowercase().eq(b.to_lowercase()) || a.to_uppercase().eq(b.to_uppercase())
 }
 
 #[cfg(test)]

@@ -166,7 +166,8 @@ pub(super) async fn read(
     if !is_read {
         return Asked::in_query(head, Payload::Passing(Some(body)));
     }
-    let must_be_readable = is_json(&head.headers) && is_inference(path);
+    // What a backend might read, and we cannot, is not for it.
+    let must_be_readable = is_inference(path);
     if must_be_readable && is_compressed(&head.headers) {
         return Err(Refusal::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,

@@ -178,7 +178,7 @@ fn door<'a>(
     }
     browser::admit(shared, head, is_upgrade)?;
     let whole = head.uri.path();
-    if ollama::is_asked(&head.method, whole) {
+    if ollama::is_asked(&head.method, whole) && shared.pool.table().may_have(Kind::Ollama) {
         refuse_loop(caller, head)?;
         let list = ollama::list(whole, &shared.pool.table());
         return Ok(list.map_or(Door::Ollama(whole), Door::Own));
