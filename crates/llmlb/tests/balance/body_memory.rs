@@ -5,7 +5,7 @@ use std::io::Read;
 use crate::backends::{ASK, CHAT, backend, code, count, ok, serve};
 use crate::http::Connection;
 use crate::mock;
-use crate::process::until;
+use crate::process::{eventually, until};
 use crate::support::{Place, Server};
 
 const LIMITS: &[(&str, &str)] = &[
@@ -33,18 +33,21 @@ fn pausing(server: &Server, question: &str, sent: usize) -> Connection {
     client
 }
 
-/// Asks until there is no room, which the client is told as it expects.
-fn until_full(server: &Server, question: &str) {
-    until("there is no room", || {
+/// A client that has sent so much of a question that there is no room for another one, whose client is
+/// told as it expects.
+fn filling(server: &Server, question: &str) -> Connection {
+    eventually("there is no room", || {
+        // If the other one was quicker, this one has none.
+        let first = pausing(server, question, 600_000);
         let answer = server.post(CHAT, question);
         if answer.status() == 200 {
-            return false;
+            return None;
         }
         assert_eq!(answer.status(), 503, "{answer:?}");
         assert_eq!(code(&answer), "overloaded");
         assert!(answer.head.header("retry-after").is_some(), "{answer:?}");
-        true
-    });
+        Some(first)
+    })
 }
 
 /// Everything was given back: one body may have all there is.
@@ -60,8 +63,7 @@ fn what_does_not_fit_is_refused_until_there_is_room_again() {
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
     let large = question(700_000);
-    let mut first = pausing(&server, &large, 600_000);
-    until_full(&server, &large);
+    let mut first = filling(&server, &large);
     // What is small always fits.
     assert_eq!(server.post(CHAT, ASK).status(), 200);
     first.send(&large[600_000..]);
@@ -76,14 +78,11 @@ fn what_a_client_that_leaves_had_is_given_back_and_no_more() {
     let server = serve(&place, &[&mock], LIMITS);
     let large = question(700_000);
     for _ in 0..3 {
-        let first = pausing(&server, &large, 600_000);
-        until_full(&server, &large);
-        drop(first);
+        drop(filling(&server, &large));
         until_empty(&server);
     }
     // Had it been given back twice, there would be room for two.
-    let _first = pausing(&server, &large, 600_000);
-    until_full(&server, &large);
+    let _first = filling(&server, &large);
     assert_eq!(server.post(CHAT, &large).status(), 503);
 }
 

@@ -57,6 +57,20 @@ fn a_field_that_is_named_twice_or_nearly_so_is_refused_whatever_it_is_said_to_be
 }
 
 #[test]
+fn a_question_that_cannot_be_read_is_refused_whatever_it_is_said_to_be() {
+    let place = Place::new();
+    let (open, secret) = both();
+    let server = serve(&place, &[&open, &secret], &[]);
+    for kind in ["application/json", "text/plain", "application/octet-stream"] {
+        // A backend that stops reading at the brace would serve it.
+        let answer = post(&server, CHAT, kind, r#"{"model":"secret"} x"#);
+        assert_eq!(answer.status(), 400, "{kind}: {answer:?}");
+        assert_eq!(code(&answer), "invalid_json", "{kind}");
+    }
+    assert_eq!((count(&open), count(&secret)), (0, 0));
+}
+
+#[test]
 fn names_that_no_reader_takes_for_another_pass() {
     let place = Place::new();
     let (open, secret) = both();
