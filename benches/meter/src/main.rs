@@ -86,8 +86,8 @@ fn options() {
         let mut places = Places::default();
         let body = black_box(body.as_bytes());
         let _ = request::scan::fields(body, |name, place| match name {
-            "stream" => places.stream = Some(place),
-            "stream_options" => places.stream_options = Some(place),
+            b"stream" => places.stream = Some(place),
+            b"stream_options" => places.stream_options = Some(place),
             _ => {}
         });
         if let Asking::Us(edit) = Asking::of(Api::Chat, body, &places) {

@@ -85,12 +85,12 @@ fn ids(text: &[u8], within: Option<&str>, tell: &mut dyn FnMut(&[u8])) -> bool {
     let mut has_one = false;
     // It may end anywhere.
     let _ = scan::beginnings(text, |name, at| {
-        if name == "id" {
+        if name == b"id" {
             if let Some(id) = quoted(&text[at..]) {
                 has_one = true;
                 tell(id);
             }
-        } else if Some(name) == within {
+        } else if within.is_some_and(|within| name == within.as_bytes()) {
             ids(&text[at..], None, tell);
         }
     });

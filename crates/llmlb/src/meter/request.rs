@@ -62,7 +62,7 @@ impl Asking {
         let (mut is_empty, mut wish) = (true, None);
         let read = scan::fields(options, |name, value| {
             is_empty = false;
-            if name == "include_usage" {
+            if name == b"include_usage" {
                 wish = Some(value);
             }
         });
@@ -107,8 +107,8 @@ mod tests {
     fn asking(api: Api, body: &str) -> Asking {
         let mut places = Places::default();
         scan::fields(body.as_bytes(), |name, place| match name {
-            "stream" => places.stream = Some(place),
-            "stream_options" => places.stream_options = Some(place),
+            b"stream" => places.stream = Some(place),
+            b"stream_options" => places.stream_options = Some(place),
             _ => {}
         })
         .unwrap();

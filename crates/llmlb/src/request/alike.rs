@@ -5,7 +5,8 @@
 const ACTED_ON: [&str; 3] = ["model", "stream", "stream_options"];
 
 /// The name that this one is, or differs from in case alone.
-pub(super) fn meant(name: &str) -> Option<&'static str> {
+pub(super) fn meant(name: &[u8]) -> Option<&'static str> {
+    let name = str::from_utf8(name).ok()?;
     ACTED_ON.into_iter().find(|known| are_alike(known, name))
 }
 
@@ -45,12 +46,12 @@ mod tests {
             ("stream_optionS", "stream_options"),
             ("ſTREAM_OPTIONſ", "stream_options"),
         ] {
-            assert_eq!(meant(name), Some(known), "{name}");
+            assert_eq!(meant(name.as_bytes()), Some(known), "{name}");
         }
         for name in [
             "", "mode", "models", "modèl", "stream_", "options", "mod el",
         ] {
-            assert_eq!(meant(name), None, "{name}");
+            assert_eq!(meant(name.as_bytes()), None, "{name}");
         }
     }
 }

@@ -261,20 +261,20 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
 }
 
 impl Fields {
-    fn note(&mut self, name: &str, at: Range<usize>, body: &[u8]) {
+    fn note(&mut self, name: &[u8], at: Range<usize>, body: &[u8]) {
         let (place, known) = match name {
-            "model" => (&mut self.model, "model"),
-            "stream" => (&mut self.usage.stream, "stream"),
-            "stream_options" => (&mut self.usage.stream_options, "stream_options"),
+            b"model" => (&mut self.model, "model"),
+            b"stream" => (&mut self.usage.stream, "stream"),
+            b"stream_options" => (&mut self.usage.stream_options, "stream_options"),
             // Of these the last one counts: they decide nothing that another could be told.
-            "tools" => return self.tools = Some(at),
-            "system" | "instructions" => return self.system = Some(at),
-            "messages" | "prompt" | "input" => return self.prompt = Some(at),
-            "query" | "documents" | "text_1" | "text_2" => {
+            b"tools" => return self.tools = Some(at),
+            b"system" | b"instructions" => return self.system = Some(at),
+            b"messages" | b"prompt" | b"input" => return self.prompt = Some(at),
+            b"query" | b"documents" | b"text_1" | b"text_2" => {
                 return self.other_tokens += estimate::prompt(&body[at]);
             }
-            "previous_response_id" => return self.previous = Some(at),
-            "store" => return self.store = Some(at),
+            b"previous_response_id" => return self.previous = Some(at),
+            b"store" => return self.store = Some(at),
             _ => return self.ambiguous = self.ambiguous.or_else(|| alike::meant(name)),
         };
         if place.replace(at).is_some() {

@@ -300,7 +300,10 @@ impl Drop for Trip {
     fn drop(&mut self) {
         self.settle(self.end);
         // What asks about this server itself is asked again and again.
-        if self.uri.path().starts_with("/v1/") || self.end != End::Complete {
+        let asks_models = ["/v1/", "/api/"]
+            .iter()
+            .any(|api| self.uri.path().starts_with(api));
+        if asks_models || self.end != End::Complete {
             self.worker.journal.tell(self);
         }
     }

@@ -12,11 +12,22 @@ mod said;
 #[cfg(test)]
 mod tests;
 
+use std::sync::LazyLock;
+
+use memchr::memmem;
+
 pub(crate) use said::{Choices, Said, is_an_error};
 
+use super::usage::Counts;
 use crate::request::scan;
 use crate::request::scan::{quote, structure};
 use said::{Field, Named, Parent};
+
+/// How much of an answer is its end.
+const END: usize = 4 << 10;
+/// Outside of a string it is what it looks like, and within one its quotation marks are escaped.
+static NAME: LazyLock<memmem::Finder<'static>> =
+    LazyLock::new(|| memmem::Finder::new(br#""usage":"#));
 
 /// Follows one JSON object.
 #[derive(Debug, Default)]
@@ -90,10 +101,39 @@ impl Finder {
         self.said.choices == Choices::Some || (begun && said::is_filled(&self.kept))
     }
 
+    /// All of an answer of which only the usage matters if it is told: it stands near the end. If it
+    /// is not found there, everything is read.
+    pub(crate) fn read_answer(&mut self, piece: &[u8]) {
+        if self.state != State::Start || !self.read_end(piece) {
+            self.read(piece);
+        }
+    }
+
+    /// `false`: there is no usage of its own near its end.
+    fn read_end(&mut self, piece: &[u8]) -> bool {
+        let from = piece.len().saturating_sub(END);
+        let Some(near) = NAME.find_iter(&piece[from..]).last() else {
+            return false;
+        };
+        let (mut said, mut count) = (Said::default(), 0);
+        let read = scan::last_fields(piece, from + near, |_, at| {
+            if count == 0 {
+                said.note(Field::Usage, None, &piece[at]);
+            }
+            count += 1;
+        });
+        let is_read = read.is_ok() && said.counts != Counts::default();
+        if is_read {
+            self.said = said;
+            self.state = State::End;
+        }
+        is_read
+    }
+
     /// All of it at once, which is quicker. `false`: it is not all here, or what matters is deeper.
     fn read_whole(&mut self, piece: &[u8]) -> bool {
         let (mut said, mut is_flat) = (Said::default(), true);
-        let read = scan::fields(piece, |name, at| match Named::of(None, name.as_bytes()) {
+        let read = scan::fields(piece, |name, at| match Named::of(None, name) {
             Named::Field(field) => {
                 // What is longer is told from what is as long.
                 let end = at.end.min(at.start + field.longest() + 1);

@@ -130,8 +130,8 @@ impl Said {
                 self.is_promise |= matches!(value, b"\"queued\"" | b"\"in_progress\"");
             }
             Field::Done => self.is_last |= value == b"true",
-            Field::PromptEvalCount => self.counts.field("prompt_eval_count", value),
-            Field::EvalCount => self.counts.field("eval_count", value),
+            Field::PromptEvalCount => self.counts.field(b"prompt_eval_count", value),
+            Field::EvalCount => self.counts.field(b"eval_count", value),
         }
     }
 

@@ -259,3 +259,51 @@ fn it_finds_what_a_parser_finds() {
     }
     assert!(with_usage > 40, "{with_usage}");
 }
+
+/// What is found of an answer's usage from its end, and by reading all of it.
+fn both_ways(text: &str) -> [Counts; 2] {
+    let (mut from_end, mut all) = (Finder::default(), Finder::default());
+    from_end.read_answer(text.as_bytes());
+    all.read(text.as_bytes());
+    assert_eq!(from_end.is_over(), all.is_over(), "{text}");
+    [from_end.said.counts, all.said.counts]
+}
+
+#[test]
+fn from_the_end_the_same_usage_is_found_and_no_other() {
+    let usage = r#""usage":{"prompt_tokens":9,"completion_tokens":4}"#;
+    for (text, is_told) in [
+        (format!(r#"{{"choices":[],{usage}}}"#), true),
+        (
+            format!(r#" {{ {usage} , "x":[1,{{"y":2}}], "z":"}}" }} "#),
+            true,
+        ),
+        (format!(r#"{{"x":"\"usage\":{{}}",{usage}}}"#), true),
+        (format!(r#"{{{usage},"usage":null}}"#), true),
+        // Of something else.
+        (format!(r#"{{"choices":[{{{usage}}}]}}"#), false),
+        (format!(r#"{{"choices":[],"x":{{{usage}}}}}"#), false),
+        (format!(r#"{{"choices":[],"x":{{{usage}}},"y":1}}"#), false),
+        // Not there, not all there, or nothing that can be read.
+        (
+            r#"{"x":"a","y\"usage":{"prompt_tokens":9}}"#.to_owned(),
+            false,
+        ),
+        (r#"{"usage":null}"#.to_owned(), false),
+        (r#"{"usage":{}}"#.to_owned(), false),
+        (format!("[{{{usage}}}]"), false),
+        (String::new(), false),
+    ] {
+        let [from_end, all] = both_ways(&text);
+        assert_eq!(from_end, all, "{text}");
+        assert_eq!(from_end != Counts::default(), is_told, "{text}");
+    }
+    // Half of it is not all of it.
+    let text = format!(r#"{{"choices":[],{usage},"x":1}}"#);
+    for end in 0..text.len() {
+        both_ways(&text[..end]);
+    }
+    // And far from the end.
+    let text = format!(r#"{{{usage},"x":"{}"}}"#, "y".repeat(2 * END));
+    assert_eq!(both_ways(&text)[0], both_ways(&text)[1]);
+}

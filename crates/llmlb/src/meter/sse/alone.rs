@@ -68,12 +68,15 @@ pub(super) fn without_usage(api: Api, event: &[u8]) -> Option<[Cut; 2]> {
     let (mut count, mut before) = (0, 0);
     scan::fields(data, |name, value| {
         match name {
-            "usage" => {
+            b"usage" => {
                 is_told_twice |= usage.is_some();
                 usage = Some((count, before, value.clone()));
             }
-            "choices" => choices = Some(value.clone()),
-            name => has_riders |= !COMMON.contains(&name) && &data[value.clone()] != b"null",
+            b"choices" => choices = Some(value.clone()),
+            name => {
+                has_riders |= !COMMON.iter().any(|common| name == common.as_bytes())
+                    && &data[value.clone()] != b"null";
+            }
         }
         count += 1;
         before = value.end;

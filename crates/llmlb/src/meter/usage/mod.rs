@@ -106,31 +106,31 @@ impl Counts {
     }
 
     /// Reads a field of a `usage` object, or of Ollama's answer.
-    pub(crate) fn field(&mut self, name: &str, value: &[u8]) {
+    pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) {
         let place = match name {
-            "prompt_tokens" | "input_tokens" | "prompt_eval_count" => &mut self.input,
-            "completion_tokens" | "output_tokens" | "eval_count" => {
+            b"prompt_tokens" | b"input_tokens" | b"prompt_eval_count" => &mut self.input,
+            b"completion_tokens" | b"output_tokens" | b"eval_count" => {
                 self.is_output_told |= count(value).is_some();
                 &mut self.output
             }
-            "total_tokens" => &mut self.total,
+            b"total_tokens" => &mut self.total,
             // DeepSeek and Moonshot tell it so.
-            "prompt_cache_hit_tokens" | "cached_tokens" => &mut self.cached,
-            "cache_read_input_tokens" => &mut self.cache_read,
-            "cache_creation_input_tokens" => &mut self.cache_written,
-            "reasoning_tokens" => &mut self.reasoning,
-            "prompt_tokens_details" | "input_tokens_details" => {
-                return self.detail(value, "cached_tokens");
+            b"prompt_cache_hit_tokens" | b"cached_tokens" => &mut self.cached,
+            b"cache_read_input_tokens" => &mut self.cache_read,
+            b"cache_creation_input_tokens" => &mut self.cache_written,
+            b"reasoning_tokens" => &mut self.reasoning,
+            b"prompt_tokens_details" | b"input_tokens_details" => {
+                return self.detail(value, b"cached_tokens");
             }
-            "completion_tokens_details" | "output_tokens_details" => {
-                return self.detail(value, "reasoning_tokens");
+            b"completion_tokens_details" | b"output_tokens_details" => {
+                return self.detail(value, b"reasoning_tokens");
             }
             _ => return,
         };
         *place = (*place).max(count(value));
     }
 
-    fn detail(&mut self, object: &[u8], wanted: &str) {
+    fn detail(&mut self, object: &[u8], wanted: &[u8]) {
         // `null` is no object, and nothing is told.
         let _ = scan::fields(object, |name, place| {
             if name == wanted {

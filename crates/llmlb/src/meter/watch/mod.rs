@@ -97,7 +97,7 @@ impl Watch {
         }
         match &mut self.kind {
             Kind::Events(events) => return events.pass(data),
-            Kind::Whole(finder) => finder.read(&data),
+            Kind::Whole(finder) => finder.read_answer(&data),
             Kind::Lines(lines) => lines.look(&data),
             Kind::Nothing | Kind::Coded | Kind::Unsaid { .. } => {}
         }

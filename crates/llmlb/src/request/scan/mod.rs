@@ -26,30 +26,53 @@ const DEEPEST: u32 = u128::BITS;
 /// Of valid JSON it finds what any parser finds, unless it is nested more than 128 deep. Of
 /// other texts it refuses those whose brackets, strings or top-level fields do not add up; what
 /// is wrong inside of a value is for whoever reads that value.
-pub(crate) fn fields(body: &[u8], each: impl FnMut(&str, Range<usize>)) -> Result<(), Malformed> {
+pub(crate) fn fields(body: &[u8], each: impl FnMut(&[u8], Range<usize>)) -> Result<(), Malformed> {
     walk(body, |_, _| {}, each)
+}
+
+/// As [`fields`], but only of those from the one on whose name begins here. What comes before is not
+/// looked at; but what follows must be the end of the body's own object, not of one within it.
+pub(crate) fn last_fields(
+    body: &[u8],
+    at: usize,
+    each: impl FnMut(&[u8], Range<usize>),
+) -> Result<(), Malformed> {
+    expect(body, space(body, 0), b'{')?;
+    let before = body.get(..at).unwrap_or_default().trim_ascii_end();
+    if !matches!(before.last(), Some(b'{' | b',')) {
+        return Err(Malformed);
+    }
+    walk_from(body, at, |_, _| {}, each)
 }
 
 /// As [`fields`], but tells where each value begins, before its end is looked for: so also of the
 /// field in which a text ends that is not all there.
-pub(crate) fn beginnings(body: &[u8], each: impl FnMut(&str, usize)) -> Result<(), Malformed> {
+pub(crate) fn beginnings(body: &[u8], each: impl FnMut(&[u8], usize)) -> Result<(), Malformed> {
     walk(body, each, |_, _| {})
 }
 
 fn walk(
     body: &[u8],
-    mut begins: impl FnMut(&str, usize),
-    mut ends: impl FnMut(&str, Range<usize>),
+    begins: impl FnMut(&[u8], usize),
+    ends: impl FnMut(&[u8], Range<usize>),
 ) -> Result<(), Malformed> {
-    let mut at = expect(body, space(body, 0), b'{')?;
-    at = space(body, at);
+    let at = space(body, expect(body, space(body, 0), b'{')?);
     if body.get(at) == Some(&b'}') {
         return nothing_after(body, at + 1);
     }
+    walk_from(body, at, begins, ends)
+}
+
+fn walk_from(
+    body: &[u8],
+    mut at: usize,
+    mut begins: impl FnMut(&[u8], usize),
+    mut ends: impl FnMut(&[u8], Range<usize>),
+) -> Result<(), Malformed> {
     loop {
         let name = expect(body, at, b'"')?;
         at = string(body, name)?;
-        let name = unescaped(&body[name..at - 1])?;
+        let name = written(&body[name..at - 1])?;
         let value = space(body, expect(body, space(body, at), b':')?);
         begins(&name, value);
         at = skip(body, value)?;
@@ -186,6 +209,16 @@ fn scalar(body: &[u8], at: usize) -> Result<usize, Malformed> {
         b"true" | b"false" | b"null" | [b'-' | b'0'..=b'9', ..] => Ok(at + length),
         _ => Err(Malformed),
     }
+}
+
+/// What a name is, given what is between its quotation marks.
+fn written(inner: &[u8]) -> Result<Cow<'_, [u8]>, Malformed> {
+    // They are short: a loop is as quick as a search, and hardly anybody writes escapes.
+    if inner.iter().all(|byte| byte.is_ascii() && *byte != b'\\') {
+        return Ok(Cow::Borrowed(inner));
+    }
+    let text = unescaped(inner)?;
+    Ok(Cow::Owned(text.into_owned().into_bytes()))
 }
 
 /// What a string says, given what is between its quotation marks.

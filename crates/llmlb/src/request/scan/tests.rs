@@ -13,7 +13,8 @@ fn found(body: &[u8]) -> Result<Vec<(String, String)>, Malformed> {
     let mut all = Vec::new();
     fields(body, |name, value| {
         let value = String::from_utf8(body[value].to_vec()).unwrap();
-        all.push((name.to_owned(), value));
+        let name = String::from_utf8(name.to_vec()).unwrap();
+        all.push((name, value));
     })?;
     Ok(all)
 }
@@ -187,7 +188,7 @@ fn the_last_of_two_fields_is_told_last() {
     let body = br#"{"model":"a","x":{"model":"no"},"mod\u0065l":"b"}"#;
     let mut model = None;
     fields(body, |name, value| {
-        if name == "model" {
+        if name == b"model" {
             model = text(&body[value]);
         }
     })
