@@ -29,22 +29,23 @@ pub(super) struct Reached {
     pub(super) hides: bool,
 }
 
-/// Sends the request to the backend that has a place for it.
+/// Sends the request to the backend that has a place for it, as of `now`.
 pub(super) async fn attempt(
     worker: &Worker,
     slot: Slot,
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
+    now: Instant,
 ) -> Result<Reached, Broken> {
     let mut asks = worker.shared.meter.is_on()
         && matches!(outbound.asked.asking, Asking::Us(_))
         && slot.backend().takes_usage_option(model(&slot, trip));
-    let (mut head, mut exchange) = send(worker, &slot, outbound, trip, asks).await?;
+    let (mut head, mut exchange) = send(worker, &slot, outbound, trip, asks, now).await?;
     if asks && objection::is_one(head.status, &mut exchange).await {
         // What the client asked for is asked again without our question.
         drop(exchange);
         asks = false;
-        (head, exchange) = send(worker, &slot, outbound, trip, asks).await?;
+        (head, exchange) = send(worker, &slot, outbound, trip, asks, Instant::now()).await?;
         // A stream that is asked for in other words may be none to the backend.
         if head.status.is_success() && outbound.asked.stream {
             let why = "rejects stream_options";
@@ -72,6 +73,7 @@ async fn send(
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
     ask_usage: bool,
+    now: Instant,
 ) -> Result<(Head, Exchange), Broken> {
     let backend = slot.backend();
     // A connection that has been idle may be closed by the backend this very moment. Only what may
@@ -82,10 +84,9 @@ async fn send(
     {
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
         trip.handed_over();
-        let sent = Instant::now();
-        match first(worker, slot, &mut exchange, outbound).await {
+        match first(worker, slot, &mut exchange, outbound, now).await {
             // Later than this it was no race: the backend has worked on it.
-            Err(Broken::Cut(why)) if !exchange.is_heard() && sent.elapsed() < STALE_WITHIN => {
+            Err(Broken::Cut(why)) if !exchange.is_heard() && now.elapsed() < STALE_WITHIN => {
                 tracing::debug!("backend {}: {why}; trying a new connection", backend.name);
             }
             Err(broken) => return Err(judged(slot, broken)),
@@ -111,7 +112,7 @@ async fn fresh(
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
     trip.handed_over();
-    let head = first(worker, slot, &mut exchange, outbound).await?;
+    let head = first(worker, slot, &mut exchange, outbound, Instant::now()).await?;
     Ok((head, exchange))
 }
 
@@ -167,11 +168,19 @@ async fn first(
     slot: &Slot,
     exchange: &mut Exchange,
     outbound: &Outbound<'_>,
+    asked: Instant,
 ) -> Result<Head, Broken> {
     let limit = worker.shared.limits.first_byte;
-    let asked = Instant::now();
+    let mut left = limit;
     let head = loop {
-        let left = if exchange.is_paused() {
+        if let Ok(head) = timeout(left.min(LOOK_EVERY), exchange.head()).await {
+            break head?;
+        }
+        // Somebody else may answer. If nobody can, it may still be answered here.
+        if slot.backend().is_hung() && may_go_on(worker, slot, outbound) {
+            return Err(Broken::Hung("it hangs".to_owned()));
+        }
+        left = if exchange.is_paused() {
             LOOK_EVERY
         } else {
             // What the client took to send is not the backend's time.
@@ -181,13 +190,6 @@ async fn first(
         if left.is_zero() {
             let seconds = limit.as_secs_f32();
             return Err(Broken::Slow(format!("no answer within {seconds} s")));
-        }
-        if let Ok(head) = timeout(left.min(LOOK_EVERY), exchange.head()).await {
-            break head?;
-        }
-        // Somebody else may answer. If nobody can, it may still be answered here.
-        if slot.backend().is_hung() && may_go_on(worker, slot, outbound) {
-            return Err(Broken::Hung("it hangs".to_owned()));
         }
     };
     if head.status == StatusCode::SWITCHING_PROTOCOLS && outbound.upgrade.is_none() {

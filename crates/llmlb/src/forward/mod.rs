@@ -138,7 +138,7 @@ async fn open(
         let backend = Arc::clone(slot.backend());
         outbound.tried.push(backend.id);
         trip.sent(&backend, slot.model());
-        let broken = match attempt::attempt(worker, slot, outbound, trip).await {
+        let broken = match attempt::attempt(worker, slot, outbound, trip, started).await {
             Ok(Reached {
                 head,
                 exchange,

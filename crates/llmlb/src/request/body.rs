@@ -1,7 +1,10 @@
 //! Reading a request's body whole, within limits.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -42,12 +45,8 @@ where
     let mut first: Option<Bytes> = None;
     let mut whole = BytesMut::new();
     let mut share: Option<Share> = None;
-    let started = Instant::now();
-    let (mut now, mut length) = (started, 0);
-    while let Some(frame) = timeout_at(deadline(started, now, length, pause), body.frame())
-        .await
-        .map_err(|_| too_slow(pause))?
-    {
+    let (mut patience, mut length) = (Patience::new(pause), 0);
+    while let Some(frame) = patience.wait_for(body.frame(), length).await? {
         let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
         let Ok(data) = frame.into_data() else {
             continue;
@@ -73,7 +72,6 @@ where
                 whole.extend_from_slice(&data);
             }
         }
-        now = Instant::now();
     }
     let body = first.unwrap_or_else(|| whole.freeze());
     Ok(match share {
@@ -82,10 +80,35 @@ where
     })
 }
 
-/// Until when the next piece must be here, if so much is.
-fn deadline(started: Instant, now: Instant, length: usize, pause: Duration) -> Instant {
-    let at_least_rate = Duration::from_secs(length as u64 / LEAST_RATE);
-    (now + pause).min(started + at_least_rate.max(pause))
+/// How long a client is waited for.
+struct Patience {
+    pause: Duration,
+    /// When it was first waited for: most bodies are here with their head.
+    started: Option<Instant>,
+}
+
+impl Patience {
+    fn new(pause: Duration) -> Self {
+        let started = None;
+        Self { pause, started }
+    }
+
+    /// Waits for the next piece, if so many bytes are here.
+    async fn wait_for<F>(&mut self, mut piece: F, length: usize) -> Result<F::Output, Refusal>
+    where
+        F: Future + Unpin,
+    {
+        let here = poll_fn(|cx| Poll::Ready(Pin::new(&mut piece).poll(cx))).await;
+        if let Poll::Ready(here) = here {
+            return Ok(here);
+        }
+        let now = Instant::now();
+        let started = *self.started.get_or_insert(now);
+        let at_least_rate = Duration::from_secs(length as u64 / LEAST_RATE);
+        let deadline = (now + self.pause).min(started + at_least_rate.max(self.pause));
+        let in_time = timeout_at(deadline, piece).await;
+        in_time.map_err(|_| too_slow(self.pause))
+    }
 }
 
 fn too_large(most: usize) -> Refusal {
@@ -134,8 +157,7 @@ mod tests {
 
     use hyper::body::Frame;
     use std::convert::Infallible;
-    use std::pin::Pin;
-    use std::task::{Context, Poll, ready};
+    use std::task::{Context, ready};
     use tokio::time::{Sleep, sleep};
 
     /// A body whose pieces come at this pace.
