@@ -42,7 +42,9 @@ pub(super) fn host(raw: Raw<'_>) -> Result<IpAddr, String> {
     if text.eq_ignore_ascii_case("localhost") {
         return Ok(Ipv4Addr::LOCALHOST.into());
     }
-    text.parse()
+    // An address of IPv4 that is written as one of IPv6 is what it is: not all systems listen on such.
+    (text.parse::<IpAddr>())
+        .map(|address| address.to_canonical())
         .map_err(|_| format!("{} is not an IP address", quoted(text)))
 }
 

@@ -227,10 +227,15 @@ fn what_is_not_under_v1_is_not_passed_on() {
     let place = Place::new();
     let mock = Mock::start(&["m"], ok);
     let server = place.serve(&format!("--backend {}", mock.url()));
-    for path in ["/api/tags", "/v1", "/v2/models", "/metrics", "//v1/models"] {
+    for path in ["/v1", "/v2/models", "/metrics", "//v1/models"] {
         let answer = server.get(path);
         assert_eq!(answer.status(), 404, "{path}");
         assert_eq!(answer.json()["error"]["code"], "not_found");
+    }
+    // Nobody here is Ollama; but who asks so expects its form of an error.
+    for answer in [server.get("/api/tags"), server.post("/api/chat", &ask("m"))] {
+        assert_eq!(answer.status(), 404);
+        assert!(answer.json()["error"].is_string(), "{answer:?}");
     }
     assert_eq!(server.post("/healthz", "").status(), 405);
     assert!(server.get("/").text().starts_with("llmlb "));
