@@ -36,6 +36,8 @@ pub(crate) struct Backend {
     only_models: Option<Vec<String>>,
     /// A [`Kind`]'s place in the list of all, or one beyond if it is not known.
     kind: AtomicU8,
+    /// The configuration says what it is.
+    is_kind_given: bool,
     known: Mutex<Known>,
     /// It takes connections and says nothing.
     is_hung: AtomicBool,
@@ -108,6 +110,7 @@ impl Backend {
             limit: backend.max_concurrent,
             only_models: backend.only_models,
             kind: AtomicU8::new(backend.kind.map_or(u8::MAX, |kind| kind as u8)),
+            is_kind_given: backend.kind.is_some(),
             known: Mutex::new(Known {
                 state: State::unasked(),
                 served,
@@ -183,12 +186,12 @@ impl Backend {
         Kind::ALL.get(usize::from(number)).copied()
     }
 
-    /// Takes note of what it was found to be. What the configuration says stands.
+    /// Takes note of what it was found to be: another program may listen there by now. What the
+    /// configuration says stands.
     pub(crate) fn note_kind(&self, kind: Kind) {
-        let (unknown, kind) = (u8::MAX, kind as u8);
-        let _ = self
-            .kind
-            .compare_exchange(unknown, kind, Ordering::Relaxed, Ordering::Relaxed);
+        if !self.is_kind_given {
+            self.kind.store(kind as u8, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn state(&self) -> State {

@@ -25,6 +25,8 @@ pub(super) struct Breaker {
     steps: u8,
     /// A request was let through after the pause, and nothing was heard of it yet.
     is_on_trial: bool,
+    /// The pause is one that the backend itself has asked for.
+    is_resting: bool,
     /// When the pause ends.
     until: u64,
 }
@@ -58,6 +60,7 @@ impl Breaker {
         }
         Self {
             is_on_trial: true,
+            is_resting: false,
             until: now.plus(pause(self.steps)).0,
             ..self
         }
@@ -80,6 +83,7 @@ impl Breaker {
             failures,
             steps,
             is_on_trial: false,
+            is_resting: false,
             until: now.plus(pause(steps)).0,
         }
     }
@@ -91,15 +95,17 @@ impl Breaker {
             failures: MOST_FAILURES,
             steps: self.steps.max(1),
             is_on_trial: false,
+            is_resting: true,
             until: self.until.max(now.plus(long).0),
         }
     }
 
     /// An answer began. It gets requests again, but the next failure ejects it.
     #[must_use]
-    pub(super) fn began(self) -> Self {
+    pub(super) fn began(self, now: Moment) -> Self {
         match self.steps {
             0 => self,
+            _ if self.rests_on(now) => self,
             _ => Self {
                 failures: MOST_FAILURES - 1,
                 ..Self::default()
@@ -107,11 +113,26 @@ impl Breaker {
         }
     }
 
+    /// An answer came to its end: all is well.
+    #[must_use]
+    pub(super) fn ended(self, now: Moment) -> Self {
+        if self.rests_on(now) {
+            return self;
+        }
+        Self::default()
+    }
+
+    /// Those that were on their way when it asked for a pause do not end that.
+    fn rests_on(self, now: Moment) -> bool {
+        self.is_resting && now.0 < self.until
+    }
+
     /// As one number. That of a backend with which all is well is 0.
     pub(super) fn pack(self) -> u64 {
         let until = self.until.min(u64::MAX >> 16);
         until << 16
             | u64::from(self.is_on_trial) << 15
+            | u64::from(self.is_resting) << 14
             | u64::from(self.steps) << 8
             | u64::from(self.failures)
     }
@@ -120,8 +141,9 @@ impl Breaker {
     pub(super) fn unpack(packed: u64) -> Self {
         Self {
             failures: packed as u8,
-            steps: (packed >> 8) as u8 & 0x7f,
+            steps: (packed >> 8) as u8 & 0x3f,
             is_on_trial: packed >> 15 & 1 == 1,
+            is_resting: packed >> 14 & 1 == 1,
             until: packed >> 16,
         }
     }
@@ -185,12 +207,12 @@ mod tests {
     #[test]
     fn answers_that_begin_and_do_not_end_send_it_away_again() {
         let now = Moment(1000);
-        let back = ejected_at(0).tried(now).began();
+        let back = ejected_at(0).tried(now).began(now);
         assert_eq!(back.verdict(now), Verdict::Sound);
         let again = back.failed(now);
         assert_eq!(again.verdict(now), Verdict::Ejected(Moment(2000)));
         let twice = Breaker::default().failed(now).failed(now);
-        assert_eq!(twice.began(), twice, "nor does it begin anew");
+        assert_eq!(twice.began(now), twice, "nor does it begin anew");
     }
 
     #[test]
@@ -200,7 +222,15 @@ mod tests {
         assert_eq!(resting.verdict(now), Verdict::Ejected(Moment(31_000)));
         let longer = resting.rests(now, Duration::from_secs(1));
         assert_eq!(longer, resting, "no less than it said before");
-        assert_eq!(resting.verdict(Moment(31_000)), Verdict::Due);
+        // Those that were on their way before tell nothing new.
+        assert_eq!(resting.began(now), resting);
+        assert_eq!(resting.ended(now), resting);
+        assert_eq!(resting.failed(now), resting);
+        let over = Moment(31_000);
+        assert_eq!(resting.verdict(over), Verdict::Due);
+        let trial = resting.tried(over);
+        assert_eq!(trial.began(over).verdict(over), Verdict::Sound);
+        assert_eq!(trial.ended(over), Breaker::default());
     }
 
     #[test]
@@ -210,6 +240,7 @@ mod tests {
             Breaker::default().failed(Moment(0)),
             ejected_at(0),
             ejected_at(1 << 40).tried(Moment(1 << 41)),
+            Breaker::default().rests(Moment(7), Duration::from_secs(9)),
         ] {
             assert_eq!(Breaker::unpack(breaker.pack()), breaker);
         }

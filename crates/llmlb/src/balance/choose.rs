@@ -114,7 +114,7 @@ impl Asked<'_> {
             let end = match (self.standing(place), self.verdict(place)) {
                 (Standing::Out, _) => None,
                 // Whoever comes after it will not be asked anyway.
-                (_, Verdict::Sound) if self.route.is_in_order() => break,
+                (Standing::Full, _) | (_, Verdict::Sound) if self.route.is_in_order() => break,
                 (Standing::Due, _) => Some(self.now),
                 (_, Verdict::Ejected(until)) => Some(until),
                 (_, Verdict::Sound | Verdict::Due) => None,

@@ -41,6 +41,7 @@ impl Objections {
         let mut models = self.lock();
         if let Some(known) = models.iter_mut().find(|one| one.model == model) {
             known.until = until;
+            self.any.store(true, Ordering::Relaxed);
             return false;
         }
         if models.len() >= MOST {
@@ -54,7 +55,8 @@ impl Objections {
 
     /// Forgets all.
     pub(super) fn clear(&self) {
-        self.lock().clear();
+        let mut models = self.lock();
+        models.clear();
         self.any.store(false, Ordering::Relaxed);
     }
 

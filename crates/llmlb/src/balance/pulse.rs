@@ -107,7 +107,7 @@ impl Pulse {
 
     /// An answer began. Says whether the backend was ejected until now.
     pub(super) fn began(&self, now: Moment) -> bool {
-        let (before, _) = self.change(Breaker::began);
+        let (before, _) = self.change(|breaker| breaker.began(now));
         before.verdict(now) != Verdict::Sound
     }
 
@@ -118,7 +118,7 @@ impl Pulse {
 
     /// An answer came to its end. Says whether the backend was ejected until now.
     pub(super) fn ended(&self, now: Moment) -> bool {
-        let (before, _) = self.change(|_| Breaker::default());
+        let (before, _) = self.change(|breaker| breaker.ended(now));
         before.verdict(now) != Verdict::Sound
     }
 

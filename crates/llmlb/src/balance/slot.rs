@@ -45,7 +45,6 @@ impl Slot {
     pub(crate) fn began(&mut self, first_byte: Option<Duration>) {
         self.has_begun = true;
         let (backend, now) = (self.backend(), Moment::now());
-        backend.has_answered();
         if let Some(first_byte) = first_byte {
             backend.pulse.took(first_byte, now);
         }
@@ -53,10 +52,17 @@ impl Slot {
     }
 
     /// The answer came to its end.
-    pub(crate) fn ended(&self) {
+    pub(crate) fn ended(self) {
         let pulse = &self.backend().pulse;
         if self.has_begun && !pulse.is_well() {
             self.note_recovery(pulse.ended(Moment::now()));
+        }
+    }
+
+    /// The answer broke off. A bad one has been counted already.
+    pub(crate) fn cut(self) {
+        if self.has_begun {
+            self.failed();
         }
     }
 

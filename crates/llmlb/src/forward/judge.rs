@@ -21,13 +21,17 @@ pub(super) fn is_worth_another(status: StatusCode) -> bool {
 /// Takes note of an answer that began so long after its request. One that fails fast must not look
 /// like the best of all: what is not served says nothing about how long serving takes.
 pub(super) fn note(slot: &mut Slot, head: &Head, took: Duration) {
+    slot.backend().has_answered();
     match head.status {
         StatusCode::TOO_MANY_REQUESTS => match rest(&head.headers) {
             Some(long) => slot.rests(long),
             None => slot.failed(),
         },
         // Whoever asks, it is our key that it does not like.
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => slot.failed(),
+        StatusCode::UNAUTHORIZED => slot.failed(),
+        StatusCode::FORBIDDEN if slot.backend().credential.is_some() => slot.failed(),
+        // It can do other things.
+        StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => slot.began(None),
         status if status.is_server_error() => slot.failed(),
         status => slot.began(status.is_success().then_some(took)),
     }

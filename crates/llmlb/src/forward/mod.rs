@@ -169,16 +169,18 @@ async fn open(
         let is_given_up = matches!(broken, Broken::Slow(_) | Broken::Hung(_));
         trip.tried(&backend, broken.why(), is_given_up);
         let why = format!("backend {}: {broken}", backend.name);
-        let turned_away = matches!(broken, Broken::Refused(_));
         match broken {
             Broken::Upload(why) => return Err(Failed::BadUpload(why)),
             Broken::Stalled(_) => return Err(Failed::Stalled(worker.shared.limits.body)),
             Broken::Shortage(why) => return spare.ok_or(Failed::Shortage(why)),
-            Broken::Refused(reason) | Broken::Gone(reason) | Broken::Unreachable(reason) => {
-                // Old news, if it has answered somebody meanwhile.
-                if backend.answers() == answers {
-                    backend.set_turns_away(turned_away);
-                    pool.note_down(&backend, &reason);
+            Broken::Refused(ref reason)
+            | Broken::Gone(ref reason)
+            | Broken::Unreachable(ref reason) => {
+                // Old news, if it has answered somebody meanwhile. And a name server may fail once.
+                let is_down = !matches!(broken, Broken::Unreachable(_));
+                if is_down && backend.answers() == answers {
+                    backend.set_turns_away(matches!(broken, Broken::Refused(_)));
+                    pool.note_down(&backend, reason);
                 }
                 backend.doubt.notify_one();
                 // That one was reached and did not answer says more.

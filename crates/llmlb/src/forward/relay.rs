@@ -12,7 +12,8 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::Opened;
 use crate::balance::{Backend, Slot};
 use crate::h2_answers::Taking;
-use crate::request::{End, Trip, together};
+use crate::meter::watch::together;
+use crate::request::{End, Trip};
 use crate::upstream::{Broken, Exchange};
 use crate::worker::Worker;
 
@@ -82,7 +83,7 @@ impl Relay {
         if let Some(stream) = exchange.into_idle() {
             self.worker.idle.keep(self.backend.id, stream);
         }
-        if let Some(slot) = &self.slot {
+        if let Some(slot) = self.slot.take() {
             slot.ended();
         }
         self.trip.finish(End::Complete)
@@ -101,13 +102,18 @@ impl Relay {
     /// gets what there is: an error makes hyper forget what it has not sent.
     fn cut(&mut self, broken: Broken, cx: &Context<'_>) -> Poll<Option<Answered>> {
         self.exchange = None;
-        if let Some(slot) = &self.slot {
-            slot.failed();
+        let slot = self.slot.take();
+        if broken.is_clients() {
+            self.trip.finish(End::Left);
+        } else {
+            if let Some(slot) = slot {
+                slot.cut();
+            }
+            self.backend.doubt.notify_one();
+            self.trip.finish(End::Cut);
+            let name = &self.backend.name;
+            tracing::warn!("backend {name} cut its answer: {broken}");
         }
-        self.backend.doubt.notify_one();
-        self.trip.finish(End::Cut);
-        let name = &self.backend.name;
-        tracing::warn!("backend {name} cut its answer: {broken}");
         self.last = Some(Err(broken));
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -145,7 +151,9 @@ impl Relay {
                 }
                 Poll::Ready(Some(Err(broken))) => return self.cut(broken, cx),
                 Poll::Pending => {
-                    if self.silence.is_too_long(cx) {
+                    // While the client is still sending, and pauses, it is not the backend's turn.
+                    let is_waited_for = !exchange.is_paused();
+                    if is_waited_for && self.silence.is_too_long(cx) {
                         let seconds = self.worker.shared.limits.idle.as_secs_f32();
                         let why = format!("it was silent for {seconds} s");
                         return self.cut(Broken::Slow(why), cx);

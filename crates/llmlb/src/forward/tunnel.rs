@@ -61,7 +61,12 @@ pub(super) fn open(
         if is_cut && client.trip.end == End::Left {
             client.trip.finish(End::Cut);
         }
-        drop(slot);
+        if let Some(slot) = slot {
+            match client.trip.end {
+                End::Cut => slot.cut(),
+                _ => slot.ended(),
+            }
+        }
     });
 }
 

@@ -126,6 +126,7 @@ impl Watcher {
             Ok(answer) => {
                 *bad_answers = 0;
                 backend.set_hung(false);
+                backend.set_turns_away(false);
                 backend.has_answered();
                 if let Some(kind) = discover::kind(&answer) {
                     backend.note_kind(kind);

@@ -74,7 +74,12 @@ fn named<'a>(head: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
         name.eq_ignore_ascii_case(DISPOSITION).then_some(value)
     });
     told.flat_map(parameters)
-        .filter_map(|parameter| parameter.trim_ascii().strip_prefix(b"name="))
+        .filter_map(|parameter| {
+            let equals = parameter.iter().position(|byte| *byte == b'=')?;
+            let (key, value) = (&parameter[..equals], &parameter[equals + 1..]);
+            let is_name = key.trim_ascii().eq_ignore_ascii_case(b"name");
+            is_name.then(|| value.trim_ascii())
+        })
         .map(|name| {
             let quoted = name.strip_prefix(b"\"");
             let quoted = quoted.and_then(|name| name.strip_suffix(b"\""));
@@ -110,7 +115,7 @@ mod tests {
             "name=model",
             "name=\"MODEL\"",
             "name=models",
-            "name=\"Model\"",
+            "Name = \"Model\"",
         ];
         let body = names.map(part).concat() + "--x1--\r\n";
         let found: Vec<_> = fields(body.as_bytes(), b"--x1", b"model")

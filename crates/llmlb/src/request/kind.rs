@@ -7,6 +7,7 @@ use super::ollama;
 /// Whether a request asks a model for something. Asking twice does no harm. `path` is what follows
 /// `/v1/`, or all of it if the API is Ollama's.
 pub(crate) fn is_inference(path: &str) -> bool {
+    let path = path.strip_suffix('/').unwrap_or(path);
     let is_ours = matches!(
         path,
         "chat/completions"
@@ -17,6 +18,7 @@ pub(crate) fn is_inference(path: &str) -> bool {
             | "moderations"
             | "rerank"
             | "responses"
+            | "responses/compact"
             | "score"
     );
     is_ours || ollama::is_question(path)

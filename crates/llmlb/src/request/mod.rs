@@ -45,7 +45,7 @@ pub(crate) use id::Ids;
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use journal::{Journal, Lines};
 pub(crate) use kind::is_inference;
-pub(crate) use trip::{End, Trip, together};
+pub(crate) use trip::{End, Trip};
 
 /// What goes back to the client: an answer of our own, or a backend's.
 pub(crate) type Answer = Response<Either<Full<Bytes>, Relay>>;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Uri, request};
 use uuid::Uuid;
 
-use super::body::{INCOMPLETE, STALLED};
+use super::body::{INCOMPLETE, OVERLOADED, STALLED};
 use super::{Asked, Caller, InFlight, Refusal, id};
 use crate::balance::Backend;
 use crate::meter::api::Api;
@@ -202,7 +202,7 @@ impl Trip {
         self.came(data.len());
         self.end = End::Complete;
         let passed = match &mut self.watch {
-            Some(watch) => together(watch.pass(data), watch.finish()),
+            Some(watch) => watch.whole(data),
             None => data,
         };
         (passed, self.record(End::Complete))
@@ -271,19 +271,11 @@ impl Trip {
             // It is we who end it.
             End::Left if self.worker.shared.is_cut() => Outcome::Cut,
             End::Left => Outcome::Cancelled,
+            End::Refused if self.code == Some(OVERLOADED) => Outcome::Refused,
             End::Refused if self.status >= 500 => Outcome::Failed,
             End::Refused if matches!(self.code, Some(INCOMPLETE | STALLED)) => Outcome::Cancelled,
             End::Refused => Outcome::Refused,
         }
-    }
-}
-
-/// Two pieces as one. Nearly always one of them is empty.
-pub(crate) fn together(first: Bytes, second: Bytes) -> Bytes {
-    match (first.is_empty(), second.is_empty()) {
-        (_, true) => first,
-        (true, false) => second,
-        (false, false) => [first, second].concat().into(),
     }
 }
 

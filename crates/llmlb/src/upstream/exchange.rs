@@ -161,9 +161,12 @@ impl Exchange {
     }
 
     fn poll_unseen(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        if !self.upload.is_done() {
-            // The answer is what counts now.
-            let _ = self.upload.poll(&mut self.stream, cx);
+        let mut left = None;
+        if !self.upload.is_done()
+            && let Poll::Ready(Err(broken)) = self.upload.poll(&mut self.stream, cx)
+        {
+            // What the backend does not take is its own affair: its answer is what counts now.
+            left = Some(broken).filter(Broken::is_clients);
         }
         loop {
             match self.framing.next(&mut self.inbox) {
@@ -174,6 +177,9 @@ impl Exchange {
                 Ok(Piece::End) => return Poll::Ready(None),
                 Ok(Piece::More) => {}
                 Err(why) => return Poll::Ready(Some(Err(Broken::Garbage(why)))),
+            }
+            if let Some(broken) = left.take() {
+                return Poll::Ready(Some(Err(broken)));
             }
             match ready!(self.poll_read(cx)) {
                 Ok(true) => {}

@@ -158,6 +158,30 @@ fn an_upload_that_stops_does_not_keep_a_backends_place() {
 }
 
 #[test]
+fn an_upload_that_stops_when_its_answer_has_begun_is_not_the_backends_fault_either() {
+    let place = Place::new();
+    let raw = raw::heads(|_, reader| {
+        // It answers before it has heard everything, and then waits for the rest.
+        mock::begin_stream(reader.get_mut());
+        mock::chunk(reader.get_mut(), "1");
+        let _ = reader.read(&mut [0; 100]);
+        let _ = reader.read(&mut [0]);
+    });
+    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = place.serve_with(command.env("LLMLB_BODY_TIMEOUT", "300ms"));
+    for _ in 0..4 {
+        let mut client = Connection::open(server.address);
+        client.send(upload("application/octet-stream", 1000));
+        client.send("half");
+        let head = client.head();
+        assert_eq!(head.status(), 200);
+        assert!(head.body(&mut client.reader).is_err(), "it has no end");
+        server.until_in_flight(0);
+        assert_eq!(server.status()["backends"][0]["ejected"], false);
+    }
+}
+
+#[test]
 fn an_upload_over_http_2_that_stops_does_not_keep_a_backends_place_either() {
     let place = Place::new();
     let mock = backend(ok);

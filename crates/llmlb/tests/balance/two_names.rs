@@ -62,10 +62,12 @@ fn a_question_that_cannot_be_read_is_refused_whatever_it_is_said_to_be() {
     let (open, secret) = both();
     let server = serve(&place, &[&open, &secret], &[]);
     for kind in ["application/json", "text/plain", "application/octet-stream"] {
-        // A backend that stops reading at the brace would serve it.
-        let answer = post(&server, CHAT, kind, r#"{"model":"secret"} x"#);
-        assert_eq!(answer.status(), 400, "{kind}: {answer:?}");
-        assert_eq!(code(&answer), "invalid_json", "{kind}");
+        for path in [CHAT, "/v1/chat/completions/", "/v1/responses/compact"] {
+            // A backend that stops reading at the brace would serve it.
+            let answer = post(&server, path, kind, r#"{"model":"secret"} x"#);
+            assert_eq!(answer.status(), 400, "{path} {kind}: {answer:?}");
+            assert_eq!(code(&answer), "invalid_json", "{path} {kind}");
+        }
     }
     assert_eq!((count(&open), count(&secret)), (0, 0));
 }

@@ -60,6 +60,11 @@ pub(super) fn is_alone(finder: &Finder) -> bool {
     finder.said().has_usage && finder.said().choices == Choices::None
 }
 
+/// A value that says nothing.
+fn is_nothing(value: &[u8]) -> bool {
+    matches!(value, b"null" | b"{}" | b"[]" | b"\"\"")
+}
+
 /// What to cut out of such an event, if something rides with its usage; in their order.
 pub(super) fn without_usage(api: Api, event: &[u8]) -> Option<[Cut; 2]> {
     let (base, data) = only_data(event)?;
@@ -75,7 +80,7 @@ pub(super) fn without_usage(api: Api, event: &[u8]) -> Option<[Cut; 2]> {
             b"choices" => choices = Some(value.clone()),
             name => {
                 has_riders |= !COMMON.iter().any(|common| name == common.as_bytes())
-                    && &data[value.clone()] != b"null";
+                    && !is_nothing(&data[value.clone()]);
             }
         }
         count += 1;

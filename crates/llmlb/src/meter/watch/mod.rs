@@ -81,6 +81,16 @@ impl Watch {
         self.heard().is_some()
     }
 
+    /// Looks at an answer that is all here. What it returns goes on to the client.
+    pub(crate) fn whole(&mut self, data: Bytes) -> Bytes {
+        if let Kind::Whole(finder) = &mut self.kind {
+            finder.read_answer(&data);
+            return data;
+        }
+        let passed = self.pass(data);
+        together(passed, self.finish())
+    }
+
     /// Looks at a frame. What it returns goes on to the client; it may be empty.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         if let Kind::Unsaid { is_hiding } = self.kind {
@@ -97,7 +107,7 @@ impl Watch {
         }
         match &mut self.kind {
             Kind::Events(events) => return events.pass(data),
-            Kind::Whole(finder) => finder.read_answer(&data),
+            Kind::Whole(finder) => finder.read(&data),
             Kind::Lines(lines) => lines.look(&data),
             Kind::Nothing | Kind::Coded | Kind::Unsaid { .. } => {}
         }
@@ -221,6 +231,15 @@ impl Watch {
             Kind::Lines(lines) => Some(lines.heard()),
             _ => None,
         }
+    }
+}
+
+/// Two pieces as one. Nearly always one of them is empty.
+pub(crate) fn together(first: Bytes, second: Bytes) -> Bytes {
+    match (first.is_empty(), second.is_empty()) {
+        (_, true) => first,
+        (true, false) => second,
+        (false, false) => [first, second].concat().into(),
     }
 }
 

@@ -29,6 +29,19 @@ const ALONE: &str =
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1}}\n\n";
 
 #[test]
+fn a_piece_that_ends_within_an_answer_is_not_taken_for_all_of_it() {
+    let first = r#"{"results":[{"id":1,"usage":{"prompt_tokens":7}}"#;
+    let rest = r#"],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
+    let mut watch = watch(Api::Chat, "application/json", false);
+    pass(&mut watch, first);
+    assert!(!watch.saw_end());
+    pass(&mut watch, rest);
+    assert!(watch.saw_end());
+    let usage = watch.usage(0, || panic!("it is told"));
+    assert_eq!(numbers(usage), (9, 1, 10, "reported"));
+}
+
+#[test]
 fn every_kind_of_answer_is_watched() {
     let chat = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
     let line = "{\"done\":true,\"prompt_eval_count\":9,\"eval_count\":1}\n";
