@@ -43,7 +43,19 @@ pub(crate) fn answer(
         _ => Err(Refusal::new(
             StatusCode::NOT_FOUND,
             "not_found",
-            format!("Nothing is served at {path}; the API is under /v1/, for example /v1/models."),
+            match path.strip_prefix("/api/") {
+                Some(_) if shared.pool.table().may_have(Kind::Ollama) => {
+                    format!("{path} is not passed on to Ollama, or not by this method.")
+                }
+                Some(_) => {
+                    "None of the backends is known to be Ollama (backend.kind says so); the \
+                            API is under /v1/."
+                        .to_owned()
+                }
+                None => format!(
+                    "Nothing is served at {path}; the API is under /v1/, for example /v1/models."
+                ),
+            },
         )),
     }
 }
@@ -69,7 +81,7 @@ fn healthz(shared: &Shared) -> Value {
 /// Requests would be served.
 fn readyz(shared: &Shared) -> Response<Full<Bytes>> {
     let up = shared.pool.table().up();
-    let ready = up > 0 && !shared.is_draining();
+    let ready = up > 0 && !shared.is_draining() && !shared.meter.is_refusing();
     let status = if ready {
         StatusCode::OK
     } else {

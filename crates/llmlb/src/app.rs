@@ -152,7 +152,7 @@ impl App {
             lines: log.lines.filter(|_| config.log.requests),
             timed: log.timed,
         };
-        let (exporter, usage) = start_exporter(config)?;
+        let (exporter, usage) = start_exporter(config, demo)?;
         let shared = Arc::new(Shared {
             pool,
             requests: Counter::default(),
@@ -230,12 +230,15 @@ impl App {
 
 /// Starts to handle usage records, if they are to be. What stands in the way is told, and is no
 /// reason not to serve.
-fn start_exporter(config: &Config) -> io::Result<(Option<Exporter>, Option<Arc<exporter::State>>)> {
+fn start_exporter(
+    config: &Config,
+    demo: bool,
+) -> io::Result<(Option<Exporter>, Option<Arc<exporter::State>>)> {
     let usage = &config.usage;
     if !usage.enabled {
         return Ok((None, None));
     }
-    let Some(data) = data_dir::find(None) else {
+    let Some(data) = data_dir::find(None, demo) else {
         let why = "this user has no home directory for data; set LLMLB_DATA_DIR";
         tracing::warn!("usage: {why}");
         let to = usage.url.as_ref().map(config::Receiver::shown);

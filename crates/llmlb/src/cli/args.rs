@@ -28,7 +28,7 @@ pub(super) struct Args {
     #[command(subcommand)]
     pub(super) verb: Verb,
 
-    /// Say more on stderr; `serve` reports every request
+    /// Say more on stderr: what goes on inside, such as probes and locks
     #[arg(short, long, global = true, action = ArgAction::SetTrue, conflicts_with = "quiet", display_order = 900)]
     pub(super) verbose: bool,
 

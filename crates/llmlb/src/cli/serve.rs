@@ -29,7 +29,14 @@ pub(super) fn serve(args: &Serve, log: Log) -> Result<u8, Failure> {
         demo: args.demo,
         allow_public: args.allow_public,
     };
-    let config = config::load(&flags).map_err(|problems| check::refused(&problems))?;
+    let mut config = config::load(&flags).map_err(|problems| check::refused(&problems))?;
+    if args.demo
+        && env::usage_url().is_none()
+        && let Some(url) = config.usage.url.take()
+    {
+        let url = url.shown();
+        tracing::warn!("what the demo makes up is not sent to {url}, the receiver in the file");
+    }
     sys::limits::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -67,7 +74,7 @@ async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
         tracing::info!("read {}", file.display());
     }
 
-    let meter = meter(config)?;
+    let meter = meter(config, demo)?;
     let started = tokio::select! {
         started = App::start(config, demo, listener, via, log, meter) => started,
         signal = signals.next() => {
@@ -123,12 +130,12 @@ async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
 }
 
 /// What keeps a record of every request.
-fn meter(config: &Config) -> Result<Meter, Failure> {
+fn meter(config: &Config, demo: bool) -> Result<Meter, Failure> {
     if !config.usage.enabled {
         return Ok(Meter::off());
     }
     let refuses = config.usage.on_failure == OnFailure::Refuse;
-    let Some(dir) = data_dir::find(None) else {
+    let Some(dir) = data_dir::find(None, demo) else {
         if refuses {
             let message = "this user has no home directory for usage data";
             let hint = "name a directory with LLMLB_DATA_DIR";

@@ -76,7 +76,7 @@ pub(super) async fn ask(
             .iter()
             .map(|id| balance::describe(id, &backend.name))
             .collect(),
-        _ => models(got.status, &got.body).map_err(Silence::Wrong)?,
+        _ => models(got.status, &got.body, backend.credential.is_some()).map_err(Silence::Wrong)?,
     };
     Ok(Answer {
         models: backend.offered(models),
@@ -85,11 +85,14 @@ pub(super) async fn ask(
 }
 
 /// The models in an answer to `/v1/models`.
-fn models(status: StatusCode, body: &[u8]) -> Result<Vec<Value>, String> {
+fn models(status: StatusCode, body: &[u8], has_key: bool) -> Result<Vec<Value>, String> {
     if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
-        return Err(format!(
-            "it answers {status} to /v1/models; set the backend's api_key_env"
-        ));
+        let what = if has_key {
+            "it does not take the key that the backend's api_key_env names"
+        } else {
+            "set the backend's api_key_env"
+        };
+        return Err(format!("it answers {status} to /v1/models; {what}"));
     }
     if !status.is_success() {
         return Err(format!("it answers {status} to /v1/models"));
@@ -115,7 +118,12 @@ mod tests {
     #[test]
     fn only_a_list_of_models_is_one() {
         let read = |status: u16, body: &str| {
-            models(StatusCode::from_u16(status).unwrap(), body.as_bytes()).map(|list| list.len())
+            models(
+                StatusCode::from_u16(status).unwrap(),
+                body.as_bytes(),
+                false,
+            )
+            .map(|list| list.len())
         };
         assert_eq!(read(200, r#"{"object":"list","data":[{"id":"a"}]}"#), Ok(1));
         assert_eq!(read(200, r#"{"data":null}"#), Ok(0));

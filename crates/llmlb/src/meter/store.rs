@@ -103,9 +103,14 @@ impl Meter {
         }
     }
 
+    /// Whether nothing is served just now, since it could not be recorded.
+    pub(crate) fn is_refusing(&self) -> bool {
+        self.refuses && self.is_failing.load(Ordering::Relaxed)
+    }
+
     /// Why a request cannot be served, if it could not be recorded and must be.
     pub(crate) fn refusal(&self) -> Option<String> {
-        if !self.refuses || !self.is_failing.load(Ordering::Relaxed) {
+        if !self.is_refusing() {
             return None;
         }
         let mut trouble = self.trouble();

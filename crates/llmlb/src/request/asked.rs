@@ -154,6 +154,9 @@ pub(super) async fn read(
     shared: &Shared,
 ) -> Result<Asked, Refusal> {
     let api = Api::of(&head.method, head.uri.path());
+    if body.is_end_stream() && head.method == Method::POST && is_inference(path) {
+        return Err(Unread::Malformed("there is none".to_owned()).refusal());
+    }
     if body.is_end_stream() {
         return Asked::in_query(head, Payload::Read(Bytes::new()));
     }
@@ -186,7 +189,7 @@ pub(super) async fn read(
             asked.payload = Payload::Read(bytes);
             Ok(asked)
         }
-        // Not said to be JSON, and it is not.
+        // It is none of the questions that we must understand.
         Err(Unread::Malformed(_)) if !must_be_readable => {
             Asked::in_query(head, Payload::Read(bytes))
         }

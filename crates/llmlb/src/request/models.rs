@@ -29,18 +29,22 @@ pub(super) fn one(table: &Arc<Table>, path: &str) -> Result<Response<Full<Bytes>
 
 /// Somebody who has not answered yet may serve it: it is worth trying again.
 pub(super) fn not_yet(name: &str, table: &Table) -> Refusal {
-    let silent = table.backends.iter().filter(|one| !one.is_known());
-    let silent: Vec<_> = silent.map(|one| one.name.as_str()).collect();
-    let why = if silent.is_empty() {
+    let unknown = table.backends.iter().filter(|one| !one.is_known());
+    let unknown: Vec<_> = unknown.map(|one| one.name.as_str()).collect();
+    let why = if unknown.is_empty() {
         "no backend is known yet".to_owned()
     } else {
-        format!("backends that have not answered yet: {}", silent.join(", "))
+        format!(
+            "backends that have not told their models yet (`llmlb status` says why): {}. {}",
+            unknown.join(", "),
+            there_is(&table.model_names(None))
+        )
     };
     Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "all_backends_down",
         format!(
-            "No backend is known to serve the model `{}`; {why}.",
+            "No backend is known to serve the model `{}`; {why}",
             short(name)
         ),
     )
@@ -55,17 +59,7 @@ fn short(name: &str) -> String {
 
 /// A 404 that says what there is instead.
 pub(super) fn unknown(name: &str, table: &Table, kind: Option<Kind>) -> Refusal {
-    const MOST_LISTED: usize = 50;
-    let names = table.model_names(kind);
-    let there_is = match names.len() {
-        0 => "No backend has told its models yet.".to_owned(),
-        count if count > MOST_LISTED => format!(
-            "Available: {} and {} more.",
-            names[..MOST_LISTED].join(", "),
-            count - MOST_LISTED
-        ),
-        _ => format!("Available: {}.", names.join(", ")),
-    };
+    let there_is = there_is(&table.model_names(kind));
     let name = short(name);
     Refusal::new(
         StatusCode::NOT_FOUND,
@@ -73,6 +67,19 @@ pub(super) fn unknown(name: &str, table: &Table, kind: Option<Kind>) -> Refusal 
         format!("The model `{name}` does not exist. {there_is}"),
     )
     .param("model")
+}
+
+fn there_is(names: &[&str]) -> String {
+    const MOST_LISTED: usize = 50;
+    match names.len() {
+        0 => "No backend has told its models yet.".to_owned(),
+        count if count > MOST_LISTED => format!(
+            "Available: {} and {} more.",
+            names[..MOST_LISTED].join(", "),
+            count - MOST_LISTED
+        ),
+        _ => format!("Available: {}.", names.join(", ")),
+    }
 }
 
 /// Undoes percent-encoding; what is not well encoded stays as it is.

@@ -33,7 +33,7 @@ fn status_shows_it_to_people_and_to_programs() {
     let line = ran.out.lines().find(|line| line.starts_with("  usage "));
     let line = line.unwrap_or_else(|| panic!("{ran:?}"));
     assert!(
-        line.starts_with("  usage      kept in archive/, last "),
+        line.contains(" recorded, kept in archive/, last "),
         "{line}"
     );
     let document = server.status(&place, &["--json"]).json();
@@ -121,4 +121,26 @@ fn a_user_without_a_home_is_told_where_to_name_a_directory() {
         "{error}"
     );
     (server.running).until_said("warning: usage: this user has no home");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_a_demo_makes_up_is_kept_apart_and_sent_to_nobody() {
+    let place = Place::new();
+    let data = place.data();
+    let dir = data.parent().unwrap();
+    let home = dir.join("home");
+    let file = "[usage]\nurl = \"http://127.0.0.1:9/\"\n";
+    std::fs::write(dir.join("llmlb.toml"), file).unwrap();
+    let at_home = [
+        ("LLMLB_DATA_DIR", ""),
+        ("XDG_DATA_HOME", ""),
+        ("HOME", home.to_str().unwrap()),
+    ];
+    let server = place.serve(&at_home);
+    (server.running).until_said("what the demo makes up is not sent to http://127.0.0.1:9/");
+    assert_eq!(server.usage()["to"], Value::Null);
+    let theirs = home.join(".local/share");
+    assert!(theirs.join("llmlb-demo/_staging").is_dir());
+    assert!(!theirs.join("llmlb").exists());
 }

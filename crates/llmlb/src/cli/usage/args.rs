@@ -34,6 +34,10 @@ pub(in crate::cli) struct Usage {
     #[arg(long, global = true, value_name = "DIR")]
     pub(super) data: Option<PathBuf>,
 
+    /// What `serve --demo` made up, which is kept apart
+    #[arg(long, global = true, conflicts_with = "data")]
+    pub(super) demo: bool,
+
     #[command(flatten)]
     pub(super) report: Report,
 

@@ -26,7 +26,7 @@ use args::Verb;
 use place::Place;
 
 pub(super) fn usage(args: &Usage, quiet: bool) -> Result<u8, Failure> {
-    let place = Place::find(args.data.as_deref())?;
+    let place = Place::find(args.data.as_deref(), args.demo)?;
     place.may_exist()?;
     let Some(verb) = &args.verb else {
         return tally::report(&args.report, &place);

@@ -14,8 +14,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn find(asked: Option<&Path>) -> Result<Self, Failure> {
-        let dir = data_dir::find(asked).ok_or_else(|| {
+    pub(super) fn find(asked: Option<&Path>, demo: bool) -> Result<Self, Failure> {
+        let dir = data_dir::find(asked, demo).ok_or_else(|| {
             Failure::new(exit::FAILED, "this user has no home directory for data")
                 .hint("name a directory: `--data DIR`, or LLMLB_DATA_DIR")
         })?;
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn what_to_type_names_the_directory_if_it_was_named() {
-        let mut place = Place::find(Some(Path::new("/my data"))).unwrap();
+        let mut place = Place::find(Some(Path::new("/my data")), false).unwrap();
         let named = "`llmlb usage --data '/my data' pending`";
         assert_eq!(place.command("pending"), named);
         place.is_named = false;
@@ -108,9 +108,17 @@ mod tests {
     #[test]
     fn a_directory_that_is_not_there_is_not_looked_at() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Place::find(Some(dir.path())).unwrap().must_exist().is_ok());
+        assert!(
+            Place::find(Some(dir.path()), false)
+                .unwrap()
+                .must_exist()
+                .is_ok()
+        );
         let gone = dir.path().join("gone");
-        let failure = Place::find(Some(&gone)).unwrap().must_exist().unwrap_err();
+        let failure = Place::find(Some(&gone), false)
+            .unwrap()
+            .must_exist()
+            .unwrap_err();
         assert_eq!(failure.code, exit::FAILED);
         assert!(!gone.exists());
     }

@@ -163,7 +163,12 @@ fn backend(backend: &Backend) -> [String; 4] {
     };
     [
         plain(&backend.name),
-        if backend.up { "up" } else { "down" }.to_owned(),
+        match (backend.up, backend.ejected) {
+            (true, Some(true)) => "up, failing",
+            (true, _) => "up",
+            (false, _) => "down",
+        }
+        .to_owned(),
         plain(backend.url.as_deref().unwrap_or("-")),
         more,
     ]

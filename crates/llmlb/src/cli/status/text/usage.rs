@@ -8,10 +8,12 @@ use crate::cli::time;
 
 /// What is done with them, and on a line of its own what is wrong.
 pub(super) fn lines(usage: &Usage, now: SystemTime) -> Vec<String> {
-    let mut words = vec![match &usage.to {
+    let recorded = usage.recorded.map(|count| format!("{count} recorded"));
+    let mut words: Vec<_> = recorded.into_iter().collect();
+    words.push(match &usage.to {
         Some(to) => format!("sent to {}", plain(to)),
         None => "kept in archive/".to_owned(),
-    }];
+    });
     words.push(
         match usage.last_delivery.as_deref().map(|at| ago(at, now)) {
             Some(ago) => format!("last {ago}"),
