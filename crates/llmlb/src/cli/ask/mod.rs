@@ -18,6 +18,8 @@ pub(super) struct Answer {
     pub(super) version: Option<String>,
     pub(super) uptime_ms: Option<u64>,
     pub(super) in_flight: Option<u64>,
+    /// Of those, for a place at a backend.
+    pub(super) waiting: Option<u64>,
     pub(super) requests: Option<u64>,
     #[serde(default)]
     pub(super) backends: Vec<Backend>,

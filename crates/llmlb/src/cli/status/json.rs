@@ -35,6 +35,7 @@ struct Entry<'a> {
     health_detail: Option<String>,
     backends: Option<Backends<'a>>,
     in_flight: Option<u64>,
+    waiting: Option<u64>,
     requests: Option<u64>,
     usage: Option<&'a Usage>,
     suspended: Option<bool>,
@@ -112,6 +113,7 @@ fn describe<'a>(entry: &mut Entry<'a>, running: &'a Running, now: SystemTime) {
     }
     entry.health = Some(running.health.word());
     entry.in_flight = running.in_flight();
+    entry.waiting = running.answer().and_then(|answer| answer.waiting);
     entry.health_detail = match &running.health {
         Health::Answered(_) if running.info.is_none() => {
             Some("the process that answered is not proven to have the lock".to_owned())

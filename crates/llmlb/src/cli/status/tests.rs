@@ -29,7 +29,7 @@ pub(super) fn info() -> LockInfo {
 
 pub(super) fn answer(status: &str) -> Health {
     let answer = serde_json::from_value(json!({
-        "status": status, "version": "0.1.1", "pid": 1234, "uptime_ms": 599_999, "in_flight": 3,
+        "status": status, "version": "0.1.1", "pid": 1234, "uptime_ms": 599_999, "in_flight": 3, "waiting": 1,
         "requests": 1000, "backends": [
             { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
               "ejected": false, "models": 3,
@@ -97,7 +97,7 @@ fn the_json_of_a_running_server_is_this() {
                 { "name": "big-gpu", "url": "http://10.0.0.6:8000", "kind": null, "up": false,
               "ejected": false, "models": 0,
                   "in_flight": 0, "requests": 2, "error": "connection\nrefused" }] },
-            "in_flight": 3, "requests": 1000,
+            "in_flight": 3, "waiting": 1, "requests": 1000,
             "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
                 "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0,
                 "failed": 0, "recorded": 130, "lost": 0, "error": null },
@@ -126,7 +126,7 @@ fn the_json_says_why_there_is_no_health() {
     assert_eq!(none["health_detail"], "timed out");
     assert_eq!(none["uptime_s"], 599);
     assert_eq!(none["llmlb_version"], "0.1.0");
-    for field in ["backends", "in_flight", "requests", "usage"] {
+    for field in ["backends", "in_flight", "waiting", "requests", "usage"] {
         assert_eq!(none[field], Value::Null, "{field}");
     }
     let wrong = silent(Health::WrongProcess { pid: 7 });

@@ -116,7 +116,13 @@ fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
     }
     add("health", &health(running));
     if let Some(count) = running.in_flight() {
-        add("in flight", &count.to_string());
+        let waiting = running.answer().and_then(|answer| answer.waiting);
+        let waiting = waiting.filter(|waiting| *waiting > 0);
+        let waiting = waiting.map(|waiting| format!(", {waiting} waiting for a place"));
+        add(
+            "in flight",
+            &format!("{count}{}", waiting.unwrap_or_default()),
+        );
     }
     if let Some(answer) = running.answer() {
         if let Some(count) = answer.requests {

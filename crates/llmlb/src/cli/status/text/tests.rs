@@ -13,7 +13,7 @@ Server on port 32768
   address    127.0.0.1:32768
   owner      ann@box
   health     ok
-  in flight  3
+  in flight  3, 1 waiting for a place
   requests   1000
   backends   1 of 2 up
     gpu1     up    http://10.0.0.5:8000  3 models, 1 in flight, 500 requests
