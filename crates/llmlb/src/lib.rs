@@ -19,6 +19,7 @@ mod h2_answers;
 mod health;
 mod listen;
 pub mod lock;
+mod loss;
 mod meter;
 mod notify;
 mod protocol;

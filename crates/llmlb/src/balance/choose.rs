@@ -106,6 +106,9 @@ impl Asked<'_> {
 
     /// When the first of those that were ejected may be tried again.
     pub(super) fn recovery(&self) -> Option<Moment> {
+        if self.route.is_in_order() {
+            return None; // It makes no difference there.
+        }
         let mut soonest: Option<Moment> = None;
         for place in 0..self.route.candidates.len() {
             if self.only.is_some_and(|only| only != place) {
@@ -113,8 +116,6 @@ impl Asked<'_> {
             }
             let end = match (self.standing(place), self.verdict(place)) {
                 (Standing::Out, _) => None,
-                // Whoever comes after it will not be asked anyway.
-                (Standing::Full, _) | (_, Verdict::Sound) if self.route.is_in_order() => break,
                 (Standing::Due, _) => Some(self.now),
                 (_, Verdict::Ejected(until)) => Some(until),
                 (_, Verdict::Sound | Verdict::Due) => None,
@@ -197,13 +198,9 @@ impl Asked<'_> {
     }
 
     fn choose_first(&self) -> Choice {
-        let places = || 0..self.route.candidates.len();
-        let works = |place: &usize| {
-            let standing = self.standing(*place);
-            matches!(standing, Standing::Free(_) | Standing::Due | Standing::Full)
-        };
+        // Even if it fails: what such requests are about lies there, and nowhere else.
         let is_up = |place: &usize| self.standing(*place) != Standing::Out;
-        let first = places().find(works).or_else(|| places().find(is_up));
+        let first = (0..self.route.candidates.len()).find(is_up);
         first.map_or(Choice::Down, |place| self.choose_only(place))
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct Meter {
     refuses: bool,
     kept: AtomicU64,
     lost: AtomicU64,
+    /// How many of them are written down.
+    lost_noted: AtomicU64,
     is_failing: AtomicBool,
     trouble: Mutex<Trouble>,
 }
@@ -43,6 +45,7 @@ impl Meter {
             refuses: false,
             kept: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            lost_noted: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
             trouble: Mutex::default(),
         }
@@ -152,6 +155,7 @@ impl Meter {
 
     /// Makes what was recorded ready to be consolidated.
     pub(crate) fn seal(&self) {
+        self.note_loss();
         if let Some(staging) = self.staging.get()
             && let Err(error) = staging.seal()
         {
@@ -175,7 +179,22 @@ impl Meter {
         if self.is_failing.swap(false, Ordering::Relaxed) {
             let lost = self.lost();
             self.trouble().last_told = None;
+            self.note_loss();
             tracing::warn!("usage: records are kept again; lost since the start: {lost}");
+        }
+    }
+
+    /// Writes down how many were lost since that was last done: after a restart nobody would know.
+    fn note_loss(&self) {
+        let lost = self.lost();
+        let new = lost - self.lost_noted.swap(lost, Ordering::Relaxed).min(lost);
+        let data = self.dir.as_deref().and_then(Path::parent);
+        if let Some(data) = data.filter(|_| new > 0) {
+            let why = self.trouble().why.clone();
+            if let Err(error) = crate::loss::note(data, new, &why) {
+                self.lost_noted.fetch_sub(new, Ordering::Relaxed);
+                tracing::error!("usage: {new} lost records cannot be written down: {error}");
+            }
         }
     }
 

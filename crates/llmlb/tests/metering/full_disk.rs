@@ -52,6 +52,17 @@ impl World {
         ask_some(&self.server, id)
     }
 
+    /// What a file says about it.
+    fn written_down(&self) -> u64 {
+        let text = std::fs::read_to_string(self.place.path("data/lost.jsonl"));
+        let text = text.unwrap_or_default();
+        let lines = text.lines().map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line["records"].as_u64().unwrap()
+        });
+        lines.sum()
+    }
+
     /// What the server says about its metering.
     fn lost(&self) -> u64 {
         let status = self.server.status();
@@ -130,6 +141,13 @@ fn goes_on() {
         let kept = ids(&world.place).len() as u64;
         assert_eq!(kept + world.lost(), served_count(&world), "kept {kept}");
         assert!(ids(&world.place).is_superset(&safe));
+        // And that outlives the server.
+        until("it is written down", || {
+            world.written_down() == world.lost()
+        });
+        let told = world.place.run("usage verify").err;
+        let count = format!("{} records could not be kept", world.lost());
+        assert!(told.contains(&count), "{told}");
     }
     let kept = ids(&world.place);
     assert!(kept.is_subset(&served));

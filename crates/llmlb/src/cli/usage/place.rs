@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::counted;
 use crate::cli::exit::{self, Failure};
-use crate::data_dir;
+use crate::cli::output;
+use crate::{data_dir, loss};
 
 /// Where the data lies.
 #[derive(Clone, Debug)]
@@ -32,6 +34,17 @@ impl Place {
     /// A directory within it, as people see it.
     pub(super) fn shown(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
+    }
+
+    /// Says what no book knows of, since it could not be kept.
+    pub(super) fn tell_lost(&self) {
+        let lost = loss::total(&self.dir);
+        if lost > 0 {
+            let (count, file) = (counted(lost, "record"), self.shown(loss::FILE));
+            output::say(&format!(
+                "{count} could not be kept and are in no total: {file} says when and why"
+            ));
+        }
     }
 
     /// Refuses to look at a directory that is not there: it may be misspelt, and making it would

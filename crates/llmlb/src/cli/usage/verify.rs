@@ -73,6 +73,7 @@ pub(super) fn verify(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fail
             "somebody is at work there{pid}: what seems wrong may be on its way"
         ));
     }
+    place.tell_lost();
     if books.problems.is_empty() {
         return Ok(exit::DONE);
     }

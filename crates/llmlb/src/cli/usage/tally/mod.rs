@@ -22,6 +22,7 @@ use super::{counted, disk};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 use crate::lock::rfc3339;
+use crate::loss;
 use sums::{Row, Sums, grouped};
 use when::in_words;
 
@@ -38,6 +39,8 @@ struct Document {
     total: Sums,
     /// Totals that could not be read.
     problems: Vec<String>,
+    /// Records that could not be kept, ever.
+    lost: u64,
 }
 
 pub(super) fn report(args: &Report, place: &Place) -> Result<u8, Failure> {
@@ -48,7 +51,7 @@ pub(super) fn report(args: &Report, place: &Place) -> Result<u8, Failure> {
     let rows = grouped(&tally.rows, &by);
     let total = Sums::total(&rows);
     if args.json {
-        json::print(&document(&tally, &by, &rows, total)?)?;
+        json::print(&document(&tally, &by, &rows, total, place)?)?;
     } else if args.csv {
         output::data(&csv::table(&by, &rows))?;
     } else if rows.is_empty() {
@@ -58,6 +61,7 @@ pub(super) fn report(args: &Report, place: &Place) -> Result<u8, Failure> {
         output::data(&format!("Usage {}\n", in_time(&tally)))?;
         output::data(&text::table(&by, &rows, &total))?;
     }
+    place.tell_lost();
     match tally.problems.as_slice() {
         [] => Ok(exit::DONE),
         [first, ..] => {
@@ -126,7 +130,13 @@ fn hints(args: &Report, place: &Place) {
     }
 }
 
-fn document(tally: &Tally, by: &[By], rows: &[Row], total: Sums) -> Result<Document, Failure> {
+fn document(
+    tally: &Tally,
+    by: &[By],
+    rows: &[Row],
+    total: Sums,
+    place: &Place,
+) -> Result<Document, Failure> {
     let failed = |error| Failure::new(exit::FAILED, format!("cannot print JSON: {error}"));
     let mut documents = Vec::new();
     for row in rows {
@@ -146,6 +156,7 @@ fn document(tally: &Tally, by: &[By], rows: &[Row], total: Sums) -> Result<Docum
         rows: documents,
         total,
         problems: tally.problems.iter().map(ToString::to_string).collect(),
+        lost: loss::total(place.dir()),
     })
 }
 
