@@ -19,7 +19,6 @@ mod h2_answers;
 mod health;
 mod listen;
 pub mod lock;
-mod loss;
 mod meter;
 mod notify;
 mod protocol;

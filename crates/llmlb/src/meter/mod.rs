@@ -1,7 +1,7 @@
 //! What a request took: read from its answer as it passes, and written down.
 //!
-//! But for the [`store`], nothing here waits, asks the time or opens anything. Frames go in and come
-//! out.
+//! But for the [`store`], and the file that tells of its [`loss`], nothing here waits, asks the time or
+//! opens anything. Frames go in and come out.
 //!
 //! 1. [`request`] asks the backend for usage where the client did not;
 //! 2. [`watch`] looks at the answer, which is [`json`], [`sse`] or [`ndjson`], for its [`usage`];
@@ -12,6 +12,7 @@ pub(crate) mod api;
 mod batch;
 pub(crate) mod estimate;
 pub(crate) mod json;
+pub(crate) mod loss;
 pub(crate) mod ndjson;
 pub(crate) mod record;
 pub(crate) mod request;

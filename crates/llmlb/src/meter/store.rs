@@ -191,7 +191,7 @@ impl Meter {
         let data = self.dir.as_deref().and_then(Path::parent);
         if let Some(data) = data.filter(|_| new > 0) {
             let why = self.trouble().why.clone();
-            if let Err(error) = crate::loss::note(data, new, &why) {
+            if let Err(error) = super::loss::note(data, new, &why) {
                 self.lost_noted.fetch_sub(new, Ordering::Relaxed);
                 tracing::error!("usage: {new} lost records cannot be written down: {error}");
             }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use super::counted;
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
-use crate::{data_dir, loss};
+use crate::data_dir;
+use crate::meter::loss;
 
 /// Where the data lies.
 #[derive(Clone, Debug)]

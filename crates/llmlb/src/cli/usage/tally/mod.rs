@@ -22,7 +22,7 @@ use super::{counted, disk};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 use crate::lock::rfc3339;
-use crate::loss;
+use crate::meter::loss;
 use sums::{Row, Sums, grouped};
 use when::in_words;
 
