@@ -31,7 +31,8 @@ impl Watch {
         let is_kept = match path {
             "chat/completions" => is_stored,
             "completions" | "embeddings" | "messages" => false,
-            _ => true,
+            // Ollama issues none.
+            path => !path.starts_with("/api/"),
         };
         is_kept.then(|| Self {
             kept: Vec::new(),

@@ -106,12 +106,12 @@ impl Patience {
             return Ok(here);
         }
         let now = Instant::now();
-        let (start, had) = *self.since.get_or_insert((now, length));
         let enough = LEAST_RATE.saturating_mul(self.pause.as_secs());
+        let (mut start, had) = *self.since.get_or_insert((now, length));
         if (length - had) as u64 >= enough {
+            start = now;
             self.since = Some((now, length));
         }
-        let start = self.since.map_or(start, |(start, _)| start);
         let in_time = timeout_at(start + self.pause, piece).await;
         in_time.map_err(|_| too_slow(self.pause))
     }

@@ -18,16 +18,7 @@ pub(super) fn table(by: &[By], rows: &[Row]) -> String {
     let mut lines = vec![head.collect::<Vec<_>>().join(",")];
     for row in rows {
         let names = row.names.iter().map(|name| cell(name.as_deref()));
-        let sums = &row.sums;
-        let numbers = [
-            sums.requests,
-            sums.prompt_tokens,
-            sums.completion_tokens,
-            sums.cached_tokens,
-            sums.tokens,
-            sums.estimated,
-            sums.without_tokens,
-        ];
+        let numbers = row.sums.numbers();
         let cells = names.chain(numbers.map(|number| number.to_string()));
         lines.push(cells.collect::<Vec<_>>().join(","));
     }

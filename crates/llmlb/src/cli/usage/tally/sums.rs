@@ -67,6 +67,19 @@ impl By {
 }
 
 impl Sums {
+    /// In the order of the columns.
+    pub(super) fn numbers(&self) -> [u64; 7] {
+        [
+            self.requests,
+            self.prompt_tokens,
+            self.completion_tokens,
+            self.cached_tokens,
+            self.tokens,
+            self.estimated,
+            self.without_tokens,
+        ]
+    }
+
     fn of(row: &TallyRow) -> Self {
         let sum = |name: &str| row.sums.get(name).copied().unwrap_or_default();
         let counts = |field: &str| row.counts.get(field);

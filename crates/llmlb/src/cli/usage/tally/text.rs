@@ -21,32 +21,19 @@ pub(super) fn table(by: &[By], rows: &[Row], total: &Sums) -> String {
     let mut lines = vec![line(head.collect(), COLUMNS.map(str::to_owned))];
     for row in rows {
         let names = row.names.iter().map(|name| shown(name.as_deref()));
-        lines.push(line(names.collect(), numbers(&row.sums)));
+        lines.push(line(names.collect(), row.sums.numbers().map(separated)));
     }
     let mut names = vec![String::new(); by.len()];
     if let Some(first) = names.first_mut() {
         "TOTAL".clone_into(first);
     }
-    lines.push(line(names, numbers(total)));
+    lines.push(line(names, total.numbers().map(separated)));
     aligned(&lines, by.len())
 }
 
 fn line(mut names: Vec<String>, numbers: [String; 7]) -> Vec<String> {
     names.extend(numbers);
     names
-}
-
-fn numbers(sums: &Sums) -> [String; 7] {
-    [
-        sums.requests,
-        sums.prompt_tokens,
-        sums.completion_tokens,
-        sums.cached_tokens,
-        sums.tokens,
-        sums.estimated,
-        sums.without_tokens,
-    ]
-    .map(separated)
 }
 
 /// What a client calls something must not steer the terminal.
