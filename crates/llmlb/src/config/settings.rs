@@ -255,7 +255,7 @@ pub(crate) const USAGE_ALLOW_HTTP: Setting = Setting {
 };
 
 /// In the order of the page.
-pub(crate) const ALL: [Setting; 24] = [
+pub(crate) const ALL: &[Setting] = &[
     HOST,
     PORT,
     ALLOW_PUBLIC,
@@ -347,7 +347,7 @@ pub(super) const BACKEND_ONLY: Setting = Setting {
     about: "Which of the models that it tells are used.",
 };
 
-pub(super) const BACKEND: [Setting; 8] = [
+pub(super) const BACKEND: &[Setting] = &[
     BACKEND_NAME,
     BACKEND_URL,
     BACKEND_MODELS,
@@ -401,7 +401,7 @@ impl Setting {
 
 /// The keys that a section may have.
 pub(super) fn keys_of(section: &str) -> Vec<&'static str> {
-    let all = ALL.iter().chain(&BACKEND);
+    let all = ALL.iter().chain(BACKEND);
     all.filter(|setting| setting.section() == section)
         .map(Setting::key)
         .collect()
@@ -411,7 +411,7 @@ pub(super) fn keys_of(section: &str) -> Vec<&'static str> {
 pub(super) fn variables() -> impl Iterator<Item = &'static str> {
     let settings = ALL
         .iter()
-        .chain(&BACKEND)
+        .chain(BACKEND)
         .filter_map(|setting| setting.variable);
     settings.chain(OTHER_VARIABLES.iter().map(|(name, _)| *name))
 }

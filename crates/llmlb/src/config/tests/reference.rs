@@ -59,7 +59,7 @@ fn the_example_of_the_page_is_good() {
         .good();
     assert_eq!(config.backends.len(), 3);
     assert_eq!(config.aliases.len(), 2);
-    for setting in settings::ALL.iter().chain(&settings::BACKEND) {
+    for setting in settings::ALL.iter().chain(settings::BACKEND) {
         let key = setting.key();
         assert!(example.contains(key), "the example does not show {key}");
     }
@@ -68,7 +68,7 @@ fn the_example_of_the_page_is_good() {
 /// All that the page lists.
 fn everything() -> impl Iterator<Item = &'static Setting> {
     const ALIAS: &[Setting] = &[settings::ALIAS];
-    settings::ALL.iter().chain(&settings::BACKEND).chain(ALIAS)
+    settings::ALL.iter().chain(settings::BACKEND).chain(ALIAS)
 }
 
 fn generated() -> String {
