@@ -106,6 +106,7 @@ fn status(shared: &Shared) -> Value {
         "waiting": shared.pool.waiting(),
         "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
         "usage": usage(shared),
+        "dropped_headers": dropped_headers(shared),
     })
 }
 
@@ -118,6 +119,24 @@ fn usage(shared: &Shared) -> Option<Value> {
         usage["error"] = error.into();
     }
     Some(usage)
+}
+
+/// The client header fields that were not forwarded, by name. `*` stands for further names.
+fn dropped_headers(shared: &Shared) -> Value {
+    let named = |(name, count): (String, u64)| {
+        let name = if name.is_empty() {
+            "*".to_owned()
+        } else {
+            name
+        };
+        (name, Value::from(count))
+    };
+    shared
+        .dropped_headers
+        .report()
+        .into_iter()
+        .map(named)
+        .collect()
 }
 
 fn backend(backend: &Backend) -> Value {

@@ -15,6 +15,7 @@ use crate::data_dir;
 use crate::demo;
 use crate::exporter::{self, Exporter};
 use crate::forward::Via;
+use crate::headers::{DroppedHeaders, HeaderPatterns};
 use crate::health::Watcher;
 use crate::meter::Meter;
 use crate::request::{Budget, Counter, Ids, Lines};
@@ -41,6 +42,9 @@ pub(crate) struct Shared {
     /// What we add to `Via`: by it a request is known that came from here.
     pub(crate) via: Via,
     pub(crate) ids: Ids,
+    /// The client's header fields that are forwarded besides the usual ones.
+    pub(crate) forward_headers: HeaderPatterns,
+    pub(crate) dropped_headers: DroppedHeaders,
     pub(crate) limits: Limits,
     pub(crate) meter: Meter,
     /// How far usage records have come; none if no usage is recorded.
@@ -162,6 +166,8 @@ impl App {
             is_private: config::is_loopback(config.server.host) && !config.server.allow_public,
             via,
             ids: Ids::default(),
+            forward_headers: config.upstream.forward_headers.clone(),
+            dropped_headers: DroppedHeaders::default(),
             limits: Limits {
                 first_byte: config.upstream.first_byte_timeout,
                 idle: config.upstream.idle_timeout,

@@ -16,6 +16,7 @@ mod dice;
 mod exporter;
 mod forward;
 mod h2_answers;
+mod headers;
 mod health;
 mod listen;
 pub mod lock;

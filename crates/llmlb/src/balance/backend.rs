@@ -34,6 +34,8 @@ pub(crate) struct Backend {
     /// How many requests it gets at a time.
     pub(crate) limit: Option<u32>,
     only_models: Option<Vec<String>>,
+    /// Its connections are kept after error responses too.
+    pub(crate) reuse_after_errors: bool,
     /// A [`Kind`]'s place in the list of all, or one beyond if it is not known.
     kind: AtomicU8,
     /// The configuration says what it is.
@@ -109,6 +111,7 @@ impl Backend {
             weight: backend.weight,
             limit: backend.max_concurrent,
             only_models: backend.only_models,
+            reuse_after_errors: backend.reuse_after_errors,
             kind: AtomicU8::new(backend.kind.map_or(u8::MAX, |kind| kind as u8)),
             is_kind_given: backend.kind.is_some(),
             known: Mutex::new(Known {

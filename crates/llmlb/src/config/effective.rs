@@ -34,6 +34,10 @@ impl Config {
             line(&settings::QUEUE, server.queue.to_string()),
             line(&settings::QUEUE_TIMEOUT, duration(server.queue_timeout)),
             line(
+                &settings::UNKNOWN_ENDPOINTS,
+                server.unknown_endpoints.name().to_owned(),
+            ),
+            line(
                 &settings::CONNECT_TIMEOUT,
                 duration(upstream.connect_timeout),
             ),
@@ -42,6 +46,10 @@ impl Config {
                 duration(upstream.first_byte_timeout),
             ),
             line(&settings::IDLE_TIMEOUT, duration(upstream.idle_timeout)),
+            line(
+                &settings::FORWARD_HEADERS,
+                upstream.forward_headers.to_string(),
+            ),
             line(&settings::PROBE_INTERVAL, duration(upstream.probe_interval)),
             line(&settings::PROBE_TIMEOUT, duration(upstream.probe_timeout)),
             line(&settings::LOG_REQUESTS, self.log.requests.to_string()),

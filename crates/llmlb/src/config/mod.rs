@@ -38,6 +38,7 @@ pub(crate) use url::BackendUrl;
 pub(crate) use usage::{Format, OnFailure, Receiver, Usage};
 pub(crate) use values::span;
 
+use crate::headers::HeaderPatterns;
 use document::Document;
 use env::Environment;
 use layers::Layers;
@@ -79,6 +80,26 @@ pub(crate) struct Server {
     /// How many requests may wait for a backend.
     pub(crate) queue: usize,
     pub(crate) queue_timeout: Duration,
+    /// Forward requests to endpoints that are not known.
+    pub(crate) unknown_endpoints: UnknownEndpoints,
+}
+
+/// What is done with a request to an endpoint that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnknownEndpoints {
+    Forward,
+    Reject,
+}
+
+impl UnknownEndpoints {
+    const WORDS: [(&str, Self); 2] = [("forward", Self::Forward), ("reject", Self::Reject)];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Reject => "reject",
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -88,6 +109,8 @@ pub(crate) struct Upstream {
     pub(crate) first_byte_timeout: Duration,
     /// Between two pieces of an answer.
     pub(crate) idle_timeout: Duration,
+    /// Clients' fields that are forwarded besides the usual ones.
+    pub(crate) forward_headers: HeaderPatterns,
     pub(crate) probe_interval: Duration,
     pub(crate) probe_timeout: Duration,
 }
@@ -116,6 +139,8 @@ pub(crate) struct Backend {
     pub(crate) max_concurrent: Option<u32>,
     /// Which of its models are used; a `*` at the end of one stands for any rest.
     pub(crate) only_models: Option<Vec<String>>,
+    /// Its connections are kept after error responses too.
+    pub(crate) reuse_after_errors: bool,
 }
 
 impl Backend {
@@ -130,6 +155,7 @@ impl Backend {
             weight: 1,
             max_concurrent: None,
             only_models: None,
+            reuse_after_errors: false,
         }
     }
 }
@@ -218,6 +244,9 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     let send_timeout = layers.setting(&settings::SEND_TIMEOUT, None, values::timeout);
     let queue = layers.setting(&settings::QUEUE, None, values::queue);
     let queue_timeout = layers.setting(&settings::QUEUE_TIMEOUT, None, values::timeout);
+    let unknown_endpoints = layers.setting(&settings::UNKNOWN_ENDPOINTS, None, |raw| {
+        values::word(raw, &UnknownEndpoints::WORDS)
+    });
     if let (Some(host), Some(false)) = (host, allow_public) {
         check_reach(host, layers);
     }
@@ -233,6 +262,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
         send_timeout: send_timeout?,
         queue: queue?,
         queue_timeout: queue_timeout?,
+        unknown_endpoints: unknown_endpoints?,
     })
 }
 
@@ -240,12 +270,19 @@ fn upstream(layers: &mut Layers<'_>) -> Option<Upstream> {
     let connect = layers.setting(&settings::CONNECT_TIMEOUT, None, values::timeout);
     let first_byte = layers.setting(&settings::FIRST_BYTE_TIMEOUT, None, values::timeout);
     let idle = layers.setting(&settings::IDLE_TIMEOUT, None, values::timeout);
+    let forward_headers = layers.optional(&settings::FORWARD_HEADERS, |raw| {
+        values::list(raw, |name| {
+            let refused = |why| format!("{} {why}", problems::quoted(name));
+            HeaderPatterns::parse_one(name).map_err(refused)
+        })
+    });
     let interval = layers.setting(&settings::PROBE_INTERVAL, None, values::probe_interval);
     let probe = layers.setting(&settings::PROBE_TIMEOUT, None, values::timeout);
     Some(Upstream {
         connect_timeout: connect?,
         first_byte_timeout: first_byte?,
         idle_timeout: idle?,
+        forward_headers: HeaderPatterns::new(forward_headers.ok()?.unwrap_or_default()),
         probe_interval: interval?,
         probe_timeout: probe?,
     })

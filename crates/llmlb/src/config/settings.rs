@@ -149,6 +149,14 @@ pub(crate) const QUEUE_TIMEOUT: Setting = Setting {
     allowed: FROM_A_MILLISECOND,
     about: "How long a request may wait for a backend that is at its limit.",
 };
+pub(crate) const UNKNOWN_ENDPOINTS: Setting = Setting {
+    name: "server.unknown_endpoints",
+    variable: Some("LLMLB_UNKNOWN_ENDPOINTS"),
+    flag: None,
+    default: Default::Value("forward"),
+    allowed: "forward or reject",
+    about: "Forward requests under /v1/ to endpoints that llmlb does not know, or reject them.",
+};
 pub(crate) const CONNECT_TIMEOUT: Setting = Setting {
     name: "upstream.connect_timeout",
     variable: Some("LLMLB_CONNECT_TIMEOUT"),
@@ -172,6 +180,14 @@ pub(crate) const IDLE_TIMEOUT: Setting = Setting {
     default: Default::Value("5m"),
     allowed: FROM_A_MILLISECOND,
     about: "How long a backend may pause within an answer.",
+};
+pub(crate) const FORWARD_HEADERS: Setting = Setting {
+    name: "upstream.forward_headers",
+    variable: Some("LLMLB_FORWARD_HEADERS"),
+    flag: None,
+    default: Default::Words("none"),
+    allowed: "a list of names of header fields; a * at the end of one stands for any rest",
+    about: "Header fields of clients that backends receive besides the usual ones.",
 };
 pub(crate) const PROBE_INTERVAL: Setting = Setting {
     name: "upstream.probe_interval",
@@ -267,9 +283,11 @@ pub(crate) const ALL: &[Setting] = &[
     SEND_TIMEOUT,
     QUEUE,
     QUEUE_TIMEOUT,
+    UNKNOWN_ENDPOINTS,
     CONNECT_TIMEOUT,
     FIRST_BYTE_TIMEOUT,
     IDLE_TIMEOUT,
+    FORWARD_HEADERS,
     PROBE_INTERVAL,
     PROBE_TIMEOUT,
     LOG_REQUESTS,
@@ -347,6 +365,15 @@ pub(super) const BACKEND_ONLY: Setting = Setting {
     about: "Which of the models that it tells are used.",
 };
 
+pub(super) const BACKEND_REUSE: Setting = Setting {
+    name: "backend.reuse_after_errors",
+    variable: None,
+    flag: None,
+    default: Default::Words("false"),
+    allowed: "true or false",
+    about: "Keep its connections after error responses too: only for servers that always read the whole request.",
+};
+
 pub(super) const BACKEND: &[Setting] = &[
     BACKEND_NAME,
     BACKEND_URL,
@@ -356,6 +383,7 @@ pub(super) const BACKEND: &[Setting] = &[
     BACKEND_WEIGHT,
     BACKEND_LIMIT,
     BACKEND_ONLY,
+    BACKEND_REUSE,
 ];
 
 /// The section whose keys are names that people choose.

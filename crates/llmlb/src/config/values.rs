@@ -128,6 +128,39 @@ pub(super) fn not_set(variable: &str, setting: &Setting) -> String {
     }
 }
 
+/// A list in the file, or text separated by commas or spaces; each item is read by `parse`. None may
+/// be there twice.
+pub(super) fn list<T: PartialEq>(
+    raw: Raw<'_>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let texts: Vec<&str> = match raw {
+        Raw::Text(text) => (text.split([',', ' ', '\t', '\n']))
+            .filter(|item| !item.is_empty())
+            .collect(),
+        Raw::Toml(value) => {
+            let items = value.as_array().ok_or_else(|| not(raw, "a list"))?;
+            let text = |item: &'_ toml::Spanned<DeValue<'_>>| item.get_ref().as_str().is_some();
+            if let Some(item) = items.iter().find(|item| !text(item)) {
+                return Err(not(Raw::Toml(item.get_ref()), "text"));
+            }
+            items
+                .iter()
+                .filter_map(|item| item.get_ref().as_str())
+                .collect()
+        }
+    };
+    let mut items = Vec::new();
+    for text in texts {
+        let item = parse(text)?;
+        if items.contains(&item) {
+            return Err(format!("{} is there twice", quoted(text)));
+        }
+        items.push(item);
+    }
+    Ok(items)
+}
+
 /// One of a few words.
 pub(super) fn word<T: Copy>(raw: Raw<'_>, words: &[(&str, T)]) -> Result<T, String> {
     let text = text(raw, "a word")?;

@@ -6,7 +6,7 @@ use http::StatusCode;
 use hyper::body::Body;
 use tokio::time::timeout;
 
-use super::head::{self, Length, Stamp};
+use super::head::{self, BodyFraming, Stamp};
 use super::{MOST_ATTEMPTS, Outbound, objection};
 use crate::balance::Slot;
 use crate::meter::request::Asking;
@@ -141,20 +141,28 @@ fn upload(
             .headers
             .get(http::header::UPGRADE)
             .filter(|_| upgrade),
+        extra: &worker.shared.forward_headers,
+        dropped: &worker.shared.dropped_headers,
     };
     let target = outbound.asked.target_for(&outbound.head.uri, slot.model());
     let body = outbound.asked.body_for(slot.model(), ask_usage);
     match (body, &mut outbound.asked.payload) {
         (Some(bytes), _) => {
-            let length = Length::Exact(bytes.len() as u64);
-            let head = head::write(outbound.head, &target, slot.backend(), &stamp, length);
+            let framing = BodyFraming {
+                length: Some(bytes.len() as u64),
+                is_unread: false,
+            };
+            let head = head::write(outbound.head, &target, slot.backend(), &stamp, framing);
             Some(Upload::whole(head, bytes))
         }
         (None, Payload::Passing(body)) => {
             let body = body.take()?;
             let length = body.size_hint().exact();
-            let told = length.map_or(Length::Chunked, Length::Exact);
-            let head = head::write(outbound.head, &target, slot.backend(), &stamp, told);
+            let framing = BodyFraming {
+                length,
+                is_unread: true,
+            };
+            let head = head::write(outbound.head, &target, slot.backend(), &stamp, framing);
             let pause = worker.shared.limits.body;
             Some(Upload::passing(head, body, length.is_none(), pause))
         }

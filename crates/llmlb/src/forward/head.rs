@@ -9,6 +9,7 @@ use http::{Method, request};
 use super::Via;
 use crate::balance::Backend;
 use crate::config::{BackendUrl, Kind};
+use crate::headers::{self, DroppedHeaders, Fate, HeaderPatterns, RequestContext};
 
 /// The id of a request, which goes with it to the backend and back to the client.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -20,13 +21,19 @@ pub(super) struct Stamp<'a> {
     pub(super) id: &'a HeaderValue,
     /// The client wants to speak another protocol on this connection.
     pub(super) upgrade: Option<&'a HeaderValue>,
+    /// The names that are forwarded besides the usual ones.
+    pub(super) extra: &'a HeaderPatterns,
+    /// The fields that are not forwarded are counted here.
+    pub(super) dropped: &'a DroppedHeaders,
 }
 
-/// How the end of the request's body is known.
+/// The request's body as the head announces it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Length {
-    Exact(u64),
-    Chunked,
+pub(super) struct BodyFraming {
+    /// Its length; `None` if it is sent in chunks.
+    pub(super) length: Option<u64>,
+    /// It is forwarded without having been read.
+    pub(super) is_unread: bool,
 }
 
 /// Writes the head. What a client says to us alone, or on this connection alone, is left out.
@@ -35,37 +42,55 @@ pub(super) fn write(
     target: &str,
     backend: &Backend,
     stamp: &Stamp<'_>,
-    length: Length,
+    body: BodyFraming,
 ) -> Bytes {
     let mut out = Vec::with_capacity(1024);
     line(&mut out, &head.method, backend, target);
     let named = named_by_connection(&head.headers);
+    let context = RequestContext {
+        method: &head.method,
+        is_upgrade: stamp.upgrade.is_some(),
+        is_unread: body.is_unread,
+        extra: stamp.extra,
+    };
     for (name, value) in &head.headers {
-        let ends_here = ends_here(name) || *name == header::ACCEPT_ENCODING;
-        if ends_here || named.contains(name) {
-            continue;
+        match context.fate(name.as_str()) {
+            Fate::Consumed => continue,
+            Fate::Dropped => {
+                stamp.dropped.count(name.as_str());
+                continue;
+            }
+            Fate::Forwarded if named.contains(name) => continue,
+            Fate::Forwarded => {}
         }
         if *name == header::SEC_WEBSOCKET_PROTOCOL {
             field(&mut out, name.as_str(), &without_key(value.as_bytes()));
+        } else if *name == header::ACCEPT {
+            field(&mut out, name.as_str(), headers::accept(value.as_bytes()));
         } else {
             field(&mut out, name.as_str(), value.as_bytes());
         }
     }
     // The answer will be read here: it must not be compressed.
     field(&mut out, "accept-encoding", b"identity");
-    match length {
+    let has_body = body.length != Some(0);
+    match body.length {
         // A request that has no body need not say so.
-        Length::Exact(0) if head.method.is_safe() || head.method == Method::DELETE => {}
-        Length::Exact(length) => {
+        Some(0) if head.method.is_safe() || head.method == Method::DELETE => {}
+        Some(length) => {
             let _ = write!(out, "content-length: {length}\r\n");
         }
-        Length::Chunked => field(&mut out, "transfer-encoding", b"chunked"),
+        None => field(&mut out, "transfer-encoding", b"chunked"),
+    }
+    if has_body && head.method == Method::DELETE {
+        // Many servers ignore such a body, and would parse it as the next request.
+        field(&mut out, "connection", b"close");
     }
     if let Some(protocol) = stamp.upgrade {
         field(&mut out, "connection", b"upgrade");
         field(&mut out, "upgrade", protocol.as_bytes());
     }
-    field(&mut out, "via", stamp.via.as_bytes());
+    field(&mut out, "via", &stamp.via.chain(&head.headers));
     field(&mut out, REQUEST_ID.as_str(), stamp.id.as_bytes());
     credential(&mut out, backend);
     out.extend_from_slice(b"\r\n");
@@ -136,35 +161,6 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .filter_map(|name| name.trim().parse().ok())
         .filter(|name| *name != header::CONTENT_TYPE)
         .collect()
-}
-
-/// What does not pass: what belongs to one connection (RFC 9110, section 7.6.1, and what history
-/// added to it); what frames the message, which is framed anew; and what a client says to us and
-/// not to a backend: its credentials are ours to check (Anthropic's, Azure's and Google's clients
-/// use fields of their own), and we answered its expectation.
-pub(crate) fn ends_here(name: &HeaderName) -> bool {
-    const STANDARD: [HeaderName; 11] = [
-        header::CONNECTION,
-        header::TE,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-        header::PROXY_AUTHENTICATE,
-        header::PROXY_AUTHORIZATION,
-        header::CONTENT_LENGTH,
-        header::AUTHORIZATION,
-        header::COOKIE,
-        header::EXPECT,
-        header::HOST,
-    ];
-    const OTHER: [&str; 6] = [
-        "proxy-connection",
-        "keep-alive",
-        "x-api-key",
-        "api-key",
-        "x-goog-api-key",
-        "x-request-id",
-    ];
-    STANDARD.contains(name) || OTHER.contains(&name.as_str())
 }
 
 #[cfg(test)]

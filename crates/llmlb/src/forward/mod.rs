@@ -24,7 +24,7 @@ use crate::upstream::{Broken, Exchange, Head};
 use crate::worker::Worker;
 use attempt::Reached;
 
-pub(crate) use head::{REQUEST_ID, ends_here, question};
+pub(crate) use head::{REQUEST_ID, question};
 pub(crate) use issued::{hash, in_path};
 pub(crate) use relay::Relay;
 pub(crate) use via::Via;
@@ -219,7 +219,8 @@ async fn whole(
         watch.see(&data, &worker.shared.pool, &opened.backend);
     }
     let (body, record) = trip.whole(data);
-    if let Some(stream) = opened.exchange.into_idle() {
+    let reuse_after_errors = opened.backend.reuse_after_errors;
+    if let Some(stream) = opened.exchange.into_idle(reuse_after_errors) {
         worker.idle.keep(opened.backend.id, stream);
     }
     if let Some(slot) = opened.slot {

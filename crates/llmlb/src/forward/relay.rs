@@ -80,7 +80,7 @@ impl Relay {
         let Some(exchange) = self.exchange.take_if(|exchange| exchange.is_ended()) else {
             return Bytes::new();
         };
-        if let Some(stream) = exchange.into_idle() {
+        if let Some(stream) = exchange.into_idle(self.backend.reuse_after_errors) {
             self.worker.idle.keep(self.backend.id, stream);
         }
         if let Some(slot) = self.slot.take() {

@@ -16,17 +16,31 @@ impl Via {
 
     /// Whether this request was here before.
     pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
-        let own = self.0.as_bytes();
-        headers
-            .get_all(header::VIA)
-            .iter()
-            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-            .any(|entry| entry.trim_ascii() == own)
+        entries(headers).any(|entry| entry == self.0.as_bytes())
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
+    /// The value of `Via` for a backend: the entries of every llmlb that forwarded the request, this
+    /// one last. Other proxies' entries describe the client's network and stay here.
+    pub(super) fn chain(&self, headers: &HeaderMap) -> Vec<u8> {
+        let mut chain = Vec::new();
+        for entry in entries(headers).filter(|entry| entry.starts_with(OURS)) {
+            chain.extend_from_slice(entry);
+            chain.extend_from_slice(b", ");
+        }
+        chain.extend_from_slice(self.0.as_bytes());
+        chain
     }
+}
+
+/// How the entries of all llmlb servers begin.
+const OURS: &[u8] = b"1.1 llmlb-";
+
+fn entries(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers
+        .get_all(header::VIA)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
 }
 
 #[cfg(test)]
@@ -45,5 +59,18 @@ mod tests {
         let joined = "1.1 a , 1.1 llmlb-8000-7, 1.1 b";
         headers.insert(header::VIA, HeaderValue::from_static(joined));
         assert!(own.is_in(&headers) && !other.is_in(&headers));
+    }
+
+    #[test]
+    fn chain_keeps_the_entries_of_balancers_and_drops_those_of_other_proxies() {
+        let mut headers = HeaderMap::new();
+        let sent = "1.1 corp-proxy, 1.1 llmlb-8000-7";
+        headers.insert(header::VIA, HeaderValue::from_static(sent));
+        let chain = Via::new(9000, 8).chain(&headers);
+        assert_eq!(chain, b"1.1 llmlb-8000-7, 1.1 llmlb-9000-8");
+        assert_eq!(
+            Via::new(9000, 8).chain(&HeaderMap::new()),
+            b"1.1 llmlb-9000-8"
+        );
     }
 }

@@ -8,9 +8,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::StatusCode;
+use http::{Method, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::Body;
+use hyper::body::{Body, Incoming};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::Refusal;
@@ -28,6 +28,8 @@ pub(super) const STALLED: &str = "body_timeout";
 const LEAST_RATE: u64 = 1 << 10;
 /// So much of a body is free: most are smaller, and a connection takes as much anyway.
 const FREE: usize = 16 << 10;
+/// Room for a body of this size is made at once; a larger one grows with what arrives.
+const USUAL: usize = 64 << 10;
 
 /// Reads all of a body, of at most so many bytes, whose pieces follow each other so closely, within
 /// what there is for all bodies.
@@ -69,7 +71,10 @@ where
             None if whole.is_empty() => first = Some(data),
             None => whole.extend_from_slice(&data),
             Some(piece) => {
-                whole.reserve(length + usize::try_from(body.size_hint().lower()).unwrap_or(0));
+                // An announced length costs a client nothing, so it does not decide how much memory
+                // is taken beyond what a usual body needs.
+                let announced = usize::try_from(body.size_hint().lower()).unwrap_or(0);
+                whole.reserve(length + announced.min(length.max(USUAL)));
                 whole.extend_from_slice(&piece);
                 whole.extend_from_slice(&data);
             }
@@ -80,6 +85,30 @@ where
         Some(share) => share.keep(body),
         None => body,
     })
+}
+
+/// Rejects a body on a method whose body has no meaning: servers that do not read it parse it as the
+/// next request. A body that is announced but turns out to be empty is none.
+pub(super) async fn none_if_safe(
+    method: &Method,
+    mut body: Incoming,
+    pause: Duration,
+) -> Result<Incoming, Refusal> {
+    if !method.is_safe() || body.is_end_stream() {
+        return Ok(body);
+    }
+    let mut patience = Patience::new(pause);
+    while let Some(frame) = patience.wait_for(body.frame(), 0).await? {
+        let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
+        if frame.data_ref().is_none_or(|data| !data.is_empty()) {
+            return Err(Refusal::new(
+                StatusCode::BAD_REQUEST,
+                "body_not_allowed",
+                format!("A {method} request has no body; send the request without it."),
+            ));
+        }
+    }
+    Ok(body)
 }
 
 /// How long a client is waited for.

@@ -108,6 +108,10 @@ async fn stages(
     if let Some(why) = worker.shared.meter.refusal() {
         return Err((failed::unmetered(&why), trip));
     }
+    let body = match body::none_if_safe(&head.method, body, worker.shared.limits.body).await {
+        Ok(body) => body,
+        Err(refusal) => return Err((refusal, trip)),
+    };
     trip.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
     let mut asked = match asked::read(head, path, body, &worker.shared).await {
         Ok(asked) => asked,

@@ -33,7 +33,12 @@ pub(crate) struct Exchange {
     seen: VecDeque<Result<Frame<Bytes>, Broken>>,
     next_read: usize,
     framing: Framing,
+    /// The status of the response.
+    status: StatusCode,
+    /// The response's head allows another request on this connection.
     reusable: bool,
+    /// The request was sent before the response began.
+    was_sent_first: bool,
     /// The backend has said something.
     heard: bool,
     /// How often it has only informed.
@@ -50,7 +55,9 @@ impl Exchange {
             seen: VecDeque::new(),
             next_read: FIRST_READ,
             framing: Framing::UntilClose,
+            status: StatusCode::OK,
             reusable: false,
+            was_sent_first: false,
             heard: false,
             informed: 0,
         }
@@ -97,6 +104,8 @@ impl Exchange {
                 }
                 self.framing = parsed.framing;
                 self.reusable = parsed.reusable;
+                self.status = status;
+                self.was_sent_first = self.upload.is_done();
                 return Poll::Ready(Ok(parsed.head));
             }
             match self.poll_read(cx) {
@@ -238,10 +247,24 @@ impl Exchange {
         left.map_or_else(SizeHint::new, SizeHint::with_exact)
     }
 
-    /// The connection, if it is good for another request.
-    pub(crate) fn into_idle(self) -> Option<Stream> {
-        let clean = self.framing.is_ended() && self.inbox.is_empty() && self.upload.is_done();
-        (clean && self.reusable).then_some(self.stream)
+    /// Ends the exchange after the response. Returns the connection if another request may be sent on
+    /// it; any other connection is reset, so that its port is free again at once.
+    ///
+    /// A backend that responds without reading the request's body parses the body as the next
+    /// request, and the response to that would reach another client. So a connection is kept only
+    /// if the backend is known to have consumed the request: the request had no body, or it
+    /// succeeded. With `reuse_after_errors` the operator vouches for the backend.
+    pub(crate) fn into_idle(self, reuse_after_errors: bool) -> Option<Stream> {
+        let is_consumed = !self.upload.has_body()
+            || (self.was_sent_first
+                && matches!(self.method, Method::POST | Method::PUT | Method::PATCH)
+                && (self.status.is_success() || reuse_after_errors));
+        let is_clean = self.framing.is_ended() && self.inbox.is_empty() && self.upload.is_done();
+        if is_consumed && is_clean && self.reusable {
+            return Some(self.stream);
+        }
+        self.stream.reset();
+        None
     }
 
     /// The connection, and what was already read of what follows the head: for a protocol that

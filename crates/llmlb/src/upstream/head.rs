@@ -7,6 +7,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 
 use super::framing::{Chunk, Framing};
+use crate::headers::is_removed_from_responses;
 
 /// The most bytes of a head.
 const MOST_BYTES: usize = 64 << 10;
@@ -76,12 +77,13 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
     } else {
         connection.framing(&headers)?
     };
-    let reusable = connection.stays_open(is_11) && !matches!(framing, Framing::UntilClose);
     let mut head = Head { status, headers };
-    if connection.chunked {
-        // A length beside chunks is how messages are smuggled: the chunks win.
-        head.headers.remove(header::CONTENT_LENGTH);
-    }
+    // A length beside chunks is how messages are smuggled: the chunks win, and nothing that follows
+    // on this connection is believed.
+    let has_two_lengths =
+        connection.chunked && head.headers.remove(header::CONTENT_LENGTH).is_some();
+    let reusable =
+        connection.stays_open(is_11) && !matches!(framing, Framing::UntilClose) && !has_two_lengths;
     Ok(Some(Parsed {
         head,
         framing,
@@ -157,7 +159,7 @@ fn gather(bytes: &Bytes, places: &[Place]) -> Result<(HeaderMap, Connection), St
                 return Err("its answer has an unknown transfer coding".to_owned());
             }
             connection.chunked = true;
-        } else if !is_hop_by_hop(&name) {
+        } else if !is_removed_from_responses(name.as_str()) {
             let value = HeaderValue::from_maybe_shared(value)
                 .map_err(|_| "a field of its answer has no valid value")?;
             headers.append(name, value);
@@ -170,17 +172,6 @@ fn gather(bytes: &Bytes, places: &[Place]) -> Result<(HeaderMap, Connection), St
         }
     }
     Ok((headers, connection))
-}
-
-/// What ends with its connection (RFC 9110, section 7.6.1, and what history added to it), and what
-/// a backend means for its own clients. `Upgrade` is put back where it is meant.
-fn is_hop_by_hop(name: &HeaderName) -> bool {
-    *name == header::UPGRADE
-        || *name == header::TE
-        || *name == header::PROXY_AUTHENTICATE
-        || *name == header::SET_COOKIE
-        || *name == "keep-alive"
-        || *name == "proxy-connection"
 }
 
 /// The fields after the last chunk, up to and with the empty line.
@@ -200,7 +191,7 @@ pub(super) fn trailers(lines: &Bytes) -> Result<HeaderMap, String> {
             header::CONTENT_LENGTH,
             header::TRANSFER_ENCODING,
         ];
-        if !is_hop_by_hop(&name) && !frames.contains(&name) {
+        if !is_removed_from_responses(name.as_str()) && !frames.contains(&name) {
             trailers.append(name, value);
         }
     }
@@ -246,7 +237,7 @@ mod tests {
             ),
             (
                 "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\ncontent-length: 5\r\n\r\n",
-                "chunked, kept",
+                "chunked, closed",
             ),
             (
                 "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n",

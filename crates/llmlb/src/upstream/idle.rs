@@ -33,7 +33,7 @@ impl Idle {
                 parked.clear();
                 return None;
             }
-            if last.stream.is_quiet() {
+            if last.stream.is_reusable() {
                 return Some(last.stream);
             }
         }

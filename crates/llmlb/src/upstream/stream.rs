@@ -1,12 +1,16 @@
 //! A connection's bytes, plain or under TLS.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
+use socket2::{SockRef, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConnection;
 
 /// A connection to a backend.
 #[derive(Debug)]
@@ -16,14 +20,52 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Whether an idle connection can be used: the backend has neither closed it nor said anything
-    /// that nobody asked for. What the event loop has not heard of yet cannot be seen.
-    pub(super) fn is_quiet(&mut self) -> bool {
-        let mut byte = [0];
-        let mut nobody = Context::from_waker(Waker::noop());
-        Pin::new(self)
-            .poll_read(&mut nobody, &mut ReadBuf::new(&mut byte))
-            .is_pending()
+    /// True if an idle connection can be used: the backend has neither closed it nor sent anything
+    /// since its last response. The kernel is asked, because the event loop may not know yet.
+    pub(super) fn is_reusable(&mut self) -> bool {
+        match self {
+            Self::Plain(stream) => {
+                let mut byte = [MaybeUninit::uninit()];
+                is_empty(SockRef::from(&*stream).peek(&mut byte))
+            }
+            Self::Tls(stream) => {
+                let (stream, session) = stream.get_mut();
+                is_tls_quiet(&SockRef::from(&*stream), session)
+            }
+        }
+    }
+
+    /// Closes the connection with a reset instead of leaving its port in TIME_WAIT.
+    pub(super) fn reset(self) {
+        let stream = match &self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        // A connection that is gone already cannot be set up any more.
+        let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+    }
+}
+
+/// True if reading from the socket found nothing, not even its end.
+fn is_empty<T>(read: io::Result<T>) -> bool {
+    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// Reads what the backend has sent. TLS messages, such as session tickets, are processed; application
+/// data and the end of the connection make it unusable.
+fn is_tls_quiet(mut socket: &Socket, session: &mut ClientConnection) -> bool {
+    loop {
+        match session.read_tls(&mut socket) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            read => return is_empty(read),
+        }
+        let is_quiet = session
+            .process_new_packets()
+            .is_ok_and(|state| state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed());
+        if !is_quiet {
+            return false;
+        }
     }
 }
 

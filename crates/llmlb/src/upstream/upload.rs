@@ -6,13 +6,11 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::HeaderMap;
 use hyper::body::{Body, Incoming};
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep};
 
 use super::{Broken, Stream};
-use crate::forward::ends_here;
 
 /// What is still to be sent.
 #[derive(Debug)]
@@ -25,6 +23,7 @@ pub(crate) struct Upload {
     /// When the backend took something of a body that passes.
     taken: Option<Instant>,
     flushed: bool,
+    has_body: bool,
     /// The client's body broke off. Nothing that follows may look like its end.
     failed: bool,
 }
@@ -46,6 +45,7 @@ impl Upload {
     pub(crate) fn whole(head: Bytes, body: Bytes) -> Self {
         Self {
             out: head,
+            has_body: !body.is_empty(),
             whole: body,
             passing: None,
             taken: None,
@@ -59,6 +59,7 @@ impl Upload {
     pub(crate) fn passing(head: Bytes, body: Incoming, chunked: bool, pause: Duration) -> Self {
         Self {
             out: head,
+            has_body: true,
             whole: Bytes::new(),
             passing: Some(Passing {
                 left: (!chunked).then(|| body.size_hint().lower()),
@@ -71,6 +72,11 @@ impl Upload {
             flushed: false,
             failed: false,
         }
+    }
+
+    /// True if the request has a body, sent or not.
+    pub(super) fn has_body(&self) -> bool {
+        self.has_body
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -128,13 +134,8 @@ impl Upload {
                         passing.left = Some(left.saturating_sub(data.len() as u64));
                         self.out = data;
                     }
-                    Err(frame) => {
-                        let trailers = frame.into_trailers().unwrap_or_default();
-                        if passing.chunked {
-                            self.out = last_chunk(&trailers);
-                        }
-                        self.passing = None;
-                    }
+                    // Trailers are fields that no rule forwards.
+                    Err(_) => {}
                 },
                 Poll::Ready(None) if passing.left.is_some_and(|left| left > 0) => {
                     self.failed = true;
@@ -193,18 +194,6 @@ fn chunk(data: &[u8]) -> Bytes {
     let mut chunk = BytesMut::with_capacity(size.len() + data.len() + 2);
     chunk.extend_from_slice(size.as_bytes());
     chunk.extend_from_slice(data);
-    chunk.extend_from_slice(b"\r\n");
-    chunk.freeze()
-}
-
-fn last_chunk(trailers: &HeaderMap) -> Bytes {
-    let mut chunk = BytesMut::from(&b"0\r\n"[..]);
-    for (name, value) in trailers.iter().filter(|(name, _)| !ends_here(name)) {
-        chunk.extend_from_slice(name.as_str().as_bytes());
-        chunk.extend_from_slice(b": ");
-        chunk.extend_from_slice(value.as_bytes());
-        chunk.extend_from_slice(b"\r\n");
-    }
     chunk.extend_from_slice(b"\r\n");
     chunk.freeze()
 }

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use crate::backends::{ASK, CHAT, backend, code, count, ok, serve};
+use crate::backends::{ASK, CHAT, UNPROBED, backend, code, count, ok, serve};
 use crate::http::Connection;
 use crate::mock;
 use crate::process::{eventually, until};
@@ -114,4 +114,47 @@ fn a_body_is_held_until_it_is_answered_and_not_while_it_is() {
     let mut answered = asking("endless");
     assert_eq!(answered.head().status(), 200);
     until_empty(&server);
+}
+
+/// The address space of a process, in bytes.
+fn address_space(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmSize:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    number.unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn announced_length_takes_no_memory() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let limit = Some(address_space(server.process.pid()) + (256 << 20));
+    let limit = rustix::process::Rlimit {
+        current: limit,
+        maximum: limit,
+    };
+    let pid = i32::try_from(server.process.pid())
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    rustix::process::prlimit(pid, rustix::process::Resource::As, limit).unwrap();
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+        32 << 20
+    );
+    let part = vec![b' '; 30_000];
+    let held: Vec<_> = (0..40)
+        .map(|_| {
+            let mut client = Connection::open(server.address);
+            client.send(head.as_bytes());
+            client.send(&part);
+            client
+        })
+        .collect();
+    // Sent after all of them, and answered by a server that is alive.
+    for _ in 0..20 {
+        assert_eq!(server.post(CHAT, ASK).status(), 200);
+    }
+    drop(held);
 }

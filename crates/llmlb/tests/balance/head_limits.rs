@@ -65,14 +65,16 @@ fn a_head_of_usual_size_passes() {
     let server = serve(&place, &[&mock], UNPROBED);
     // As large as the tokens of single sign-on get.
     let token = "t".repeat(12_000);
-    let many: Vec<_> = (0..60).map(|n| format!("x-{n}: {n}\r\n")).collect();
+    let many: Vec<_> = (0..60)
+        .map(|n| format!("x-stainless-{n}: {n}\r\n"))
+        .collect();
     let many = many.concat();
     let head = format!("GET /v1/files?{token} HTTP/1.1\r\nhost: localhost\r\n{many}\r\n");
     assert_eq!(status(&server, &head), Some(200));
     let asked = asked(&mock);
     assert_eq!(asked[0].path(), format!("/v1/files?{token}"));
     for n in 0..60 {
-        let value = asked[0].head.header(&format!("x-{n}"));
+        let value = asked[0].head.header(&format!("x-stainless-{n}"));
         assert_eq!(value, Some(n.to_string()));
     }
 }

@@ -65,6 +65,7 @@ mod storm;
 mod time_limits;
 mod tls;
 mod two_names;
+mod unread_bodies;
 mod uploads;
 mod websocket;
 mod weights;

@@ -49,7 +49,8 @@ fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
     client.send(format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer sk-client\r\n\
          x-api-key: sk-client\r\ncookie: s=1\r\nconnection: keep-alive, x-private\r\nx-private: 1\r\n\
-         te: trailers\r\nupgrade: h2c\r\nproxy-authorization: Basic eA==\r\nx-many: 1\r\nx-many: 2\r\n\
+         te: trailers\r\nupgrade: h2c\r\nproxy-authorization: Basic eA==\r\n\
+         x-stainless-many: 1\r\nx-stainless-many: 2\r\n\
          user-agent: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     ));
@@ -77,7 +78,7 @@ fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
     ] {
         assert_eq!(head.header(gone), None, "{gone}");
     }
-    assert_eq!(head.header("x-many").as_deref(), Some("1, 2"));
+    assert_eq!(head.header("x-stainless-many").as_deref(), Some("1, 2"));
     assert_eq!(head.header("user-agent").as_deref(), Some("test"));
     assert_eq!(head.header("host"), Some(mock.address.to_string()));
 }

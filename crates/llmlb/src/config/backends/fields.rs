@@ -97,6 +97,11 @@ pub(super) fn limit(value: &DeValue<'_>) -> Result<u32, String> {
         .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_LIMIT.allowed))
 }
 
+pub(super) fn reuse_after_errors(value: &DeValue<'_>) -> Result<bool, String> {
+    values::truth(Raw::Toml(value))
+        .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_REUSE.allowed))
+}
+
 pub(super) fn key_variable(value: &DeValue<'_>) -> Result<String, String> {
     values::variable(Raw::Toml(value))
         .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_KEY.allowed))

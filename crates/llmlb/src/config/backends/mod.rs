@@ -36,6 +36,7 @@ struct Draft {
     weight: Option<u32>,
     limit: Option<u32>,
     only_models: Option<(Vec<String>, Origin)>,
+    reuse_after_errors: Option<bool>,
     origin: Origin,
 }
 
@@ -50,6 +51,7 @@ impl Draft {
             weight: None,
             limit: None,
             only_models: None,
+            reuse_after_errors: None,
             origin,
         }
     }
@@ -188,6 +190,7 @@ fn one_in_file(
         weight: fields.value(&settings::BACKEND_WEIGHT, fields::weight),
         limit: fields.value(&settings::BACKEND_LIMIT, fields::limit),
         only_models: fields.get(&settings::BACKEND_ONLY, fields::only_models),
+        reuse_after_errors: fields.value(&settings::BACKEND_REUSE, fields::reuse_after_errors),
         origin,
     }
 }
@@ -309,6 +312,7 @@ fn finish(
             weight: draft.weight.unwrap_or(1),
             max_concurrent: draft.limit,
             only_models: draft.only_models.map(|(names, _)| names),
+            reuse_after_errors: draft.reuse_after_errors.unwrap_or(false),
         };
         finished.push((backend, draft.origin));
     }

@@ -1,9 +1,10 @@
 //! L12: every mistake is told with its place, what is wrong and what is allowed.
 
+use super::super::settings;
 use super::*;
 
 /// The file, and all that is said about it.
-const MISTAKES: [(&str, &str); 35] = [
+const MISTAKES: [(&str, &str); 34] = [
     // Values.
     (
         "[server]\nport = 99999\n",
@@ -76,12 +77,6 @@ const MISTAKES: [(&str, &str); 35] = [
     ),
     // Names.
     (
-        "[server]\nprot = 80\n",
-        "llmlb.toml:2: server.prot: unknown key (did you mean port?); \
-         allowed: host, port, allow_public, workers, drain_timeout, max_body, body_memory, \
-         body_timeout, send_timeout, queue, queue_timeout",
-    ),
-    (
         "[sever]\nport = 80\n",
         "llmlb.toml:1: sever: unknown section (did you mean server?); \
          allowed: [server], [upstream], [log], [usage], [[backend]], [aliases]",
@@ -116,7 +111,7 @@ const MISTAKES: [(&str, &str); 35] = [
         "[server\nport = 1\n[upstream]\nconnect = 1\n",
         "llmlb.toml:1:8: unclosed table, expected `]`\n\
          llmlb.toml:4: upstream.connect: unknown key (did you mean connect_timeout?); \
-         allowed: connect_timeout, first_byte_timeout, idle_timeout, probe_interval, \
+         allowed: connect_timeout, first_byte_timeout, idle_timeout, forward_headers, probe_interval, \
          probe_timeout",
     ),
     (
@@ -127,7 +122,7 @@ const MISTAKES: [(&str, &str); 35] = [
         "[upstream]\n[server]\n[upstream]\nconnect = 1\n",
         "llmlb.toml:3:2: duplicate key\n\
          llmlb.toml:4: upstream.connect: unknown key (did you mean connect_timeout?); \
-         allowed: connect_timeout, first_byte_timeout, idle_timeout, probe_interval, \
+         allowed: connect_timeout, first_byte_timeout, idle_timeout, forward_headers, probe_interval, \
          probe_timeout",
     ),
     // Backends.
@@ -273,6 +268,15 @@ fn each_mistake_is_told_with_its_line_what_is_wrong_and_what_is_allowed() {
     for (text, told) in MISTAKES.into_iter().chain(OF_SHARING) {
         assert_eq!(Run::with_file(text).problems(), told, "in:\n{text}");
     }
+}
+
+#[test]
+fn unknown_key_lists_the_keys_of_its_section() {
+    let allowed = settings::keys_of("server").join(", ");
+    assert_eq!(
+        Run::with_file("[server]\nprot = 80\n").problems(),
+        format!("llmlb.toml:2: server.prot: unknown key (did you mean port?); allowed: {allowed}")
+    );
 }
 
 #[test]

@@ -15,9 +15,14 @@ fn the_page_lists_what_the_code_reads() {
         .and_then(|(_, rest)| rest.split_once(END));
     let (written, _) = written.expect("docs/configuration.md lost its markers");
     let generated = generated();
+    if std::env::var_os("UPDATE_PAGES").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        fs::write(path, page.replace(written, &generated)).unwrap();
+        return;
+    }
     assert!(
         written == generated,
-        "docs/configuration.md is out of date; put this between its two markers:\n\n{generated}"
+        "docs/configuration.md is out of date; run this test with UPDATE_PAGES=1, which writes:\n\n{generated}"
     );
 }
 

@@ -1,0 +1,520 @@
+//! The header fields that pass between clients and backends: one table for each direction.
+//!
+//! Requests go by a list of what is forwarded: a field that no rule names stays here, because
+//! clients carry credentials and instructions for proxies under ever new names. Responses go by a
+//! list of what is removed: clients of many kinds read fields that nobody can list.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use http::Method;
+
+/// The fate of a client's field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The backend receives it.
+    Forwarded,
+    /// It concerns this server or this connection alone, or is written anew.
+    Consumed,
+    /// No rule forwards it; such names are counted.
+    Dropped,
+}
+
+/// What decides about fields besides their names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestContext<'a> {
+    pub(crate) method: &'a Method,
+    /// The client asks for a WebSocket.
+    pub(crate) is_upgrade: bool,
+    /// The body is forwarded without being read.
+    pub(crate) is_unread: bool,
+    /// The names and patterns of `upstream.forward_headers`.
+    pub(crate) extra: &'a HeaderPatterns,
+}
+
+/// Names of header fields in lower case; a `*` at the end of one stands for any rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeaderPatterns(Vec<String>);
+
+impl RequestContext<'_> {
+    /// The fate of the client's field of this name, which is in lower case.
+    pub(crate) fn fate(&self, name: &str) -> Fate {
+        if is_consumed(name) {
+            return Fate::Consumed;
+        }
+        let is_forwarded = is_forwarded(name)
+            || (*self.method == Method::GET && is_conditional(name))
+            || (self.is_upgrade && name.starts_with("sec-websocket-"))
+            || (self.is_unread && name == "content-encoding")
+            || self.extra.matches(name);
+        if is_forwarded {
+            Fate::Forwarded
+        } else if is_about_the_sender(name) {
+            Fate::Consumed
+        } else {
+            Fate::Dropped
+        }
+    }
+}
+
+/// Fields that belong to one connection (RFC 9110, section 7.6.1, and what history added to it),
+/// that frame the message, which is framed anew, or that carry credentials for this server.
+fn is_consumed(name: &str) -> bool {
+    matches!(
+        name,
+        "accept-encoding"
+            | "api-key"
+            | "authorization"
+            | "connection"
+            | "content-length"
+            | "cookie"
+            | "expect"
+            | "host"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+            | "via"
+            | "x-api-key"
+            | "x-goog-api-key"
+            | "x-request-id"
+    )
+}
+
+/// The names that are forwarded whatever the request.
+fn is_forwarded(name: &str) -> bool {
+    let is_listed = matches!(
+        name,
+        "accept"
+            | "accept-language"
+            | "baggage"
+            | "content-type"
+            | "http-referer"
+            | "idempotency-key"
+            | "traceparent"
+            | "tracestate"
+            | "user-agent"
+            | "x-title"
+            // Sessions of Claude Code, Codex, OpenCode and Open WebUI.
+            | "conversation_id"
+            | "session_id"
+            | "thread-id"
+            | "x-claude-code-agent-id"
+            | "x-claude-code-session-id"
+            | "x-opencode-session"
+            | "x-openwebui-chat-id"
+            | "x-session-affinity"
+            | "x-session-id"
+    );
+    let is_of_a_client = || {
+        ["openai-", "anthropic-", "x-stainless-"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+    };
+    is_listed || (is_of_a_client() && !may_be_credential(name))
+}
+
+/// `Range`, `If-Match`, `If-None-Match` and their like.
+fn is_conditional(name: &str) -> bool {
+    name == "range" || name.starts_with("if-")
+}
+
+/// True for a name under which a client may send a secret.
+fn may_be_credential(name: &str) -> bool {
+    const WORDS: [&str; 7] = [
+        "api-key", "apikey", "auth", "cookie", "password", "secret", "token",
+    ];
+    WORDS.iter().any(|word| name.contains(word))
+}
+
+/// Fields that browsers and reverse proxies add to every request: dropped, but not worth a count.
+fn is_about_the_sender(name: &str) -> bool {
+    matches!(name, "forwarded" | "origin" | "referer" | "x-real-ip")
+        || ["x-forwarded-", "sec-fetch-", "sec-ch-"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+}
+
+/// True for a backend's field that clients do not receive: it ends with the connection, it concerns
+/// the operator's account at the backend, or it would bind a browser to the backend's policies.
+pub(crate) fn is_removed_from_responses(name: &str) -> bool {
+    match name.as_bytes().first() {
+        Some(b'a') => {
+            matches!(name, "alt-svc" | "api-key" | "authorization")
+                || name.starts_with("anthropic-ratelimit-")
+                || name.starts_with("anthropic-organization-")
+                || name.starts_with("anthropic-workspace-")
+        }
+        Some(b'c') => name == "clear-site-data",
+        Some(b'e') => name == "expect-ct",
+        Some(b'k') => name == "keep-alive",
+        Some(b'n') => name == "nel",
+        Some(b'o') => matches!(name, "openai-organization" | "openai-project"),
+        Some(b'p') => matches!(
+            name,
+            "proxy-authenticate" | "proxy-authentication-info" | "proxy-connection"
+        ),
+        Some(b'r') => {
+            matches!(name, "ratelimit" | "report-to" | "reporting-endpoints")
+                || name.starts_with("ratelimit-")
+        }
+        Some(b's') => matches!(
+            name,
+            "set-cookie" | "set-cookie2" | "strict-transport-security"
+        ),
+        Some(b't') => name == "te",
+        Some(b'u') => name == "upgrade",
+        Some(b'x') => {
+            name == "x-api-key"
+                || name.starts_with("x-ratelimit-")
+                || name.starts_with("x-rate-limit-")
+        }
+        _ => false,
+    }
+}
+
+/// The value of a client's `Accept` if it is well-formed, else `*/*`: servers that reject a
+/// malformed one may leave the request's body unread.
+pub(crate) fn accept(value: &[u8]) -> &[u8] {
+    if std::str::from_utf8(value).is_ok_and(is_accept) {
+        value
+    } else {
+        b"*/*"
+    }
+}
+
+fn is_accept(value: &str) -> bool {
+    value.split(',').all(|range| {
+        let mut parts = range.split(';').map(|part| part.trim_matches([' ', '\t']));
+        let is_media_range = parts.next().is_some_and(|media| {
+            media
+                .split_once('/')
+                .is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype))
+        });
+        is_media_range && parts.all(is_accept_parameter)
+    })
+}
+
+fn is_accept_parameter(parameter: &str) -> bool {
+    let Some((name, value)) = parameter.split_once('=') else {
+        return false;
+    };
+    match name {
+        "q" | "Q" => is_weight(value),
+        _ => is_token(name) && is_token(value),
+    }
+}
+
+/// RFC 9110, section 12.4.2: 0 to 1 with at most three decimals.
+fn is_weight(value: &str) -> bool {
+    let (whole, decimals) = value.split_once('.').unwrap_or((value, ""));
+    let is_short = decimals.len() <= 3 && decimals.bytes().all(|byte| byte.is_ascii_digit());
+    match whole {
+        "0" => is_short,
+        "1" => is_short && decimals.bytes().all(|byte| byte == b'0'),
+        _ => false,
+    }
+}
+
+/// RFC 9110, section 5.6.2.
+pub(crate) fn is_token(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_allowed)
+}
+
+impl HeaderPatterns {
+    /// Reads one name or pattern. Fails with the reason if it can be neither, or names a field that
+    /// is never forwarded.
+    pub(crate) fn parse_one(text: &str) -> Result<String, &'static str> {
+        let name = text.to_ascii_lowercase();
+        let bare = name.strip_suffix('*').unwrap_or(&name);
+        if bare.contains('*') || !is_token(bare) {
+            return Err("is not the name of a header field, with or without a * at its end");
+        }
+        if is_consumed(&name) || name.starts_with("sec-websocket-") {
+            return Err("is never forwarded");
+        }
+        Ok(name)
+    }
+
+    /// The patterns that [`Self::parse_one`] returned.
+    pub(crate) fn new(patterns: Vec<String>) -> Self {
+        Self(patterns)
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        self.0
+            .iter()
+            .any(|pattern| match pattern.strip_suffix('*') {
+                Some(prefix) => name.starts_with(prefix),
+                None => pattern == name,
+            })
+    }
+}
+
+impl fmt::Display for HeaderPatterns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [] => f.write_str("-"),
+            patterns => f.write_str(&patterns.join(", ")),
+        }
+    }
+}
+
+/// The number of client header fields that were not forwarded, by name. Clients choose the names,
+/// so only the first ones are kept apart.
+#[derive(Debug, Default)]
+pub(crate) struct DroppedHeaders(Mutex<Dropped>);
+
+#[derive(Debug, Default)]
+struct Dropped {
+    by_name: BTreeMap<String, u64>,
+    others: u64,
+}
+
+impl DroppedHeaders {
+    /// Maximum number of names that are kept apart, and of characters of each.
+    const MOST_NAMES: usize = 64;
+    const LONGEST_NAME: usize = 64;
+
+    pub(crate) fn count(&self, name: &str) {
+        let mut dropped = self.lock();
+        if let Some(count) = dropped.by_name.get_mut(name) {
+            *count += 1;
+        } else if dropped.by_name.len() < Self::MOST_NAMES && name.len() <= Self::LONGEST_NAME {
+            dropped.by_name.insert(name.to_owned(), 1);
+        } else {
+            dropped.others += 1;
+        }
+    }
+
+    /// Names and counts; those that were not kept apart are last, under an empty name.
+    pub(crate) fn report(&self) -> Vec<(String, u64)> {
+        let dropped = self.lock();
+        let named = dropped.by_name.iter();
+        let mut report: Vec<_> = named.map(|(name, count)| (name.clone(), *count)).collect();
+        if dropped.others > 0 {
+            report.push((String::new(), dropped.others));
+        }
+        report
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Dropped> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fate_on(method: &Method, name: &str, is_upgrade: bool) -> Fate {
+        let context = RequestContext {
+            method,
+            is_upgrade,
+            is_unread: false,
+            extra: &HeaderPatterns::new(vec!["x-team".to_owned(), "x-corp-*".to_owned()]),
+        };
+        context.fate(name)
+    }
+
+    #[test]
+    fn credentials_and_proxy_instructions_stay_here() {
+        for name in [
+            "authorization",
+            "proxy-authorization",
+            "cookie",
+            "x-api-key",
+            "api-key",
+            "x-goog-api-key",
+            "x-goog-iap-jwt-assertion",
+            "x-amz-security-token",
+            "x-amzn-oidc-data",
+            "x-ms-token-aad-access-token",
+            "x-ms-client-principal",
+            "cf-access-jwt-assertion",
+            "cf-access-client-secret",
+            "ocp-apim-subscription-key",
+            "x-auth-token",
+            "x-auth-request-access-token",
+            "x-forwarded-for",
+            "x-forwarded-access-token",
+            "x-forwarded-host",
+            "forwarded",
+            "x-real-ip",
+            "x-http-method-override",
+            "x-original-url",
+            "x-rewrite-url",
+            "openai-api-key",
+            "anthropic-auth-token",
+            "sec-websocket-key",
+            "range",
+            "if-match",
+            "te",
+            "origin",
+            "content-encoding",
+            "x-anything-else",
+        ] {
+            assert_ne!(
+                fate_on(&Method::POST, name, false),
+                Fate::Forwarded,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn fields_that_backends_need_are_forwarded() {
+        for name in [
+            "accept",
+            "accept-language",
+            "content-type",
+            "user-agent",
+            "idempotency-key",
+            "openai-organization",
+            "openai-beta",
+            "anthropic-version",
+            "anthropic-beta",
+            "x-stainless-lang",
+            "traceparent",
+            "tracestate",
+            "baggage",
+            "http-referer",
+            "x-title",
+            "x-claude-code-session-id",
+            "session_id",
+            "x-session-id",
+            "x-openwebui-chat-id",
+            "x-team",
+            "x-corp-anything",
+        ] {
+            assert_eq!(
+                fate_on(&Method::POST, name, false),
+                Fate::Forwarded,
+                "{name}"
+            );
+        }
+        assert_eq!(fate_on(&Method::GET, "range", false), Fate::Forwarded);
+        assert_eq!(
+            fate_on(&Method::GET, "if-none-match", false),
+            Fate::Forwarded
+        );
+        assert_eq!(
+            fate_on(&Method::GET, "sec-websocket-key", true),
+            Fate::Forwarded
+        );
+    }
+
+    #[test]
+    fn account_and_browser_policies_of_a_backend_do_not_reach_clients() {
+        for name in [
+            "set-cookie",
+            "x-ratelimit-remaining-tokens",
+            "anthropic-ratelimit-requests-limit",
+            "ratelimit",
+            "ratelimit-policy",
+            "openai-organization",
+            "openai-project",
+            "anthropic-organization-id",
+            "strict-transport-security",
+            "alt-svc",
+            "keep-alive",
+            "upgrade",
+            "te",
+            "proxy-authenticate",
+            "x-api-key",
+            "authorization",
+        ] {
+            assert!(is_removed_from_responses(name), "{name}");
+        }
+        for name in [
+            "content-type",
+            "content-length",
+            "retry-after",
+            "retry-after-ms",
+            "x-request-id",
+            "request-id",
+            "openai-processing-ms",
+            "openai-version",
+            "openai-model",
+            "server",
+            "date",
+            "etag",
+            "location",
+            "access-control-allow-origin",
+            "cache-control",
+        ] {
+            assert!(!is_removed_from_responses(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn accept_is_kept_only_if_well_formed() {
+        for value in [
+            "*/*",
+            "application/json",
+            "text/event-stream, */*;q=0.1",
+            "a/b;v=1;q=1.000",
+            "application/json;charset=utf-8 , text/*; q=0",
+        ] {
+            assert_eq!(accept(value.as_bytes()), value.as_bytes(), "{value}");
+        }
+        for value in [
+            "",
+            ",",
+            "a",
+            "a/",
+            "/b",
+            "a/b/c",
+            "a/b,",
+            "a/b;",
+            "a/b;q",
+            "a/b;q=",
+            "a/b;q=2",
+            "a/b;q=1.001",
+            "a/b;q=0.1234",
+            "a/b;q=.5",
+            "a/b;q=-1",
+            "a b/c",
+            "a/b;x=\"y\"",
+        ] {
+            assert_eq!(accept(value.as_bytes()), b"*/*", "{value}");
+        }
+        assert_eq!(accept(b"a/\xff"), b"*/*");
+    }
+
+    #[test]
+    fn patterns_are_names_that_may_be_forwarded() {
+        for (text, expected) in [
+            ("X-Team", Ok("x-team")),
+            ("x-corp-*", Ok("x-corp-*")),
+            ("*", Err(())),
+            ("x*y", Err(())),
+            ("x y", Err(())),
+            ("Authorization", Err(())),
+            ("Content-Length", Err(())),
+        ] {
+            let parsed = HeaderPatterns::parse_one(text);
+            assert_eq!(parsed.as_deref().map_err(|_| ()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn dropped_names_are_counted_within_a_bound() {
+        let dropped = DroppedHeaders::default();
+        for number in 0..100 {
+            dropped.count(&format!("x-{number}"));
+            dropped.count("x-0");
+        }
+        dropped.count(&"y".repeat(65));
+        let report = dropped.report();
+        assert_eq!(report.len(), 65);
+        assert!(report.contains(&("x-0".to_owned(), 101)));
+        assert_eq!(report.last(), Some(&(String::new(), 37)));
+    }
+}
