@@ -3,61 +3,46 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Response, StatusCode, header, request};
+use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
 use crate::app::Shared;
 use crate::balance::{Backend, State};
 use crate::config::Kind;
+use crate::endpoint::{AdminPage, Dialect, Endpoint};
 use crate::request::{Caller, Refusal, json_response};
 
-/// Answers what is not under `/v1/`.
-pub(crate) fn answer(
-    caller: &Caller,
-    head: &request::Parts,
-) -> Result<Response<Full<Bytes>>, Refusal> {
+/// Responds with a page about the server itself.
+pub(crate) fn answer(caller: &Caller, page: AdminPage) -> Result<Response<Full<Bytes>>, Refusal> {
     let shared = &*caller.worker.shared;
-    let path = head.uri.path();
-    let known = matches!(path, "/" | "/healthz" | "/readyz" | "/status");
-    if known && head.method != Method::GET && head.method != Method::HEAD {
-        return Err(Refusal::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method_not_allowed",
-            format!("{path} answers GET only."),
-        )
-        .allow("GET, HEAD"));
-    }
-    match path {
-        "/" => Ok(greeting()),
-        "/healthz" => Ok(json_response(StatusCode::OK, healthz(shared).to_string())),
-        "/readyz" => Ok(readyz(shared)),
-        "/status" if is_this_machine(caller.peer, caller.local) => {
+    match page {
+        AdminPage::Greeting => Ok(greeting()),
+        AdminPage::Health => Ok(json_response(StatusCode::OK, healthz(shared).to_string())),
+        AdminPage::Ready => Ok(readyz(shared)),
+        AdminPage::Status if is_this_machine(caller.peer, caller.local) => {
             Ok(json_response(StatusCode::OK, status(shared).to_string()))
         }
-        "/status" => Err(Refusal::new(
+        AdminPage::Status => Err(Refusal::new(
             StatusCode::FORBIDDEN,
             "forbidden",
             "/status is for this machine alone; ask /healthz or /readyz.",
         )),
-        _ => Err(Refusal::new(
-            StatusCode::NOT_FOUND,
-            "not_found",
-            match path.strip_prefix("/api/") {
-                Some(_) if shared.pool.table().may_have(Kind::Ollama) => {
-                    format!("{path} is not passed on to Ollama, or not by this method.")
-                }
-                Some(_) => {
-                    "None of the backends is known to be Ollama (backend.kind says so); the \
-                            API is under /v1/."
-                        .to_owned()
-                }
-                None => format!(
-                    "Nothing is served at {path}; the API is under /v1/, for example /v1/models."
-                ),
-            },
-        )),
     }
+}
+
+/// The error for a path that is not served.
+pub(crate) fn not_found(shared: &Shared, endpoint: Endpoint, path: &str) -> Refusal {
+    let is_ollamas = endpoint.dialect == Dialect::Ollama;
+    let message = if is_ollamas && shared.pool.table().may_have(Kind::Ollama) {
+        format!("{path} is not passed on to Ollama, or not by this method.")
+    } else if is_ollamas {
+        "None of the backends is known to be Ollama (backend.kind says so); the API is under /v1/."
+            .to_owned()
+    } else {
+        format!("Nothing is served at {path}; the API is under /v1/, for example /v1/models.")
+    };
+    Refusal::new(StatusCode::NOT_FOUND, "not_found", message)
 }
 
 fn greeting() -> Response<Full<Bytes>> {

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::balance::{Backend, Pool, Terms};
-use crate::config::{self, Config};
+use crate::config::{self, Config, UnknownEndpoints};
 use crate::data_dir;
 use crate::demo;
 use crate::exporter::{self, Exporter};
@@ -39,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) bodies: Arc<Budget>,
     /// Only programs on this machine are meant to use it.
     pub(crate) is_private: bool,
+    pub(crate) unknown_endpoints: UnknownEndpoints,
     /// What we add to `Via`: by it a request is known that came from here.
     pub(crate) via: Via,
     pub(crate) ids: Ids,
@@ -164,6 +165,7 @@ impl App {
             max_body: config.server.max_body,
             bodies: Arc::new(Budget::new(config.server.body_memory)),
             is_private: config::is_loopback(config.server.host) && !config.server.allow_public,
+            unknown_endpoints: config.server.unknown_endpoints,
             via,
             ids: Ids::default(),
             forward_headers: config.upstream.forward_headers.clone(),

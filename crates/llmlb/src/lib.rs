@@ -13,6 +13,7 @@ mod data_dir;
 mod demo;
 #[cfg(test)]
 mod dice;
+mod endpoint;
 mod exporter;
 mod forward;
 mod h2_answers;

@@ -144,7 +144,8 @@ fn upload(
         extra: &worker.shared.forward_headers,
         dropped: &worker.shared.dropped_headers,
     };
-    let target = outbound.asked.target_for(&outbound.head.uri, slot.model());
+    let target =
+        (outbound.asked).target_for(outbound.path, outbound.head.uri.query(), slot.model());
     let body = outbound.asked.body_for(slot.model(), ask_usage);
     match (body, &mut outbound.asked.payload) {
         (Some(bytes), _) => {

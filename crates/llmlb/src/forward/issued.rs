@@ -7,6 +7,7 @@ use std::hash::BuildHasher;
 use bytes::Bytes;
 
 use crate::balance::{Backend, Pool};
+use crate::endpoint::IssuedIds;
 use crate::request::scan;
 
 /// How much of an answer is looked at: ids come early.
@@ -25,20 +26,18 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// `path` is what follows `/v1/`. Nobody asks for a completion by its id unless it was to be
-    /// stored, and there are many.
-    pub(super) fn of(path: &str, is_stored: bool) -> Option<Self> {
-        let is_kept = match path {
-            "chat/completions" => is_stored,
-            "completions" | "embeddings" | "messages" => false,
-            // Ollama issues none.
-            path => !path.starts_with("/api/"),
+    /// Watches the response of an endpoint that issues ids. Nobody asks for a completion by its id
+    /// unless it was to be stored, and there are many.
+    pub(super) fn new(issues: IssuedIds, is_stored: bool) -> Option<Self> {
+        let is_kept = match issues {
+            IssuedIds::None => false,
+            IssuedIds::IfStored => is_stored,
+            IssuedIds::Own | IssuedIds::OwnAndFile => true,
         };
         is_kept.then(|| Self {
             kept: Vec::new(),
             left: LOOKED_AT,
-            // What has been uploaded becomes a file.
-            within: path.starts_with("uploads/").then_some("file"),
+            within: (issues == IssuedIds::OwnAndFile).then_some("file"),
         })
     }
 
@@ -105,21 +104,14 @@ fn quoted(text: &[u8]) -> Option<&[u8]> {
     (text[end] == b'"' && end > 0).then(|| &text[..end])
 }
 
-/// The id in a path after `/v1/`: the first part that is no word, after what it is the id of.
-pub(crate) fn in_path(path: &str) -> Option<&str> {
-    path.split('/')
-        .skip(1)
-        .find(|part| part.contains(['-', '_']) || part.bytes().any(|byte| byte.is_ascii_digit()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// The ids in an answer that comes in these pieces.
-    fn found<'a>(path: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
+    fn found<'a>(issues: IssuedIds, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         let mut found = Vec::new();
-        let mut watch = Watch::of(path, true).unwrap();
+        let mut watch = Watch::new(issues, true).unwrap();
         for piece in pieces {
             watch.look(piece, &mut |id| {
                 let id = String::from_utf8_lossy(id).into_owned();
@@ -135,74 +127,64 @@ mod tests {
     #[test]
     fn ids_are_found_wherever_the_answer_is_split() {
         let more = "x".repeat(2 * LOOKED_AT);
-        for (path, text, expected) in [
+        for (issues, text, expected) in [
             (
-                "files",
+                IssuedIds::Own,
                 " {\"object\":\"file\",\"x\":{\"id\":\"no\"},\"id\" : \"file-1\",\"idx\":\"no\"}",
                 vec!["file-1"],
             ),
             (
-                "responses",
+                IssuedIds::Own,
                 "{\"metadata\":{\"id\":\"no\"},\"response\":{\"id\":\"no\"},\"id\":\"resp_1\"}",
                 vec!["resp_1"],
             ),
-            ("files", "{\"data\":[{\"id\":\"no\"}],\"id\":5}", vec![]),
             (
-                "files",
+                IssuedIds::Own,
+                "{\"data\":[{\"id\":\"no\"}],\"id\":5}",
+                vec![],
+            ),
+            (
+                IssuedIds::Own,
                 "{\"id\":\"a\\\"b\",\"x\":\"\\\"id\\\":\\\"no\\\"\"}",
                 vec![],
             ),
             (
-                "uploads/u-1/complete",
+                IssuedIds::OwnAndFile,
                 "{\"id\":\"u-1\",\"file\":{\"x\":[],\"id\":\"file-1\"}}",
                 vec!["u-1", "file-1"],
             ),
             (
-                "responses",
+                IssuedIds::Own,
                 "event: a\ndata: {\"type\":\"a\",\"response\":{\"x\":{\"id\":\"no\"},\"id\":\"resp_1\",\
                  \"y\":{\"id\":\"no\"}}}\n\ndata: {\"item\":{\"id\":\"no\"}}\n\n",
                 vec!["resp_1"],
             ),
             (
-                "threads/runs",
+                IssuedIds::Own,
                 "data:{\"id\":\"thread_1\"}\r\n\r\ndata: {\"id\":\"run_1\"}\r\n\r\ndata: [DONE]\r\n\r\n",
                 vec!["thread_1", "run_1"],
             ),
         ] {
             for split in 0..text.len() {
                 let (one, two) = text.as_bytes().split_at(split);
-                assert_eq!(found(path, [one, two]), expected, "{text} {split}");
+                assert_eq!(found(issues, [one, two]), expected, "{text} {split}");
             }
-            assert_eq!(found(path, text.as_bytes().chunks(1)), expected, "{text}");
+            assert_eq!(found(issues, text.as_bytes().chunks(1)), expected, "{text}");
         }
         let long = format!("data: {{\"response\":{{\"id\":\"resp_1\",\"x\":\"{more}");
-        assert_eq!(found("responses", long.as_bytes().chunks(99)), ["resp_1"]);
+        assert_eq!(
+            found(IssuedIds::Own, long.as_bytes().chunks(99)),
+            ["resp_1"]
+        );
         let late = format!("{{\"x\":\"{more}\",\"id\":\"late\"}}");
-        assert!(found("responses", late.as_bytes().chunks(99)).is_empty());
+        assert!(found(IssuedIds::Own, late.as_bytes().chunks(99)).is_empty());
     }
 
     #[test]
-    fn completions_are_left_alone_unless_they_are_stored() {
-        for path in ["completions", "embeddings", "messages"] {
-            assert!(Watch::of(path, true).is_none(), "{path}");
-        }
-        assert!(Watch::of("chat/completions", false).is_none());
-        assert!(Watch::of("chat/completions", true).is_some());
-        assert!(Watch::of("responses", false).is_some());
-    }
-
-    #[test]
-    fn the_id_in_a_path_is_the_part_that_is_no_word() {
-        for (path, id) in [
-            ("files/file-abc", Some("file-abc")),
-            ("files/file-abc/content", Some("file-abc")),
-            ("responses/resp_1/input_items", Some("resp_1")),
-            ("fine_tuning/jobs/ftjob-1/cancel", Some("ftjob-1")),
-            ("vector_stores/vs1", Some("vs1")),
-            ("files", None),
-            ("chat/completions", None),
-        ] {
-            assert_eq!(in_path(path), id, "{path}");
-        }
+    fn completions_are_watched_only_if_they_are_stored() {
+        assert!(Watch::new(IssuedIds::None, true).is_none());
+        assert!(Watch::new(IssuedIds::IfStored, false).is_none());
+        assert!(Watch::new(IssuedIds::IfStored, true).is_some());
+        assert!(Watch::new(IssuedIds::Own, false).is_some());
     }
 }

@@ -18,6 +18,7 @@ use http_body_util::{Either, Full};
 use hyper::upgrade::OnUpgrade;
 
 use crate::balance::{Backend, BackendId, Choice, Route, Slot, Waited, Wish};
+use crate::endpoint::Endpoint;
 use crate::meter::watch::Watch;
 use crate::request::{Answer, Asked, Trip};
 use crate::upstream::{Broken, Exchange, Head};
@@ -25,7 +26,7 @@ use crate::worker::Worker;
 use attempt::Reached;
 
 pub(crate) use head::{REQUEST_ID, question};
-pub(crate) use issued::{hash, in_path};
+pub(crate) use issued::hash;
 pub(crate) use relay::Relay;
 pub(crate) use via::Via;
 
@@ -40,7 +41,8 @@ const MOST_ATTEMPTS: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Outbound<'a> {
     pub(crate) head: &'a request::Parts,
-    /// What follows `/v1/`.
+    pub(crate) endpoint: Endpoint,
+    /// The path as the backend receives it.
     pub(crate) path: &'a str,
     pub(crate) asked: &'a mut Asked,
     pub(crate) wish: &'a Wish<'a>,
@@ -244,7 +246,7 @@ async fn answer(
     trip.sent(backend, opened.model.as_deref());
     trip.answered(backend, status);
     if worker.shared.meter.is_on() {
-        let watch = Watch::new(trip.api, status, &headers, opened.hides);
+        let watch = Watch::new(trip.endpoint.api, status, &headers, opened.hides);
         if opened.hides && watch.is_coded() {
             // This client sees what we asked for; no other one shall.
             let model = opened.model.as_deref().or(trip.model.as_deref());
@@ -276,7 +278,7 @@ async fn answer(
     }
     let issued = status
         .is_success()
-        .then(|| issued::Watch::of(outbound.path, outbound.asked.is_stored))
+        .then(|| issued::Watch::new(outbound.endpoint.issues, outbound.asked.is_stored))
         .flatten();
     if let Some(data) = opened.exchange.take_whole() {
         let body = whole(worker, opened, data, issued, trip).await;

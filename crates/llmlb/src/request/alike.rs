@@ -10,7 +10,8 @@ pub(super) fn meant(name: &[u8]) -> Option<&'static str> {
     ACTED_ON.into_iter().find(|known| are_alike(known, name))
 }
 
-fn are_alike(one: &str, other: &str) -> bool {
+/// True if the names differ in case at most.
+pub(super) fn are_alike(one: &str, other: &str) -> bool {
     if other.is_ascii() {
         return one.eq_ignore_ascii_case(other); // So it is nearly always, and quicker.
     }

@@ -4,13 +4,15 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode, Uri, header, request};
+use http::{HeaderMap, StatusCode, header, request};
 use hyper::body::{Body, Incoming};
+use serde::de::IgnoredAny;
 
 use super::error::Refusal;
 use super::explain::explain;
-use super::{alike, body, form, is_inference, prefix, query, scan};
+use super::{alike, body, form, prefix, query, scan};
 use crate::app::Shared;
+use crate::endpoint::{BodyFormat, Endpoint};
 use crate::forward;
 use crate::meter::api::Api;
 use crate::meter::request::{Asking, Edit, Places};
@@ -77,6 +79,10 @@ enum Unread {
     Malformed(String),
     /// It would be routed and billed as one thing, and might be served as another.
     Ambiguous(&'static str),
+    /// It is a form that parsers read differently.
+    Form(&'static str),
+    /// It is in an encoding other than UTF-8.
+    Charset,
 }
 
 impl Asked {
@@ -95,8 +101,8 @@ impl Asked {
     }
 
     /// A request whose body names no model: its query may.
-    fn in_query(head: &request::Parts, payload: Payload) -> Result<Self, Refusal> {
-        let named = query::model(target(&head.uri))?;
+    fn in_query(query: Option<&str>, payload: Payload) -> Result<Self, Refusal> {
+        let named = query.map_or(Ok(None), query::model)?;
         let (model, named_at) = named.unzip();
         Ok(Self {
             model,
@@ -105,16 +111,25 @@ impl Asked {
         })
     }
 
-    /// The target for a backend that calls the model so.
-    pub(crate) fn target_for<'a>(&self, uri: &'a Uri, model: Option<&str>) -> Cow<'a, str> {
-        let target = target(uri);
-        match (model, &self.named_at) {
+    /// The target for a backend that calls the model so: the path, and the query without the
+    /// client's credentials.
+    pub(crate) fn target_for<'a>(
+        &self,
+        path: &'a str,
+        query: Option<&str>,
+        model: Option<&str>,
+    ) -> Cow<'a, str> {
+        let Some(query) = query else {
+            return Cow::Borrowed(path);
+        };
+        let renamed = match (model, &self.named_at) {
             (Some(model), Some((place, Spelling::Query))) => {
-                let (before, after) = (&target[..place.start], &target[place.end..]);
+                let (before, after) = (&query[..place.start], &query[place.end..]);
                 Cow::Owned([before, &query::encoded(model), after].concat())
             }
-            _ => Cow::Borrowed(target),
-        }
+            _ => Cow::Borrowed(query),
+        };
+        Cow::Owned([path, "?", &query::without_credentials(&renamed)].concat())
     }
 
     /// The body for a backend that calls the model so, and that is asked for usage or not; `None`
@@ -143,35 +158,31 @@ impl Asked {
     }
 }
 
-/// Reads a body in which a model may be named; any other body is left to pass through.
-///
-/// `path` is what follows `/v1/`. Where a model is asked, a body that cannot be read is refused;
-/// elsewhere it is the backend's affair.
+/// Reads a body in which a model may be named, as its endpoint says; any other body is left to pass
+/// through.
 pub(super) async fn read(
     head: &request::Parts,
-    path: &str,
+    endpoint: Endpoint,
     body: Incoming,
     shared: &Shared,
 ) -> Result<Asked, Refusal> {
-    let api = Api::of(&head.method, head.uri.path());
-    if body.is_end_stream() && head.method == Method::POST && is_inference(path) {
-        return Err(Unread::Malformed("there is none".to_owned()).refusal());
-    }
-    if body.is_end_stream() {
-        return Asked::in_query(head, Payload::Read(Bytes::new()));
-    }
-    let boundary = form::boundary(&head.headers);
-    // A question is read whatever it is said to be. A file that is put may be anything.
-    let is_post = head.method == Method::POST;
-    let is_read = boundary.is_some()
-        || is_json(&head.headers)
-        || (is_post && (may_be_json(&head.headers) || is_inference(path)));
-    if !is_read {
-        return Asked::in_query(head, Payload::Passing(Some(body)));
-    }
-    // What a backend might read, and we cannot, is not for it.
-    let must_be_readable = is_inference(path);
-    if must_be_readable && is_compressed(&head.headers) {
+    let query = head.uri.query();
+    let content_type = content_type(&head.headers)?;
+    let is_labelled_json = content_type.is_some_and(is_json);
+    let is_compressed = is_compressed(&head.headers);
+    let is_required = match endpoint.body {
+        BodyFormat::Json | BodyFormat::MultipartOrJson => true,
+        BodyFormat::JsonIfLabelled if is_labelled_json && !is_compressed => false,
+        BodyFormat::JsonIfLabelled | BodyFormat::Unread => {
+            let payload = if body.is_end_stream() {
+                Payload::Read(Bytes::new())
+            } else {
+                Payload::Passing(Some(body))
+            };
+            return Asked::in_query(query, payload);
+        }
+    };
+    if is_compressed {
         return Err(Refusal::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "compressed_body",
@@ -180,44 +191,91 @@ pub(super) async fn read(
     }
     let pause = shared.limits.body;
     let bytes = body::read_whole(body, shared.max_body, pause, &shared.bodies).await?;
-    let asked = match boundary {
-        Some(boundary) => in_form(&bytes, &boundary),
-        None => in_json(&bytes, api),
+    if bytes.is_empty() && !is_required {
+        return Asked::in_query(query, Payload::Read(bytes));
+    }
+    let is_form = |kind: &str| media_type(kind).eq_ignore_ascii_case("multipart/form-data");
+    let asked = match content_type.filter(|kind| is_form(kind)) {
+        Some(kind) if endpoint.body == BodyFormat::MultipartOrJson => in_form(&bytes, kind),
+        _ if !is_required && !bytes.trim_ascii_start().starts_with(b"{") => {
+            // A list or a scalar names no model.
+            match serde_json::from_slice::<IgnoredAny>(&bytes) {
+                Ok(IgnoredAny) => return Asked::in_query(query, Payload::Read(bytes)),
+                Err(error) => Err(Unread::Malformed(error.to_string())),
+            }
+        }
+        _ => in_labelled_json(&bytes, endpoint.api, content_type),
     };
-    match asked {
-        Ok(mut asked) => {
-            asked.payload = Payload::Read(bytes);
-            Ok(asked)
+    let mut asked = asked.map_err(Unread::refusal)?;
+    if let Some((named, _)) = query.map_or(Ok(None), query::model)?
+        && asked.model.as_ref() != Some(&named)
+    {
+        return Err(Unread::Ambiguous("model").refusal());
+    }
+    asked.payload = Payload::Read(bytes);
+    Ok(asked)
+}
+
+/// The only Content-Type of a request. Of two, servers read either one.
+fn content_type(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
+    let refused = |why: &str| {
+        let message = format!("The request's Content-Type {why}.");
+        Refusal::new(StatusCode::BAD_REQUEST, "bad_content_type", message)
+    };
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => {
+            let text = value.to_str().map_err(|_| refused("is not ASCII"))?;
+            Ok(Some(text).filter(|text| !text.trim().is_empty()))
         }
-        // It is none of the questions that we must understand.
-        Err(Unread::Malformed(_)) if !must_be_readable => {
-            Asked::in_query(head, Payload::Read(bytes))
-        }
-        Err(unread) => Err(unread.refusal()),
+        (Some(_), Some(_)) => Err(refused("is there twice")),
     }
 }
 
-/// What is asked for, as the client wrote it.
-fn target(uri: &Uri) -> &str {
-    uri.path_and_query().map_or("/", |target| target.as_str())
+fn in_form(body: &[u8], content_type: &str) -> Result<Asked, Unread> {
+    let boundary = form::boundary(content_type).map_err(Unread::Form)?;
+    let place = form::model(body, boundary).map_err(Unread::Form)?;
+    let model = String::from_utf8_lossy(&body[place.clone()]).into_owned();
+    Ok(Asked {
+        named_at: Some((place, Spelling::Form)),
+        model: Some(model),
+        ..Asked::nothing(Payload::Passing(None))
+    })
 }
 
-fn in_form(body: &[u8], boundary: &[u8]) -> Result<Asked, Unread> {
-    let mut fields = form::fields(body, boundary, b"model");
-    let named_at = fields.next();
-    let is_plain = named_at.as_ref().is_none_or(|(name, _)| *name == b"model");
-    if !is_plain || fields.next().is_some() {
+/// A JSON request with this Content-Type. Types under which a server may read the same bytes as
+/// something else are looked at more closely.
+fn in_labelled_json(body: &[u8], api: Api, content_type: Option<&str>) -> Result<Asked, Unread> {
+    let asked = in_json(body, api)?;
+    let Some(kind) = content_type.filter(|kind| !kind.eq_ignore_ascii_case("application/json"))
+    else {
+        return Ok(asked);
+    };
+    if !has_plain_charset(kind) {
+        return Err(Unread::Charset);
+    }
+    let media = media_type(kind).to_ascii_lowercase();
+    if media == "application/x-www-form-urlencoded" && query::names_model(body) {
         return Err(Unread::Ambiguous("model"));
     }
-    let named_at = named_at.map(|(_, at)| at);
-    let model = named_at
-        .clone()
-        .and_then(|at| std::str::from_utf8(&body[at]).ok())
-        .map(str::to_owned);
-    Ok(Asked {
-        named_at: named_at.map(|at| (at, Spelling::Form)),
-        model: model.filter(|name| !name.is_empty()),
-        ..Asked::nothing(Payload::Passing(None))
+    if media.starts_with("multipart/") {
+        // Valid JSON has no line ends within strings, so no parser finds parts in it.
+        let parsed = serde_json::from_slice::<IgnoredAny>(body);
+        parsed.map_err(|error| Unread::Malformed(error.to_string()))?;
+    }
+    Ok(asked)
+}
+
+/// True unless a Content-Type names an encoding in which the body could mean something else.
+fn has_plain_charset(content_type: &str) -> bool {
+    let lower = content_type.to_ascii_lowercase();
+    lower.split("charset").skip(1).all(|rest| {
+        let value = rest.trim_start_matches(['*', ' ', '\t']).strip_prefix('=');
+        value.is_some_and(|value| {
+            let value = value.split(';').next().unwrap_or(value);
+            form::is_utf8(value.trim_matches([' ', '\t', '"', '\'']))
+        })
     })
 }
 
@@ -304,6 +362,16 @@ impl Unread {
                 ),
             )
             .param(name),
+            Self::Form(why) => Refusal::new(
+                status,
+                "invalid_form",
+                format!("The request's form cannot be read in one way only: {why}."),
+            ),
+            Self::Charset => Refusal::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "bad_charset",
+                "The request's Content-Type names an encoding other than UTF-8; send UTF-8.",
+            ),
         }
     }
 }
@@ -312,11 +380,9 @@ fn model_name(raw: &[u8]) -> Result<String, String> {
     serde_json::from_slice(raw).map_err(|error| format!("`model`: {error}"))
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
-    media_type(headers).is_some_and(|kind| {
-        kind.eq_ignore_ascii_case("application/json")
-            || kind.to_ascii_lowercase().ends_with("+json")
-    })
+fn is_json(content_type: &str) -> bool {
+    let kind = media_type(content_type);
+    kind.eq_ignore_ascii_case("application/json") || kind.to_ascii_lowercase().ends_with("+json")
 }
 
 fn is_compressed(headers: &HeaderMap) -> bool {
@@ -325,18 +391,12 @@ fn is_compressed(headers: &HeaderMap) -> bool {
         .is_some_and(|coding| coding != "identity")
 }
 
-/// curl's `-d` says that JSON is a form; some programs say nothing.
-fn may_be_json(headers: &HeaderMap) -> bool {
-    is_json(headers)
-        || media_type(headers).is_none_or(|kind| {
-            kind.eq_ignore_ascii_case("application/x-www-form-urlencoded")
-                || kind.eq_ignore_ascii_case("text/plain")
-        })
-}
-
-pub(super) fn media_type(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    Some(value.split(';').next().unwrap_or(value).trim())
+fn media_type(content_type: &str) -> &str {
+    content_type
+        .split(';')
+        .next()
+        .unwrap_or(content_type)
+        .trim()
 }
 
 #[cfg(test)]
@@ -435,17 +495,38 @@ mod tests {
     }
 
     #[test]
-    fn json_is_known_by_its_type_and_suspected_without_one() {
-        let with = |kind: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
-            headers
-        };
-        assert!(is_json(&with("Application/JSON; charset=utf-8")));
-        assert!(is_json(&with("application/problem+json")));
-        assert!(may_be_json(&HeaderMap::new()));
-        assert!(may_be_json(&with("application/x-www-form-urlencoded")));
-        assert!(!may_be_json(&with("multipart/form-data; boundary=x")));
-        assert!(!may_be_json(&with("application/octet-stream")));
+    fn json_is_known_by_its_type() {
+        assert!(is_json("Application/JSON; charset=utf-8"));
+        assert!(is_json("application/problem+json"));
+        assert!(!is_json("multipart/form-data; boundary=x"));
+    }
+
+    #[test]
+    fn types_under_which_the_body_means_something_else_are_rejected() {
+        let read =
+            |body: &str, kind: &str| in_labelled_json(body.as_bytes(), Api::Chat, Some(kind));
+        let plain = r#"{"model":"a"}"#;
+        for kind in [
+            "application/json; charset=utf-8",
+            "application/json;charset=\"UTF-8\"",
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
+            "image/png",
+        ] {
+            assert!(read(plain, kind).is_ok(), "{kind}");
+        }
+        for kind in [
+            "application/json; charset=utf-7",
+            "application/json; charset=utf-16",
+            "application/json; charset=utf-8; charset=utf-7",
+            "application/json; charset",
+        ] {
+            assert_eq!(read(plain, kind).err(), Some(Unread::Charset), "{kind}");
+        }
+        let form = r#"{"model":"a","x":"&model=b&"}"#;
+        assert!(read(form, "application/x-www-form-urlencoded").is_err());
+        let parts = "{\"model\":\"a\",\"x\":\"\r\n--x\r\n\"}";
+        assert!(read(parts, "multipart/form-data; boundary=x").is_err());
     }
 }

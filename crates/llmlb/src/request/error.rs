@@ -5,6 +5,8 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use serde_json::json;
 
+use crate::endpoint::Dialect;
+
 /// Why a request was not served.
 #[derive(Debug)]
 pub(crate) struct Refusal {
@@ -46,29 +48,27 @@ impl Refusal {
         self
     }
 
-    /// `path` decides whose clients must understand it.
-    pub(super) fn into_response(self, path: &str, id: &HeaderValue) -> Response<Full<Bytes>> {
-        let body = if path.starts_with("/v1/messages") {
-            json!({
+    /// The response, in the form that the clients of this dialect understand.
+    pub(super) fn into_response(self, dialect: Dialect, id: &HeaderValue) -> Response<Full<Bytes>> {
+        let body = match dialect {
+            Dialect::Anthropic => json!({
                 "type": "error",
                 "error": { "type": self.for_anthropic(), "message": self.message },
                 "request_id": id.to_str().ok(),
-            })
-        } else if path.starts_with("/api/") {
-            json!({ "error": self.message })
-        } else {
-            json!({
+            }),
+            Dialect::Ollama => json!({ "error": self.message }),
+            Dialect::OpenAi => json!({
                 "error": {
                     "message": self.message,
                     "type": self.for_openai(),
                     "param": self.param,
                     "code": self.code,
                 }
-            })
+            }),
         };
         let mut response = json_response(self.status, body.to_string());
         let headers = response.headers_mut();
-        if path.starts_with("/v1/messages") {
+        if dialect == Dialect::Anthropic {
             // Where Anthropic's clients look for it.
             headers.insert("request-id", id.clone());
         }

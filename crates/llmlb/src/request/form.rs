@@ -1,174 +1,419 @@
-//! Finding a field in a form with files (`multipart/form-data`, RFC 7578) without taking it apart.
+//! Finding the model in `multipart/form-data` (RFC 7578).
+//!
+//! Parsers disagree about everything that is not the usual form: bare line feeds, text before the
+//! first boundary, folded headers, `name*`, escapes in quotation marks, further boundaries. A body
+//! that one of them could read differently would be routed and billed as one model and served as
+//! another. So only the form that clients really send is accepted, and the rest is rejected.
 
 use std::ops::Range;
 
-use http::{HeaderMap, header};
 use memchr::memmem;
 
-/// What separates the parts, with the dashes before it.
-pub(super) fn boundary(headers: &HeaderMap) -> Option<Vec<u8>> {
-    let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    let (name, parameters) = kind.split_once(';')?;
-    if !name.trim().eq_ignore_ascii_case("multipart/form-data") {
-        return None;
+use super::alike::are_alike;
+use crate::headers::is_token;
+
+/// Maximum number of parts, of header lines in a part, and of bytes in such a line.
+const MOST_PARTS: usize = 1000;
+const MOST_LINES: usize = 16;
+const LONGEST_LINE: usize = 4 << 10;
+/// RFC 2046, section 5.1.1.
+const LONGEST_BOUNDARY: usize = 70;
+
+/// The boundary that a Content-Type of `multipart/form-data` declares, or the reason why the
+/// Content-Type could be read in two ways.
+pub(super) fn boundary(content_type: &str) -> Result<&str, &'static str> {
+    let (_, parameters) = content_type
+        .split_once(';')
+        .ok_or("its Content-Type has no boundary")?;
+    let mut boundary = None;
+    for parameter in Parameters(parameters) {
+        let (name, value) = parameter?;
+        match name.to_ascii_lowercase().as_str() {
+            "boundary" if boundary.is_some() => return Err("its Content-Type has two boundaries"),
+            "boundary" => boundary = Some(value),
+            "charset" if is_utf8(value.text) => {}
+            _ => return Err("its Content-Type has parameters other than boundary"),
+        }
     }
-    let boundary = parameters.split(';').find_map(|parameter| {
-        let (name, value) = parameter.trim().split_once('=')?;
-        name.eq_ignore_ascii_case("boundary")
-            .then(|| value.trim().trim_matches('"'))
-    })?;
-    (!boundary.is_empty()).then(|| format!("--{boundary}").into_bytes())
+    let boundary = boundary.ok_or("its Content-Type has no boundary")?;
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte);
+    if boundary.text.is_empty()
+        || boundary.text.len() > LONGEST_BOUNDARY
+        || !boundary.text.bytes().all(is_allowed)
+    {
+        return Err("its boundary has characters that not all servers accept");
+    }
+    Ok(boundary.text)
 }
 
-/// The fields of this name, in any case: how it is written, and where the content is.
-pub(super) fn fields<'a>(
-    body: &'a [u8],
-    boundary: &'a [u8],
-    wanted: &'a [u8],
-) -> impl Iterator<Item = (&'a [u8], Range<usize>)> {
-    let finder = memmem::Finder::new(boundary);
-    let mut part = next(body, 0, &finder).map(|(_, part)| part);
-    std::iter::from_fn(move || {
-        loop {
-            let begin = part?;
-            let (end, next_part) = next(body, begin, &finder)?;
-            part = Some(next_part);
-            // A part without a head has no name.
-            if let Some(head) = memmem::find(&body[begin..end], b"\r\n\r\n")
-                && let Some(name) = named(&body[begin..begin + head], wanted)
+/// The place of the only field `model`, or the reason why the body could be read in two ways.
+pub(super) fn model(body: &[u8], boundary: &str) -> Result<Range<usize>, &'static str> {
+    let delimiter = format!("--{boundary}").into_bytes();
+    let mut found = None;
+    let mut part: Option<usize> = None;
+    let mut parts = 0;
+    for at in memmem::find_iter(body, &delimiter) {
+        let after = at + delimiter.len();
+        if at > 0 && !body[..at].ends_with(b"\r\n") {
+            return Err("its boundary is not at the beginning of a line");
+        }
+        if let Some(start) = part {
+            let end = at.checked_sub(2).filter(|end| *end >= start);
+            let end = end.ok_or("it has an empty part")?;
+            if let Some(place) = model_part(body, start..end)?
+                && found.replace(place).is_some()
             {
-                return Some((name, begin + head + 4..end));
+                return Err("it has the field `model` twice");
             }
+        } else if at > 0 {
+            return Err("it has text before its first boundary");
         }
-    })
+        match &body[after..] {
+            [b'\r', b'\n', ..] => part = Some(after + 2),
+            [b'-', b'-'] | [b'-', b'-', b'\r', b'\n'] => {
+                return found.ok_or("it has no field `model`");
+            }
+            _ => return Err("a boundary is not alone in its line"),
+        }
+        parts += 1;
+        if parts > MOST_PARTS {
+            return Err("it has too many parts");
+        }
+    }
+    Err("it does not end with its boundary")
 }
 
-/// The next line that is a boundary: where what is before it ends, and where the next part begins.
-/// After the last one, which ends in `--`, that is the end of the body.
-fn next(body: &[u8], from: usize, finder: &memmem::Finder<'_>) -> Option<(usize, usize)> {
-    let mut at = from;
-    loop {
-        let start = at + finder.find(&body[at..])?;
-        let after = start + finder.needle().len();
-        let begins_line = start == 0 || body[..start].ends_with(b"\r\n");
-        let rest = body[after..].trim_ascii_start();
-        let blank = body.len() - after - rest.len();
-        let gap = &body[after..after + blank];
-        if begins_line && gap.contains(&b'\n') {
-            let line = after + memchr::memchr(b'\n', gap)? + 1;
-            return Some((start.saturating_sub(2).max(from), line));
+/// The place of a part's content if the part is the field `model`.
+fn model_part(body: &[u8], part: Range<usize>) -> Result<Option<Range<usize>>, &'static str> {
+    let mut at = part.start;
+    let mut head = PartHead::default();
+    for lines in 0.. {
+        let line = memmem::find(&body[at..part.end], b"\r\n").ok_or("a part has no head")?;
+        if lines >= MOST_LINES || line > LONGEST_LINE {
+            return Err("a part's head is too long");
         }
-        if begins_line && body[after..].starts_with(b"--") {
-            return Some((start.saturating_sub(2).max(from), body.len()));
+        let text = &body[at..at + line];
+        at += line + 2;
+        if text.is_empty() {
+            break;
         }
-        at = after;
+        head.read(text)?;
+    }
+    let disposition = head
+        .disposition
+        .ok_or("a part has no Content-Disposition")?;
+    if !are_alike("model", disposition.name) {
+        return Ok(None);
+    }
+    let is_text = head.content_type.is_none_or(is_plain_text);
+    let is_readable = std::str::from_utf8(&body[at..part.end])
+        .is_ok_and(|value| !value.is_empty() && !value.chars().any(char::is_control));
+    if disposition.name != "model" || disposition.has_filename || !is_text || !is_readable {
+        return Err("its field `model` is not plain text");
+    }
+    Ok(Some(at..part.end))
+}
+
+/// The header fields of one part.
+#[derive(Default)]
+struct PartHead<'a> {
+    disposition: Option<Disposition<'a>>,
+    content_type: Option<&'a str>,
+}
+
+struct Disposition<'a> {
+    name: &'a str,
+    has_filename: bool,
+}
+
+impl<'a> PartHead<'a> {
+    fn read(&mut self, line: &'a [u8]) -> Result<(), &'static str> {
+        let line = std::str::from_utf8(line).map_err(|_| "a part's head is not UTF-8")?;
+        // Also a line that begins with a blank and so continues the one before it has no name.
+        let named = line
+            .split_once(':')
+            .filter(|(name, _)| is_token(name) && !line.chars().any(char::is_control));
+        let (name, value) = named.ok_or("a part's head has a line that is no header field")?;
+        let value = value.trim_matches(' ');
+        match name.to_ascii_lowercase().as_str() {
+            "content-disposition" => {
+                if self.disposition.is_some() {
+                    return Err("a part has two Content-Dispositions");
+                }
+                self.disposition = Some(disposition(value)?);
+            }
+            "content-type" => {
+                let kind = value.to_ascii_lowercase();
+                if self.content_type.is_some()
+                    || kind.starts_with("multipart/")
+                    || kind.starts_with("message/")
+                {
+                    return Err("a part contains further parts, or has two Content-Types");
+                }
+                self.content_type = Some(value);
+            }
+            "content-transfer-encoding" => {
+                let plain = ["binary", "8bit", "7bit"];
+                if !plain.iter().any(|one| value.eq_ignore_ascii_case(one)) {
+                    return Err("a part is encoded");
+                }
+            }
+            _ => {}
+        }
+        Ok(())
     }
 }
 
-/// The name in a part's head, if it is this one in any case.
-fn named<'a>(head: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
-    const DISPOSITION: &[u8] = b"content-disposition:";
-    let lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-    let told = lines.filter_map(|line| {
-        let (name, value) = line.split_at_checked(DISPOSITION.len())?;
-        name.eq_ignore_ascii_case(DISPOSITION).then_some(value)
-    });
-    told.flat_map(parameters)
-        .filter_map(|parameter| {
-            let equals = parameter.iter().position(|byte| *byte == b'=')?;
-            let (key, value) = (&parameter[..equals], &parameter[equals + 1..]);
-            let is_name = key.trim_ascii().eq_ignore_ascii_case(b"name");
-            is_name.then(|| value.trim_ascii())
-        })
-        .map(|name| {
-            let quoted = name.strip_prefix(b"\"");
-            let quoted = quoted.and_then(|name| name.strip_suffix(b"\""));
-            quoted.unwrap_or(name)
-        })
-        .find(|name| name.eq_ignore_ascii_case(wanted))
+fn disposition(value: &str) -> Result<Disposition<'_>, &'static str> {
+    let parameters = value
+        .strip_prefix("form-data")
+        .and_then(|rest| rest.trim_start_matches(' ').strip_prefix(';'))
+        .ok_or("a part's Content-Disposition is not form-data with a name")?;
+    let (mut name, mut has_filename, mut has_extended) = (None, false, false);
+    for parameter in Parameters(parameters) {
+        let (key, value) = parameter?;
+        match key {
+            "name" if name.is_none() => name = Some(value),
+            "filename" if !has_filename => has_filename = true,
+            "filename*" if !has_extended => has_extended = true,
+            _ => return Err("a part's Content-Disposition has unusual parameters"),
+        }
+    }
+    let name = name.ok_or("a part has no name")?;
+    // `_charset_` changes how some parsers decode the other fields.
+    let is_plain = !name.text.contains(['\\', '%'])
+        && name.text.trim() == name.text
+        && !name.text.eq_ignore_ascii_case("_charset_");
+    if !is_plain {
+        return Err("a part has a name that can be read in two ways");
+    }
+    Ok(Disposition {
+        name: name.text,
+        has_filename: has_filename || has_extended,
+    })
 }
 
-/// What is between semicolons, unless these are within quotation marks.
-fn parameters(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let (mut quoted, mut escaped) = (false, false);
-    line.split(move |byte| {
-        let is_mark = *byte == b'"' && !escaped;
-        escaped = quoted && *byte == b'\\' && !escaped;
-        quoted ^= is_mark;
-        *byte == b';' && !quoted
-    })
+/// The value of a parameter, without its quotation marks.
+#[derive(Clone, Copy, Debug)]
+struct ParameterValue<'a> {
+    text: &'a str,
+}
+
+/// `name=value` pairs separated by semicolons; values are tokens, or quoted without escapes.
+struct Parameters<'a>(&'a str);
+
+impl<'a> Iterator for Parameters<'a> {
+    type Item = Result<(&'a str, ParameterValue<'a>), &'static str>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.0.trim_matches(' ');
+        if rest.is_empty() {
+            return None;
+        }
+        // Whatever follows an error is not read.
+        self.0 = "";
+        Some(parameter(rest).map(|(name, text, rest)| {
+            self.0 = rest;
+            (name, ParameterValue { text })
+        }))
+    }
+}
+
+/// The first parameter of the text: its name, its value, and what follows.
+fn parameter(text: &str) -> Result<(&str, &str, &str), &'static str> {
+    const UNUSUAL: &str = "a header field has parameters that can be read in two ways";
+    let (name, rest) = text.split_once('=').ok_or(UNUSUAL)?;
+    if !is_token(name) {
+        return Err(UNUSUAL);
+    }
+    let (value, rest) = if let Some(quoted) = rest.strip_prefix('"') {
+        let (value, rest) = quoted.split_once('"').ok_or(UNUSUAL)?;
+        // Some parsers take `\"` for the end of the text, others for a quotation mark.
+        if value.ends_with('\\') || value.contains("\\\\") {
+            return Err(UNUSUAL);
+        }
+        (value, rest)
+    } else {
+        let end = rest.find([';', ' ']).unwrap_or(rest.len());
+        let (value, rest) = rest.split_at(end);
+        if !is_token(value) {
+            return Err(UNUSUAL);
+        }
+        (value, rest)
+    };
+    let rest = rest.trim_start_matches(' ');
+    match rest.strip_prefix(';') {
+        Some(rest) if !rest.trim_matches(' ').is_empty() => Ok((name, value, rest)),
+        None if rest.is_empty() => Ok((name, value, "")),
+        _ => Err(UNUSUAL),
+    }
+}
+
+fn is_plain_text(content_type: &str) -> bool {
+    let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
+    media
+        .trim_end_matches(' ')
+        .eq_ignore_ascii_case("text/plain")
+        && Parameters(parameters).all(|parameter| {
+            parameter.is_ok_and(|(name, value)| {
+                name.eq_ignore_ascii_case("charset") && is_utf8(value.text)
+            })
+        })
+}
+
+/// True for the names of encodings in which ASCII text is what it seems.
+pub(super) fn is_utf8(charset: &str) -> bool {
+    ["utf-8", "utf8", "us-ascii", "ascii"]
+        .iter()
+        .any(|known| charset.eq_ignore_ascii_case(known))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn find(body: &str) -> Option<&str> {
-        let found = fields(body.as_bytes(), b"--x1", b"model").next();
-        found.map(|(_, at)| &body[at])
+    /// A part with this head, and this content.
+    fn part(head: &str, content: &str) -> String {
+        format!("--x1\r\n{head}\r\n\r\n{content}\r\n")
     }
 
+    fn field(disposition: &str, content: &str) -> String {
+        part(
+            &format!("Content-Disposition: form-data; {disposition}"),
+            content,
+        )
+    }
+
+    fn find(body: &str) -> Result<&str, &'static str> {
+        model(body.as_bytes(), "x1").map(|place| &body[place])
+    }
+
+    const END: &str = "--x1--\r\n";
+
     #[test]
-    fn every_field_of_the_name_is_found_in_any_case() {
-        let part = |name| format!("--x1\r\nContent-Disposition: form-data; {name}\r\n\r\n1\r\n");
-        let names = [
-            "name=model",
-            "name=\"MODEL\"",
-            "name=models",
-            "Name = \"Model\"",
-        ];
-        let body = names.map(part).concat() + "--x1--\r\n";
-        let found: Vec<_> = fields(body.as_bytes(), b"--x1", b"model")
-            .map(|(name, at)| (name, &body[at]))
-            .collect();
-        assert_eq!(
-            found,
-            [(&b"model"[..], "1"), (b"MODEL", "1"), (b"Model", "1")]
+    fn field_is_found_among_files() {
+        let file = part(
+            "Content-Disposition: form-data; name=\"file\"; filename=\"a; name=model\"\r\n\
+             Content-Type: audio/wav",
+            "\0\u{1}--x\r\n\r\n",
         );
-    }
-
-    #[test]
-    fn a_field_is_found_among_files() {
-        let body = "--x1\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a; name=model\"\r\n\
-                    Content-Type: audio/wav\r\n\r\n\0\u{1}--x\r\n\r\n\r\n--x1\r\n\
-                    content-disposition: form-data; name=\"model\"\r\n\r\nwhisper-1\r\n--x1\r\n\
-                    Content-Disposition: form-data; name=language\r\n\r\nde\r\n--x1--\r\n";
-        assert_eq!(find(body), Some("whisper-1"));
-        assert_eq!(find(&body.replace("\"model\"", "\"modell\"")), None);
-        assert_eq!(find(&body.replace("\"model\"", "model")), Some("whisper-1"));
-    }
-
-    #[test]
-    fn a_broken_form_has_no_field() {
-        for body in [
-            "",
-            "--x1",
-            "--x1\r\n",
-            "--x1\r\nname\r\n\r\n",
-            "--x1--",
-            "x",
-            "--x1\r\n\r\n--x1",
-        ] {
-            assert_eq!(find(body), None, "{body}");
+        for model in ["name=\"model\"", "name=model"] {
+            let body = file.clone() + &field(model, "whisper-1") + &field("name=language", "de");
+            assert_eq!(find(&(body.clone() + END)), Ok("whisper-1"));
+            assert_eq!(find(&(body + "--x1--")), Ok("whisper-1"));
         }
     }
 
     #[test]
-    fn the_boundary_may_be_quoted() {
-        let of = |kind: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::CONTENT_TYPE, kind.parse().unwrap());
-            boundary(&headers).map(|bytes| String::from_utf8(bytes).unwrap())
-        };
-        assert_eq!(
-            of("multipart/form-data; boundary=abc"),
-            Some("--abc".into())
-        );
-        assert_eq!(
-            of("Multipart/Form-Data; charset=x; Boundary=\"a b\""),
-            Some("--a b".into())
-        );
-        assert_eq!(of("multipart/form-data"), None);
-        assert_eq!(of("application/json; boundary=x"), None);
+    fn parts_as_dotnet_writes_them_are_accepted() {
+        let text =
+            "Content-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name=model";
+        let file =
+            "Content-Disposition: form-data; name=file; filename=a.wav; filename*=utf-8''a.wav";
+        let body = part(text, "whisper-1") + &part(file, "data") + END;
+        assert_eq!(find(&body), Ok("whisper-1"));
+    }
+
+    #[test]
+    fn forms_that_parsers_read_differently_are_rejected() {
+        let good = field("name=\"model\"", "a");
+        assert_eq!(find(&(good.clone() + END)), Ok("a"));
+        let bodies = [
+            // Twice, or in another case.
+            good.clone() + &good + END,
+            good.clone() + &field("name=\"Model\"", "b") + END,
+            field("name=\"MODEL\"", "b") + END,
+            // Missing.
+            field("name=\"prompt\"", "b") + END,
+            // Text before the first boundary and after the last.
+            "x\r\n".to_owned() + &good + END,
+            "\r\n".to_owned() + &good + END,
+            good.clone() + END + &good + END,
+            good.clone() + "--x1-- ",
+            // No end.
+            good.clone(),
+            String::new(),
+            "--x1--\r\n".to_owned(),
+            // Line ends.
+            (good.clone() + END).replace("\r\n", "\n"),
+            good.clone()
+                + &field(
+                    "name=x",
+                    "y\n--x1\nContent-Disposition: form-data; name=\"model\"\n\nb",
+                )
+                + END,
+            good.replace("--x1\r\n", "--x1 \r\n") + END,
+            good.replace("\r\n\r\na", "\n\na") + END,
+            // Heads.
+            good.replace("form-data;", "form-data;\r\n") + END,
+            good.replace("name=\"model\"", "name=\"x\"; name=\"model\"") + END,
+            good.replace("name=", "name*=utf-8''") + END,
+            good.replace("name=", "name*0=") + END,
+            good.replace("name=", "Name=") + END,
+            good.replace("name=", "name =") + END,
+            good.replace("\"model\"", "\"mod\\el\"") + END,
+            good.replace("\"model\"", "\"mod%65l\"") + END,
+            good.replace("\"model\"", "\" model\"") + END,
+            good.replace("name=\"model\"", "name=\"model\"; filename=\"x\"") + END,
+            good.replace("name=\"model\"", "filename=\"x\\\"; name=\"model\"") + END,
+            good.replace("name=\"model\"", "name=\"model\" x") + END,
+            good.replace("form-data", "attachment") + END,
+            good.replace("Content-Disposition", "X") + END,
+            good.replace(
+                "\r\n\r\n",
+                "\r\nContent-Disposition: form-data; name=\"x\"\r\n\r\n",
+            ) + END,
+            good.replace(
+                "\r\n\r\n",
+                "\r\nContent-Type: text/plain; charset=utf-16\r\n\r\n",
+            ) + END,
+            good.replace("\r\n\r\n", "\r\nContent-Transfer-Encoding: base64\r\n\r\n") + END,
+            good.clone()
+                + &part(
+                    "Content-Disposition: form-data; name=x\r\nContent-Type: multipart/mixed; boundary=y",
+                    "",
+                )
+                + END,
+            field("name=\"_charset_\"", "utf-16") + &good + END,
+            // Contents.
+            field("name=\"model\"", "") + END,
+            field("name=\"model\"", "a\nb") + END,
+        ];
+        for body in bodies {
+            assert!(find(&body).is_err(), "{body:?}");
+        }
+        assert!(model(b"--x1\r\n\r\n--x1--", "x1").is_err());
+        assert!(model(b"--x1\r\n--x1--", "x1").is_err());
+    }
+
+    #[test]
+    fn boundary_is_one_that_all_servers_read_alike() {
+        for (content_type, expected) in [
+            ("multipart/form-data; boundary=abc", "abc"),
+            ("multipart/form-data;boundary=\"a-b_c\"", "a-b_c"),
+            (
+                "Multipart/Form-Data; charset=utf-8; Boundary=\"a=b\"",
+                "a=b",
+            ),
+        ] {
+            assert_eq!(boundary(content_type), Ok(expected));
+        }
+        for content_type in [
+            "multipart/form-data",
+            "multipart/form-data; boundary=",
+            "multipart/form-data; boundary=\"\"",
+            "multipart/form-data; boundary=a; boundary=b",
+            "multipart/form-data; boundary=\"a;b\"",
+            "multipart/form-data; boundary=\"a b\"",
+            "multipart/form-data; boundary=\"a\\\"b\"",
+            "multipart/form-data; boundary*=utf-8''a",
+            "multipart/form-data; boundary=a, multipart/form-data; boundary=b",
+            "multipart/form-data; boundary =a",
+            "multipart/form-data; boundary=a;",
+            "multipart/form-data; charset=utf-16; boundary=a",
+            "multipart/form-data; boundary=a; x=y",
+        ] {
+            assert!(boundary(content_type).is_err(), "{content_type}");
+        }
     }
 }

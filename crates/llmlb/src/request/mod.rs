@@ -14,7 +14,6 @@ mod host;
 mod id;
 mod in_flight;
 mod journal;
-mod kind;
 mod models;
 mod ollama;
 mod prefix;
@@ -22,6 +21,7 @@ mod query;
 pub(crate) mod scan;
 mod trip;
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,7 +34,8 @@ use hyper::upgrade::OnUpgrade;
 
 use crate::admin;
 use crate::balance::{Absent, Wish};
-use crate::config::Kind;
+use crate::config::{Kind, UnknownEndpoints};
+use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, Outbound, REQUEST_ID, Relay};
 use crate::worker::Worker;
 
@@ -44,7 +45,6 @@ pub(crate) use held::Budget;
 pub(crate) use id::Ids;
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use journal::{Journal, Lines};
-pub(crate) use kind::is_inference;
 pub(crate) use trip::{End, Trip};
 
 /// What goes back to the client: an answer of our own, or a backend's.
@@ -68,13 +68,17 @@ pub(crate) async fn serve(
 ) -> Result<Answer, Infallible> {
     let upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
     let (head, body) = request.into_parts();
-    let trip = Box::new(Trip::start(&caller, &head));
+    let located = endpoint::parse(&head.method, head.uri.path());
+    let endpoint = located
+        .as_ref()
+        .map_or(Endpoint::NOTHING, |(found, _)| *found);
+    let trip = Box::new(Trip::start(&caller, &head, endpoint));
     let id = trip.id.clone();
-    let mut answer = match stages(&caller, &head, body, upgrade, trip).await {
+    let mut answer = match stages(&caller, &head, located, body, upgrade, trip).await {
         Ok(answer) => answer,
         Err((refusal, mut trip)) => {
             trip.refused(&refusal);
-            own(refusal.into_response(head.uri.path(), &id))
+            own(refusal.into_response(endpoint.dialect, &id))
         }
     };
     let is_upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
@@ -87,23 +91,33 @@ pub(crate) async fn serve(
     Ok(answer)
 }
 
+/// The endpoint of a request and the path that is forwarded, or the reason to reject the request.
+type Located<'a> = Result<(Endpoint, Cow<'a, str>), PathError>;
+
 /// A request's way through the server. A refusal brings the trip back, to be told.
 async fn stages(
     caller: &Caller,
     head: &request::Parts,
+    located: Located<'_>,
     body: Incoming,
     upgrade: Option<OnUpgrade>,
     mut trip: Box<Trip>,
 ) -> Result<Answer, (Refusal, Box<Trip>)> {
     let worker = &caller.worker;
-    let (path, kind) = match door(caller, head, upgrade.is_some()) {
-        Ok(Door::Own(response)) => {
-            trip.answered_here(response.status());
-            return Ok(own(response));
-        }
-        Ok(Door::Forward(path)) => (path, None),
-        Ok(Door::Ollama(path)) => (path, Some(Kind::Ollama)),
+    let (endpoint, path) = match admit(caller, head, located, upgrade.is_some()) {
+        Ok(located) => located,
         Err(refusal) => return Err((refusal, trip)),
+    };
+    let kind = match endpoint.service {
+        Service::Own(page) => match page_of(caller, page, &path) {
+            Ok(response) => {
+                trip.answered_here(response.status());
+                return Ok(own(response));
+            }
+            Err(refusal) => return Err((refusal, trip)),
+        },
+        Service::Ollama => Some(Kind::Ollama),
+        Service::Backend | Service::Nothing => None,
     };
     if let Some(why) = worker.shared.meter.refusal() {
         return Err((failed::unmetered(&why), trip));
@@ -113,7 +127,7 @@ async fn stages(
         Err(refusal) => return Err((refusal, trip)),
     };
     trip.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
-    let mut asked = match asked::read(head, path, body, &worker.shared).await {
+    let mut asked = match asked::read(head, endpoint, body, &worker.shared).await {
         Ok(asked) => asked,
         Err(refusal) => return Err((refusal, trip)),
     };
@@ -136,17 +150,18 @@ async fn stages(
         blocks: &blocks,
         issued: asked
             .issued
-            .or_else(|| forward::in_path(path).map(|id| forward::hash(id.as_bytes()))),
+            .or_else(|| endpoint::id_in(&path).map(|id| forward::hash(id.as_bytes()))),
         client: id::client(caller.peer, &head.headers),
     };
     // What passes through can be sent once.
     let is_kept = matches!(asked.payload, Payload::Read(_)) && upgrade.is_none();
     let outbound = Outbound {
         head,
-        path,
+        endpoint,
+        path: &path,
         asked: &mut asked,
         wish: &wish,
-        repeatable: is_kept && kind::is_repeatable(&head.method, path),
+        repeatable: is_kept && endpoint.is_repeatable(&head.method),
         tried: Vec::new(),
         upgrade,
     };
@@ -155,59 +170,80 @@ async fn stages(
         .map_err(|(failed, trip)| (failed::refusal(failed, model.as_deref()), trip))
 }
 
-/// Where a request goes.
-enum Door<'a> {
-    /// It is answered here.
-    Own(Response<Full<Bytes>>),
-    /// To a backend; this is what follows `/v1/`.
-    Forward(&'a str),
-    /// To an Ollama, whose own API it is; this is all of its path.
-    Ollama(&'a str),
-}
-
-fn door<'a>(
+/// Decides whether a request is served at all, before its body is read.
+fn admit<'a>(
     caller: &Caller,
-    head: &'a request::Parts,
+    head: &request::Parts,
+    located: Located<'a>,
     is_upgrade: bool,
-) -> Result<Door<'a>, Refusal> {
+) -> Result<(Endpoint, Cow<'a, str>), Refusal> {
     let shared = &caller.worker.shared;
     host::check(head)?;
     if head.method == Method::CONNECT || head.method == Method::TRACE {
-        return Err(Refusal::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method_not_allowed",
+        return Err(not_allowed(
             format!("{} is not served here.", head.method),
-        )
-        .allow("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
-    }
-    browser::admit(shared, head, is_upgrade)?;
-    let whole = head.uri.path();
-    if ollama::is_asked(&head.method, whole) && shared.pool.table().may_have(Kind::Ollama) {
-        refuse_loop(caller, head)?;
-        let list = ollama::list(whole, &shared.pool.table());
-        return Ok(list.map_or(Door::Ollama(whole), Door::Own));
-    }
-    let Some(path) = whole.strip_prefix("/v1/") else {
-        return admin::answer(caller, head).map(Door::Own);
-    };
-    if kind::is_ambiguous(path) {
-        return Err(Refusal::new(
-            StatusCode::BAD_REQUEST,
-            "bad_path",
-            "The path can be read in two ways: it has `.`, `..` or empty segments, or characters \
-             that are escaped and need not be.",
+            endpoint::METHODS,
         ));
     }
-    if head.method == Method::GET || head.method == Method::HEAD {
-        if path == "models" || path == "models/" {
-            return Ok(Door::Own(models::list(&shared.pool.table())));
+    browser::admit(shared, head, is_upgrade)?;
+    let (endpoint, path) = located.map_err(|error| bad_path(head, error))?;
+    let is_ollama_absent = || !shared.pool.table().may_have(Kind::Ollama);
+    match endpoint.service {
+        Service::Nothing => return Err(admin::not_found(shared, endpoint, &path)),
+        Service::Ollama | Service::Own(Page::OllamaTags) if is_ollama_absent() => {
+            return Err(admin::not_found(shared, endpoint, &path));
         }
-        if let Some(name) = path.strip_prefix("models/") {
-            return models::one(&shared.pool.table(), name).map(Door::Own);
-        }
+        Service::Own(_) => return Ok((endpoint, path)),
+        Service::Backend | Service::Ollama => {}
+    }
+    if !endpoint.is_known && shared.unknown_endpoints == UnknownEndpoints::Reject {
+        return Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "unknown_endpoint",
+            format!(
+                "{path} is not an endpoint that llmlb knows, and server.unknown_endpoints is \
+                 `reject`."
+            ),
+        ));
     }
     refuse_loop(caller, head)?;
-    Ok(Door::Forward(path))
+    Ok((endpoint, path))
+}
+
+fn bad_path(head: &request::Parts, error: PathError) -> Refusal {
+    match error {
+        PathError::Misspelled(plain) => Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "bad_path",
+            format!("Some servers would take this path for {plain}; use that spelling."),
+        ),
+        PathError::Ambiguous => Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "bad_path",
+            "The path can be read in two ways: it has `.` or `..` segments, control characters, or \
+             characters that are escaped and need not be.",
+        ),
+        PathError::MethodNotAllowed(methods) => not_allowed(
+            format!("{} answers {methods} only.", head.uri.path()),
+            methods,
+        ),
+    }
+}
+
+fn not_allowed(message: String, methods: &'static str) -> Refusal {
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    Refusal::new(status, "method_not_allowed", message).allow(methods)
+}
+
+/// A page of llmlb's own.
+fn page_of(caller: &Caller, page: Page, path: &str) -> Result<Response<Full<Bytes>>, Refusal> {
+    let table = || caller.worker.shared.pool.table();
+    match page {
+        Page::Admin(page) => admin::answer(caller, page),
+        Page::Models => Ok(models::list(&table())),
+        Page::Model => models::one(&table(), &endpoint::model_in(path)),
+        Page::OllamaTags => Ok(ollama::list(&table())),
+    }
 }
 
 fn refuse_loop(caller: &Caller, head: &request::Parts) -> Result<(), Refusal> {

@@ -17,13 +17,12 @@ pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {
     json_response(StatusCode::OK, body.to_string())
 }
 
-/// One of them. Names may contain slashes, encoded or not.
-pub(super) fn one(table: &Arc<Table>, path: &str) -> Result<Response<Full<Bytes>>, Refusal> {
-    let name = decode(path);
+/// The description of one of them.
+pub(super) fn one(table: &Arc<Table>, name: &str) -> Result<Response<Full<Bytes>>, Refusal> {
     let found = |id: &str| table.models.iter().find(|model| model["id"] == *id);
-    match found(&name).or_else(|| found(&format!("{name}:latest"))) {
+    match found(name).or_else(|| found(&format!("{name}:latest"))) {
         Some(model) => Ok(json_response(StatusCode::OK, model.to_string())),
-        None => Err(unknown(&name, table, None)),
+        None => Err(unknown(name, table, None)),
     }
 }
 
@@ -79,36 +78,5 @@ fn there_is(names: &[&str]) -> String {
             count - MOST_LISTED
         ),
         _ => format!("Available: {}.", names.join(", ")),
-    }
-}
-
-/// Undoes percent-encoding; what is not well encoded stays as it is.
-fn decode(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let digit = |byte: &u8| char::from(*byte).to_digit(16);
-        let decoded = match (first, tail) {
-            (b'%', [high, low, ..]) => digit(high)
-                .zip(digit(low))
-                .and_then(|(high, low)| u8::try_from(high * 16 + low).ok()),
-            _ => None,
-        };
-        bytes.push(decoded.unwrap_or(*first));
-        rest = if decoded.is_some() { &tail[2..] } else { tail };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percent_encoding_is_undone_where_it_is_one() {
-        assert_eq!(decode("meta%2Fllama-3"), "meta/llama-3");
-        assert_eq!(decode("a%c3%a9b"), "aéb");
-        assert_eq!(decode("100%"), "100%");
-        assert_eq!(decode("%zz%+1%4"), "%zz%+1%4");
     }
 }

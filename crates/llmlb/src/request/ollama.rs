@@ -1,8 +1,7 @@
-//! Ollama's own API, as far as it is served: asking models, and what a client must know before.
-//! What changes a backend (`pull`, `create`, `delete`) does not pass.
+//! The list of models in the form of Ollama's own API.
 
 use bytes::Bytes;
-use http::{Method, Response, StatusCode};
+use http::{Response, StatusCode};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
@@ -10,32 +9,11 @@ use super::error::json_response;
 use crate::balance::Table;
 use crate::config::Kind;
 
-/// The list of models.
-const TAGS: &str = "/api/tags";
-
-/// Whether a request is for Ollama itself.
-pub(super) fn is_asked(method: &Method, path: &str) -> bool {
-    match path {
-        TAGS | "/api/version" => method.is_safe(),
-        path => *method == Method::POST && is_question(path),
-    }
-}
-
-/// Whether it asks a model, or about one. Asking twice does no harm.
-pub(super) fn is_question(path: &str) -> bool {
-    matches!(
-        path,
-        "/api/chat" | "/api/embed" | "/api/embeddings" | "/api/generate" | "/api/show"
-    )
-}
-
-/// What all of them have, if that is asked for: one of them would not know it.
-pub(super) fn list(path: &str, table: &Table) -> Option<Response<Full<Bytes>>> {
-    (path == TAGS).then(|| {
-        let names = table.model_names(Some(Kind::Ollama));
-        let models: Vec<_> = names.iter().map(|name| described(name, table)).collect();
-        json_response(StatusCode::OK, json!({ "models": models }).to_string())
-    })
+/// The models of all backends that are Ollama; any one of them would not know the others'.
+pub(super) fn list(table: &Table) -> Response<Full<Bytes>> {
+    let names = table.model_names(Some(Kind::Ollama));
+    let models: Vec<_> = names.iter().map(|name| described(name, table)).collect();
+    json_response(StatusCode::OK, json!({ "models": models }).to_string())
 }
 
 /// As far as it is known here.

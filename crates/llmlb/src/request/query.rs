@@ -1,37 +1,91 @@
 //! A model that is named in the query: whoever opens a WebSocket has no body to name it in.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::ops::Range;
 
 use http::StatusCode;
 
+use super::alike::are_alike;
 use super::error::Refusal;
+use crate::endpoint;
 
-/// The model that the query of a target names, and where it does. One that could be read in two
-/// ways is refused: it would be routed and billed as one model, and served as another.
-pub(super) fn model(target: &str) -> Result<Option<(String, Range<usize>)>, Refusal> {
-    let Some((path, query)) = target.split_once('?') else {
-        return Ok(None);
-    };
+/// The model that a query names, and the place of the name. A query that could be read in two ways
+/// is rejected: the request would be routed and billed as one model, and served as another.
+pub(super) fn model(query: &str) -> Result<Option<(String, Range<usize>)>, Refusal> {
     let mut found = None;
-    let mut at = path.len() + 1;
-    for field in query.split('&') {
-        let (name, value) = field.split_once('=').unwrap_or((field, ""));
-        let place = at + field.len() - value.len()..at + field.len();
-        at += field.len() + 1;
-        match decoded(name).as_deref() {
+    for field in fields(query) {
+        match decoded(field.name).as_deref() {
             Some("model") if found.is_none() => {
+                let value = &query[field.value.clone()];
                 let value = decoded(value).ok_or_else(|| refused("is not well encoded"))?;
-                found = Some((value, place));
+                found = Some((value, field.value));
             }
             Some("model") => return Err(refused("is there twice")),
-            Some(other) if other.eq_ignore_ascii_case("model") => {
+            Some(other) if are_alike("model", other) => {
                 return Err(refused("is spelt in another way"));
             }
             _ => {}
         }
     }
     Ok(found.filter(|(name, _)| !name.is_empty()))
+}
+
+/// True if a reader of forms would find a model in this text.
+pub(super) fn names_model(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
+    fields(&text).any(|field| {
+        let name = decoded(field.name.trim());
+        name.is_some_and(|name| are_alike("model", &name))
+    })
+}
+
+/// The query without the parameters in which clients send credentials. What is left is unchanged.
+pub(super) fn without_credentials(query: &str) -> Cow<'_, str> {
+    const CREDENTIALS: [&str; 9] = [
+        "access_token",
+        "api-key",
+        "api_key",
+        "apikey",
+        "authorization",
+        "key",
+        "subscription-key",
+        "token",
+        "x-api-key",
+    ];
+    let is_credential = |field: &Field<'_>| {
+        let name = decoded(field.name);
+        let name = name.as_deref().unwrap_or(field.name);
+        CREDENTIALS.iter().any(|known| are_alike(known, name))
+    };
+    if !fields(query).any(|field| is_credential(&field)) {
+        return Cow::Borrowed(query);
+    }
+    let kept = fields(query).filter(|field| !is_credential(field));
+    let kept: Vec<_> = kept.map(|field| field.whole).collect();
+    Cow::Owned(kept.join("&"))
+}
+
+/// A field of a query as it is written.
+struct Field<'a> {
+    whole: &'a str,
+    name: &'a str,
+    /// The place of its value in the query.
+    value: Range<usize>,
+}
+
+fn fields(query: &str) -> impl Iterator<Item = Field<'_>> {
+    let mut at = 0;
+    query.split('&').map(move |whole| {
+        let (name, value) = whole.split_once('=').unwrap_or((whole, ""));
+        let end = at + whole.len();
+        at = end + 1;
+        Field {
+            whole,
+            name,
+            value: end - value.len()..end,
+        }
+    })
 }
 
 fn refused(why: &str) -> Refusal {
@@ -43,19 +97,19 @@ fn refused(why: &str) -> Refusal {
     .param("model")
 }
 
-/// What a name or a value of a query says; `None` if it is not well encoded, or no text.
+/// The meaning of a name or a value in a query; `None` if it is not well encoded, or no text.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
+    let mut rest = text.as_bytes();
+    while let whole @ [first, tail @ ..] = rest {
+        rest = tail;
+        bytes.push(match first {
             b'%' => {
-                let mut digit = || char::from(rest.next()?).to_digit(16);
-                let (high, low) = (digit()?, digit()?);
-                u8::try_from(high * 16 + low).ok()?
+                rest = tail.get(2..)?;
+                endpoint::escape(whole)?
             }
             b'+' => b' ',
-            other => other,
+            other => *other,
         });
     }
     String::from_utf8(bytes).ok()
@@ -81,25 +135,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_of_a_name_is_that_of_its_value() {
-        for (target, name, place) in [
-            ("/v1/realtime?model=a", "a", "a"),
-            ("/v1/x?a=1&model=b%2fc&d", "b/c", "b%2fc"),
-            ("/v1/x?&&m%6Fdel=a+b=c", "a b=c", "a+b=c"),
-            ("/v1/x?q=?&model=%c3%a9", "é", "%c3%a9"),
+    fn place_of_a_name_is_that_of_its_value() {
+        for (query, name, place) in [
+            ("model=a", "a", "a"),
+            ("a=1&model=b%2fc&d", "b/c", "b%2fc"),
+            ("&&m%6Fdel=a+b=c", "a b=c", "a+b=c"),
+            ("q=?&model=%c3%a9", "é", "%c3%a9"),
         ] {
-            let (found, at) = model(target).unwrap().unwrap();
-            assert_eq!((found.as_str(), &target[at]), (name, place), "{target}");
+            let (found, at) = model(query).unwrap().unwrap();
+            assert_eq!((found.as_str(), &query[at]), (name, place), "{query}");
         }
-        for target in [
-            "/v1/realtime",
-            "/v1/x?",
-            "/v1/x?model",
-            "/v1/x?model=&a=model",
-            "/v1/model=a?b=%zz",
+        for query in ["", "model", "model=&a=model", "b=%zz"] {
+            assert!(model(query).unwrap().is_none(), "{query}");
+        }
+        for query in ["model=a&model=a", "Model=a", "m%4fdel=a", "model=%ff"] {
+            assert!(model(query).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_removed_and_nothing_else() {
+        for (query, left) in [
+            ("a=1&b=%20", "a=1&b=%20"),
+            ("key=sk-1", ""),
+            ("a=1&api_key=x&b", "a=1&b"),
+            ("a&API%2DKEY=x&&access_token=y&keys=z", "a&&keys=z"),
         ] {
-            assert!(model(target).unwrap().is_none(), "{target}");
+            assert_eq!(without_credentials(query), left, "{query}");
         }
+    }
+
+    #[test]
+    fn model_in_a_form_is_found_in_any_spelling() {
+        for text in ["{\"x\":\"&model=b&\"}", "a=1&M%6fdel=b", "model"] {
+            assert!(names_model(text.as_bytes()), "{text}");
+        }
+        assert!(!names_model(br#"{"model":"a","x":"1&models=2"}"#));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
 use super::{Asked, Caller, InFlight, Refusal, id};
 use crate::balance::Backend;
-use crate::meter::api::Api;
+use crate::endpoint::{self, Endpoint};
 use crate::meter::record::{Attempt, Outcome, Record};
 use crate::meter::usage::Usage;
 use crate::meter::watch::Watch;
@@ -31,7 +31,7 @@ pub(crate) struct Trip {
     pub(crate) model: Option<String>,
     /// What the backend calls the model, if not so.
     pub(crate) served_model: Option<String>,
-    pub(crate) api: Api,
+    pub(crate) endpoint: Endpoint,
     /// The answer comes as it is made.
     pub(crate) stream: bool,
     /// How many tokens the prompt has, roughly: needed if the backend does not tell.
@@ -78,7 +78,7 @@ pub(crate) enum End {
 }
 
 impl Trip {
-    pub(super) fn start(caller: &Caller, head: &request::Parts) -> Self {
+    pub(super) fn start(caller: &Caller, head: &request::Parts, endpoint: Endpoint) -> Self {
         let worker = Arc::clone(&caller.worker);
         let own_id = worker.shared.ids.next();
         Self {
@@ -89,7 +89,7 @@ impl Trip {
             uri: head.uri.clone(),
             model: None,
             served_model: None,
-            api: Api::of(&head.method, head.uri.path()),
+            endpoint,
             stream: false,
             prompt_tokens: 0,
             watch: None,
@@ -230,7 +230,7 @@ impl Trip {
         let usage = match &self.watch {
             Some(watch) => watch.usage(self.bytes, || prompt),
             // It was left, or given up, before its answer began. The prompt was read all the same.
-            None if self.is_worked_on && self.api.reads_text() => Usage::of_prompt(prompt),
+            None if self.is_worked_on && self.endpoint.api.reads_text() => Usage::of_prompt(prompt),
             None => Usage::default(),
         };
         let attempts: Vec<_> = self.failed.iter().map(Tried::in_record).collect();
@@ -246,8 +246,8 @@ impl Trip {
             model: self.model.as_deref(),
             served_model: self.served_model.as_deref(),
             backend: self.backend.as_ref().map(|backend| backend.name.as_str()),
-            api: self.api,
-            path: self.uri.path(),
+            api: self.endpoint.api,
+            path: &endpoint::label(self.uri.path()),
             is_stream: self.stream || self.watch.as_ref().is_some_and(Watch::is_stream),
             status: (self.status > 0).then_some(self.status),
             outcome,
@@ -291,11 +291,8 @@ impl Tried {
 impl Drop for Trip {
     fn drop(&mut self) {
         self.settle(self.end);
-        // What asks about this server itself is asked again and again.
-        let asks_models = ["/v1/", "/api/"]
-            .iter()
-            .any(|api| self.uri.path().starts_with(api));
-        if asks_models || self.end != End::Complete {
+        // Monitoring requests the server's own pages again and again.
+        if self.endpoint.is_logged() || self.end != End::Complete {
             self.worker.journal.tell(self);
         }
     }

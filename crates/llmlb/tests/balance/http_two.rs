@@ -183,7 +183,10 @@ fn an_upload_over_http_2_without_a_length_arrives_whole() {
     let server = serve(&place, &[&mock], UNPROBED);
     let piece: Vec<u8> = (0..=255).cycle().take(1000).collect();
     connected(server.address, async |client| {
-        for kind in ["application/json", "application/octet-stream"] {
+        for kind in [
+            "multipart/form-data; boundary=x",
+            "application/octet-stream",
+        ] {
             let mut asking = request(Method::POST, "/v1/whatever");
             asking
                 .headers_mut()

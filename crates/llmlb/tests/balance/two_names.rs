@@ -115,7 +115,7 @@ fn a_form_that_names_two_models_is_refused() {
             &(body + "--x--\r\n"),
         );
         assert_eq!(answer.status(), 400, "{second}: {answer:?}");
-        assert_eq!(code(&answer), "ambiguous_field");
+        assert_eq!(code(&answer), "invalid_form");
     }
     let body = [part("model", "open"), part("models", "secret")].concat() + "--x--\r\n";
     let answer = post(&server, "/v1/audio/transcriptions", kind, &body);

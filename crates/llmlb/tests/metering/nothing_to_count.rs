@@ -67,7 +67,9 @@ fn an_upload_and_what_is_made_of_sound_and_pictures_is_recorded() {
         send_with(&mut client, "POST", id, path, fields, form);
         assert_eq!(client.answer().status(), 200);
         let record = assert_no_tokens(&place, id, path);
-        assert_eq!(record["model"], "m", "{record:#}");
+        // Uploaded files are streamed unread.
+        let model = (id == "sound").then_some("m");
+        assert_eq!(record["model"].as_str(), model, "{record:#}");
         assert_eq!(record["outcome"], "complete", "{record:#}");
     }
     let question = json!({ "model": "m", "input": "Hello", "prompt": "Hello" });
@@ -111,7 +113,7 @@ fn counting_tokens_takes_none() {
         &chat("Hello", false),
     );
     assert!(answer.json()["input_tokens"].as_u64() > Some(0));
-    assert_no_tokens(&place, "a", "/v1/messages");
+    assert_no_tokens(&place, "a", "/v1/messages/count_tokens");
 }
 
 /// A transcription is what somebody said, and people say anything.

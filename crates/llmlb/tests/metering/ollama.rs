@@ -107,13 +107,14 @@ fn what_changes_a_backend_does_not_pass() {
         ("DELETE", "/api/delete"),
         ("GET", "/api/chat"),
         ("POST", "/api/tags"),
-        ("POST", "/api/../api/pull"),
-        ("POST", "/api//chat"),
+        ("POST", "/api//pull"),
     ] {
         let mut client = Connection::open(server.address);
         send_with(&mut client, method, "1", path, "", &body);
         assert_eq!(client.answer().status(), 404, "{method} {path}");
     }
+    let answer = server.post("/api/../api/pull", &body);
+    assert_eq!(answer.status(), 400, "{answer:?}");
     assert_eq!(ollama.count(), 0);
 }
 

@@ -231,7 +231,7 @@ fn a_body_that_is_not_json_passes_through_as_it_comes() {
     let mut client = Connection::open(server.address);
     let body: Vec<u8> = (0..=255).cycle().take(300_000).collect();
     client.send(format!(
-        "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: localhost\r\n\
+        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\n\
          content-type: multipart/form-data; boundary=b\r\ncontent-length: {}\r\n\r\n",
         body.len()
     ));
@@ -239,7 +239,7 @@ fn a_body_that_is_not_json_passes_through_as_it_comes() {
     assert_eq!(client.answer().status(), 200);
     let requests = mock.requests.lock().unwrap();
     assert_eq!(requests[0].body, body);
-    assert_eq!(requests[0].path(), "/v1/audio/transcriptions");
+    assert_eq!(requests[0].path(), "/v1/files");
 }
 
 #[test]
@@ -364,8 +364,13 @@ fn what_is_no_question_to_a_model_is_the_backends_affair() {
     let place = Place::new();
     let mock = echo();
     let server = serve(&place, &mock);
-    for body in ["[1]", "{", r#"{"model":7}"#] {
+    for body in ["[1]", "7", r#"{"x":{}}"#] {
         assert_eq!(server.post("/v1/unknown", body).status(), 200, "{body}");
+    }
+    assert_eq!(mock.count(), 3);
+    // A model could hide in these.
+    for body in ["{", r#"{"model":7}"#, r#"{"model":"m"}}"#] {
+        assert_eq!(server.post("/v1/unknown", body).status(), 400, "{body}");
     }
     assert_eq!(mock.count(), 3);
 }

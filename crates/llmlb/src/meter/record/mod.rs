@@ -45,6 +45,7 @@ pub(crate) struct Record<'a> {
     /// Who answered.
     pub(crate) backend: Option<&'a str>,
     pub(crate) api: Api,
+    /// Without what belongs to this request alone.
     pub(crate) path: &'a str,
     pub(crate) is_stream: bool,
     /// What the client was answered, if it was.
@@ -123,7 +124,7 @@ impl Record<'_> {
         }
         line.text("backend", self.backend);
         line.plain("api", self.api.name());
-        line.text("path", Some(kind_of(self.path)));
+        line.text("path", Some(self.path));
         line.truth("stream", self.is_stream);
         line.number("status", self.status.map(u64::from));
         line.plain("outcome", self.outcome.name());
@@ -151,25 +152,5 @@ impl Record<'_> {
             line.text("backend", Some(attempt.backend));
             line.text("error", Some(attempt.error));
         });
-    }
-}
-
-/// A path without what is only this request's: `/v1/files/file-1` is of the kind `/v1/files`.
-fn kind_of(path: &str) -> &str {
-    if Api::of(&http::Method::POST, path) != Api::Other {
-        return path.strip_suffix('/').unwrap_or(path);
-    }
-    let Some((root, rest)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
-        return "other";
-    };
-    let kind = rest.split('/').next().unwrap_or(rest);
-    let is_plain = |part: &str| {
-        let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
-        (1..=32).contains(&part.len()) && part.bytes().all(is_letter)
-    };
-    if (root == "v1" || root == "api") && is_plain(kind) {
-        &path[..root.len() + kind.len() + 2]
-    } else {
-        "other"
     }
 }

@@ -162,27 +162,6 @@ fn times_and_numbers_are_exact() {
 }
 
 #[test]
-fn a_path_is_told_without_what_is_this_requests_alone() {
-    for (path, kind) in [
-        ("/v1/chat/completions", "/v1/chat/completions"),
-        ("/v1/chat/completions/", "/v1/chat/completions"),
-        ("/v1/chat/completions/chatcmpl-1", "/v1/chat"),
-        ("/v1/files", "/v1/files"),
-        ("/v1/files/file-secret/content", "/v1/files"),
-        ("/v1/fine_tuning/jobs", "/v1/fine_tuning"),
-        ("/api/chat", "/api/chat"),
-        ("/api/tags", "/api/tags"),
-        ("/v1/sk-secret", "other"),
-        ("/v1/", "other"),
-        ("/v1", "other"),
-        ("/secret/x", "other"),
-        ("", "other"),
-    ] {
-        assert_eq!(kind_of(path), kind, "{path}");
-    }
-}
-
-#[test]
 fn the_spool_takes_it_as_it_is_and_sums_each_number_once() {
     let dir = tempfile::tempdir().unwrap();
     let staging = spool::Staging::open(dir.path().join("_staging")).unwrap();

@@ -56,7 +56,8 @@ check("headers", async () => {
     const made = await produced("first");
     const headers = Object.fromEntries(response.headers);
     assert.equal(data.choices[0].message.content, TEXT);
-    assert.equal(headers["x-ratelimit-remaining-requests"], "59");
+    // The limits of the operator's account at a backend are not the client's.
+    assert.equal(headers["x-ratelimit-remaining-requests"], undefined);
     assert.equal(headers["x-llmlb-backend"], "first");
     assert.ok(made.request_id, "the backend was not told an id");
     assert.equal(headers["x-request-id"], made.request_id);

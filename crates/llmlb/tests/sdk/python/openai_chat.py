@@ -58,7 +58,8 @@ def headers():
     made = produced("first")
     answer = raw.parse()
     eq(answer.choices[0].message.content, TEXT)
-    eq(raw.headers["x-ratelimit-remaining-requests"], "59")
+    # The limits of the operator's account at a backend are not the client's.
+    assert "x-ratelimit-remaining-requests" not in raw.headers, raw.headers
     eq(raw.headers["x-llmlb-backend"], "first")
     assert made["request_id"], "the backend was not told an id"
     eq(raw.headers["x-request-id"], made["request_id"])

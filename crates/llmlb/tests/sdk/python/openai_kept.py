@@ -94,7 +94,7 @@ def files():
 def a_file_for_a_model_goes_where_the_model_is():
     for _ in range(2):
         kept = client.files.create(
-            file=("b.jsonl", BYTES), purpose="batch", extra_body={"model": "other"}
+            file=("b.jsonl", BYTES), purpose="batch", extra_query={"model": "other"}
         )
         assert kept.id.startswith("file-second_"), kept.id
         eq(client.files.content(kept.id).content, BYTES)
@@ -106,6 +106,6 @@ def a_file_for_a_model_goes_where_the_model_is():
 def a_file_is_found_though_the_answer_was_compressed():
     content = b"[gzip]" + BYTES
     kept = client.files.create(
-        file=("c.jsonl", content), purpose="batch", extra_body={"model": "other"}
+        file=("c.jsonl", content), purpose="batch", extra_query={"model": "other"}
     )
     eq(client.files.content(kept.id).content, content)
