@@ -29,6 +29,7 @@ fn main() {
     let wanted = std::env::args().nth(1);
     for (name, part) in [
         ("requests", requests as fn()),
+        ("prompts", prompts),
         ("options", options),
         ("streams", streams),
         ("answers", answers),
@@ -73,6 +74,33 @@ fn requests() {
             "request, {name}: {ours:.0} ns; serde_json {parser:.0} ns ({:.1} x)",
             parser / ours
         );
+    }
+}
+
+/// Estimating the tokens of a prompt.
+fn prompts() {
+    let wrap = |content: &str| format!(r#"[{{"role":"user","content":"{content}"}}]"#);
+    let prose = "The quick brown fox jumps over the lazy dog, and then it rests a while.\\n";
+    let code = "fn main() {\\n    println!(\\\"{}\\\", \\\"hello\\\");\\n}\\n";
+    let turns = (0..30).map(|_| format!(r#"{{"role":"user","content":"{}"}}"#, prose.repeat(3)));
+    for (name, messages) in [
+        ("100 bytes", wrap(&"word ".repeat(14))),
+        ("1 KiB of prose", wrap(&prose.repeat(14))),
+        ("30 messages of 200 bytes", format!("[{}]", turns.collect::<Vec<_>>().join(","))),
+        ("8 KiB of prose", wrap(&prose.repeat(112))),
+        ("64 KiB without escapes", wrap(&"a ".repeat(32 * 1024))),
+        ("64 KiB of prose", wrap(&prose.repeat(900))),
+        ("64 KiB of code", wrap(&code.repeat(1250))),
+        ("64 KiB of Chinese", wrap(&"中文文本，没有空格\\n".repeat(2260))),
+        ("64 KiB of Chinese in escapes", wrap(&r"\u4e2d\u6587".repeat(5461))),
+        ("64 KiB of token ids", format!("[{}]", vec!["12345"; 11_000].join(","))),
+        ("1 MiB of prose", wrap(&prose.repeat(14_360))),
+    ] {
+        let took = measure(|| {
+            black_box(meter::estimate::prompt(black_box(messages.as_bytes())));
+        });
+        let bytes = messages.len();
+        println!("prompt, {name} ({bytes} bytes): {took:.0} ns");
     }
 }
 

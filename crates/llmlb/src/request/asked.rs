@@ -10,13 +10,14 @@ use serde::de::IgnoredAny;
 
 use super::error::Refusal;
 use super::explain::explain;
+use super::prompt_fields::PromptFields;
 use super::{alike, body, form, prefix, query, scan};
 use crate::app::Shared;
 use crate::endpoint::{BodyFormat, Endpoint};
 use crate::forward;
+use crate::meter;
 use crate::meter::api::Api;
 use crate::meter::request::{Asking, Edit, Places};
-use crate::meter::{self, estimate};
 
 /// What a request asks for.
 #[derive(Debug)]
@@ -61,11 +62,7 @@ enum Spelling {
 struct Fields {
     model: Option<Range<usize>>,
     usage: Places,
-    tools: Option<Range<usize>>,
-    system: Option<Range<usize>>,
-    prompt: Option<Range<usize>>,
-    /// How many tokens the other texts have that a model is given.
-    other_tokens: u64,
+    given: PromptFields,
     previous: Option<Range<usize>>,
     store: Option<Range<usize>>,
     /// One that is there twice, or that another name could be taken for.
@@ -282,7 +279,7 @@ fn has_plain_charset(content_type: &str) -> bool {
 /// What a JSON request asks for. Its bytes are not copied.
 fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
     let mut fields = Fields::default();
-    let found = scan::fields(body, |name, at| fields.note(name, at, body));
+    let found = scan::fields(body, |name, at| fields.note(api, name, at, body));
     if found.is_err() {
         return Err(Unread::Malformed(explain(body)));
     }
@@ -294,16 +291,9 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
         None | Some(b"null") => None,
         Some(raw) => Some(model_name(raw).map_err(Unread::Malformed)?),
     };
-    let before = [&fields.model, &fields.tools, &fields.system];
+    let before = [&fields.model, &fields.given.tools, &fields.given.system];
     let before = before.into_iter().filter_map(value);
-    let prompt = value(&fields.prompt).unwrap_or_default();
-    let system = value(&fields.system).unwrap_or_default();
-    // Tools are given as the JSON that they are.
-    let tools = fields.tools.as_ref().map_or(0, |at| at.len() as u64);
-    let prompt_tokens = estimate::prompt(prompt)
-        + estimate::prompt(system)
-        + estimate::by_length(tools)
-        + fields.other_tokens;
+    let prompt = value(&fields.given.prompt).unwrap_or_default();
     let issued = value(&fields.previous).and_then(scan::text);
     Ok(Asked {
         model,
@@ -313,7 +303,7 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
             Some(said) => said == b"true",
         },
         asking: Asking::of(api, body, &fields.usage),
-        prompt_tokens,
+        prompt_tokens: fields.given.tokens(api),
         blocks: prefix::blocks(before, prompt),
         issued: issued.map(|id| forward::hash(id.as_bytes())),
         is_stored: value(&fields.store) == Some(b"true"),
@@ -322,20 +312,15 @@ fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
 }
 
 impl Fields {
-    fn note(&mut self, name: &[u8], at: Range<usize>, body: &[u8]) {
+    fn note(&mut self, api: Api, name: &[u8], at: Range<usize>, body: &[u8]) {
         let (place, known) = match name {
             b"model" => (&mut self.model, "model"),
             b"stream" => (&mut self.usage.stream, "stream"),
             b"stream_options" => (&mut self.usage.stream_options, "stream_options"),
             // Of these the last one counts: they decide nothing that another could be told.
-            b"tools" => return self.tools = Some(at),
-            b"system" | b"instructions" => return self.system = Some(at),
-            b"messages" | b"prompt" | b"input" => return self.prompt = Some(at),
-            b"query" | b"documents" | b"text_1" | b"text_2" => {
-                return self.other_tokens += estimate::prompt(&body[at]);
-            }
             b"previous_response_id" => return self.previous = Some(at),
             b"store" => return self.store = Some(at),
+            _ if self.given.note(api, name, &at, body) => return,
             _ => return self.ambiguous = self.ambiguous.or_else(|| alike::meant(name)),
         };
         if place.replace(at).is_some() {

@@ -17,6 +17,7 @@ mod journal;
 mod models;
 mod ollama;
 mod prefix;
+mod prompt_fields;
 mod query;
 pub(crate) mod scan;
 mod trip;

@@ -53,6 +53,7 @@ mod small_disk;
 mod stream;
 
 mod answers;
+mod estimates;
 mod failing;
 mod full_disk;
 mod hiding;

@@ -1,0 +1,246 @@
+//! The tokens of a text, by its characters.
+//!
+//! Every byte is counted: a client that knew which samples of a long text are measured could write
+//! cheap characters there. The loops over lanes have no branches, so that the compiler uses vector
+//! instructions for them.
+
+/// A token is so many parts, so that whole numbers do.
+pub(super) const PARTS: u64 = 12;
+
+/// Bytes that are counted side by side.
+const LANES: usize = 16;
+type Lanes = [u8; LANES];
+
+/// Measures text in parts of a token, as it stands in a JSON string: an escape counts as the character
+/// that it means. In a run of more than two backslashes only the first pair counts as one character:
+/// the result may be too high, never too low.
+pub(crate) fn parts(text: &[u8]) -> u64 {
+    let is_plain = |byte: &u8| byte.is_ascii() && *byte != b'\\';
+    if text.len() < LANES && text.iter().all(is_plain) {
+        return 3 * text.len() as u64;
+    }
+    let raw = if text.is_ascii() {
+        3 * text.len() as u64
+    } else {
+        by_length_of_characters(text)
+    };
+    match memchr::memchr(b'\\', text) {
+        None => raw,
+        Some(first) => raw - excess_of_escapes(&text[first..]),
+    }
+}
+
+fn by_length_of_characters(text: &[u8]) -> u64 {
+    let parts = |byte: u8| {
+        // Bytes from 0x80 to 0xBF continue a character.
+        3 * u8::from(byte < 0x80)
+            + 6 * (u8::from(byte >= 0xC0) + u8::from(byte >= 0xE0))
+            + 12 * u8::from(byte >= 0xF0)
+    };
+    let sum_of_group = |group: &[u8]| {
+        let mut lanes = [0; LANES];
+        for chunk in group.as_chunks::<LANES>().0 {
+            for (sum, byte) in lanes.iter_mut().zip(chunk) {
+                *sum += parts(*byte);
+            }
+        }
+        sum(&lanes)
+    };
+    // A byte has at most 24 parts: the sum of ten fits into a lane.
+    let groups = text.chunks_exact(10 * LANES);
+    let rest = groups.remainder().iter();
+    let rest: u64 = rest.map(|byte| u64::from(parts(*byte))).sum();
+    rest + groups.map(sum_of_group).sum::<u64>()
+}
+
+/// Parts by which the bytes of escapes exceed the characters that they mean. `text` begins with a
+/// backslash.
+fn excess_of_escapes(text: &[u8]) -> u64 {
+    let is_first = |before: u8, byte: u8| u8::from(byte == b'\\') & u8::from(before != b'\\');
+    let is_unicode = |before: u8, byte: u8| u8::from(byte == b'u') & u8::from(before == b'\\');
+    let pair = |before, byte| [is_first(before, byte), is_unicode(before, byte)];
+    let [escapes, unicode] = count_pairs(text, pair);
+    // A backslash and what follows it are two bytes and one character.
+    let excess = 3 * (1 + escapes);
+    match unicode {
+        0 => excess,
+        _ => excess + excess_of_unicode_escapes(text),
+    }
+}
+
+/// Adds up two counts, each 0 or 1, of every byte but the first and the byte in front of it.
+pub(super) fn count_pairs(text: &[u8], count: impl Fn(u8, u8) -> [u8; 2]) -> [u64; 2] {
+    let Some((_, after)) = text.split_first() else {
+        return [0; 2];
+    };
+    let mut sums = [0; 2];
+    let (before, _) = text.as_chunks::<LANES>();
+    let (chunks, rest) = after.as_chunks::<LANES>();
+    // 128, since a lane can count no more than 255.
+    for (before, chunks) in before.chunks(128).zip(chunks.chunks(128)) {
+        let (mut first, mut second) = ([0; LANES], [0; LANES]);
+        for (before, chunk) in before.iter().zip(chunks) {
+            for lane in 0..LANES {
+                let [one, other] = count(before[lane], chunk[lane]);
+                first[lane] += one;
+                second[lane] += other;
+            }
+        }
+        sums[0] += sum(&first);
+        sums[1] += sum(&second);
+    }
+    let before = &text[after.len() - rest.len()..];
+    for (before, byte) in before.iter().zip(rest) {
+        let [one, other] = count(*before, *byte);
+        sums[0] += u64::from(one);
+        sums[1] += u64::from(other);
+    }
+    sums
+}
+
+/// Neighbours that decide whether a `u` belongs to an escape, and of which length.
+const AROUND: usize = 5;
+const WINDOW: usize = AROUND + LANES;
+
+/// As [`excess_of_escapes`], for the digits of `\u0041`, which belong to the same character.
+fn excess_of_unicode_escapes(text: &[u8]) -> u64 {
+    let is_escape = |before: [u8; 2], byte: u8| {
+        u8::from(byte == b'u') & u8::from(before[1] == b'\\') & u8::from(before[0] != b'\\')
+    };
+    let is_low = |a: u8, b: u8| u8::from(a == b'0') & u8::from(b & 0xF8 == b'0');
+    let single = |[x, y, byte, a, b, c]: [u8; AROUND + 1]| {
+        let low = is_low(a, b);
+        u64::from(is_escape([x, y], byte) * (1 + 2 * low + (low & is_low(b, c))))
+    };
+    let mut excess = match *text {
+        // Nothing is in front of the first escape.
+        [b'\\', b'u', a, b, c, ..] => single([0, b'\\', b'u', a, b, c]),
+        _ => 0,
+    };
+    let mut rest = text;
+    while rest.len() >= WINDOW {
+        // One byte in UTF-8, up to two, any number.
+        let (mut one, mut two, mut all) = ([0; LANES], [0; LANES], [0; LANES]);
+        for _ in 0..128 {
+            let Some(window) = rest.first_chunk::<WINDOW>() else {
+                break;
+            };
+            let mut found = [0; LANES];
+            for lane in 0..LANES {
+                found[lane] = is_escape([window[lane], window[lane + 1]], window[lane + 2]);
+                all[lane] += found[lane];
+            }
+            for lane in 0..LANES {
+                found[lane] &= is_low(window[lane + 3], window[lane + 4]);
+                two[lane] += found[lane];
+            }
+            for lane in 0..LANES {
+                one[lane] += found[lane] & is_low(window[lane + 4], window[lane + 5]);
+            }
+            rest = &rest[LANES..];
+        }
+        excess += sum(&all) + 2 * sum(&two) + sum(&one);
+    }
+    let rest = rest
+        .windows(AROUND + 1)
+        .filter_map(|window| window.first_chunk());
+    3 * (excess + rest.copied().map(single).sum::<u64>())
+}
+
+fn sum(lanes: &Lanes) -> u64 {
+    lanes.iter().map(|lane| u64::from(*lane)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dice::Dice;
+
+    /// The same, character by character.
+    fn reference(text: &[u8]) -> u64 {
+        let (mut parts, mut rest) = (0, text);
+        loop {
+            let (more, tail) = match rest {
+                [] => return parts,
+                [b'\\', b'u', a, b, c, _, tail @ ..] => match [*a, *b, *c] {
+                    [b'0', b'0', b'0'..=b'7'] => (3, tail),
+                    [b'0', b'0'..=b'7', _] => (6, tail),
+                    // Half of a pair is half of an emoji.
+                    _ => (12, tail),
+                },
+                [b'\\', _, tail @ ..] | [0..0x80, tail @ ..] => (3, tail),
+                [0x80..0xC0, tail @ ..] => (0, tail),
+                [0xC0..0xE0, tail @ ..] => (6, tail),
+                [0xE0..0xF0, tail @ ..] => (12, tail),
+                [0xF0..=0xFF, tail @ ..] => (24, tail),
+            };
+            parts += more;
+            rest = tail;
+        }
+    }
+
+    const WORDS: [&str; 16] = [
+        "a",
+        "The quick brown fox ",
+        "u",
+        "u0041",
+        "é",
+        "Привет",
+        "中文",
+        "😀",
+        r"\n",
+        r"\\",
+        r"\u0041",
+        r"\u00e9",
+        r"\u041f",
+        r"\u4e2d",
+        r"\ud83d\ude00",
+        r"\u000a",
+    ];
+
+    #[test]
+    fn text_of_any_length_is_counted_exactly() {
+        let mut dice = Dice::new(1);
+        for _ in 0..2000 {
+            let (mut text, mut previous) = (String::new(), "");
+            for _ in 0..dice.below(300) {
+                // Runs of backslashes have their own test.
+                let word = dice.of(&WORDS);
+                if !(previous == r"\\" && word.starts_with('\\')) {
+                    text.push_str(word);
+                    previous = word;
+                }
+            }
+            assert_eq!(parts(text.as_bytes()), reference(text.as_bytes()), "{text}");
+        }
+        let long = "中文 and words\\n".repeat(20_000);
+        assert_eq!(parts(long.as_bytes()), reference(long.as_bytes()));
+    }
+
+    #[test]
+    fn a_run_of_backslashes_is_never_counted_too_low() {
+        let mut dice = Dice::new(2);
+        for _ in 0..2000 {
+            let words =
+                (0..dice.below(100)).map(|_| dice.of(&[r"\\", r"\u0041", "u0041", r"\n", "a"]));
+            let text: String = words.collect();
+            let counted = parts(text.as_bytes());
+            assert!(counted >= reference(text.as_bytes()), "{text}");
+            assert!(counted <= 3 * text.len() as u64, "{text}");
+        }
+    }
+
+    #[test]
+    fn text_that_is_no_valid_json_is_counted() {
+        for text in ["", r"\", r"\u", r"\u0", r"\u00", r"\u004", "\\\u{0}"] {
+            assert!(parts(text.as_bytes()) <= 3 * text.len() as u64, "{text}");
+        }
+        let mut dice = Dice::new(3);
+        for _ in 0..1000 {
+            let bytes: Vec<u8> = (0..dice.below(100))
+                .map(|_| *dice.of(&[&b'\\', &b'u', &b'0', &0x80, &0xC3, &0xF0, &b'a']))
+                .collect();
+            assert!(parts(&bytes) <= 24 * bytes.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! The fields of a request that its endpoint gives to a model: they decide the estimate of the prompt.
+//!
+//! Other fields are ignored by the endpoint, and a client could choose its estimate by them. Engines
+//! disagree on which of two fields with the same name counts, and Go's decoder accepts names in any
+//! case: of all variants of a field the largest counts.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::meter::api::Api;
+use crate::meter::estimate;
+use crate::request::scan;
+
+/// An estimate is at most this: a request is limited by its size, but a query repeats for every
+/// document.
+const MOST: u64 = 1_000_000_000;
+
+/// A part of a prompt. Parts add up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// The conversation or the text itself.
+    Prompt,
+    /// What the model is told beforehand.
+    System,
+    Tools,
+    Functions,
+    /// The form that the response must have.
+    Schema,
+    Template,
+    /// Variables of a template.
+    Variables,
+    /// Text behind the place to be filled.
+    Suffix,
+    /// Images that belong to the text.
+    Images,
+    /// The tokens of an earlier conversation.
+    Context,
+    Embedded,
+    /// Texts that a query is compared with.
+    Documents,
+    /// A query, which is read again with every document.
+    Query,
+    /// Several queries, one for each document.
+    Queries,
+}
+
+const PARTS: usize = Part::Queries as usize + 1;
+
+impl Part {
+    /// The part that a field of this name is to an endpoint.
+    fn find(api: Api, name: &[u8]) -> Option<Self> {
+        use Api::{
+            Chat, Completions, Embeddings, Messages, OllamaChat, OllamaEmbed, OllamaGenerate,
+            Rerank, Responses, Score,
+        };
+        let (part, apis): (_, &[Api]) = match name {
+            // vLLM embeds conversations too.
+            b"messages" => (Self::Prompt, &[Chat, Messages, OllamaChat, Embeddings]),
+            b"prompt" if api == Responses => (Self::Variables, &[Responses]),
+            b"prompt" => (Self::Prompt, &[Completions, OllamaGenerate, OllamaEmbed]),
+            b"input" => (Self::Prompt, &[Responses, Embeddings, OllamaEmbed]),
+            // llama.cpp's name for it.
+            b"content" => (Self::Prompt, &[Embeddings]),
+            b"prompt_embeds" => (Self::Embedded, &[Completions]),
+            b"system" => (Self::System, &[Messages, OllamaGenerate]),
+            b"instructions" => (Self::System, &[Responses]),
+            b"instruction" => (Self::System, &[Rerank, Score]),
+            b"tool_prompt" => (Self::System, &[Chat]),
+            b"tools" => (Self::Tools, &[Chat, Responses, Messages, OllamaChat]),
+            b"functions" => (Self::Functions, &[Chat]),
+            b"response_format" => (Self::Schema, &[Chat]),
+            b"text" => (Self::Schema, &[Responses]),
+            b"output_format" | b"output_config" => (Self::Schema, &[Messages]),
+            b"template" => (Self::Template, &[OllamaGenerate]),
+            b"chat_template" => (Self::Template, &[Chat, Embeddings]),
+            b"chat_template_kwargs" => (
+                Self::Variables,
+                &[Chat, Responses, Messages, Embeddings, Rerank, Score],
+            ),
+            b"suffix" => (Self::Suffix, &[Completions, OllamaGenerate]),
+            b"images" => (Self::Images, &[OllamaGenerate]),
+            b"context" => (Self::Context, &[OllamaGenerate]),
+            b"documents" => (Self::Documents, &[Chat, Rerank, Score]),
+            b"texts" => (Self::Documents, &[Rerank]),
+            b"text_2" | b"data_2" | b"items" => (Self::Documents, &[Score]),
+            b"query" => (Self::Query, &[Rerank]),
+            b"text_1" | b"data_1" | b"queries" => (Self::Query, &[Score]),
+            _ => return None,
+        };
+        apis.contains(&api).then_some(part)
+    }
+
+    /// The tokens of its value.
+    fn tokens(self, value: &[u8]) -> u64 {
+        match self {
+            Self::Images => estimate::images(value),
+            Self::Embedded => estimate::embedded(value),
+            // The model reads these as JSON.
+            Self::Tools | Self::Functions | Self::Schema | Self::Variables => {
+                estimate::by_length(value.len() as u64)
+            }
+            _ => estimate::prompt(value),
+        }
+    }
+}
+
+/// The parts of one request's prompt.
+#[derive(Debug, Default)]
+pub(super) struct PromptFields {
+    /// The text itself.
+    pub(super) prompt: Option<Range<usize>>,
+    /// Parts that come in front of it.
+    pub(super) tools: Option<Range<usize>>,
+    pub(super) system: Option<Range<usize>>,
+    /// The largest count for each part.
+    tokens: [u64; PARTS],
+    documents: u64,
+}
+
+impl PromptFields {
+    /// Counts a field of the request. False if its name has no meaning here.
+    pub(super) fn note(&mut self, api: Api, name: &[u8], at: &Range<usize>, body: &[u8]) -> bool {
+        let is_exact = !name
+            .iter()
+            .any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii());
+        let name = if is_exact {
+            Cow::Borrowed(name)
+        } else {
+            lower_case(name)
+        };
+        let value = &body[at.clone()];
+        if !api.reads_text() {
+            // No estimate is made of it, but a backend may have seen the beginning of it.
+            let is_prompt = is_exact && matches!(&*name, b"messages" | b"prompt" | b"input");
+            if is_prompt {
+                self.prompt = Some(at.clone());
+            }
+            return is_prompt;
+        }
+        let Some(mut part) = Part::find(api, &name) else {
+            return false;
+        };
+        if part == Part::Query && value.starts_with(b"[") {
+            part = Part::Queries;
+        }
+        if part == Part::Documents {
+            self.documents = self.documents.max(elements(value));
+        }
+        let tokens = &mut self.tokens[part as usize];
+        *tokens = part.tokens(value).max(*tokens);
+        if is_exact {
+            match part {
+                Part::Prompt => self.prompt = Some(at.clone()),
+                Part::System => self.system = Some(at.clone()),
+                Part::Tools => self.tools = Some(at.clone()),
+                _ => {}
+            }
+        }
+        true
+    }
+
+    /// The tokens of the prompt.
+    pub(super) fn tokens(&self, api: Api) -> u64 {
+        let sum: u64 = self.tokens.iter().sum();
+        let repeated = match api {
+            Api::Rerank | Api::Score => {
+                let with_each = [Part::Query, Part::System, Part::Variables];
+                let with_each: u64 = with_each
+                    .map(|part| self.tokens[part as usize])
+                    .iter()
+                    .sum();
+                with_each.saturating_mul(self.documents.saturating_sub(1))
+            }
+            _ => 0,
+        };
+        sum.saturating_add(repeated).min(MOST)
+    }
+}
+
+/// A name as a decoder reads it that ignores case.
+fn lower_case(name: &[u8]) -> Cow<'_, [u8]> {
+    /// No name that has a meaning is as long, whatever its letters.
+    const LONGEST: usize = 64;
+    let text = match std::str::from_utf8(name) {
+        Ok(text) if text.len() <= LONGEST => text,
+        _ => return Cow::Borrowed(name),
+    };
+    // Capitals first: some letters, such as `ſ`, become ASCII only so.
+    let upper = text.chars().flat_map(char::to_uppercase);
+    let lower: String = upper.flat_map(char::to_lowercase).collect();
+    Cow::Owned(lower.into_bytes())
+}
+
+/// The count of elements of a list; 1 for any other value.
+fn elements(value: &[u8]) -> u64 {
+    if !value.starts_with(b"[") {
+        return 1;
+    }
+    let (mut at, mut count) = (1, 0);
+    while let Some(byte) = value.get(at) {
+        match byte {
+            b',' | b' ' | b'\t' | b'\n' | b'\r' => at += 1,
+            _ => match scan::skip(value, at) {
+                Ok(end) => {
+                    count += 1;
+                    at = end;
+                }
+                Err(scan::Malformed) => break,
+            },
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The estimate of a request.
+    fn of(api: Api, body: &str) -> u64 {
+        let mut fields = PromptFields::default();
+        scan::fields(body.as_bytes(), |name, at| {
+            fields.note(api, name, &at, body.as_bytes());
+        })
+        .unwrap();
+        fields.tokens(api)
+    }
+
+    /// A text of 100 tokens.
+    fn text() -> String {
+        format!("\"{}\"", "word ".repeat(80))
+    }
+
+    const READING: [Api; 10] = [
+        Api::Chat,
+        Api::Completions,
+        Api::Responses,
+        Api::Embeddings,
+        Api::Messages,
+        Api::Rerank,
+        Api::Score,
+        Api::OllamaChat,
+        Api::OllamaGenerate,
+        Api::OllamaEmbed,
+    ];
+
+    #[test]
+    fn every_endpoint_counts_its_own_fields_and_no_others() {
+        for (name, apis) in [
+            (
+                "messages",
+                &[Api::Chat, Api::Messages, Api::OllamaChat, Api::Embeddings][..],
+            ),
+            (
+                "prompt",
+                &[
+                    Api::Completions,
+                    Api::Responses,
+                    Api::OllamaGenerate,
+                    Api::OllamaEmbed,
+                ],
+            ),
+            (
+                "input",
+                &[Api::Responses, Api::Embeddings, Api::OllamaEmbed],
+            ),
+            ("content", &[Api::Embeddings]),
+            ("system", &[Api::Messages, Api::OllamaGenerate]),
+            ("instructions", &[Api::Responses]),
+            (
+                "tools",
+                &[Api::Chat, Api::Responses, Api::Messages, Api::OllamaChat],
+            ),
+            ("functions", &[Api::Chat]),
+            ("suffix", &[Api::Completions, Api::OllamaGenerate]),
+            ("query", &[Api::Rerank]),
+            ("documents", &[Api::Chat, Api::Rerank, Api::Score]),
+            ("texts", &[Api::Rerank]),
+            ("text_1", &[Api::Score]),
+            ("text_2", &[Api::Score]),
+            ("template", &[Api::OllamaGenerate]),
+            ("response_format", &[Api::Chat]),
+            ("metadata", &[]),
+            ("user", &[]),
+        ] {
+            for api in READING {
+                let tokens = of(api, &format!(r#"{{"{name}":{}}}"#, text()));
+                let is_counted = apis.contains(&api);
+                assert_eq!(tokens >= 100, is_counted, "{name} {api:?}");
+                assert_eq!(tokens > 0, is_counted, "{name} {api:?}");
+            }
+        }
+        for api in [Api::Audio, Api::Images, Api::Moderations, Api::Other] {
+            assert_eq!(of(api, &format!(r#"{{"input":{}}}"#, text())), 0, "{api:?}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_prompt_add_up() {
+        let (text, ids) = (text(), vec!["1"; 50].join(","));
+        let chat = format!(r#"{{"messages":{text},"tools":{text},"functions":{text}}}"#);
+        assert_eq!(of(Api::Chat, &chat), 302);
+        let generate = format!(
+            r#"{{"prompt":{text},"system":{text},"suffix":{text},"context":[{ids}],"images":["a","b"]}}"#
+        );
+        assert_eq!(of(Api::OllamaGenerate, &generate), 300 + 50 + 1000);
+    }
+
+    #[test]
+    fn the_largest_variant_of_a_field_counts() {
+        let text = text();
+        for body in [
+            format!(r#"{{"messages":{text},"messages":"x"}}"#),
+            format!(r#"{{"messages":"x","messages":{text}}}"#),
+            format!(r#"{{"messages":"x","Messages":{text}}}"#),
+            format!(r#"{{"MESSAGES":{text},"messages":"x"}}"#),
+            format!(r#"{{"meſſageſ":{text},"messages":"x"}}"#),
+            format!(r#"{{"me\u0073sages":{text},"messages":"x"}}"#),
+        ] {
+            assert_eq!(of(Api::Chat, &body), 100, "{body}");
+        }
+        // One of these is read, depending on the engine.
+        let both = format!(r#"{{"input":"x","content":{text},"messages":[]}}"#);
+        assert_eq!(of(Api::Embeddings, &both), 100);
+        let long = format!(r#"{{"{}":{text}}}"#, "M".repeat(1000));
+        assert_eq!(of(Api::Chat, &long), 0);
+    }
+
+    #[test]
+    fn a_query_counts_for_every_document() {
+        let text = text();
+        let rerank = |documents: &str| format!(r#"{{"query":{text},"documents":{documents}}}"#);
+        for (documents, tokens) in [
+            ("[]", 100),
+            (r#"["abcd"]"#, 101),
+            (r#"["abcd", "abcd", {"text":"abcd"}]"#, 304),
+        ] {
+            assert_eq!(of(Api::Rerank, &rerank(documents)), tokens, "{documents}");
+        }
+        let score = format!(r#"{{"text_1":{text},"text_2":["abcd","abcd"]}}"#);
+        assert_eq!(of(Api::Score, &score), 202);
+        let pairs = format!(r#"{{"text_1":[{text},{text}],"text_2":["abcd","abcd"]}}"#);
+        assert_eq!(of(Api::Score, &pairs), 202);
+        let many = rerank(&format!("[{}]", vec![r#""""#; 100_000].join(",")));
+        assert_eq!(of(Api::Rerank, &many), 10_000_000);
+        let text = "word ".repeat(800_000);
+        let absurd = format!(
+            r#"{{"query":"{text}","documents":[{}0]}}"#,
+            "0,".repeat(100_000)
+        );
+        assert_eq!(of(Api::Rerank, &absurd), MOST);
+    }
+
+    #[test]
+    fn the_last_field_of_its_exact_name_is_kept_for_affinity() {
+        let body = r#"{"messages":"a","messages":"b","Messages":"c","tools":[],"system":"d"}"#;
+        let mut fields = PromptFields::default();
+        let note = |name: &[u8], at: Range<usize>| {
+            fields.note(Api::Messages, name, &at, body.as_bytes());
+        };
+        scan::fields(body.as_bytes(), note).unwrap();
+        let value = |at: Option<Range<usize>>| at.map(|at| &body[at]);
+        assert_eq!(value(fields.prompt), Some(r#""b""#));
+        assert_eq!(value(fields.tools), Some("[]"));
+        assert_eq!(value(fields.system), Some(r#""d""#));
+        let mut fields = PromptFields::default();
+        assert!(fields.note(Api::Other, b"input", &(0..1), b"1"));
+        assert_eq!(fields.prompt, Some(0..1));
+    }
+}
