@@ -79,13 +79,18 @@ impl Ndjson {
     fn line(&mut self, line: &[u8]) {
         static LAST: LazyLock<Search<'static>> = LazyLock::new(|| Search::new("\"done_reason\""));
         static COUNT: LazyLock<Search<'static>> = LazyLock::new(|| Search::new("eval_count\""));
+        static USAGE: LazyLock<Search<'static>> = LazyLock::new(|| Search::new("\"usage\""));
         let line = line.trim_ascii();
         if line.is_empty() {
             return;
         }
         self.heard.object(line);
         self.heard.remember(line);
-        if COUNT.find(line).is_some() || LAST.find(line).is_some() {
+        let may_count = match self.heard.api() {
+            Api::Unknown => USAGE.find(line).is_some(),
+            _ => COUNT.find(line).is_some() || LAST.find(line).is_some(),
+        };
+        if may_count {
             let mut finder = Finder::default();
             finder.read(line);
             self.heard.note(finder.said());

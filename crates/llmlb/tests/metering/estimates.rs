@@ -1,12 +1,13 @@
-//! Estimates count what the endpoint reads.
+//! Estimates count what the endpoint reads, and complete usage reports that are partial or invalid.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::ask::{CHAT, send};
+use crate::ask::{CHAT, ask, chat, send};
 use crate::backends::{UNPROBED, backend, serve};
 use crate::http::Connection;
 use crate::mock;
 use crate::records;
+use crate::stream::{DONE, STOP, Scripted, WORD, send as send_bytes};
 use crate::support::Place;
 
 const EMBEDDINGS: &str = "/v1/embeddings";
@@ -110,4 +111,159 @@ fn text_is_counted_whatever_it_looks_like() {
         );
     }
     assert!((160_000..165_000).contains(&found[3]), "{found:?}");
+}
+
+fn tokens(record: &Value) -> (u64, u64, &str) {
+    (
+        record["prompt_tokens"].as_u64().unwrap(),
+        record["completion_tokens"].as_u64().unwrap(),
+        record["tokens_from"].as_str().unwrap(),
+    )
+}
+
+#[test]
+fn a_partial_or_invalid_usage_report_is_completed_by_the_estimate() {
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let question = "word ".repeat(80);
+    for (number, (usage, expected)) in [
+        (r#"{"prompt_tokens":90}"#, (90, 3, "estimated")),
+        (r#"{"completion_tokens":7}"#, (104, 7, "estimated")),
+        (
+            r#"{"prompt_tokens":90,"completion_tokens":null}"#,
+            (90, 3, "estimated"),
+        ),
+        (
+            r#"{"prompt_tokens":90.5,"completion_tokens":7}"#,
+            (104, 7, "estimated"),
+        ),
+        (
+            r#"{"prompt_tokens":"90","completion_tokens":7}"#,
+            (104, 7, "estimated"),
+        ),
+        (
+            r#"{"prompt_tokens":-1,"completion_tokens":1e99}"#,
+            (104, 3, "estimated"),
+        ),
+        (
+            r#"{"prompt_tokens":90,"completion_tokens":7,"total_tokens":12}"#,
+            (90, 7, "estimated"),
+        ),
+        (
+            r#"{"prompt_tokens":90.0,"completion_tokens":7.0}"#,
+            (90, 7, "reported"),
+        ),
+        (
+            r#"{"prompt_tokens":90,"completion_tokens":7}"#,
+            (90, 7, "reported"),
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let last = format!("data: {{\"choices\":[],\"usage\":{usage}}}\n\n");
+        let stream = [WORD, WORD, WORD, STOP, &last, DONE].concat();
+        scripted.next(move |_, socket| {
+            send_bytes(
+                socket,
+                "content-type: text/event-stream\r\n",
+                stream.as_bytes(),
+            );
+        });
+        let id = format!("r-{number}");
+        assert_eq!(
+            ask(&server, &id, CHAT, &chat(&question, true)).status(),
+            200
+        );
+        let record = records::one(&place, &id);
+        assert_eq!(tokens(&record), expected, "{usage} {record:#}");
+        let sum = record["prompt_tokens"].as_u64().unwrap()
+            + record["completion_tokens"].as_u64().unwrap();
+        assert_eq!(record["tokens"], sum, "{record:#}");
+    }
+}
+
+#[test]
+fn a_partial_usage_report_of_a_whole_response_is_completed_by_the_estimate() {
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let answer = "word ".repeat(320);
+    for (number, (path, usage, expected)) in [
+        (CHAT, r#"{"prompt_tokens":90}"#, (90, 325, "estimated")),
+        (CHAT, r#"{"completion_tokens":7}"#, (104, 7, "estimated")),
+        (EMBEDDINGS, r#"{"prompt_tokens":90}"#, (90, 0, "reported")),
+        (EMBEDDINGS, r#"{"total_tokens":90}"#, (90, 0, "reported")),
+        (
+            EMBEDDINGS,
+            r#"{"completion_tokens":0}"#,
+            (104, 0, "estimated"),
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let body = format!(r#"{{"choices":[{{"text":"{answer}"}}],"usage":{usage}}}"#);
+        scripted.next(move |_, socket| mock::json(socket, 200, &body));
+        let id = format!("r-{number}");
+        let mut question = chat(&"word ".repeat(80), false);
+        question["input"] = json!("word ".repeat(80));
+        assert_eq!(ask(&server, &id, path, &question).status(), 200);
+        let record = records::one(&place, &id);
+        let (prompt, completion, from) = tokens(&record);
+        assert_eq!(
+            (prompt, from),
+            (expected.0, expected.2),
+            "{usage} {record:#}"
+        );
+        assert!(completion.abs_diff(expected.1) <= 20, "{usage} {record:#}");
+    }
+}
+
+#[test]
+fn an_unknown_endpoint_is_metered_from_the_usage_of_its_response() {
+    let place = Place::new();
+    let scripted = Scripted::start();
+    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let json = "content-type: application/json\r\n";
+    let events = "content-type: text/event-stream\r\n";
+    for (number, (fields, response, expected)) in [
+        (
+            json,
+            r#"{"usage":{"prompt_tokens":9,"completion_tokens":4}}"#,
+            (9, 4, "reported"),
+        ),
+        (
+            json,
+            r#"{"usage":{"input_tokens":9,"output_tokens":4}}"#,
+            (9, 4, "reported"),
+        ),
+        (json, r#"{"usage":{"total_tokens":9}}"#, (9, 0, "reported")),
+        (
+            json,
+            r#"{"usage":{"completion_tokens":9}}"#,
+            (0, 9, "estimated"),
+        ),
+        (json, r#"{"usage":{"prompt_tokens":null}}"#, (0, 0, "none")),
+        (json, r#"{"text":"no usage"}"#, (0, 0, "none")),
+        (
+            events,
+            "data: {\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4}}\n\n",
+            (9, 4, "reported"),
+        ),
+        (events, "data: {\"text\":\"no usage\"}\n\n", (0, 0, "none")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        scripted.next(move |_, socket| send_bytes(socket, fields, response.as_bytes()));
+        let id = format!("r-{number}");
+        let answer = ask(&server, &id, "/v1/pooling", &chat("Hello", false));
+        assert_eq!(answer.text(), response);
+        let record = records::one(&place, &id);
+        assert_eq!(tokens(&record), expected, "{response} {record:#}");
+        assert_eq!(record["api"], "unknown", "{record:#}");
+        assert_eq!(record["outcome"], "complete", "{record:#}");
+    }
 }

@@ -18,7 +18,6 @@ use memchr::memmem;
 
 pub(crate) use said::{Choices, Said, is_an_error};
 
-use super::usage::Counts;
 use crate::request::scan;
 use crate::request::scan::{quote, structure};
 use said::{Field, Named, Parent};
@@ -102,7 +101,7 @@ impl Finder {
     }
 
     /// All of an answer of which only the usage matters if it is told: it stands near the end. If it
-    /// is not found there, everything is read.
+    /// is not found there, or only in part, everything is read.
     pub(crate) fn read_answer(&mut self, piece: &[u8]) {
         if self.state != State::Start || !self.read_end(piece) {
             self.read(piece);
@@ -122,7 +121,7 @@ impl Finder {
             }
             count += 1;
         });
-        let is_read = read.is_ok() && said.counts != Counts::default();
+        let is_read = read.is_ok() && said.counts.has_total_or_parts();
         if is_read {
             self.said = said;
             self.state = State::End;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::super::api::Api;
+use super::super::usage::Counts;
 use super::*;
 use crate::dice::Dice;
 
@@ -64,7 +65,7 @@ fn usage_is_found_in_whole_answers() {
         "cache_read_input_tokens":10}}"#;
     let said = every_way(message);
     assert_eq!(tokens(&said, Api::Messages), Some((13, 2, 10)));
-    assert!(!said.counts.is_only_beginning());
+    assert!(said.counts.report(Api::Messages).unwrap().is_valid());
 
     let response = r#"{"id":"resp_1","object":"response","error":null,"output":[],
         "usage":{"input_tokens":3,"output_tokens":2,"total_tokens":5}}"#;
@@ -91,7 +92,7 @@ fn usage_is_found_in_events() {
         "input_tokens":25,"output_tokens":1}}}"#;
     let said = every_way(start);
     assert_eq!(tokens(&said, Api::Messages), Some((25, 1, 0)));
-    assert!(said.counts.is_only_beginning() && !said.is_last);
+    assert!(!said.counts.report(Api::Messages).unwrap().is_valid() && !said.is_last);
 
     let delta = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},
         "usage":{"output_tokens":15}}"#;

@@ -43,7 +43,7 @@ impl Heard {
         }
     }
 
-    pub(super) fn api(&self) -> Api {
+    pub(in super::super) fn api(&self) -> Api {
         self.api
     }
 

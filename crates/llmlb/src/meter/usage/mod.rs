@@ -9,6 +9,9 @@
 //!
 //! So `prompt` is everything that the model was given, whatever of it was in a cache. Anthropic's
 //! own `input_tokens` is only what was neither read from its cache nor written to it.
+//!
+//! A [`Report`] counts as reported if it is complete and valid. Otherwise its valid numbers stand, the
+//! others are estimated, and the whole is marked as an estimate.
 
 #[cfg(test)]
 mod tests;
@@ -22,9 +25,9 @@ const MOST: u64 = 1_000_000_000;
 /// Where the numbers of a [`Usage`] are from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The backend told them.
+    /// The backend reported them.
     Reported,
-    /// It did not: they are a guess, see [`estimate`](super::estimate).
+    /// The backend did not report all of them: see [`estimate`](super::estimate).
     Estimated,
     /// There are none: no model was asked, or it said nothing.
     #[default]
@@ -157,53 +160,108 @@ impl Counts {
         self.is_output_told |= later.is_output_told;
     }
 
-    /// Whether the answer may have more tokens than were told: it was cut after it had told how
-    /// it begins, as Anthropic's do.
-    pub(crate) fn is_only_beginning(&self) -> bool {
-        let is_begun = self.input.or(self.output).is_some();
-        is_begun && !self.is_output_told && self.total.is_none()
+    /// The usage without an estimate.
+    #[cfg(test)]
+    pub(crate) fn usage(&self, api: Api) -> Option<Usage> {
+        let report = self.report(api)?;
+        let source = if report.is_valid() {
+            Source::Reported
+        } else {
+            Source::Estimated
+        };
+        let [prompt, completion] =
+            [report.prompt, report.completion].map(Option::unwrap_or_default);
+        Some(report.usage(prompt, completion, source))
     }
 
-    /// What they come to; `None` if nothing was told.
-    ///
-    /// If only the total was told it is all prompt, which is right where it happens (embeddings,
-    /// rerank). If one of the parts is missing it is what the total leaves for it.
-    pub(crate) fn usage(&self, api: Api) -> Option<Usage> {
-        let (input, cached) = if api == Api::Messages {
-            let cache = [self.cache_read, self.cache_written];
-            let cache = cache.into_iter().flatten().reduce(|a, b| a + b);
-            let input = match (self.input, cache) {
-                (None, None) => None,
-                (input, cache) => Some(input.unwrap_or(0) + cache.unwrap_or(0)),
-            };
-            (input, self.cache_read)
+    /// True if a report of these numbers needs no estimate, or hardly.
+    pub(crate) fn has_total_or_parts(&self) -> bool {
+        self.total.or(self.input.and(self.output)).is_some()
+    }
+
+    /// The report that these numbers are to an API; `None` if nothing was reported.
+    pub(crate) fn report(&self, api: Api) -> Option<Report> {
+        self.input.or(self.output).or(self.total)?;
+        let (prompt, cached) = if api == Api::Messages {
+            let cache: u64 = self.cache_read.into_iter().chain(self.cache_written).sum();
+            (self.input.map(|input| input + cache), self.cache_read)
         } else {
             (self.input, self.cached.max(self.cache_read))
         };
-        let (prompt, completion) = match (input, self.output, self.total) {
-            (None, None, None) => return None,
-            (None, None, Some(total)) => (total, 0),
-            (Some(input), None, total) => (input, total.unwrap_or(0).saturating_sub(input)),
-            (None, Some(output), total) => (total.unwrap_or(0).saturating_sub(output), output),
-            (Some(input), Some(output), _) => (input, output),
+        let completion = self.output.filter(|_| self.is_output_told);
+        let (prompt, completion) = if api.writes_text() {
+            (prompt, completion)
+        } else {
+            // All of it is prompt, unless the report differs.
+            let rest = |part: u64| self.total.map(|total| total.saturating_sub(part));
+            let prompt = prompt.or_else(|| rest(completion.unwrap_or(0)));
+            let rest = prompt.and_then(rest).unwrap_or(0);
+            (prompt, completion.or(Some(rest)))
         };
-        Some(Usage {
+        Some(Report {
             prompt,
             completion,
-            cached: cached.unwrap_or(0).min(prompt),
+            begun: self.output.unwrap_or(0),
+            total: self.total,
+            cached: cached.unwrap_or(0),
             reasoning: self.reasoning.unwrap_or(0),
-            total: self.total.unwrap_or(0).max(prompt + completion),
-            source: Source::Reported,
         })
     }
 }
 
-/// A count, if it is one.
+/// Usage as a backend reported it. Numbers that are missing or no counts are `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) prompt: Option<u64>,
+    pub(crate) completion: Option<u64>,
+    /// The tokens of the completion when it began.
+    begun: u64,
+    total: Option<u64>,
+    cached: u64,
+    reasoning: u64,
+}
+
+impl Report {
+    /// True if nothing is missing and the total is not less than its parts.
+    pub(crate) fn is_valid(&self) -> bool {
+        let parts = self.prompt.zip(self.completion);
+        parts.is_some_and(|(prompt, completion)| {
+            self.total.is_none_or(|total| total >= prompt + completion)
+        })
+    }
+
+    /// The tokens that the total leaves for one part beside the other one.
+    pub(crate) fn rest(&self, part: u64) -> Option<u64> {
+        let rest = self.total?.saturating_sub(part);
+        (rest > 0).then_some(rest)
+    }
+
+    /// The usage with these parts, as reported or as estimated.
+    pub(crate) fn usage(&self, prompt: u64, completion: u64, source: Source) -> Usage {
+        let completion = completion.max(self.begun);
+        Usage {
+            prompt,
+            completion,
+            cached: self.cached.min(prompt),
+            reasoning: self.reasoning,
+            total: self.total.unwrap_or(0).max(prompt + completion),
+            source,
+        }
+    }
+}
+
+/// A count, if it is one: digits, of which a fraction of zeros may follow, since some backends compute
+/// in floating point.
 fn count(value: &[u8]) -> Option<u64> {
+    let dot = value.iter().position(|byte| *byte == b'.');
+    let (whole, fraction) = value.split_at(dot.unwrap_or(value.len()));
+    let is_integral = match fraction {
+        [] => true,
+        [_, zeros @ ..] => !zeros.is_empty() && zeros.iter().all(|byte| *byte == b'0'),
+    };
     let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
-    let (first, rest) = value.split_first()?;
-    let count = rest.iter().try_fold(digit(first)?, |count, byte| {
+    let (first, rest) = whole.split_first().filter(|_| is_integral)?;
+    rest.iter().try_fold(digit(first)?, |count, byte| {
         Some(count * 10 + digit(byte)?).filter(|count| *count <= MOST)
-    })?;
-    Some(count)
+    })
 }

@@ -2,22 +2,34 @@
 
 use super::*;
 
-fn told(api: Api, objects: &[&str]) -> Option<(u64, u64, u64, u64, u64)> {
+type Numbers = (u64, u64, u64, u64, u64);
+
+fn usage(api: Api, objects: &[&str]) -> Option<(Numbers, &'static str)> {
     let mut counts = Counts::default();
     for object in objects {
         counts.merge(&Counts::read(object.as_bytes()));
     }
     counts.usage(api).map(|usage| {
-        assert_eq!(usage.source, Source::Reported);
         let Usage {
             prompt,
             completion,
             cached,
             reasoning,
             total,
-            ..
+            source,
         } = usage;
-        (prompt, completion, cached, reasoning, total)
+        (
+            (prompt, completion, cached, reasoning, total),
+            source.name(),
+        )
+    })
+}
+
+/// The numbers of a report that is valid.
+fn told(api: Api, objects: &[&str]) -> Option<Numbers> {
+    usage(api, objects).map(|(numbers, source)| {
+        assert_eq!(source, "reported", "{objects:?}");
+        numbers
     })
 }
 
@@ -66,29 +78,65 @@ fn usage_is_never_added_up() {
 }
 
 #[test]
-fn a_missing_part_is_what_the_total_leaves() {
-    for (usage, expected) in [
+fn a_prompt_or_a_total_suffices_where_no_text_is_written() {
+    for (object, expected) in [
         (r#"{"total_tokens":8}"#, (8, 0, 0, 0, 8)),
+        (r#"{"prompt_tokens":8}"#, (8, 0, 0, 0, 8)),
         (r#"{"prompt_tokens":8,"total_tokens":8}"#, (8, 0, 0, 0, 8)),
         (r#"{"prompt_tokens":8,"total_tokens":10}"#, (8, 2, 0, 0, 10)),
         (
             r#"{"completion_tokens":8,"total_tokens":10}"#,
             (2, 8, 0, 0, 10),
         ),
+    ] {
+        for api in [Api::Embeddings, Api::Rerank, Api::Images, Api::Unknown] {
+            assert_eq!(told(api, &[object]), Some(expected), "{object}");
+        }
+    }
+    let output = r#"{"completion_tokens":8}"#;
+    let expected = Some(((0, 8, 0, 0, 8), "estimated"));
+    assert_eq!(usage(Api::Unknown, &[output]), expected);
+}
+
+#[test]
+fn a_partial_report_of_written_text_is_not_complete() {
+    for (object, expected) in [
+        (r#"{"total_tokens":8}"#, (0, 0, 0, 0, 8)),
+        (r#"{"prompt_tokens":8}"#, (8, 0, 0, 0, 8)),
+        (r#"{"prompt_tokens":8,"total_tokens":8}"#, (8, 0, 0, 0, 8)),
         (r#"{"completion_tokens":8}"#, (0, 8, 0, 0, 8)),
-        // Some think outside of what they complete.
         (
-            r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":15}"#,
-            (8, 2, 0, 0, 15),
-        ),
-        // A total that cannot be.
-        (
-            r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":3}"#,
-            (8, 2, 0, 0, 10),
+            r#"{"completion_tokens":8,"total_tokens":10}"#,
+            (0, 8, 0, 0, 10),
         ),
     ] {
-        assert_eq!(told(Api::Embeddings, &[usage]), Some(expected), "{usage}");
+        for api in [Api::Chat, Api::Responses, Api::OllamaGenerate] {
+            let expected = Some((expected, "estimated"));
+            assert_eq!(usage(api, &[object]), expected, "{object}");
+        }
     }
+    // The parts of Anthropic's prompt that were cached are not all of it.
+    let cached = r#"{"cache_read_input_tokens":50,"output_tokens":4}"#;
+    let expected = Some(((0, 4, 0, 0, 4), "estimated"));
+    assert_eq!(usage(Api::Messages, &[cached]), expected);
+}
+
+#[test]
+fn a_total_is_at_least_the_sum_of_its_parts() {
+    let less = r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":3}"#;
+    for api in [Api::Chat, Api::Embeddings] {
+        let expected = Some(((8, 2, 0, 0, 10), "estimated"));
+        assert_eq!(usage(api, &[less]), expected);
+    }
+    // Some backends do not count their reasoning as completion.
+    let more = r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":15}"#;
+    assert_eq!(told(Api::Chat, &[more]), Some((8, 2, 0, 0, 15)));
+    // Parts of a stream may be reported after each other.
+    let parts = [
+        r#"{"prompt_tokens":8,"completion_tokens":null}"#,
+        r#"{"completion_tokens":2,"total_tokens":10}"#,
+    ];
+    assert_eq!(told(Api::Chat, &parts), Some((8, 2, 0, 0, 10)));
 }
 
 #[test]
@@ -111,20 +159,38 @@ fn what_is_no_count_is_not_there() {
     ] {
         assert_eq!(told(Api::Chat, &[usage]), None, "{usage}");
     }
-    let odd = r#"{"prompt_tokens":5,"completion_tokens":-1,"prompt_tokens_details":null,
+    let odd = r#"{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":null,
         "completion_tokens_details":{"reasoning_tokens":"9"}}"#;
-    assert_eq!(told(Api::Chat, &[odd]), Some((5, 0, 0, 0, 5)));
+    assert_eq!(told(Api::Chat, &[odd]), Some((5, 1, 0, 0, 6)));
     // More cached than given: a mistake that must not make the rest negative.
-    let odd = r#"{"prompt_tokens":5,"prompt_tokens_details":{"cached_tokens":9}}"#;
-    assert_eq!(told(Api::Chat, &[odd]), Some((5, 0, 5, 0, 5)));
+    let odd =
+        r#"{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":9}}"#;
+    assert_eq!(told(Api::Chat, &[odd]), Some((5, 1, 5, 0, 6)));
 }
 
 #[test]
-fn a_beginning_is_told_from_a_count() {
-    let begun = Counts::read(br#"{"input_tokens":5,"output_tokens":1}"#).as_beginning();
-    assert!(begun.is_only_beginning());
-    let mut counts = begun;
+fn a_fraction_of_zeros_is_a_whole_number() {
+    for (number, is_valid) in [
+        ("7", true),
+        ("7.0", true),
+        ("7.000", true),
+        ("7.", false),
+        (".0", false),
+        ("7.5", false),
+        ("7.0e1", false),
+        ("-7.0", false),
+        ("1000000000.0", true),
+        ("1000000001.0", false),
+    ] {
+        assert_eq!(count(number.as_bytes()).is_some(), is_valid, "{number}");
+    }
+}
+
+#[test]
+fn the_output_of_a_beginning_is_not_complete() {
+    let mut counts = Counts::read(br#"{"input_tokens":5,"output_tokens":1}"#).as_beginning();
+    assert!(!counts.report(Api::Messages).unwrap().is_valid());
     counts.merge(&Counts::read(br#"{"output_tokens":4}"#));
-    assert!(!counts.is_only_beginning());
-    assert!(!Counts::default().is_only_beginning());
+    assert!(counts.report(Api::Messages).unwrap().is_valid());
+    assert_eq!(Counts::default().report(Api::Messages), None);
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 
 use super::api::Api;
-use super::estimate;
+use super::estimate::{self, Streamed};
 use super::json::Finder;
 use super::ndjson::Ndjson;
 use super::sse::{self, Heard, Sse};
@@ -137,6 +137,8 @@ impl Watch {
     /// without saying so.
     pub(crate) fn is_whole(&self) -> bool {
         match &self.kind {
+            // The end of an unknown kind of response has no mark.
+            _ if self.api == Api::Unknown => true,
             Kind::Whole(finder) => finder.is_over() || finder.is_strange(),
             _ => self.heard().is_none_or(Heard::saw_finish),
         }
@@ -156,60 +158,73 @@ impl Watch {
         }
     }
 
-    /// The tokens it took: as reported, else as estimated, by the length of the answer if nothing
-    /// else is known of it. `prompt` is asked only for an estimate.
+    /// The tokens of the request: as reported, else as estimated, by the length of the response if
+    /// nothing else is known of it. A report that is partial or invalid is completed by the estimate.
+    /// `prompt` is called only for an estimate.
     pub(crate) fn usage(&self, bytes: u64, prompt: impl FnOnce() -> u64) -> Usage {
         let heard = self.heard();
         let counts = match &self.kind {
             Kind::Whole(finder) => Some(&finder.said().counts),
             _ => heard.map(|heard| &heard.counts),
         };
-        let reported = counts.and_then(|counts| counts.usage(self.api));
-        let streamed = heard.map_or(0, |heard| heard.streamed.tokens());
-        match reported {
-            // There may be more than was told.
-            Some(usage) if self.is_told_in_part() => {
-                let prompt = match usage.prompt {
-                    0 => prompt(),
-                    told => told,
-                };
-                let completion = usage.completion.max(streamed);
-                Usage {
-                    prompt,
-                    completion,
-                    total: usage.total.max(prompt + completion),
-                    source: Source::Estimated,
-                    ..usage
-                }
+        let is_empty = self.is_empty();
+        let prompt = || if is_empty { 0 } else { prompt() };
+        let Some(report) = counts.and_then(|counts| counts.report(self.api)) else {
+            if is_empty {
+                return Usage::default();
             }
-            Some(usage) => usage,
-            None if self.is_empty() => Usage::default(),
-            None => {
-                let completion = match &self.kind {
-                    _ if !self.api.writes_text() => 0,
-                    Kind::Whole(finder) if finder.said().is_promise => 0,
-                    Kind::Events(_) | Kind::Lines(_) => streamed,
-                    Kind::Coded => estimate::by_length(bytes),
-                    _ => estimate::whole_answer(bytes),
-                };
-                let prompt = prompt();
-                Usage {
-                    prompt,
-                    completion,
-                    total: prompt + completion,
-                    source: Source::Estimated,
-                    ..Usage::default()
-                }
+            let (prompt, completion) = (prompt(), self.estimated_completion(bytes));
+            return Usage {
+                prompt,
+                completion,
+                total: prompt + completion,
+                source: Source::Estimated,
+                ..Usage::default()
+            };
+        };
+        // A stream that was cut may have had more tokens than it reported on its way.
+        let is_cut = self.api.writes_text() && heard.is_some_and(|heard| !heard.saw_finish());
+        let mut is_reported = report.is_valid() && !is_cut;
+        let prompt = match report.prompt {
+            Some(tokens) if tokens > 0 => tokens,
+            reported => {
+                // No tokens are no valid count of a prompt that is not empty.
+                let estimated = prompt();
+                is_reported &= reported == Some(estimated);
+                let rest = report.completion.and_then(|part| report.rest(part));
+                rest.unwrap_or(estimated)
             }
-        }
+        };
+        let streamed = heard.map(|heard| &heard.streamed);
+        let has_text = streamed.is_some_and(Streamed::has_text);
+        let completion = match report.completion {
+            Some(tokens) if tokens > 0 || !has_text => tokens,
+            _ => {
+                is_reported = false;
+                let rest = report.rest(prompt);
+                rest.unwrap_or_else(|| self.estimated_completion(bytes))
+            }
+        };
+        let streamed = streamed.filter(|_| is_cut).map_or(0, Streamed::tokens);
+        let source = if is_reported {
+            Source::Reported
+        } else {
+            Source::Estimated
+        };
+        report.usage(prompt, completion.max(streamed), source)
     }
 
-    /// Whether usage that was told may not be all: the stream was cut after that, or only said how it
-    /// begins.
-    fn is_told_in_part(&self) -> bool {
-        self.api.writes_text()
-            && (self.heard())
-                .is_some_and(|heard| !heard.saw_finish() || heard.counts.is_only_beginning())
+    /// The tokens of a response that did not report them.
+    fn estimated_completion(&self, bytes: u64) -> u64 {
+        if self.is_empty() || !self.api.writes_text() {
+            return 0;
+        }
+        match (&self.kind, self.heard()) {
+            (_, Some(heard)) => heard.streamed.tokens(),
+            (Kind::Whole(finder), _) if finder.said().is_promise => 0,
+            (Kind::Coded, _) => estimate::by_length(bytes),
+            _ => estimate::whole_answer(bytes),
+        }
     }
 
     /// Whether there is nothing to estimate: nobody read or wrote text, or it came to nothing.

@@ -184,6 +184,118 @@ fn what_a_stream_told_before_it_was_cut_may_not_be_all() {
 }
 
 #[test]
+fn a_report_without_a_valid_part_is_completed_by_the_estimate() {
+    for (usage, expected) in [
+        (r#"{"prompt_tokens":9}"#, (9, 100, 109, "estimated")),
+        (r#"{"completion_tokens":4}"#, (7, 4, 11, "estimated")),
+        (r#"{"total_tokens":20}"#, (7, 13, 20, "estimated")),
+        (r#"{"total_tokens":5}"#, (7, 100, 107, "estimated")),
+        (
+            r#"{"prompt_tokens":9,"total_tokens":20}"#,
+            (9, 11, 20, "estimated"),
+        ),
+        (
+            r#"{"completion_tokens":4,"total_tokens":20}"#,
+            (16, 4, 20, "estimated"),
+        ),
+        (
+            r#"{"prompt_tokens":null,"completion_tokens":1.5}"#,
+            (7, 100, 107, "estimated"),
+        ),
+        // A prompt that is not empty has tokens.
+        (
+            r#"{"prompt_tokens":0,"completion_tokens":4,"total_tokens":4}"#,
+            (7, 4, 11, "estimated"),
+        ),
+        (
+            r#"{"prompt_tokens":9,"completion_tokens":0,"total_tokens":9}"#,
+            (9, 0, 9, "reported"),
+        ),
+    ] {
+        let begin = format!(r#"{{"usage":{usage},"choices":[""#);
+        let text = format!(r#"{begin}{}"]}}"#, "x".repeat(797 - begin.len()));
+        for is_whole in [false, true] {
+            let mut watch = watch(Api::Chat, "application/json", false);
+            if is_whole {
+                watch.whole(Bytes::from(text.clone()));
+            } else {
+                pass(&mut watch, &text);
+            }
+            assert_eq!(numbers(watch.usage(800, || 7)), expected, "{usage}");
+        }
+    }
+    let mut empty = watch(Api::Embeddings, "application/json", false);
+    pass(
+        &mut empty,
+        r#"{"usage":{"prompt_tokens":0,"total_tokens":0}}"#,
+    );
+    assert_eq!(numbers(empty.usage(0, || 0)), (0, 0, 0, "reported"));
+    assert_eq!(numbers(empty.usage(0, || 7)), (7, 0, 7, "estimated"));
+    // An error has no completion to estimate.
+    let mut error = watch(Api::Chat, "application/json", false);
+    pass(&mut error, r#"{"error":"no","usage":{"prompt_tokens":9}}"#);
+    assert_eq!(numbers(error.usage(800, || 7)), (9, 0, 9, "estimated"));
+}
+
+#[test]
+fn a_stream_that_reports_no_tokens_for_its_text_is_estimated() {
+    let stop = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    for (usage, expected) in [
+        (
+            r#"{"prompt_tokens":9,"completion_tokens":0,"total_tokens":9}"#,
+            (9, 2, 11, "estimated"),
+        ),
+        (
+            r#"{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}"#,
+            (9, 1, 10, "reported"),
+        ),
+        (r#"{"prompt_tokens":9}"#, (9, 2, 11, "estimated")),
+    ] {
+        let usage = format!("data: {{\"choices\":[],\"usage\":{usage}}}\n\n");
+        let mut stream = watch(Api::Chat, "text/event-stream", true);
+        pass(&mut stream, &[WORD, WORD, stop, &usage].concat());
+        assert_eq!(numbers(stream.usage(0, || 7)), expected, "{usage}");
+    }
+}
+
+#[test]
+fn an_unknown_endpoint_has_the_tokens_of_its_usage_object() {
+    let told = r#"{"x":{"usage":{"input_tokens":1}},"usage":{"input_tokens":9,"output_tokens":1}}"#;
+    for (media, text, expected) in [
+        ("application/json", told.to_owned(), (9, 1, 10, "reported")),
+        ("", told.to_owned(), (9, 1, 10, "reported")),
+        (
+            "text/event-stream",
+            format!("data: {{}}\n\ndata: {told}\n\n"),
+            (9, 1, 10, "reported"),
+        ),
+        (
+            "application/x-ndjson",
+            format!("{{}}\n{told}\n"),
+            (9, 1, 10, "reported"),
+        ),
+        (
+            "application/json",
+            r#"{"text":"Hi"}"#.to_owned(),
+            (0, 0, 0, "none"),
+        ),
+        (
+            "text/event-stream",
+            "data: {\"text\":\"Hi\"}\n\n".to_owned(),
+            (0, 0, 0, "none"),
+        ),
+        ("audio/mpeg", "ID3".to_owned(), (0, 0, 0, "none")),
+    ] {
+        let mut watch = watch(Api::Unknown, media, false);
+        for piece in [&text[..3], &text[3..]] {
+            assert_eq!(pass(&mut watch, piece), piece);
+        }
+        assert!(watch.finish().is_empty() && watch.is_complete());
+        assert_eq!(numbers(watch.usage(800, || 7)), expected, "{media} {text}");
+    }
+}
+
+#[test]
 fn where_there_is_nothing_to_count_nothing_is_counted() {
     let none = (0, 0, 0, "none");
     let asked = || panic!("there is no estimate");
