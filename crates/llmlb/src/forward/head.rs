@@ -90,7 +90,7 @@ pub(super) fn write(
         field(&mut out, "connection", b"upgrade");
         field(&mut out, "upgrade", protocol.as_bytes());
     }
-    field(&mut out, "via", &stamp.via.chain(&head.headers));
+    stamp.via.write(&head.headers, &mut out);
     field(&mut out, REQUEST_ID.as_str(), stamp.id.as_bytes());
     credential(&mut out, backend);
     out.extend_from_slice(b"\r\n");

@@ -19,16 +19,16 @@ impl Via {
         entries(headers).any(|entry| entry == self.0.as_bytes())
     }
 
-    /// The value of `Via` for a backend: the entries of every llmlb that forwarded the request, this
-    /// one last. Other proxies' entries describe the client's network and stay here.
-    pub(super) fn chain(&self, headers: &HeaderMap) -> Vec<u8> {
-        let mut chain = Vec::new();
+    /// Writes the field `Via` for a backend: the entries of every llmlb that forwarded the request,
+    /// this one last. Other proxies' entries describe the client's network and stay here.
+    pub(super) fn write(&self, headers: &HeaderMap, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"via: ");
         for entry in entries(headers).filter(|entry| entry.starts_with(OURS)) {
-            chain.extend_from_slice(entry);
-            chain.extend_from_slice(b", ");
+            out.extend_from_slice(entry);
+            out.extend_from_slice(b", ");
         }
-        chain.extend_from_slice(self.0.as_bytes());
-        chain
+        out.extend_from_slice(self.0.as_bytes());
+        out.extend_from_slice(b"\r\n");
     }
 }
 
@@ -66,11 +66,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         let sent = "1.1 corp-proxy, 1.1 llmlb-8000-7";
         headers.insert(header::VIA, HeaderValue::from_static(sent));
-        let chain = Via::new(9000, 8).chain(&headers);
-        assert_eq!(chain, b"1.1 llmlb-8000-7, 1.1 llmlb-9000-8");
-        assert_eq!(
-            Via::new(9000, 8).chain(&HeaderMap::new()),
-            b"1.1 llmlb-9000-8"
-        );
+        let mut field = Vec::new();
+        Via::new(9000, 8).write(&headers, &mut field);
+        assert_eq!(field, b"via: 1.1 llmlb-8000-7, 1.1 llmlb-9000-8\r\n");
     }
 }
