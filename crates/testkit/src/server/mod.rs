@@ -1,0 +1,203 @@
+//! An HTTP/1.1 server whose every byte is scripted and logged.
+//!
+//! The server accepts connections on threads. For each request it reads the head, decides by a rule
+//! whether to read the body, calls the script and performs the steps of the [`Reply`].
+
+mod connection;
+mod reply;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use crate::message::Head;
+pub(crate) use connection::find;
+pub use reply::{Reply, Step};
+
+/// Treatment of a request's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyHandling {
+    /// Body is read before the script runs.
+    Read,
+    /// Body stays unread: its bytes are parsed as the next request of the connection.
+    Unread,
+    /// Script runs first, and the body is read after its reply.
+    ReadAfterReply,
+}
+
+/// A request that the server received and executed.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// Request line and fields.
+    pub head: Head,
+    /// Body; empty if it was not read before the script ran.
+    pub body: Vec<u8>,
+    /// Number of the connection, counted from 1.
+    pub connection: usize,
+    /// Address of the peer.
+    pub peer: SocketAddr,
+    /// Time at which the script was called.
+    pub at: Instant,
+}
+
+impl Received {
+    /// Path of the request, without its query.
+    pub fn path(&self) -> &str {
+        self.head.path()
+    }
+
+    /// Body as text. Bytes that are not UTF-8 are replaced.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// Body as JSON; `null` if it is not JSON.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+}
+
+type Script = dyn Fn(&Received) -> Reply + Send + Sync;
+type BodyRule = dyn Fn(&Head) -> BodyHandling + Send + Sync;
+
+/// State that the threads of one server share.
+struct Shared {
+    script: Box<Script>,
+    body_rule: Box<BodyRule>,
+    is_stopped: AtomicBool,
+    log: Mutex<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    executed: Vec<Received>,
+    /// Bytes received per connection.
+    bytes: Vec<Vec<u8>>,
+    open: Vec<Option<TcpStream>>,
+}
+
+impl Shared {
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::SeqCst)
+    }
+}
+
+/// A scripted server on a free loopback port. Dropping it closes all its connections.
+pub struct ScriptedServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+impl ScriptedServer {
+    /// Starts a server that reads every body and responds to every request as the script says.
+    pub fn start(script: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
+        let loopback = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+        Self::start_at(loopback, |_| BodyHandling::Read, script)
+    }
+
+    /// Starts a server on this address, with a rule for request bodies.
+    pub fn start_at(
+        address: SocketAddr,
+        body_rule: impl Fn(&Head) -> BodyHandling + Send + Sync + 'static,
+        script: impl Fn(&Received) -> Reply + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            script: Box::new(script),
+            body_rule: Box::new(body_rule),
+            is_stopped: AtomicBool::new(false),
+            log: Mutex::default(),
+        });
+        let accepting = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || accept(&listener, &shared))
+        };
+        Ok(Self {
+            address,
+            shared,
+            accepting: Some(accepting),
+        })
+    }
+
+    /// Address of the server.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// URL of the server, without a path.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Every request for which the script was called, in order.
+    pub fn executed(&self) -> Vec<Received> {
+        self.shared.log().executed.clone()
+    }
+
+    /// Bytes received on each connection, in the order of the connections.
+    pub fn received_bytes(&self) -> Vec<Vec<u8>> {
+        self.shared.log().bytes.clone()
+    }
+
+    /// Number of connections accepted so far.
+    pub fn connections(&self) -> usize {
+        self.shared.log().bytes.len()
+    }
+
+    /// Number of connections that neither side has closed.
+    pub fn open_connections(&self) -> usize {
+        self.shared.log().open.iter().flatten().count()
+    }
+
+    /// Refuses new connections and closes all existing ones.
+    pub fn stop(&mut self) {
+        self.shared.is_stopped.store(true, Ordering::SeqCst);
+        if let Some(accepting) = self.accepting.take() {
+            // Wakes the accepting thread; it checks the flag before it serves the connection.
+            drop(TcpStream::connect(self.address));
+            let _ = accepting.join();
+        }
+        for stream in self.shared.log().open.iter_mut().filter_map(Option::take) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for ScriptedServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming() {
+        if shared.is_stopped() {
+            return;
+        }
+        let Ok(stream) = stream else { continue };
+        let Ok(peer) = stream.peer_addr() else {
+            continue;
+        };
+        let number = {
+            let mut log = shared.log();
+            log.bytes.push(Vec::new());
+            log.open.push(stream.try_clone().ok());
+            log.bytes.len()
+        };
+        let shared = Arc::clone(shared);
+        thread::spawn(move || {
+            // Errors end the connection, which is what the peer sees.
+            let _ = connection::serve(stream, peer, number, &shared);
+            shared.log().open[number - 1] = None;
+        });
+    }
+}

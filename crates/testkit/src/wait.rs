@@ -1,0 +1,47 @@
+//! Waiting for a condition, with a deadline as a safety net.
+
+use std::error::Error;
+use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Maximum time that anything may take. It ends a test that hangs and never measures speed.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+const POLL_EVERY: Duration = Duration::from_millis(5);
+
+/// Error of a condition that did not become true within its deadline.
+#[derive(Debug)]
+pub struct TimedOut(String);
+
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "timed out waiting until {}", self.0)
+    }
+}
+
+impl Error for TimedOut {}
+
+/// Polls `check` until it returns a value, for at most [`DEADLINE`]. `condition` completes the
+/// sentence "timed out waiting until ..".
+pub fn eventually<T>(condition: &str, check: impl FnMut() -> Option<T>) -> Result<T, TimedOut> {
+    poll(DEADLINE, check).ok_or_else(|| TimedOut(condition.to_owned()))
+}
+
+/// True if `check` returns true within `limit`.
+pub fn is_reached(limit: Duration, mut check: impl FnMut() -> bool) -> bool {
+    poll(limit, || check().then_some(())).is_some()
+}
+
+fn poll<T>(limit: Duration, mut check: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(value) = check() {
+            return Some(value);
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        thread::sleep(POLL_EVERY);
+    }
+}
