@@ -7,6 +7,7 @@ pub mod hpack;
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -18,6 +19,8 @@ pub use frame::{Frame, FrameKind};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Largest payload that a peer accepts unless it says otherwise.
 const FRAME_SIZE: usize = 16 << 10;
+/// Window of a connection until it is enlarged.
+const FIRST_WINDOW: u64 = 65_535;
 
 const SETTING_HEADER_TABLE_SIZE: u16 = 1;
 const SETTING_INITIAL_WINDOW_SIZE: u16 = 4;
@@ -64,6 +67,8 @@ pub struct Http2 {
 struct Shared {
     received: Mutex<Received>,
     writer: Mutex<TcpStream>,
+    /// Bytes of request bodies sent so far.
+    sent_data: AtomicU64,
 }
 
 #[derive(Default)]
@@ -113,6 +118,7 @@ impl Http2 {
         let shared = Arc::new(Shared {
             received: Mutex::default(),
             writer: Mutex::new(stream.try_clone()?),
+            sent_data: AtomicU64::new(0),
         });
         let reading = {
             let (shared, stream) = (Arc::clone(&shared), stream.try_clone()?);
@@ -204,6 +210,9 @@ impl Http2 {
 
     /// Sends a part of a request's body. Flow control is ignored.
     pub fn data(&self, stream: u32, data: &[u8], is_ended: bool) -> io::Result<()> {
+        self.shared
+            .sent_data
+            .fetch_add(data.len() as u64, Ordering::Relaxed);
         let mut parts = data.chunks(FRAME_SIZE).peekable();
         if parts.peek().is_none() {
             let flags = if is_ended { Frame::END_STREAM } else { 0 };
@@ -215,6 +224,16 @@ impl Http2 {
             self.send(&Frame::new(FrameKind::Data, flags, stream, part))?;
         }
         Ok(())
+    }
+
+    /// Bytes of request bodies that the connection's window allows to send now.
+    pub fn connection_window(&self) -> u64 {
+        let received = self.shared.received();
+        let updates = received.control.iter();
+        let updates = updates.filter(|frame| frame.kind == FrameKind::WindowUpdate);
+        let enlarged: u64 = updates.map(|frame| u64::from(frame.number_at(0))).sum();
+        let sent = self.shared.sent_data.load(Ordering::Relaxed);
+        (FIRST_WINDOW + enlarged).saturating_sub(sent)
     }
 
     /// Resets a stream with this error code.

@@ -85,6 +85,13 @@ impl Reply {
         self.then(Step::Send(b"0\r\n\r\n".to_vec()))
     }
 
+    /// Adds the steps of another reply.
+    #[must_use]
+    pub fn then_reply(mut self, other: Self) -> Self {
+        self.steps.extend(other.steps);
+        self
+    }
+
     /// Adds a step.
     #[must_use]
     pub fn then(mut self, step: Step) -> Self {

@@ -1,0 +1,282 @@
+//! Items 14e, 14f, 14g and 14j: names, pages, users and proxies that a private server must not trust.
+
+use std::fs::{self, Permissions};
+use std::net::SocketAddr;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use testkit::{FakeLlm, Http2, Request, is_reached};
+
+use crate::{Attack, Outcome, Target, Verdict, listed, verdict};
+
+/// Names that anyone on a network can take, and addresses of other machines.
+const STRANGE_HOSTS: &[&str] = &[
+    "router",
+    "printer.local",
+    "nas.local:8080",
+    "evil.internal",
+    "evil.example",
+    "localhost.evil.example",
+    "127.0.0.1.nip.io",
+];
+const STRANGE_ORIGINS: &[&str] = &[
+    "http://192.168.1.77",
+    "http://10.0.0.7:3000",
+    "http://172.16.0.1",
+    "http://169.254.1.1",
+    "http://[fd00::1]",
+    "http://router",
+    "http://printer.local",
+    "https://evil.example",
+];
+
+pub(crate) fn attacks() -> Vec<Attack> {
+    vec![
+        Attack::fast(
+            "14e-strange-hosts",
+            "a page reaches the server by a name without a dot or in .local (DNS rebinding)",
+            |target| strange_names(target, "host", STRANGE_HOSTS),
+        ),
+        Attack::fast(
+            "14e-strange-origins",
+            "pages of other machines of the network may use the server",
+            |target| strange_names(target, "origin", STRANGE_ORIGINS),
+        ),
+        Attack::fast(
+            "14e-own-names-accepted",
+            "localhost, addresses and the machine's own name are refused",
+            own_names,
+        ),
+        Attack::fast(
+            "14f-authority-differs-from-host",
+            ":authority and Host may name different servers",
+            two_names,
+        ),
+        Attack::fast(
+            "14g-port-of-another-user",
+            "discovery uses the LLM server of another user of the machine",
+            port_of_another_user,
+        ),
+        Attack::fast(
+            "14j-status-through-proxy",
+            "clients of a reverse proxy on the same machine can read /status",
+            status_through_proxy,
+        ),
+    ]
+}
+
+/// Requests with one field each; all of them must be refused.
+fn strange_names(target: &Target, field: &str, values: &[&str]) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let mut trusted = Vec::new();
+    for value in values {
+        let response = server.send(&Request::chat("m", "hello").field(field, value))?;
+        if response.status() == 200 {
+            trusted.push(*value);
+        }
+    }
+    let evidence = if trusted.is_empty() {
+        format!("all {} refused", values.len())
+    } else {
+        format!("trusted: {}", listed(&trusted))
+    };
+    verdict(trusted.is_empty(), evidence)
+}
+
+fn own_names(target: &Target) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let uname = rustix::system::uname();
+    let machine = uname.nodename().to_string_lossy().into_owned();
+    let port = server.address().port();
+    let hosts = [
+        "localhost".to_owned(),
+        format!("127.0.0.1:{port}"),
+        "[::1]".to_owned(),
+        "192.168.7.9".to_owned(),
+        machine,
+    ];
+    let mut refused = Vec::new();
+    for host in &hosts {
+        let request = Request::chat("m", "hello").field("host", host);
+        if server.send(&request)?.status() != 200 {
+            refused.push(host.as_str());
+        }
+    }
+    for origin in [
+        "http://localhost:3000",
+        "http://127.0.0.1",
+        "http://[::1]:1",
+    ] {
+        let request = Request::chat("m", "hello").field("origin", origin);
+        if server.send(&request)?.status() != 200 {
+            refused.push(origin);
+        }
+    }
+    let evidence = if refused.is_empty() {
+        "all accepted".to_owned()
+    } else {
+        format!("refused: {}", listed(&refused))
+    };
+    verdict(refused.is_empty(), evidence)
+}
+
+/// Requests that name one server twice, differently.
+fn two_names(target: &Target) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let mut accepted = Vec::new();
+    for (authority, host) in [
+        ("localhost", "evil.example"),
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.1", "evil.example"),
+    ] {
+        let mut client = Http2::connect(server.address())?;
+        let fields = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", authority),
+            (":path", "/healthz"),
+            ("host", host),
+        ];
+        let stream = client.open(&fields, true)?;
+        is_reached(testkit::DEADLINE, || {
+            client.end(stream).is_some() || client.is_closed()
+        });
+        if client.status(stream) == Some(200) {
+            accepted.push(format!(":authority {authority}, Host {host}"));
+        }
+    }
+    let absolute = Request::get("http://localhost/healthz").field("host", "evil.example");
+    if server.send(&absolute)?.status() == 200 {
+        accepted.push("target http://localhost, Host evil.example".to_owned());
+    }
+    let evidence = if accepted.is_empty() {
+        "all refused".to_owned()
+    } else {
+        format!("accepted: {}", accepted.join("; "))
+    };
+    verdict(accepted.is_empty(), evidence)
+}
+
+/// `/status` with fields that a reverse proxy adds.
+fn status_through_proxy(target: &Target) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let direct = server.send(&Request::get("/status"))?.status();
+    let mut shown = Vec::new();
+    let fields = [
+        ("x-forwarded-for", "203.0.113.9"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "llm.example.com"),
+        ("forwarded", "for=203.0.113.9"),
+        ("via", "1.1 nginx"),
+    ];
+    for (name, value) in fields {
+        let request = Request::get("/status").field(name, value);
+        if server.send(&request)?.status() == 200 {
+            shown.push(name);
+        }
+    }
+    let evidence = if shown.is_empty() {
+        format!(
+            "refused with each of {} fields; direct: {direct}",
+            fields.len()
+        )
+    } else {
+        format!("shown with {}", listed(&shown))
+    };
+    verdict(shown.is_empty() && direct == 200, evidence)
+}
+
+/// Users without accounts: the one who runs llmlb, and another one.
+const OPERATOR: u32 = 54_001;
+const STRANGER: u32 = 54_002;
+/// Ports at which llmlb looks for LLM servers: Ollama's and vLLM's.
+const STRANGE_PORT: u16 = 11_434;
+const OWN_PORT: u16 = 8000;
+
+/// The usual ports may be in use, so that the attack runs in a network of its own.
+fn port_of_another_user(target: &Target) -> Outcome {
+    if !rustix::process::geteuid().is_root() {
+        let reason = "needs root for other users and a network namespace";
+        return Ok(Verdict::Skipped(reason.to_owned()));
+    }
+    if !target.is_isolated() {
+        return target.run_isolated("14g-port-of-another-user");
+    }
+    let sandbox = target.sandbox()?;
+    let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755));
+    open(&sandbox.path("."))?;
+    // Other users may not be able to reach the programs where they were built.
+    let (llmlb, helper) = (sandbox.path("llmlb-copy"), sandbox.path("attack-copy"));
+    fs::copy(sandbox.llmlb(), &llmlb)?;
+    fs::copy(std::env::current_exe()?, &helper)?;
+    open(&llmlb)?;
+    open(&helper)?;
+    for name in ["locks", "data", "work"] {
+        fs::create_dir(sandbox.path(name))?;
+        chown(sandbox.path(name), Some(OPERATOR), Some(OPERATOR))?;
+    }
+    let _stranger = UserServer::start(&helper, STRANGER, STRANGE_PORT, "strange")?;
+    let _own = UserServer::start(&helper, OPERATOR, OWN_PORT, "own")?;
+    let server = sandbox
+        .serve()
+        .program(&llmlb)
+        .in_directory(&sandbox.path("work"))
+        .under(&[
+            "setpriv",
+            &format!("--reuid={OPERATOR}"),
+            &format!("--regid={OPERATOR}"),
+            "--clear-groups",
+        ])
+        .start()?;
+    let serves = |model: &str| {
+        let response = server.send(&Request::chat(model, "hello"));
+        response.is_ok_and(|response| response.status() == 200)
+    };
+    let own = is_reached(Duration::from_secs(15), || serves("own"));
+    let strange = serves("strange");
+    let evidence = format!("other user's server used: {strange}, own server found: {own}");
+    verdict(own && !strange, evidence)
+}
+
+/// Fake LLM server in a process of another user.
+struct UserServer(Child);
+
+impl UserServer {
+    fn start(helper: &Path, user: u32, port: u16, model: &str) -> std::io::Result<Self> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let child = Command::new(helper)
+            .args(["--fake-llm", &address.to_string(), "--model", model])
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .gid(user)
+            .uid(user)
+            .spawn()?;
+        let server = Self(child);
+        let listens = is_reached(testkit::DEADLINE, || {
+            testkit::Http1::connect(address).is_ok()
+        });
+        if listens {
+            return Ok(server);
+        }
+        Err(std::io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl Drop for UserServer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

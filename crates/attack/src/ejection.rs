@@ -1,0 +1,259 @@
+//! Items 9, 14i, 14p and 14q: backends that any client can eject, and failures that reach clients
+//! although another backend works.
+
+use std::thread;
+use std::time::Duration;
+
+use jiff::{Timestamp, ToSpan};
+use testkit::{FakeLlm, LlmlbServer, Received, Reply, Request, chat_completion, is_reached};
+
+use crate::{Attack, Outcome, Target, verdict};
+
+pub(crate) fn attacks() -> Vec<Attack> {
+    vec![
+        Attack::fast(
+            "9-eject-by-401",
+            "three GETs that a backend answers 401 eject it for everyone",
+            by_unauthorized,
+        ),
+        Attack::fast(
+            "9-eject-by-500",
+            "one client's prompt that makes the engine return 500 ejects all backends",
+            by_prompt,
+        ),
+        Attack::fast(
+            "9-eject-last-backend",
+            "different prompts that make the engine return 500 eject the only backend",
+            last_backend,
+        ),
+        Attack::fast(
+            "14i-retry-after-date",
+            "a date in Retry-After counts as a failure, and requests go on",
+            retry_after_date,
+        ),
+        Attack::fast(
+            "14p-backend-key-rejected",
+            "a backend's 401 and 403 to llmlb's own key reach the client",
+            backend_key,
+        ),
+        Attack::fast(
+            "14q-500-not-failed-over",
+            "clients get a 500 beside a healthy backend",
+            not_failed_over,
+        ),
+        Attack::fast(
+            "14q-500-not-named",
+            "neither the log nor status names the 500 of a backend",
+            not_named,
+        ),
+    ]
+}
+
+fn is_ejected(server: &LlmlbServer, name: &str) -> bool {
+    let status = server.backend_status(name);
+    status.is_ok_and(|backend| backend["ejected"] == true)
+}
+
+fn ok(_: &Received) -> Reply {
+    Reply::json(200, chat_completion("ok", 100, 50))
+}
+
+fn error(status: u16) -> Reply {
+    Reply::json(status, r#"{"error":{"message":"scripted error"}}"#)
+}
+
+/// Requests without a model go to the first backend.
+fn by_unauthorized(target: &Target) -> Outcome {
+    let reply = |request: &Received| match request.path() {
+        "/v1/files/f" => error(401),
+        _ => ok(request),
+    };
+    let (one, two) = (FakeLlm::start("m", reply)?, FakeLlm::start("m", reply)?);
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend_with(&one.url(), "name = \"one\"")
+        .backend_with(&two.url(), "name = \"two\"")
+        .start()?;
+    for _ in 0..3 {
+        server.send(&Request::get("/v1/files/f"))?;
+    }
+    let ejected = ["one", "two"].map(|name| is_ejected(&server, name));
+    let ejected = ejected.into_iter().filter(|ejected| *ejected).count();
+    verdict(
+        ejected == 0,
+        format!("{ejected} of 2 backends ejected after 3 GETs"),
+    )
+}
+
+/// True if the prompt is one that the engine cannot process.
+fn is_poisoned(request: &Received) -> bool {
+    request.text().contains("poison")
+}
+
+fn engine(request: &Received) -> Reply {
+    if is_poisoned(request) {
+        error(500)
+    } else {
+        ok(request)
+    }
+}
+
+fn by_prompt(target: &Target) -> Outcome {
+    const ATTEMPTS: usize = 12;
+    let (one, two) = (FakeLlm::start("m", engine)?, FakeLlm::start("m", engine)?);
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend_with(&one.url(), "name = \"one\"")
+        .backend_with(&two.url(), "name = \"two\"")
+        .start()?;
+    let mut ejected = 0;
+    for _ in 0..ATTEMPTS {
+        server.send(&Request::chat("m", "poison"))?;
+        let now = ["one", "two"].map(|name| is_ejected(&server, name));
+        ejected = ejected.max(now.into_iter().filter(|ejected| *ejected).count());
+    }
+    let evidence = format!("{ejected} of 2 backends ejected by {ATTEMPTS} equal prompts");
+    verdict(ejected == 0, evidence)
+}
+
+fn last_backend(target: &Target) -> Outcome {
+    let llm = FakeLlm::start("m", engine)?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend_with(&llm.url(), "name = \"one\"");
+    let server = server.start()?;
+    let mut was_ejected = false;
+    for number in 0..6 {
+        server.send(&Request::chat("m", &format!("poison {number}")))?;
+        was_ejected |= is_ejected(&server, "one");
+    }
+    let victim = server.send(&Request::chat("m", "victim"))?.status();
+    let word = if was_ejected {
+        "ejected"
+    } else {
+        "not ejected"
+    };
+    let evidence = format!("only backend {word} by 6 different prompts, victim got {victim}");
+    verdict(!was_ejected && victim == 200, evidence)
+}
+
+/// A backend asks for a pause of 30 s by a date. The other one serves meanwhile.
+fn retry_after_date(target: &Target) -> Outcome {
+    const REQUESTS: usize = 40;
+    let limited = FakeLlm::start("m", |_| {
+        let until = Timestamp::now() + 30.seconds();
+        let date = until.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+        Reply::response(429, &[("retry-after", &date)], "{}")
+    })?;
+    let other = FakeLlm::start("m", ok)?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend_with(&limited.url(), "name = \"limited\"")
+        .backend_with(&other.url(), "name = \"other\"")
+        .start()?;
+    // The first 429 starts the pause.
+    is_reached(testkit::DEADLINE, || {
+        let sent = server.send(&Request::chat("m", "first"));
+        sent.is_err() || !limited.requests().is_empty()
+    });
+    let before = limited.requests().len();
+    for number in 0..REQUESTS {
+        server.send(&Request::chat("m", &format!("prompt {number}")))?;
+        thread::sleep(Duration::from_millis(5));
+    }
+    // An ejection after failures ends after a second; the pause does not.
+    thread::sleep(Duration::from_millis(1100));
+    for number in 0..REQUESTS {
+        server.send(&Request::chat("m", &format!("later {number}")))?;
+    }
+    let after = limited.requests().len() - before;
+    let evidence = format!("{after} of {} requests sent within the pause", 2 * REQUESTS);
+    verdict(after == 0 && before == 1, evidence)
+}
+
+fn backend_key(target: &Target) -> Outcome {
+    let mut seen = Vec::new();
+    for status in [401, 403] {
+        let llm = FakeLlm::start("m", move |_| error(status))?;
+        let sandbox = target.sandbox()?;
+        let server = sandbox
+            .serve()
+            .backend_with(&llm.url(), "api_key_env = \"BACKEND_KEY\"")
+            .variable("BACKEND_KEY", "sk-of-the-operator")
+            .start()?;
+        let response = server.send(&Request::chat("m", "hello"))?;
+        seen.push((status, response.status(), response.error_code()));
+    }
+    let is_hidden =
+        |(_, status, code): &(u16, u16, String)| *status == 502 && code == "backend_auth";
+    let holds = seen.iter().all(is_hidden);
+    let texts: Vec<_> = seen
+        .iter()
+        .map(|(sent, got, code)| format!("backend {sent}, client {got} {code}"))
+        .collect();
+    verdict(holds, texts.join("; "))
+}
+
+/// One of two backends fails every request, and is healthy otherwise.
+struct Twins {
+    _failing: FakeLlm,
+    _healthy: FakeLlm,
+    server: LlmlbServer,
+}
+
+impl Twins {
+    fn start(sandbox: &testkit::Sandbox) -> std::io::Result<Self> {
+        let failing = FakeLlm::start("m", |_| error(500))?;
+        let healthy = FakeLlm::start("m", ok)?;
+        let server = sandbox
+            .serve()
+            .backend_with(&failing.url(), "name = \"failing\"")
+            .backend_with(&healthy.url(), "name = \"healthy\"")
+            .start()?;
+        Ok(Self {
+            _failing: failing,
+            _healthy: healthy,
+            server,
+        })
+    }
+}
+
+fn not_failed_over(target: &Target) -> Outcome {
+    const CLIENTS: usize = 60;
+    let sandbox = target.sandbox()?;
+    let twins = Twins::start(&sandbox)?;
+    let mut failed = 0;
+    for number in 0..CLIENTS {
+        let response = twins
+            .server
+            .send(&Request::chat("m", &format!("prompt {number}")))?;
+        failed += usize::from(response.status() != 200);
+    }
+    verdict(
+        failed == 0,
+        format!("{failed} of {CLIENTS} clients got a 500"),
+    )
+}
+
+fn not_named(target: &Target) -> Outcome {
+    let sandbox = target.sandbox()?;
+    let twins = Twins::start(&sandbox)?;
+    for number in 0..20 {
+        twins
+            .server
+            .send(&Request::chat("m", &format!("prompt {number}")))?;
+    }
+    let names_it = |line: &str| line.contains("failing") && line.contains("500");
+    // Lines of requests name the status of the response, not of the backend.
+    let is_request = |line: &str| line.contains("POST /v1/");
+    let in_log = is_reached(Duration::from_millis(500), || {
+        let log = twins.server.log();
+        log.lines().any(|line| names_it(line) && !is_request(line))
+    });
+    let backend = twins.server.backend_status("failing")?.to_string();
+    let in_status = backend.contains("500");
+    let evidence = format!("named in the log: {in_log}, in status: {in_status}");
+    verdict(in_log && in_status, evidence)
+}

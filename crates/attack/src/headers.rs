@@ -1,0 +1,322 @@
+//! Items 12, 14l and 14m: header fields that must not pass, in both directions.
+
+use testkit::{FakeLlm, Reply, Request, chat_completion};
+
+use crate::{Attack, Outcome, Target, listed, verdict};
+
+/// Groups of request fields that must not reach a backend.
+const CREDENTIALS: &[(&str, &[&str])] = &[
+    (
+        "authorization",
+        &["authorization", "proxy-authorization", "cookie"],
+    ),
+    (
+        "api-keys",
+        &[
+            "x-api-key",
+            "api-key",
+            "x-goog-api-key",
+            "apikey",
+            "x-functions-key",
+            "ocp-apim-subscription-key",
+            "x-access-token",
+            "x-csrf-token",
+            "x-gitlab-token",
+            "x-vault-token",
+            "private-token",
+        ],
+    ),
+    (
+        "azure",
+        &[
+            "x-ms-token-aad-access-token",
+            "x-ms-token-aad-id-token",
+            "x-ms-client-principal",
+            "x-ms-client-principal-id",
+            "x-ms-authorization-auxiliary",
+        ],
+    ),
+    (
+        "aws",
+        &[
+            "x-amz-security-token",
+            "x-amz-date",
+            "x-amz-content-sha256",
+            "x-amzn-oidc-data",
+            "x-amzn-oidc-accesstoken",
+            "x-amzn-oidc-identity",
+        ],
+    ),
+    (
+        "cloudflare",
+        &[
+            "cf-access-jwt-assertion",
+            "cf-access-client-id",
+            "cf-access-client-secret",
+            "cf-access-token",
+            "cf-connecting-ip",
+        ],
+    ),
+    (
+        "iap",
+        &[
+            "x-goog-iap-jwt-assertion",
+            "x-goog-authenticated-user-email",
+            "x-goog-authenticated-user-id",
+            "x-serverless-authorization",
+        ],
+    ),
+    (
+        "auth-proxies",
+        &[
+            "x-auth-token",
+            "x-auth-request-access-token",
+            "x-auth-request-user",
+            "x-auth-request-email",
+            "x-auth-username",
+            "remote-user",
+            "x-remote-user",
+            "x-remote-group",
+            "x-webauth-user",
+            "x-jwt-assertion",
+            "tailscale-user-login",
+        ],
+    ),
+];
+
+/// Fields by which a client names another address, method or path.
+const FORGED: &[(&str, &[&str])] = &[
+    (
+        "forwarded",
+        &[
+            "forwarded",
+            "x-forwarded-for",
+            "x-forwarded-host",
+            "x-forwarded-proto",
+            "x-forwarded-port",
+            "x-forwarded-prefix",
+            "x-forwarded-server",
+            "x-forwarded-user",
+            "x-forwarded-email",
+            "x-forwarded-access-token",
+            "x-forwarded-client-cert",
+            "x-real-ip",
+            "x-client-ip",
+            "x-cluster-client-ip",
+            "true-client-ip",
+            "x-original-forwarded-for",
+            "x-envoy-external-address",
+        ],
+    ),
+    (
+        "method-override",
+        &[
+            "x-http-method-override",
+            "x-http-method",
+            "x-method-override",
+        ],
+    ),
+    (
+        "url-override",
+        &[
+            "x-original-url",
+            "x-rewrite-url",
+            "x-original-uri",
+            "x-original-host",
+            "x-host",
+            "x-accel-redirect",
+        ],
+    ),
+];
+
+/// Request fields that must reach a backend.
+const ALLOWED: &[(&str, &str)] = &[
+    ("accept", "application/json"),
+    ("accept-language", "de"),
+    ("user-agent", "OpenAI/Python 3.49.0"),
+    ("idempotency-key", "i-1"),
+    ("openai-organization", "org-1"),
+    ("openai-beta", "assistants=v2"),
+    ("anthropic-version", "2023-06-01"),
+    ("anthropic-beta", "b-1"),
+    ("x-stainless-lang", "python"),
+    (
+        "traceparent",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    ),
+    ("tracestate", "a=b"),
+    ("baggage", "c=d"),
+    ("http-referer", "https://app.example"),
+    ("x-title", "App"),
+];
+
+/// Response fields of a cloud backend that must not reach a client.
+const OF_THE_ACCOUNT: &[&str] = &[
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-tokens",
+    "anthropic-ratelimit-requests-limit",
+    "anthropic-ratelimit-tokens-remaining",
+    "openai-organization",
+    "openai-project",
+    "anthropic-organization-id",
+    "set-cookie",
+];
+
+pub(crate) fn attacks() -> Vec<Attack> {
+    let mut attacks = Vec::new();
+    for (name, fields) in CREDENTIALS {
+        attacks.push(Attack::fast(
+            format!("12-credentials-{name}"),
+            "credentials of clients reach backends",
+            |target| reaching(target, fields),
+        ));
+    }
+    for (name, fields) in FORGED {
+        attacks.push(Attack::fast(
+            format!("12-{name}"),
+            "addresses, methods and paths that clients invent reach backends",
+            |target| reaching(target, fields),
+        ));
+    }
+    attacks.push(Attack::fast(
+        "12-credentials-in-query",
+        "credentials in a query reach backends",
+        in_query,
+    ));
+    attacks.push(Attack::fast(
+        "12-allowed-fields-arrive",
+        "fields that clients need do not reach backends",
+        allowed,
+    ));
+    attacks.push(Attack::fast(
+        "14l-account-headers",
+        "rate limits and organisation of the operator's account reach clients",
+        of_the_account,
+    ));
+    attacks.push(Attack::fast(
+        "14m-backend-address",
+        "x-llmlb-backend shows host and port of a backend without a name",
+        backend_address,
+    ));
+    attacks
+}
+
+/// Value by which a forged field is recognised.
+const MARK: &str = "mark-of-the-client";
+
+fn reaching(target: &Target, fields: &[&str]) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let mut reached = Vec::new();
+    for field in fields {
+        // One request per field: some are a reason to reject it.
+        let request = Request::chat("m", "hello").field(field, MARK);
+        server.send(&request)?;
+    }
+    for request in llm.requests() {
+        let marked = request.head.fields.into_iter();
+        let marked = marked.filter(|(_, value)| value.contains(MARK));
+        reached.extend(marked.map(|(name, _)| name));
+    }
+    let evidence = if reached.is_empty() {
+        format!("none of {} fields reached the backend", fields.len())
+    } else {
+        format!("reached the backend: {}", listed(&reached))
+    };
+    verdict(reached.is_empty(), evidence)
+}
+
+fn in_query(target: &Target) -> Outcome {
+    let names = [
+        "api_key",
+        "api-key",
+        "apikey",
+        "key",
+        "access_token",
+        "token",
+    ];
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let mut reached = Vec::new();
+    for name in names {
+        let before = llm.requests().len();
+        let path = format!("/v1/chat/completions?{name}={MARK}&keep=1");
+        let body = r#"{"model":"m","messages":[]}"#;
+        server.send(&Request::post(&path, body))?;
+        let requests = llm.requests();
+        let targets = requests[before..]
+            .iter()
+            .map(|one| one.head.target().to_owned());
+        if targets.into_iter().any(|target| target.contains(MARK)) {
+            reached.push(name);
+        }
+    }
+    let evidence = if reached.is_empty() {
+        "no credential reached the backend".to_owned()
+    } else {
+        format!("reached the backend: {}", listed(&reached))
+    };
+    verdict(reached.is_empty(), evidence)
+}
+
+fn allowed(target: &Target) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let mut request = Request::chat("m", "hello");
+    for (name, value) in ALLOWED {
+        request = request.field(name, value);
+    }
+    let status = server.send(&request)?.status();
+    let Some(received) = llm.requests().pop() else {
+        return verdict(false, format!("rejected with {status}"));
+    };
+    let missing: Vec<_> = ALLOWED
+        .iter()
+        .filter(|(name, value)| received.head.field(name) != Some(value))
+        .map(|(name, _)| *name)
+        .collect();
+    let evidence = if missing.is_empty() {
+        format!("all {} fields arrived", ALLOWED.len())
+    } else {
+        format!("did not arrive: {}", listed(&missing))
+    };
+    verdict(missing.is_empty(), evidence)
+}
+
+fn of_the_account(target: &Target) -> Outcome {
+    let llm = FakeLlm::start("m", |_| {
+        let fields: Vec<_> = OF_THE_ACCOUNT.iter().map(|name| (*name, MARK)).collect();
+        Reply::response(200, &fields, chat_completion("ok", 100, 50))
+    })?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let response = server.send(&Request::chat("m", "hello"))?;
+    let fields = response.head.fields.iter();
+    let reached: Vec<_> = fields
+        .filter(|(_, value)| value.contains(MARK))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let evidence = if reached.is_empty() {
+        format!("none of {} fields reached the client", OF_THE_ACCOUNT.len())
+    } else {
+        format!("reached the client: {}", listed(&reached))
+    };
+    verdict(reached.is_empty() && response.status() == 200, evidence)
+}
+
+fn backend_address(target: &Target) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let response = server.send(&Request::chat("m", "hello"))?;
+    let shown = response.head.field("x-llmlb-backend").unwrap_or("nothing");
+    let port = llm.address().port().to_string();
+    let is_hidden = !shown.contains(&port) && !shown.contains("127.0.0.1");
+    verdict(is_hidden, format!("x-llmlb-backend: {shown}"))
+}

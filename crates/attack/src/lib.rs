@@ -1,0 +1,154 @@
+//! Attacks on llmlb: hostile clients, hostile backends and hostile files against real processes.
+//!
+//! Every attack has a name that begins with the number of its item, starts servers of its own, and
+//! returns a [`Verdict`] with its evidence. `scripts/attack` runs all of them against a release build,
+//! `tests/fast.rs` the fast ones against a debug build. docs/attacks.md lists the items.
+
+#![cfg(target_os = "linux")]
+
+mod configuration;
+mod descriptors;
+mod doors;
+mod ejection;
+mod estimates;
+mod headers;
+mod http2_limits;
+mod memory;
+mod model;
+mod output;
+mod queue;
+mod runner;
+mod slots;
+mod smuggling;
+mod spelling;
+mod target;
+
+use std::error::Error;
+
+pub use runner::{Selection, run};
+pub use target::Target;
+
+/// Result of an attack, with the evidence in a few words.
+#[derive(Debug)]
+pub enum Verdict {
+    /// Attack had no effect.
+    Holds(String),
+    /// Attack succeeded.
+    Fails(String),
+    /// Attack needs something that this machine does not have.
+    Skipped(String),
+}
+
+/// Verdict of an attack, or the reason why it could not be run.
+pub type Outcome = Result<Verdict, Box<dyn Error>>;
+
+/// Duration class of an attack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speed {
+    /// Part of the test suite. It may run beside other fast attacks.
+    Fast,
+    /// Flood, timeout or measurement of memory. It runs alone.
+    Slow,
+}
+
+/// One attack.
+pub struct Attack {
+    /// Name, such as `1-unread-body-get`.
+    pub name: String,
+    /// Effect that the attack has where it succeeds.
+    pub shows: &'static str,
+    /// Duration class.
+    pub speed: Speed,
+    action: Box<dyn Fn(&Target) -> Outcome + Send + Sync>,
+}
+
+impl Attack {
+    fn fast(
+        name: impl Into<String>,
+        shows: &'static str,
+        action: impl Fn(&Target) -> Outcome + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            shows,
+            speed: Speed::Fast,
+            action: Box::new(action),
+        }
+    }
+
+    fn slow(
+        name: impl Into<String>,
+        shows: &'static str,
+        action: impl Fn(&Target) -> Outcome + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            speed: Speed::Slow,
+            ..Self::fast(name, shows, action)
+        }
+    }
+
+    /// Number of the item and the letter behind it, such as `(14, "k")`.
+    fn item(&self) -> (u32, String) {
+        let item = self.name.split('-').next().unwrap_or_default();
+        let letter = item.trim_start_matches(|char: char| char.is_ascii_digit());
+        let number = item.strip_suffix(letter).unwrap_or(item);
+        (number.parse().unwrap_or(u32::MAX), letter.to_owned())
+    }
+
+    /// Runs the attack. An attack that cannot be run fails.
+    pub fn run(&self, target: &Target) -> Verdict {
+        (self.action)(target)
+            .unwrap_or_else(|error| Verdict::Fails(format!("could not be run: {error}")))
+    }
+}
+
+/// Returns all attacks, in the order of the items.
+pub fn attacks() -> Vec<Attack> {
+    let mut attacks: Vec<Attack> = [
+        smuggling::attacks(),
+        spelling::attacks(),
+        model::attacks(),
+        descriptors::attacks(),
+        memory::attacks(),
+        slots::attacks(),
+        queue::attacks(),
+        ejection::attacks(),
+        http2_limits::attacks(),
+        estimates::attacks(),
+        headers::attacks(),
+        configuration::attacks(),
+        output::attacks(),
+        doors::attacks(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    attacks.sort_by_key(Attack::item);
+    attacks
+}
+
+/// Returns a verdict that holds if the condition is true.
+fn verdict(holds: bool, evidence: impl Into<String>) -> Outcome {
+    let evidence = evidence.into();
+    Ok(if holds {
+        Verdict::Holds(evidence)
+    } else {
+        Verdict::Fails(evidence)
+    })
+}
+
+/// Returns names separated by commas; many are counted instead.
+fn listed<T: AsRef<str>>(names: &[T]) -> String {
+    const SHOWN: usize = 5;
+    let shown: Vec<_> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
+    let shown = shown.join(", ");
+    match names.len() {
+        0..=SHOWN => shown,
+        count => format!("{shown} and {} more", count - SHOWN),
+    }
+}
+
+/// Returns bytes as whole MB.
+fn megabytes(bytes: u64) -> u64 {
+    bytes / 1_000_000
+}

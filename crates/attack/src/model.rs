@@ -1,0 +1,264 @@
+//! Item 3: requests that llmlb records and routes as one model and a backend serves as another.
+//!
+//! Each variation has a small reader that finds the model as some form library does. A request must
+//! be rejected, or its record must have the model that the reader finds.
+
+use std::io;
+
+use testkit::{FakeLlm, Received, Reply, Request, Sandbox, chat_completion};
+
+use crate::{Attack, Outcome, Target, verdict};
+
+/// Model that the client pays for, and the one that it gets.
+const CHEAP: &str = "cheap";
+const DEAR: &str = "dear";
+
+/// Returns the model that a backend serves.
+type Reader = fn(&Received) -> Option<String>;
+
+/// A request whose body can be read in two ways.
+struct Variation {
+    name: &'static str,
+    /// Values of the `Content-Type` fields.
+    content_types: &'static [&'static str],
+    body: String,
+    reader: Reader,
+}
+
+pub(crate) fn attacks() -> Vec<Attack> {
+    let mut attacks: Vec<_> = variations()
+        .into_iter()
+        .map(|variation| {
+            Attack::fast(
+                format!("3-multipart-{}", variation.name),
+                "a form is billed as one model and served as another",
+                move |target| swapped(target, "/v1/audio/transcriptions", &variation),
+            )
+        })
+        .collect();
+    attacks.push(Attack::fast(
+        "3-json-labelled-multipart",
+        "a JSON body labelled multipart is recorded without its model",
+        |target| swapped(target, "/v1/chat/completions", &labelled()),
+    ));
+    attacks.push(Attack::fast(
+        "3-only-models-bypassed",
+        "a JSON body labelled multipart reaches a model outside of only_models",
+        only_models,
+    ));
+    attacks
+}
+
+fn labelled() -> Variation {
+    let body = serde_json::json!({
+        "model": DEAR,
+        "messages": [{ "role": "user", "content": "hi" }],
+    });
+    Variation {
+        name: "json",
+        content_types: &["multipart/form-data; boundary=x"],
+        body: body.to_string(),
+        reader: json_model,
+    }
+}
+
+fn variations() -> Vec<Variation> {
+    const PLAIN: &[&str] = &["multipart/form-data; boundary=x"];
+    // A form within a form: readers that choose another boundary find another model.
+    let nested = |outer: &str, inner: &str| {
+        let inside = part(inner, "name=\"model\"", CHEAP) + &end(inner);
+        part(outer, "name=\"note\"", &inside) + &part(outer, "name=\"model\"", DEAR) + &end(outer)
+    };
+    vec![
+        Variation {
+            name: "two-boundaries",
+            content_types: &["multipart/form-data; boundary=inner; boundary=outer"],
+            body: nested("outer", "inner"),
+            reader: |request| form_model(request, b"--outer"),
+        },
+        Variation {
+            name: "quoted-semicolon",
+            content_types: &["multipart/form-data; boundary=\"inner;outer\""],
+            body: nested("inner;outer", "inner"),
+            reader: |request| form_model(request, b"--inner;outer"),
+        },
+        Variation {
+            name: "extended-boundary",
+            content_types: &["multipart/form-data; boundary=inner; boundary*=utf-8''outer"],
+            body: nested("outer", "inner"),
+            reader: |request| form_model(request, b"--outer"),
+        },
+        Variation {
+            name: "two-content-types",
+            content_types: &[
+                "multipart/form-data; boundary=inner",
+                "multipart/form-data; boundary=outer",
+            ],
+            body: nested("outer", "inner"),
+            reader: |request| form_model(request, b"--outer"),
+        },
+        Variation {
+            name: "lf-line-ends",
+            content_types: PLAIN,
+            // Readers that require CRLF see one part, named model, with the content of the second.
+            body: format!(
+                "--x\nContent-Disposition: form-data; name=\"model\"\n\n{DEAR}\n--x\r\n\
+                 Content-Disposition: form-data; name=\"note\"\r\n\r\n{CHEAP}\r\n--x--\r\n"
+            ),
+            reader: lf_model,
+        },
+        Variation {
+            name: "extended-name",
+            content_types: PLAIN,
+            body: part("x", "name*=utf-8''model", DEAR)
+                + &part("x", "name=\"model\"", CHEAP)
+                + &end("x"),
+            reader: extended_name_model,
+        },
+        Variation {
+            name: "folded-part-header",
+            content_types: PLAIN,
+            body: part("x", "\r\n name=\"model\"", DEAR)
+                + &part("x", "name=\"model\"", CHEAP)
+                + &end("x"),
+            reader: folded_model,
+        },
+        Variation {
+            name: "preamble",
+            content_types: PLAIN,
+            // Werkzeug accepts a first boundary that does not begin a line.
+            body: format!("preamble{}", part("x", "name=\"model\"", DEAR))
+                + &part("x", "name=\"model\"", CHEAP)
+                + &end("x"),
+            reader: preamble_model,
+        },
+        Variation {
+            name: "model-twice",
+            content_types: PLAIN,
+            body: part("x", "name=\"model\"", CHEAP)
+                + &part("x", "name=\"model\"", DEAR)
+                + &end("x"),
+            reader: |request| form_models(request, b"--x").pop(),
+        },
+    ]
+}
+
+fn part(boundary: &str, parameter: &str, content: &str) -> String {
+    format!("--{boundary}\r\nContent-Disposition: form-data; {parameter}\r\n\r\n{content}\r\n")
+}
+
+fn end(boundary: &str) -> String {
+    format!("--{boundary}--\r\n")
+}
+
+fn json_model(request: &Received) -> Option<String> {
+    request.json()["model"].as_str().map(str::to_owned)
+}
+
+/// Returns the first model of a form, read as RFC 7578 says, with this boundary.
+fn form_model(request: &Received, boundary: &[u8]) -> Option<String> {
+    form_models(request, boundary).into_iter().next()
+}
+
+fn form_models(request: &Received, boundary: &[u8]) -> Vec<String> {
+    let text = request.text();
+    let boundary = String::from_utf8_lossy(boundary);
+    let line = format!("{boundary}\r\n");
+    let parts = text.split(&line).skip(1);
+    let model = |part: &str| {
+        let (head, content) = part.split_once("\r\n\r\n")?;
+        let content = content.split(&format!("\r\n{boundary}--")).next()?;
+        let content = content.strip_suffix("\r\n").unwrap_or(content);
+        head.contains("; name=\"model\"")
+            .then(|| content.to_owned())
+    };
+    parts.filter_map(model).collect()
+}
+
+/// Reads line by line and accepts LF, as Werkzeug and Go do.
+fn lf_model(request: &Received) -> Option<String> {
+    let text = request.text().replace("\r\n", "\n");
+    let mut parts = text.split("--x\n").skip(1);
+    parts.find_map(|part| {
+        let (head, content) = part.split_once("\n\n")?;
+        let content = content.lines().next()?;
+        head.contains("name=\"model\"").then(|| content.to_owned())
+    })
+}
+
+/// Decodes `name*=`, as Werkzeug and aiohttp do, and takes the first field.
+fn extended_name_model(request: &Received) -> Option<String> {
+    first_model(
+        &request
+            .text()
+            .replace("name*=utf-8''model", "name=\"model\""),
+    )
+}
+
+/// Unfolds part headers, as Python's email package does, and takes the first field.
+fn folded_model(request: &Received) -> Option<String> {
+    first_model(&request.text().replace("\r\n name=", "name="))
+}
+
+/// Accepts a first boundary within a line, as Werkzeug does, and takes the first field.
+fn preamble_model(request: &Received) -> Option<String> {
+    first_model(&request.text())
+}
+
+fn first_model(text: &str) -> Option<String> {
+    let (_, after) = text.split_once("name=\"model\"\r\n\r\n")?;
+    after.split("\r\n").next().map(str::to_owned)
+}
+
+/// Sends a variation and compares the record with what the backend served.
+fn swapped(target: &Target, path: &str, variation: &Variation) -> Outcome {
+    let llm = backend(&[CHEAP, DEAR])?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let mut request = Request::new("POST", path);
+    for content_type in variation.content_types {
+        request = request.field("content-type", content_type);
+    }
+    let status = server
+        .send(&request.body(variation.body.as_str()))?
+        .status();
+    let Some(served) = llm.requests().pop() else {
+        return verdict(true, format!("rejected with {status}"));
+    };
+    let served = (variation.reader)(&served).unwrap_or_else(|| "no model".to_owned());
+    let recorded = recorded(&sandbox)?;
+    let evidence = format!("recorded as {recorded}, served as {served}");
+    verdict(recorded == served, evidence)
+}
+
+fn recorded(sandbox: &Sandbox) -> io::Result<String> {
+    let record = sandbox.records()?.pop().unwrap_or_default();
+    let model = record["model"].as_str();
+    Ok(model.unwrap_or("no model").to_owned())
+}
+
+/// The operator allows one model of the backend.
+fn only_models(target: &Target) -> Outcome {
+    let llm = backend(&[CHEAP, DEAR])?;
+    let sandbox = target.sandbox()?;
+    let allowed = format!("only_models = [\"{CHEAP}\"]");
+    let server = sandbox.serve().backend_with(&llm.url(), &allowed);
+    let server = server.start()?;
+    let variation = labelled();
+    let request = Request::new("POST", "/v1/chat/completions")
+        .field("content-type", variation.content_types[0])
+        .body(variation.body);
+    let status = server.send(&request)?.status();
+    match llm.requests().pop().and_then(|served| json_model(&served)) {
+        None => verdict(true, format!("rejected with {status}")),
+        Some(model) => verdict(
+            model == CHEAP,
+            format!("only_models = [{CHEAP}], served {model}"),
+        ),
+    }
+}
+
+fn backend(models: &[&str]) -> io::Result<FakeLlm> {
+    let builder = FakeLlm::builder(models);
+    builder.start(|_| Reply::json(200, chat_completion("ok", 100, 50)))
+}

@@ -1,0 +1,113 @@
+//! Items 14a, 14b and 14o: text of strangers in reports and in the log.
+
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::{FakeLlm, Http1, Reply, Request};
+
+use crate::{Attack, Outcome, Target, verdict};
+
+pub(crate) fn attacks() -> Vec<Attack> {
+    vec![
+        Attack::fast(
+            "14a-control-characters-csv",
+            "usage --csv prints control and bidirectional characters",
+            |target| control_characters(target, "--csv"),
+        ),
+        Attack::fast(
+            "14a-control-characters-json",
+            "usage --json prints control and bidirectional characters",
+            |target| control_characters(target, "--json"),
+        ),
+        Attack::fast(
+            "14b-long-method-in-log",
+            "a method of 60 kB reaches the log",
+            long_method,
+        ),
+        Attack::fast(
+            "14o-created-changes",
+            "a changing `created` in a model list is logged as a change at every probe",
+            created_changes,
+        ),
+    ]
+}
+
+/// Characters that must not reach a terminal: ESC, BEL, DEL, CSI, and overrides of direction.
+const DANGEROUS: &[char] = &[
+    '\u{1b}', '\u{7}', '\u{7f}', '\u{9b}', '\u{202e}', '\u{2066}', '\u{200f}',
+];
+
+/// A client names a model with such characters; the operator asks for a report.
+fn control_characters(target: &Target, format: &str) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let model: String = DANGEROUS.iter().collect();
+    let model = format!("evil-{model}-end");
+    let body = json!({ "model": model, "messages": [] }).to_string();
+    server.send(&Request::post("/v1/chat/completions", body))?;
+    server.stop()?;
+    let report = sandbox.run(&["usage", format])?;
+    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    let printed: Vec<_> = DANGEROUS
+        .iter()
+        .filter(|char| text.contains(**char))
+        .map(|char| format!("U+{:04X}", u32::from(*char)))
+        .collect();
+    let is_there = text.contains("evil-");
+    let evidence = if printed.is_empty() {
+        format!("none printed; model in the report: {is_there}")
+    } else {
+        format!("printed: {}", printed.join(", "))
+    };
+    verdict(printed.is_empty() && report.code == Some(0), evidence)
+}
+
+fn long_method(target: &Target) -> Outcome {
+    const LONGEST: usize = 2000;
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let method = "A".repeat(60_000);
+    let mut client = Http1::connect(server.address())?;
+    // The server may respond and close before it has read everything.
+    let _ = client.send(format!(
+        "{method} /v1/x HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    ));
+    let status = client.response().map_or(0, |response| response.status());
+    // The log is written when the server ends, at the latest.
+    server.stop()?;
+    let longest = server.log().lines().map(str::len).max().unwrap_or(0);
+    let evidence = format!("answered {status}, longest line of the log {longest} bytes");
+    verdict(longest <= LONGEST, evidence)
+}
+
+/// A real llama.cpp server reports the time of the response as `created`.
+fn created_changes(target: &Target) -> Outcome {
+    const PROBES: usize = 6;
+    let llm = FakeLlm::builder(&[])
+        .models_reply({
+            let count = std::sync::atomic::AtomicUsize::new(0);
+            move |_| {
+                let created = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let list = json!({ "data": [{ "id": "m", "created": created }] });
+                Reply::json(200, list.to_string())
+            }
+        })
+        .start(|_| Reply::json(200, "{}"))?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend(&llm.url())
+        .setting("upstream.probe_interval", "\"100ms\"")
+        .start()?;
+    testkit::eventually("the backend was probed", || {
+        (llm.probes().len() > PROBES).then_some(())
+    })?;
+    thread::sleep(Duration::from_millis(100));
+    let changes = server.log().matches("now serves").count();
+    let probes = llm.probes().len();
+    let evidence = format!("{changes} changes logged after {probes} probes of one model");
+    verdict(changes == 0, evidence)
+}

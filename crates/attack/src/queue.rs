@@ -1,0 +1,182 @@
+//! Item 8 and the limits of 14j: clients that keep others waiting in the queue.
+//!
+//! The verdict does not depend on time: it counts the requests of the attacker that the backend
+//! executes between the victim's arrival and the victim's own request.
+
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testkit::{
+    FakeLlm, Gate, Http1, LlmlbServer, Received, Reply, Request, chat_completion, eventually,
+};
+
+use crate::{Attack, Outcome, Target, verdict};
+
+/// Requests of the attacker.
+const FLOOD: usize = 60;
+/// Requests of the attacker that may be executed before the victim's: the one that runs, and one
+/// turn of the queue.
+const ALLOWED: usize = 3;
+const SERVICE: Duration = Duration::from_millis(20);
+
+pub(crate) fn attacks() -> Vec<Attack> {
+    vec![
+        Attack::fast(
+            "8-invented-credentials",
+            "requests with invented credentials count as clients, and a victim waits for all",
+            invented,
+        ),
+        Attack::fast(
+            "8-one-client-fills-queue",
+            "one client fills the queue, and other clients are rejected",
+            full_queue,
+        ),
+        Attack::fast(
+            "14j-clients-behind-proxy-share-a-turn",
+            "behind a reverse proxy all clients wait as one",
+            behind_proxy,
+        ),
+    ]
+}
+
+/// Address of another machine, as the server sees it.
+const VICTIM: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// A backend with one slot, busy until the gate is open.
+struct Busy {
+    llm: FakeLlm,
+    gate: Gate,
+}
+
+impl Busy {
+    fn start() -> Result<Self, Box<dyn Error>> {
+        let gate = Gate::new();
+        let script = {
+            let gate = gate.clone();
+            move |_: &Received| {
+                let reply = Reply::json(200, chat_completion("ok", 100, 50));
+                reply.after(SERVICE).after_gate(&gate)
+            }
+        };
+        let llm = FakeLlm::start("m", script)?;
+        Ok(Self { llm, gate })
+    }
+}
+
+/// Sends a request from this address without waiting for its response.
+fn begin(address: SocketAddr, source: IpAddr, request: &Request) -> Result<Http1, Box<dyn Error>> {
+    let mut client = Http1::connect_from(source, address)?;
+    client.send(request.to_bytes())?;
+    Ok(client)
+}
+
+fn wait_until_queued(server: &LlmlbServer, count: usize) -> Result<(), Box<dyn Error>> {
+    eventually("the requests wait in the queue", || {
+        let status = server.status().ok()?;
+        (status["waiting"].as_u64()? >= count as u64).then_some(())
+    })?;
+    Ok(())
+}
+
+/// Floods the queue, adds a victim and counts who is served first.
+fn overtaken(
+    server: &LlmlbServer,
+    busy: &Busy,
+    flood: impl Fn(usize) -> Request,
+    (source, victim): (IpAddr, &Request),
+) -> Outcome {
+    let address = server.address();
+    let first = begin(address, ATTACKER, &flood(0))?;
+    eventually("the slot is taken", || busy.llm.requests().pop())?;
+    let mut attackers = vec![first];
+    for number in 1..FLOOD {
+        attackers.push(begin(address, ATTACKER, &flood(number))?);
+    }
+    wait_until_queued(server, FLOOD - 1)?;
+    let mut waiting = begin(address, source, victim)?;
+    wait_until_queued(server, FLOOD)?;
+    let began = Instant::now();
+    busy.gate.open();
+    let status = waiting.response()?.status();
+    let took = began.elapsed().as_millis();
+    let requests = busy.llm.requests();
+    let position = requests
+        .iter()
+        .position(|one| one.text().contains("victim"));
+    let ahead = position.unwrap_or(requests.len());
+    let evidence = format!(
+        "victim got {status} after {took} ms, behind {ahead} of {FLOOD} requests of the attacker"
+    );
+    verdict(status == 200 && ahead <= ALLOWED, evidence)
+}
+
+fn invented(target: &Target) -> Outcome {
+    let busy = Busy::start()?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend_with(&busy.llm.url(), "max_concurrent = 1")
+        .start()?;
+    let flood = |number| {
+        let credential = format!("Bearer invented-{number}");
+        Request::chat("m", "flood").field("authorization", credential)
+    };
+    let victim = Request::chat("m", "victim").field("authorization", "Bearer real");
+    overtaken(&server, &busy, flood, (VICTIM, &victim))
+}
+
+fn behind_proxy(target: &Target) -> Outcome {
+    let busy = Busy::start()?;
+    let sandbox = target.sandbox()?;
+    let mut server = sandbox
+        .serve()
+        .backend_with(&busy.llm.url(), "max_concurrent = 1");
+    let trusted = ("server.trusted_proxies", "[\"127.0.0.1\"]");
+    if sandbox.accepts_setting(trusted.0, trusted.1)? {
+        server = server.setting(trusted.0, trusted.1);
+    }
+    let server = server.start()?;
+    let flood = |_| Request::chat("m", "flood").field("x-forwarded-for", "203.0.113.1");
+    let victim = Request::chat("m", "victim").field("x-forwarded-for", "203.0.113.2");
+    overtaken(&server, &busy, flood, (ATTACKER, &victim))
+}
+
+fn full_queue(target: &Target) -> Outcome {
+    const QUEUE: usize = 10;
+    let busy = Busy::start()?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend_with(&busy.llm.url(), "max_concurrent = 1")
+        .setting("server.queue", &QUEUE.to_string())
+        .start()?;
+    let flood = Request::chat("m", "flood");
+    let mut attackers = vec![begin(server.address(), ATTACKER, &flood)?];
+    eventually("the slot is taken", || busy.llm.requests().pop())?;
+    for _ in 0..QUEUE {
+        attackers.push(begin(server.address(), ATTACKER, &flood)?);
+    }
+    wait_until_queued(&server, QUEUE)?;
+    let mut waiting = begin(server.address(), VICTIM, &Request::chat("m", "victim"))?;
+    // The victim is either rejected at once, or waits until the slot is free.
+    thread::sleep(Duration::from_millis(50));
+    busy.gate.open();
+    let victim = waiting.response()?.status();
+    let mut rejected = Vec::new();
+    for mut attacker in attackers {
+        let response = attacker.response()?;
+        if response.status() == 429 {
+            rejected.push(response.head.field("retry-after").is_some());
+        }
+    }
+    let evidence = format!(
+        "victim got {victim}, {} requests of the attacker got 429, {} of them with Retry-After",
+        rejected.len(),
+        rejected.iter().filter(|has_field| **has_field).count()
+    );
+    let holds = victim == 200 && rejected == [true];
+    verdict(holds, evidence)
+}

@@ -1,0 +1,154 @@
+//! Items 7 and 14h: clients that hold a slot of a backend, or a request, without doing anything.
+
+use std::error::Error;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testkit::{FakeLlm, Http1, LlmlbServer, Reply, Request, Step, chat_completion, eventually};
+
+use crate::{Attack, Outcome, Target, verdict};
+
+/// Time after which another client must have the slot. All limits are set far below it.
+const HELD_FOR: Duration = Duration::from_secs(10);
+
+pub(crate) fn attacks() -> Vec<Attack> {
+    vec![
+        Attack::slow(
+            "7-slow-upload-holds-slot",
+            "an upload of a few bytes per second holds the only slot",
+            slow_upload,
+        ),
+        Attack::slow(
+            "7-silent-websocket-holds-slot",
+            "a WebSocket without traffic holds the only slot",
+            silent_websocket,
+        ),
+        Attack::slow(
+            "14h-short-body-timeout",
+            "body_timeout under 1 s disables the minimum rate",
+            short_timeout,
+        ),
+    ]
+}
+
+/// Waits until a request of another client is served, while `keep` holds the slot.
+fn time_to_slot(
+    server: &LlmlbServer,
+    mut keep: impl FnMut(),
+) -> Result<Option<Duration>, Box<dyn Error>> {
+    let began = Instant::now();
+    let mut other = Http1::connect(server.address())?;
+    other.send(Request::chat("m", "other").to_bytes())?;
+    while began.elapsed() < HELD_FOR {
+        keep();
+        match other.response_within(Duration::from_millis(200)) {
+            Ok(response) if response.status() == 200 => return Ok(Some(began.elapsed())),
+            Ok(response) => return Err(format!("other client got {}", response.status()).into()),
+            Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+fn report(freed: Option<Duration>, limit: &str) -> Outcome {
+    let evidence = match freed {
+        Some(took) => format!("slot free after {:.1} s ({limit})", took.as_secs_f32()),
+        None => format!("slot still held after {} s ({limit})", HELD_FOR.as_secs()),
+    };
+    verdict(freed.is_some(), evidence)
+}
+
+fn slow_upload(target: &Target) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend_with(&llm.url(), "max_concurrent = 1")
+        .setting("server.body_timeout", "\"2s\"")
+        .start()?;
+    let mut upload = Http1::connect(server.address())?;
+    let head = "POST /v1/files HTTP/1.1\r\nhost: localhost\r\n\
+                content-type: application/octet-stream\r\ncontent-length: 1000000\r\n\r\nx";
+    upload.send(head)?;
+    eventually("the upload has the slot", || {
+        let connections = llm.received_bytes();
+        let text = connections
+            .iter()
+            .map(|bytes| String::from_utf8_lossy(bytes));
+        text.into_iter()
+            .find(|text| text.contains("/v1/files"))
+            .map(|_| ())
+    })?;
+    let freed = time_to_slot(&server, || {
+        let _ = upload.send("x");
+    })?;
+    report(freed, "5 bytes/s, body_timeout 2s")
+}
+
+fn silent_websocket(target: &Target) -> Outcome {
+    let llm = FakeLlm::start("m", |request| {
+        if request.head.field("upgrade").is_none() {
+            return Reply::json(200, chat_completion("ok", 100, 50));
+        }
+        let head = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
+                    upgrade: websocket\r\n\r\n";
+        Reply::raw(head).then(Step::ReadToEnd).then(Step::Close)
+    })?;
+    let sandbox = target.sandbox()?;
+    let mut server = sandbox
+        .serve()
+        .backend_with(&llm.url(), "max_concurrent = 1");
+    let mut limit = "no tunnel_idle setting";
+    for name in ["server.tunnel_idle", "upstream.tunnel_idle"] {
+        if sandbox.accepts_setting(name, "\"2s\"")? {
+            server = server.setting(name, "\"2s\"");
+            limit = "tunnel_idle 2s";
+        }
+    }
+    let server = server.start()?;
+    let mut websocket = Http1::connect(server.address())?;
+    let upgrade = Request::get("/v1/realtime?model=m")
+        .field("connection", "upgrade")
+        .field("upgrade", "websocket")
+        .field("sec-websocket-version", "13")
+        .field("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+    websocket.send(upgrade.to_bytes())?;
+    let status = websocket.response()?.status();
+    if status != 101 {
+        return Err(format!("WebSocket refused with {status}").into());
+    }
+    let freed = time_to_slot(&server, || {})?;
+    report(freed, limit)
+}
+
+/// A body of 1 byte every 200 ms, with a limit of 500 ms.
+fn short_timeout(target: &Target) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend(&llm.url())
+        .setting("server.body_timeout", "\"500ms\"")
+        .start()?;
+    let mut client = Http1::connect(server.address())?;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n\
+                content-type: application/json\r\ncontent-length: 1000000\r\n\r\n{";
+    client.send(head)?;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        // An error means that the server has closed the connection; the response tells why.
+        let _ = client.send(" ");
+        if let Ok(response) = client.response_within(Duration::from_millis(200)) {
+            let (status, took) = (response.status(), began.elapsed().as_secs_f32());
+            return verdict(
+                status == 408,
+                format!("answered {status} after {took:.1} s"),
+            );
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    verdict(
+        false,
+        "still read after 5 s at 5 bytes/s (body_timeout 500ms)",
+    )
+}

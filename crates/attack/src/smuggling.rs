@@ -1,0 +1,331 @@
+//! Items 1 and 14k: responses that reach the wrong client, because a backend connection is reused
+//! although the backend did not consume the request.
+//!
+//! A carrier request hides a second request in its body. The fake backend leaves the body unread,
+//! executes the hidden request slowly, and its response reaches the next client of the connection.
+
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use testkit::{
+    BodyHandling, FakeLlm, Head, Http1, Http2, Received, Reply, Request, Step, chat_completion,
+    cpp_httplib, is_reached,
+};
+
+use crate::{Attack, Outcome, Target, verdict};
+
+/// Field of the hidden request: the backend executed it if this is a field of a request's head.
+const HIDDEN: &str = "x-hidden";
+/// Text of the response to the hidden request.
+const SECRET: &str = "response-to-the-hidden-request";
+/// Time that the backend takes to execute the hidden request, in which victims arrive.
+const SLOW: Duration = Duration::from_millis(150);
+const ATTEMPTS: usize = 3;
+const VICTIMS: usize = 2;
+
+/// Sends the carrier and returns the status of its response; `None` if there was none.
+type Carrier = Box<dyn Fn(SocketAddr) -> io::Result<Option<u16>> + Send + Sync>;
+
+/// Consequence that the attack is judged by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Judged {
+    /// Neither may a response reach another client, nor may the hidden request be executed.
+    Execution,
+    /// Backends of this kind execute the hidden request whatever llmlb does: only a response that
+    /// reaches another client counts.
+    Crossing,
+}
+
+pub(crate) fn attacks() -> Vec<Attack> {
+    let mut attacks = Vec::new();
+    let mut add = |name: &str, shows, carriers: fn() -> Vec<Carrier>| {
+        attacks.push(Attack::fast(name, shows, move |target| {
+            cross(target, &carriers())
+        }));
+    };
+    add(
+        "1-unread-body-get",
+        "a GET's unread body is executed, and its response reaches another client",
+        || {
+            let chunked = Request::get("/v1/x")
+                .without_length()
+                .field("transfer-encoding", "chunked")
+                .body(chunk(&hidden()));
+            vec![plain(Request::get("/v1/x").body(hidden())), plain(chunked)]
+        },
+    );
+    add(
+        "1-unread-body-get-http2",
+        "the same with a GET over HTTP/2",
+        || vec![Box::new(over_http2)],
+    );
+    add("1-unread-body-head", "the same with HEAD", || {
+        vec![plain(Request::new("HEAD", "/v1/x").body(hidden()))]
+    });
+    add("1-unread-body-options", "the same with OPTIONS", || {
+        vec![plain(Request::new("OPTIONS", "/v1/x").body(hidden()))]
+    });
+    add("1-unread-body-delete", "the same with DELETE", || {
+        vec![plain(Request::new("DELETE", "/v1/files/f").body(hidden()))]
+    });
+    add(
+        "1-unread-body-websocket",
+        "the same with a GET that asks for a WebSocket",
+        || {
+            let upgrade = Request::get("/v1/realtime?model=m")
+                .field("connection", "upgrade")
+                .field("upgrade", "websocket")
+                .field("sec-websocket-version", "13")
+                .field("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+            vec![plain(upgrade.body(hidden()))]
+        },
+    );
+    add(
+        "1-unread-body-range",
+        "a POST with a bad Range is answered 416 with its body unread",
+        || vec![upload("range", "bytes=x"), upload("range", "lines=1-2")],
+    );
+    add(
+        "1-unread-body-accept",
+        "a POST with a bad Accept is answered 400 with its body unread",
+        || {
+            let accepts = [
+                ",", "text", "a/b,", "a/b,,c/d", "a/b;q=2", "a/b;q=x", "a/b;q=-1",
+            ];
+            accepts.map(|accept| upload("accept", accept)).into()
+        },
+    );
+    add(
+        "1-unread-body-precondition",
+        "a POST with If-Match is answered 412 with its body unread",
+        || vec![upload("if-match", "\"x\"")],
+    );
+    for status in [400, 401, 413, 500, 503] {
+        attacks.push(Attack::fast(
+            format!("1-unread-body-status-{status}"),
+            "a POST is answered with an error and its body unread",
+            move |target| rejected_unread(target, status),
+        ));
+    }
+    attacks.push(Attack::fast(
+        "1-response-before-upload-ends",
+        "a backend responds early, and the rest of the upload is executed",
+        early_response,
+    ));
+    attacks.push(Attack::fast(
+        "1-extra-bytes-after-response",
+        "a second response behind the first one reaches the next client",
+        extra_bytes,
+    ));
+    attacks.push(Attack::fast(
+        "14k-both-lengths-reused",
+        "a connection with both Transfer-Encoding and Content-Length in a response is reused",
+        both_lengths,
+    ));
+    attacks
+}
+
+/// Returns the hidden request.
+fn hidden() -> Vec<u8> {
+    Request::chat("m", "hidden").field(HIDDEN, "1").to_bytes()
+}
+
+fn chunk(data: &[u8]) -> Vec<u8> {
+    let size = format!("{:x}\r\n", data.len()).into_bytes();
+    [&size, data, b"\r\n0\r\n\r\n"].concat()
+}
+
+fn plain(request: Request) -> Carrier {
+    Box::new(move |address| {
+        let mut client = Http1::connect(address)?;
+        client.send(request.to_bytes())?;
+        // Only the head: the response to HEAD has a length and no body.
+        Ok(client.response_head().ok().map(|head| head.status()))
+    })
+}
+
+/// Returns an upload whose body passes unparsed, with a field that makes the backend reject it.
+fn upload(field: &str, value: &str) -> Carrier {
+    let request = Request::new("POST", "/v1/files")
+        .field("content-type", "application/octet-stream")
+        .field(field, value);
+    plain(request.body(hidden()))
+}
+
+fn over_http2(address: SocketAddr) -> io::Result<Option<u16>> {
+    let mut client = Http2::connect(address)?;
+    let fields = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":authority", "localhost"),
+        (":path", "/v1/x"),
+    ];
+    let stream = client.open(&fields, false)?;
+    client.data(stream, &hidden(), true)?;
+    let is_answered = is_reached(Duration::from_secs(10), || client.end(stream).is_some());
+    Ok(client.status(stream).filter(|_| is_answered))
+}
+
+fn is_hidden(request: &Received) -> bool {
+    request.head.field(HIDDEN).is_some()
+}
+
+/// Returns the reply of a backend to a request that it accepts.
+fn reply(request: &Received) -> Reply {
+    if is_hidden(request) {
+        return Reply::json(200, chat_completion(SECRET, 9, 9)).after(SLOW);
+    }
+    if request.head.method() == "HEAD" {
+        return Reply::raw("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n");
+    }
+    Reply::json(200, chat_completion("ok", 100, 50))
+}
+
+/// Sends the carriers to a backend that leaves bodies unread as cpp-httplib does.
+fn cross(target: &Target, carriers: &[Carrier]) -> Outcome {
+    let builder = FakeLlm::builder(&["m"]).bodies(cpp_httplib::body_rule);
+    let llm = builder
+        .start(|request| cpp_httplib::rejected(request).unwrap_or_else(|| reply(request)))?;
+    crossing(target, &llm, carriers, Judged::Execution)
+}
+
+/// Sends each carrier several times, each time with victims right behind it.
+fn crossing(target: &Target, llm: &FakeLlm, carriers: &[Carrier], judged: Judged) -> Outcome {
+    let sandbox = target.sandbox()?;
+    // With one worker every client shares the idle backend connections.
+    let server = sandbox.serve().backend(&llm.url());
+    let server = server.setting("server.workers", "1").start()?;
+    let (mut attempts, mut crossed, mut statuses) = (0, 0, Vec::new());
+    for carrier in carriers {
+        for _ in 0..ATTEMPTS {
+            attempts += 1;
+            statuses.extend(carrier(server.address())?);
+            crossed += usize::from(victims(server.address())? > 0);
+        }
+    }
+    // The backend parses what it has; nothing else is on its way.
+    thread::sleep(Duration::from_millis(30));
+    let executed = llm.requests().iter().filter(|one| is_hidden(one)).count();
+    statuses.dedup();
+    let evidence = format!(
+        "{crossed} of {attempts} responses reached another client, {executed} hidden requests \
+         executed; carrier got {statuses:?}"
+    );
+    let holds = crossed == 0 && (executed == 0 || judged == Judged::Crossing);
+    verdict(holds, evidence)
+}
+
+/// Sends requests of other clients and returns how many received the secret.
+fn victims(address: SocketAddr) -> Result<usize, Box<dyn Error>> {
+    let victims: Vec<_> = (0..VICTIMS)
+        .map(|_| thread::spawn(move || testkit::send(address, &Request::chat("m", "victim"))))
+        .collect();
+    let mut crossed = 0;
+    for victim in victims {
+        let response = victim.join().map_err(|_| "a victim's thread panicked")??;
+        crossed += usize::from(response.text().contains(SECRET));
+    }
+    Ok(crossed)
+}
+
+/// Uploads are answered with an error, their bodies stay unread.
+fn rejected_unread(target: &Target, status: u16) -> Outcome {
+    let is_upload = |head: &Head| head.path() == "/v1/files";
+    let rule = move |head: &Head| {
+        if is_upload(head) {
+            BodyHandling::Unread
+        } else {
+            BodyHandling::Read
+        }
+    };
+    let builder = FakeLlm::builder(&["m"]).bodies(rule);
+    let llm = builder.start(move |request| {
+        if is_upload(&request.head) {
+            return Reply::json(status, r#"{"error":{"message":"rejected"}}"#);
+        }
+        reply(request)
+    })?;
+    let carrier = upload("x-none", "1");
+    crossing(target, &llm, &[carrier], Judged::Crossing)
+}
+
+/// The backend responds to an upload whose rest follows, and does not read that.
+fn early_response(target: &Target) -> Outcome {
+    let rule = |head: &Head| match head.path() {
+        "/v1/files" => BodyHandling::Unread,
+        _ => BodyHandling::Read,
+    };
+    let llm = FakeLlm::builder(&["m"]).bodies(rule).start(reply)?;
+    let carrier: Carrier = Box::new(|address| {
+        let mut client = Http1::connect(address)?;
+        let request = Request::new("POST", "/v1/files")
+            .field("content-type", "application/octet-stream")
+            .body(hidden());
+        let bytes = request.to_bytes();
+        let (head, body) = bytes.split_at(bytes.len() - hidden().len());
+        client.send(head)?;
+        let status = client.response_head().map(|head| head.status())?;
+        // The server may have closed the connection already.
+        let _ = client.send(body);
+        Ok(Some(status))
+    });
+    crossing(target, &llm, &[carrier], Judged::Crossing)
+}
+
+/// The backend sends a second response behind the first one, at once or a little later.
+fn extra_bytes(target: &Target) -> Outcome {
+    let llm = FakeLlm::start("m", |request| {
+        let second = Reply::json(200, chat_completion(SECRET, 9, 9));
+        match request.path() {
+            "/v1/at-once" => {
+                let body = chat_completion(SECRET, 9, 9);
+                let length = body.len();
+                Reply::raw(format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{{}}HTTP/1.1 200 OK\r\n\
+                     content-length: {length}\r\n\r\n{body}"
+                ))
+            }
+            "/v1/later" => {
+                let first = Reply::json(200, "{}");
+                let pause = Step::Pause(Duration::from_millis(10));
+                first.then(pause).then_reply(second)
+            }
+            _ => reply(request),
+        }
+    })?;
+    let carrier = |path: &'static str| -> Carrier {
+        Box::new(move |address| {
+            let response = testkit::send(address, &Request::post(path, "{}"))?;
+            thread::sleep(Duration::from_millis(30));
+            Ok(Some(response.status()))
+        })
+    };
+    let carriers = [carrier("/v1/at-once"), carrier("/v1/later")];
+    crossing(target, &llm, &carriers, Judged::Crossing)
+}
+
+fn both_lengths(target: &Target) -> Outcome {
+    let llm = FakeLlm::start("m", |_| {
+        let body = chat_completion("ok", 100, 50);
+        let size = body.len();
+        Reply::raw(format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n\
+             transfer-encoding: chunked\r\n\r\n{size:x}\r\n{body}\r\n0\r\n\r\n"
+        ))
+    })?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url());
+    let server = server.setting("server.workers", "1").start()?;
+    for _ in 0..ATTEMPTS {
+        server.send(&Request::chat("m", "hello"))?;
+    }
+    let mut connections: Vec<_> = llm.requests().iter().map(|one| one.connection).collect();
+    let requests = connections.len();
+    connections.dedup();
+    let evidence = format!("{requests} requests on {} connections", connections.len());
+    // A response that is rejected opens a new connection for every request as well.
+    verdict(requests > 0 && connections.len() == requests, evidence)
+}
