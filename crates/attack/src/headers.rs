@@ -187,6 +187,16 @@ pub(crate) fn attacks() -> Vec<Attack> {
         in_query,
     ));
     attacks.push(Attack::fast(
+        "12-credentials-in-websocket-protocol",
+        "a key among the protocols of a WebSocket reaches backends",
+        in_websocket_protocol,
+    ));
+    attacks.push(Attack::fast(
+        "12-range-on-get-only",
+        "Range and If-* reach backends with a POST, or do not with a GET",
+        range_on_get,
+    ));
+    attacks.push(Attack::fast(
         "12-allowed-fields-arrive",
         "fields that clients need do not reach backends",
         allowed,
@@ -262,6 +272,58 @@ fn in_query(target: &Target) -> Outcome {
         format!("reached the backend: {}", listed(&reached))
     };
     verdict(reached.is_empty(), evidence)
+}
+
+/// Browsers send a key as a protocol, since they cannot send it elsewhere.
+fn in_websocket_protocol(target: &Target) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let protocols = format!("realtime, openai-insecure-api-key.{MARK}");
+    let upgrade = Request::get("/v1/realtime?model=m")
+        .field("connection", "upgrade")
+        .field("upgrade", "websocket")
+        .field("sec-websocket-version", "13")
+        .field("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+        .field("sec-websocket-protocol", protocols);
+    let status = server.send(&upgrade)?.status();
+    let Some(received) = llm.requests().pop() else {
+        return verdict(false, format!("WebSocket rejected with {status}"));
+    };
+    let protocols = received.head.field("sec-websocket-protocol");
+    let protocols = protocols.unwrap_or("nothing");
+    let evidence = format!("backend got the protocols {protocols}");
+    verdict(protocols == "realtime", evidence)
+}
+
+fn range_on_get(target: &Target) -> Outcome {
+    let fields = ["range", "if-none-match", "if-modified-since", "if-range"];
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    for request in [
+        Request::get("/v1/files/f/content"),
+        Request::chat("m", "hi"),
+    ] {
+        let request = request
+            .field("range", "bytes=0-9")
+            .field("if-none-match", "\"x\"")
+            .field("if-modified-since", "Wed, 21 Oct 2026 07:28:00 GMT")
+            .field("if-range", "\"x\"");
+        server.send(&request)?;
+    }
+    let arrived = |method: &str| {
+        let requests = llm.requests();
+        let found = requests.iter().find(|one| one.head.method() == method);
+        let head = found.map(|one| one.head.clone()).unwrap_or_default();
+        fields
+            .iter()
+            .filter(|name| head.field(name).is_some())
+            .count()
+    };
+    let (on_get, on_post) = (arrived("GET"), arrived("POST"));
+    let evidence = format!("{on_get} of 4 fields arrived with a GET, {on_post} with a POST");
+    verdict(on_get == fields.len() && on_post == 0, evidence)
 }
 
 fn allowed(target: &Target) -> Outcome {
