@@ -116,8 +116,7 @@ fn prepare(
     let everyone = |path: &Path, mode: u32| fs::set_permissions(path, Permissions::from_mode(mode));
     everyone(&sandbox.path("."), 0o755)?;
     let program = sandbox.path("llmlb-copy");
-    fs::copy(sandbox.llmlb(), &program)?;
-    everyone(&program, 0o755)?;
+    Target::copy_for_everyone(sandbox.llmlb(), &program)?;
     for name in ["locks", "data", "work"] {
         fs::create_dir(sandbox.path(name))?;
         chown(sandbox.path(name), Some(OPERATOR), Some(OPERATOR))?;

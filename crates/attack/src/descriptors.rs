@@ -11,7 +11,7 @@ use testkit::{
     chat_completion, is_reached, resources,
 };
 
-use crate::{Attack, Outcome, Target, verdict};
+use crate::{Attack, Outcome, Target, is_serving, verdict};
 
 /// Descriptors of the server under attack.
 const DESCRIPTORS: usize = 128;
@@ -167,8 +167,6 @@ fn pinging(target: &Target) -> Outcome {
     } else {
         "still open"
     };
-    verdict(
-        client.is_closed(),
-        format!("idle connection {word} after {seconds} s of pings"),
-    )
+    let evidence = format!("idle connection {word} after {seconds} s of pings");
+    verdict(client.is_closed() && is_serving(&server), evidence)
 }

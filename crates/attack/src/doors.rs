@@ -214,14 +214,11 @@ fn port_of_another_user(target: &Target) -> Outcome {
         return target.run_isolated("14g-port-of-another-user");
     }
     let sandbox = target.sandbox()?;
-    let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755));
-    open(&sandbox.path("."))?;
+    fs::set_permissions(sandbox.path("."), Permissions::from_mode(0o755))?;
     // Other users may not be able to reach the programs where they were built.
     let (llmlb, helper) = (sandbox.path("llmlb-copy"), sandbox.path("attack-copy"));
-    fs::copy(sandbox.llmlb(), &llmlb)?;
-    fs::copy(std::env::current_exe()?, &helper)?;
-    open(&llmlb)?;
-    open(&helper)?;
+    Target::copy_for_everyone(sandbox.llmlb(), &llmlb)?;
+    Target::copy_for_everyone(&std::env::current_exe()?, &helper)?;
     for name in ["locks", "data", "work"] {
         fs::create_dir(sandbox.path(name))?;
         chown(sandbox.path(name), Some(OPERATOR), Some(OPERATOR))?;

@@ -5,7 +5,7 @@ use std::error::Error;
 use serde_json::{Value, json};
 use testkit::{FakeLlm, Reply, Request};
 
-use crate::{Attack, Outcome, Target, verdict};
+use crate::{Attack, Outcome, Target, rejected, verdict};
 
 const CHAT: &str = "/v1/chat/completions";
 /// Length of the prompt in characters: about 27,000 tokens.
@@ -104,19 +104,17 @@ fn prose() -> String {
     "some words ".repeat(LONG / 11)
 }
 
-/// Returns the prompt tokens that are recorded for a request that the backend reports nothing about.
-fn recorded_prompt(target: &Target, path: &str, body: &str) -> Result<u64, Box<dyn Error>> {
+/// Returns the status of a request that the backend reports nothing about, and the prompt tokens that
+/// are recorded for it.
+fn recorded_prompt(target: &Target, path: &str, body: &str) -> Result<(u16, u64), Box<dyn Error>> {
     let llm = FakeLlm::start("m", |_| {
         Reply::json(200, r#"{"choices":[{"message":{"content":"ok"}}]}"#)
     })?;
     let sandbox = target.sandbox()?;
     let server = sandbox.serve().backend(&llm.url()).start()?;
     let status = server.send(&Request::post(path, body))?.status();
-    if status != 200 {
-        return Err(format!("{path} answered {status}").into());
-    }
     let record = sandbox.records()?.pop().unwrap_or_default();
-    Ok(record["prompt_tokens"].as_u64().unwrap_or(0))
+    Ok((status, record["prompt_tokens"].as_u64().unwrap_or(0)))
 }
 
 /// Compares the estimates without and with a field that the endpoint ignores.
@@ -124,16 +122,18 @@ fn chosen(target: &Target, path: &str, body: &Value, ignored: &str) -> Outcome {
     let mut body = body.clone();
     body["model"] = "m".into();
     let honest = body.to_string();
-    let honest_tokens = recorded_prompt(target, path, &honest)?;
+    let (status, honest_tokens) = recorded_prompt(target, path, &honest)?;
+    if status != 200 {
+        return Err(format!("{path} answered {status}").into());
+    }
     let open = honest.strip_suffix('}').unwrap_or(&honest);
     let forged = format!("{open},{ignored}}}");
-    match recorded_prompt(target, path, &forged) {
-        Ok(tokens) => {
+    match recorded_prompt(target, path, &forged)? {
+        (200, tokens) => {
             let evidence = format!("{honest_tokens} prompt tokens, {tokens} with {ignored}");
             verdict(tokens > 0 && tokens >= honest_tokens, evidence)
         }
-        // A request that is rejected is not served for less.
-        Err(error) => verdict(true, format!("rejected: {error}")),
+        (status, _) => rejected(status),
     }
 }
 

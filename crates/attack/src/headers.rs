@@ -227,17 +227,20 @@ fn reaching(target: &Target, fields: &[&str]) -> Outcome {
         let request = Request::chat("m", "hello").field(field, MARK);
         server.send(&request)?;
     }
-    for request in llm.requests() {
+    let requests = llm.requests();
+    let forwarded = requests.len();
+    for request in requests {
         let marked = request.head.fields.into_iter();
         let marked = marked.filter(|(_, value)| value.contains(MARK));
         reached.extend(marked.map(|(name, _)| name));
     }
     let evidence = if reached.is_empty() {
-        format!("none of {} fields reached the backend", fields.len())
+        let count = fields.len();
+        format!("none of {count} fields reached the backend, {forwarded} requests did")
     } else {
         format!("reached the backend: {}", listed(&reached))
     };
-    verdict(reached.is_empty(), evidence)
+    verdict(reached.is_empty() && forwarded > 0, evidence)
 }
 
 fn in_query(target: &Target) -> Outcome {

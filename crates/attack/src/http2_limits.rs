@@ -1,5 +1,6 @@
 //! Items 10 and 14d: HTTP/2 frames and HTTP/1.1 heads that cost the server more than the client.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt::Write;
 use std::thread;
@@ -10,7 +11,7 @@ use testkit::{
     resources,
 };
 
-use crate::{Attack, Outcome, Target, megabytes, verdict};
+use crate::{Attack, Outcome, Target, is_serving, megabytes, verdict};
 
 pub(crate) fn attacks() -> Vec<Attack> {
     vec![
@@ -51,26 +52,33 @@ fn slow_backend() -> Result<(FakeLlm, Gate), Box<dyn Error>> {
     Ok((FakeLlm::start("m", script)?, gate))
 }
 
-/// Opens a stream every 0.5 ms and resets the one before it.
+/// Opens a stream every 0.5 ms and resets the one that was opened 20 ms before, so that the server has
+/// forwarded it.
 fn paced_resets(target: &Target) -> Outcome {
     const STREAMS: usize = 2000;
     const PACE: Duration = Duration::from_micros(500);
+    const OPEN: usize = 40;
     let (llm, gate) = slow_backend()?;
     let sandbox = target.sandbox()?;
     let server = sandbox.serve().backend(&llm.url()).start()?;
     let mut client = Http2::connect(server.address())?;
     let began = Instant::now();
+    let mut open = VecDeque::new();
     let mut sent = 0;
-    for number in 0..STREAMS {
+    while sent < STREAMS && !client.is_closed() {
         let Ok(stream) = client.post("/v1/chat/completions", br#"{"model":"m"}"#) else {
             break;
         };
-        let next = PACE * u32::try_from(number + 1)?;
-        thread::sleep(next.saturating_sub(began.elapsed()));
-        if client.reset(stream, 8).is_err() || client.is_closed() {
-            break;
+        open.push_back(stream);
+        thread::sleep(PACE);
+        if open.len() > OPEN
+            && let Some(stream) = open.pop_front()
+        {
+            if client.reset(stream, 8).is_err() {
+                break;
+            }
+            sent += 1;
         }
-        sent += 1;
     }
     let took = began.elapsed().as_secs_f32();
     thread::sleep(Duration::from_millis(200));
@@ -81,7 +89,7 @@ fn paced_resets(target: &Target) -> Outcome {
         None => "no GOAWAY".to_owned(),
     };
     let evidence = format!("{sent} resets in {took:.1} s opened {opened} backend requests; {end}");
-    verdict(opened <= STREAMS / 4, evidence)
+    verdict(opened <= STREAMS / 4 && is_serving(&server), evidence)
 }
 
 /// The same without a pause: the server sees the reset together with the request.
@@ -112,7 +120,8 @@ fn rapid_resets(target: &Target) -> Outcome {
     let opened = llm.requests().len();
     let is_closed = client.is_closed();
     let evidence = format!("{opened} backend requests opened, connection closed: {is_closed}");
-    verdict(opened <= STREAMS / 4 && is_closed, evidence)
+    let holds = opened <= STREAMS / 4 && is_closed && is_serving(&server);
+    verdict(holds, evidence)
 }
 
 /// A header block that never ends.
@@ -139,7 +148,10 @@ fn continuations(target: &Target) -> Outcome {
         "{sent} of {FRAMES} frames accepted, {} MB used, connection closed: {is_closed}",
         megabytes(used)
     );
-    verdict(is_closed && used < 16 << 20, evidence)
+    verdict(
+        is_closed && used < 16 << 20 && is_serving(&server),
+        evidence,
+    )
 }
 
 /// Limits of the server as it announces them.
@@ -184,5 +196,6 @@ fn header_bytes(target: &Target) -> Outcome {
     let _ = client.send(&head);
     let status = client.response().map_or(0, |response| response.status());
     let evidence = format!("head of {} kB answered {status}", head.len() / 1000);
-    verdict(status != 200, evidence)
+    // A closed connection rejects the head as well.
+    verdict(status != 200 && is_serving(&server), evidence)
 }

@@ -24,6 +24,9 @@ mod spelling;
 mod target;
 
 use std::error::Error;
+use std::time::Duration;
+
+use testkit::{LlmlbServer, Request, is_reached};
 
 pub use runner::{Selection, run};
 pub use target::Target;
@@ -134,6 +137,23 @@ fn verdict(holds: bool, evidence: impl Into<String>) -> Outcome {
         Verdict::Holds(evidence)
     } else {
         Verdict::Fails(evidence)
+    })
+}
+
+/// Returns the verdict on a request that was not forwarded: it holds if the client is told that the
+/// request is wrong.
+fn rejected(status: u16) -> Outcome {
+    verdict(
+        (400..500).contains(&status),
+        format!("rejected with {status}"),
+    )
+}
+
+/// True if the server serves, at once or when it has released what the attack held.
+fn is_serving(server: &LlmlbServer) -> bool {
+    is_reached(Duration::from_secs(10), || {
+        let response = server.send(&Request::get("/healthz"));
+        response.is_ok_and(|response| response.status() == 200)
     })
 }
 

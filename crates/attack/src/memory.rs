@@ -10,7 +10,7 @@ use testkit::{
     resources,
 };
 
-use crate::{Attack, Outcome, Target, megabytes, verdict};
+use crate::{Attack, Outcome, Target, is_serving, megabytes, verdict};
 
 const MIB: u64 = 1 << 20;
 
@@ -81,13 +81,14 @@ fn announced(target: &Target) -> Outcome {
         sent += client.send(piece).map_or(0, |()| piece.len());
     }
     is_reached(Duration::from_secs(1), || !server.is_running());
-    let is_running = server.is_running();
     let end = match server.exit_status()? {
         Some(status) => format!("server ended: {status}"),
         None => "server runs".to_owned(),
     };
-    let serves = is_running && server.send(&Request::get("/healthz"))?.status() == 200;
-    verdict(serves, format!("{end} after {} kB were sent", sent / 1000))
+    verdict(
+        is_serving(&server),
+        format!("{end} after {} kB were sent", sent / 1000),
+    )
 }
 
 /// Responses that a client does not accept.
@@ -125,7 +126,7 @@ fn window_0(target: &Target, held: Held) -> Outcome {
     }
     let began = Instant::now();
     let mut peak = 0;
-    let is_released = is_reached(Duration::from_secs(10), || {
+    let is_released = is_reached(Duration::from_secs(15), || {
         peak = peak.max(growth(&server, before).unwrap_or(0));
         thread::sleep(Duration::from_millis(50));
         client.is_closed() || client.ended_streams() >= streams.len()
@@ -138,7 +139,7 @@ fn window_0(target: &Target, held: Held) -> Outcome {
     } else {
         format!("{held} responses still held after {seconds:.0} s (send_timeout 2s), {peak} MB")
     };
-    verdict(is_released, evidence)
+    verdict(is_released && is_serving(&server), evidence)
 }
 
 fn growth(server: &LlmlbServer, before: u64) -> io::Result<u64> {
@@ -179,12 +180,13 @@ fn beyond_body_memory(target: &Target, filling: Filling) -> Outcome {
         peak = peak.max(growth(&server, before).unwrap_or(0));
         false
     });
+    drop(clients);
     let evidence = format!(
         "{} MB used with body_memory of 16 MiB and {connections} connections; bound {} MB",
         megabytes(peak),
         megabytes(bound)
     );
-    verdict(peak <= bound && server.is_running(), evidence)
+    verdict(peak <= bound && is_serving(&server), evidence)
 }
 
 /// Opens one connection and fills it; `None` if the server does not accept it.

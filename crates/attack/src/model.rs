@@ -7,7 +7,7 @@ use std::io;
 
 use testkit::{FakeLlm, Received, Reply, Request, Sandbox, chat_completion};
 
-use crate::{Attack, Outcome, Target, verdict};
+use crate::{Attack, Outcome, Target, rejected, verdict};
 
 /// Model that the client pays for, and the one that it gets.
 const CHEAP: &str = "cheap";
@@ -223,7 +223,7 @@ fn swapped(target: &Target, path: &str, variation: &Variation) -> Outcome {
         .send(&request.body(variation.body.as_str()))?
         .status();
     let Some(served) = llm.requests().pop() else {
-        return verdict(true, format!("rejected with {status}"));
+        return rejected(status);
     };
     let served = (variation.reader)(&served).unwrap_or_else(|| "no model".to_owned());
     let recorded = recorded(&sandbox)?;
@@ -250,7 +250,7 @@ fn only_models(target: &Target) -> Outcome {
         .body(variation.body);
     let status = server.send(&request)?.status();
     match llm.requests().pop().and_then(|served| json_model(&served)) {
-        None => verdict(true, format!("rejected with {status}")),
+        None => rejected(status),
         Some(model) => verdict(
             model == CHEAP,
             format!("only_models = [{CHEAP}], served {model}"),

@@ -61,7 +61,7 @@ fn control_characters(target: &Target, format: &str) -> Outcome {
     } else {
         format!("printed: {}", printed.join(", "))
     };
-    verdict(printed.is_empty() && report.code == Some(0), evidence)
+    verdict(printed.is_empty() && is_there, evidence)
 }
 
 fn long_method(target: &Target) -> Outcome {

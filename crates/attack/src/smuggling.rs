@@ -226,6 +226,9 @@ fn victims(address: SocketAddr) -> Result<usize, Box<dyn Error>> {
     let mut crossed = 0;
     for victim in victims {
         let response = victim.join().map_err(|_| "a victim's thread panicked")??;
+        if response.status() != 200 {
+            return Err(format!("a victim got {}", response.status()).into());
+        }
         crossed += usize::from(response.text().contains(SECRET));
     }
     Ok(crossed)

@@ -5,7 +5,7 @@ use std::io;
 
 use testkit::{FakeLlm, Http2, Reply, Request, chat_completion, is_reached};
 
-use crate::{Attack, Outcome, Target, verdict};
+use crate::{Attack, Outcome, Target, rejected, verdict};
 
 /// Tokens that the backend reports for every request.
 const PROMPT: u64 = 100;
@@ -106,7 +106,7 @@ fn unmetered(target: &Target, spelling: &str, is_http2: bool) -> Outcome {
         server.send(&Request::post(spelling, body))?.status()
     };
     let Some(served) = llm.requests().pop() else {
-        return verdict(true, format!("rejected with {status}"));
+        return rejected(status);
     };
     let tokens: u64 = sandbox
         .records()?
@@ -127,7 +127,7 @@ fn forwarded(target: &Target, spelling: &str) -> Outcome {
     let server = sandbox.serve().backend(&llm.url()).start()?;
     let status = server.send(&Request::post(spelling, "{}"))?.status();
     match llm.requests().pop() {
-        None => verdict(true, format!("rejected with {status}")),
+        None => rejected(status),
         Some(served) => verdict(false, format!("forwarded as {}", served.head.target())),
     }
 }

@@ -42,6 +42,20 @@ impl Target {
         Sandbox::new(&self.llmlb)
     }
 
+    /// Copies a program to a place where every user can run it.
+    pub(crate) fn copy_for_everyone(program: &Path, copy: &Path) -> io::Result<()> {
+        // A process of its own: a descriptor open for writing in this one could be inherited by a
+        // process that another attack starts, and a program open for writing cannot be executed.
+        let status = Command::new("install")
+            .args(["-m", "755"])
+            .args([program, copy])
+            .status()?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("install: {status}")))
+    }
+
     /// Runs an attack again in a process with a network of its own, which has only a loopback
     /// interface, and returns its verdict.
     pub(crate) fn run_isolated(&self, name: &str) -> Outcome {
