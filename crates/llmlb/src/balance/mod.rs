@@ -68,8 +68,18 @@ pub(crate) struct Wish<'a> {
     pub(crate) blocks: &'a [u64],
     /// Hash of an id that a backend issued and that the request names.
     pub(crate) issued: Option<u64>,
-    /// Who asks, for fairness.
-    pub(crate) client: u64,
+    /// The sender, for fairness and for failures that a client may provoke.
+    pub(crate) client: ClientKey,
+}
+
+/// The sender of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClientKey {
+    /// The client's address; all of an IPv6 /64 network counts as one.
+    pub(crate) address: u64,
+    /// Hash of the credential that came with the request, 0 without one. Clients choose it, so it
+    /// divides the share of an address and never adds to it.
+    pub(crate) credential: u64,
 }
 
 /// Why nobody serves a model.

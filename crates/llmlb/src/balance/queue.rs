@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use super::ClientKey;
 use super::backend::Backend;
 use super::choose::Choice;
 use super::clock::Moment;
@@ -23,7 +24,7 @@ use super::slot::Slot;
 /// Why a request that waited was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// Too many wait already.
+    /// The queue is full, and the client has more requests in it than others.
     Full,
     /// Nothing became free in time.
     TooLong,
@@ -51,7 +52,7 @@ type Call = oneshot::Sender<Outcome>;
 pub(super) struct Waiting<'a> {
     queue: &'a Queue,
     errand: Errand,
-    client: u64,
+    client: ClientKey,
     ticket: Ticket,
     called: oneshot::Receiver<Outcome>,
 }
@@ -72,21 +73,27 @@ impl Queue {
     }
 
     /// Joins. The errand is made when nothing can happen any more that its waiter does not hear of.
+    /// In a full queue the newest request of the address with the most is rejected, which may be
+    /// this one.
     pub(super) fn join(
         &self,
-        client: u64,
+        client: ClientKey,
         errand: impl FnOnce() -> Errand,
     ) -> Result<Waiting<'_>, Waited> {
         let (call, called) = oneshot::channel();
         let mut line = self.lock();
         let errand = errand();
-        let ticket = line.join(errand.clone(), client, call);
+        let joined = line.join(errand.clone(), client, call);
         self.count(&line);
         drop(line);
+        let (ticket, evicted) = joined.ok_or(Waited::Full)?;
+        if let Some(evicted) = evicted {
+            let _ = evicted.send(Err(Waited::Full));
+        }
         let waiting = Waiting {
             queue: self,
             client,
-            ticket: ticket.ok_or(Waited::Full)?,
+            ticket,
             called,
             errand,
         };

@@ -39,7 +39,7 @@ pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
         Failed::QueueFull => Refusal::new(
             StatusCode::TOO_MANY_REQUESTS,
             "queue_full",
-            "Every backend is at its limit, and as many requests wait as may (server.queue).",
+            "All backends are at `max_concurrent` and the queue is full (`server.queue`).",
         )
         .retry_after(1),
         Failed::WaitedTooLong => Refusal::new(

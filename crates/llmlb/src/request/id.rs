@@ -1,7 +1,7 @@
 //! Names for requests and for those who send them.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,6 +9,7 @@ use foldhash::fast::FixedState;
 use http::{HeaderMap, HeaderValue, header};
 use uuid::{Builder, Uuid};
 
+use crate::balance::ClientKey;
 use crate::forward::REQUEST_ID;
 
 /// The longest id that a client may give.
@@ -64,15 +65,29 @@ pub(super) fn of_request(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
     })
 }
 
-/// Who sends a request, for fairness: the credential if there is one, else the machine.
-pub(super) fn client(peer: SocketAddr, headers: &HeaderMap) -> u64 {
-    let hasher = FixedState::default();
+/// The sender of a request that came from this address. The credential is a header that clients
+/// choose freely, so it only distinguishes clients that share an address.
+pub(super) fn client(address: IpAddr, headers: &HeaderMap) -> ClientKey {
     let credential = headers
         .get(header::AUTHORIZATION)
-        .or_else(|| headers.get("x-api-key"));
-    match credential {
-        Some(credential) => hasher.hash_one(credential.as_bytes()),
-        None => hasher.hash_one(peer.ip()),
+        .or_else(|| headers.get("x-api-key"))
+        .or_else(|| headers.get("api-key"));
+    ClientKey {
+        address: network(address),
+        credential: credential.map_or(0, |credential| {
+            FixedState::default().hash_one(credential.as_bytes())
+        }),
+    }
+}
+
+/// An IPv4 address, or the /64 network of an IPv6 address: one client usually has all of it.
+fn network(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => {
+            let upper = address.to_bits() >> 64;
+            u64::try_from(upper).unwrap_or_default()
+        }
     }
 }
 
@@ -105,5 +120,34 @@ mod tests {
         assert!(first < second);
         assert!(time_ms(&first) < time_ms(&second));
         assert_eq!(first.get_version_num(), 7);
+    }
+
+    #[test]
+    fn address_is_one_client_and_so_is_an_ipv6_network() {
+        let key = |address: &str| client(address.parse().unwrap(), &HeaderMap::new()).address;
+        assert_eq!(key("192.0.2.1"), key("::ffff:192.0.2.1"));
+        assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
+        assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1:ffff::2"));
+        assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
+        assert_ne!(key("::1"), key("127.0.0.1"));
+    }
+
+    #[test]
+    fn credential_distinguishes_clients_of_one_address() {
+        let with = |name: &'static str, value: &'static str| {
+            let value = HeaderValue::from_static(value);
+            let headers = HeaderMap::from_iter([(header::HeaderName::from_static(name), value)]);
+            client(IpAddr::from([192, 0, 2, 1]), &headers)
+        };
+        let first = with("authorization", "Bearer a");
+        for other in [
+            with("authorization", "Bearer b"),
+            with("x-api-key", "a"),
+            with("api-key", "b"),
+            with("accept", "a"),
+        ] {
+            assert_eq!(first.address, other.address);
+            assert_ne!(first.credential, other.credential);
+        }
     }
 }

@@ -24,7 +24,7 @@ mod trip;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -60,6 +60,13 @@ pub(crate) struct Caller {
     pub(crate) local: SocketAddr,
     /// What is being served on this connection.
     pub(crate) requests: Counter,
+}
+
+impl Caller {
+    /// The client's address, for limits and fairness.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.peer.ip()
+    }
 }
 
 /// Serves one request.
@@ -152,7 +159,7 @@ async fn stages(
         issued: asked
             .issued
             .or_else(|| endpoint::id_in(&path).map(|id| forward::hash(id.as_bytes()))),
-        client: id::client(caller.peer, &head.headers),
+        client: id::client(caller.address(), &head.headers),
     };
     // What passes through can be sent once.
     let is_kept = matches!(asked.payload, Payload::Read(_)) && upgrade.is_none();

@@ -39,6 +39,9 @@ mod changing_models;
 mod coming_back;
 mod cut;
 mod failing_over;
+// Other systems have one loopback address unless told otherwise.
+#[cfg(target_os = "linux")]
+mod fairness;
 // Other systems refuse who comes when the queue is full.
 #[cfg(target_os = "linux")]
 mod full_backlog;

@@ -11,14 +11,14 @@ use crate::process::PATIENCE;
 use crate::support::{Place, Server};
 
 /// A backend with room for one, which says whose request it has and answers when it is let.
-struct Narrow {
+pub(crate) struct Narrow {
     mock: Mock,
     arrived: Receiver<String>,
     go_on: Sender<()>,
 }
 
 impl Narrow {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (tell, arrived) = channel();
         let (go_on, wait) = channel();
         let channels = Mutex::new((tell, wait));
@@ -36,7 +36,7 @@ impl Narrow {
     }
 
     /// A balancer that sends it one request at a time.
-    fn serve(&self, place: &Place, settings: &[(&str, &str)]) -> Server {
+    pub(crate) fn serve(&self, place: &Place, settings: &[(&str, &str)]) -> Server {
         let url = self.mock.url();
         let file = format!("[[backend]]\nurl = \"{url}\"\nmax_concurrent = 1\n");
         std::fs::write(place.path("llmlb.toml"), file).unwrap();
@@ -45,16 +45,16 @@ impl Narrow {
     }
 
     /// Whose request it has now.
-    fn has(&self) -> String {
+    pub(crate) fn has(&self) -> String {
         self.arrived.recv_timeout(PATIENCE).unwrap()
     }
 
-    fn let_go(&self) {
+    pub(crate) fn let_go(&self) {
         self.go_on.send(()).unwrap();
     }
 }
 
-fn body(name: &str) -> String {
+pub(crate) fn body(name: &str) -> String {
     format!(r#"{{"model":"m","x":"{name}"}}"#)
 }
 
@@ -65,7 +65,7 @@ fn sent(server: &Server, name: &str) -> Connection {
     client
 }
 
-fn refused(answer: &Answer, why: &str) {
+pub(crate) fn refused(answer: &Answer, why: &str) {
     assert_eq!(answer.status(), 429, "{answer:?}");
     assert_eq!(code(answer), why);
     let after = answer.head.header("retry-after").unwrap();

@@ -75,6 +75,14 @@ fn alike_with(terms: Terms, backends: &[(u32, Option<u32>)]) -> (Pool, Vec<Arc<B
     (pool, backends)
 }
 
+/// A client with this address and no credential.
+fn address(address: u64) -> ClientKey {
+    ClientKey {
+        address,
+        credential: 0,
+    }
+}
+
 /// What came of asking for a place.
 fn choose(pool: &Pool, model: Option<&str>, wish: &Wish<'_>, tried: &[BackendId]) -> Choice {
     pool.choose(&pool.route(model).unwrap(), wish, tried)

@@ -74,7 +74,7 @@ fn no_limit_is_exceeded_everyone_is_served_and_nothing_is_left_over() {
             let block = [task % 7, task];
             let model = if task % 3 == 0 { "n" } else { "m" };
             let wish = Wish {
-                client: thread,
+                client: address(thread),
                 blocks: &block,
                 ..Wish::default()
             };
@@ -129,7 +129,7 @@ fn nothing_is_lost_when_clients_leave_and_backends_come_and_go() {
         let pool = Arc::clone(&shared);
         Box::pin(async move {
             let wish = Wish {
-                client: thread * 100 + task % 5,
+                client: address(thread * 100 + task % 5),
                 ..Wish::default()
             };
             let route = pool.route(Some("m")).unwrap();

@@ -46,7 +46,7 @@ fn wait_for<'a>(
 /// Waits for a place to serve `m`.
 fn wait(pool: &Pool, client: u64) -> Watched<'_> {
     let wish = Wish {
-        client,
+        client: address(client),
         ..Wish::default()
     };
     wait_for(pool, Some("m"), wish, &[])
@@ -130,7 +130,7 @@ async fn a_place_goes_to_one_who_can_use_it() {
     let on_b = chosen(&pool, Some("x"));
     let mut for_m = wait(&pool, 1);
     let wish = Wish {
-        client: 2,
+        client: address(2),
         ..Wish::default()
     };
     let b = [backends[1].id];

@@ -1,0 +1,352 @@
+//! The order of waiting requests. Pure: no clock, no tasks.
+//!
+//! Addresses take turns: each address with waiting requests has a turn, and moves to the end when
+//! one of its requests is served. Within an address its credentials take turns in the same way, and
+//! within a credential requests are served in the order of arrival. A client with a thousand
+//! requests therefore delays the single request of another address by at most one of its own,
+//! however many credentials it invents.
+//!
+//! Requests that wait for the same thing are in one lane, so that a slot which became free is
+//! offered to lanes, of which there are few, and not to every waiting request.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use super::ClientKey;
+
+/// The number of a waiting request, in the order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket(u64);
+
+/// Waiting requests. `L` is what a request waits for, `W` is the handle that wakes it.
+#[derive(Debug)]
+pub(super) struct Fair<L, W> {
+    lanes: Vec<Lane<L, W>>,
+    addresses: HashMap<u64, Address>,
+    /// Every address with the number of its waiting requests and the newest of them. The last one
+    /// loses a request when the queue is full.
+    by_count: BTreeSet<(usize, Ticket, u64)>,
+    /// The last turn, and the last ticket, that was given.
+    turns: u64,
+    tickets: u64,
+    waiting: usize,
+    most: usize,
+}
+
+#[derive(Debug)]
+struct Lane<L, W> {
+    lane: L,
+    /// By the turn of the address; none of them is empty.
+    addresses: BTreeMap<u64, AddressLine<W>>,
+}
+
+/// The waiting requests of one address in one lane.
+#[derive(Debug)]
+struct AddressLine<W> {
+    address: u64,
+    /// By the turn of the credential; none of the queues is empty.
+    credentials: BTreeMap<u64, CredentialLine<W>>,
+}
+
+/// The waiting requests of one credential in one lane.
+#[derive(Debug)]
+struct CredentialLine<W> {
+    credential: u64,
+    queue: VecDeque<(Ticket, W)>,
+}
+
+/// An address with waiting requests, in all lanes.
+#[derive(Debug, Default)]
+struct Address {
+    turn: u64,
+    credentials: HashMap<u64, Credential>,
+    /// Its waiting requests, each with its credential.
+    tickets: BTreeMap<Ticket, u64>,
+}
+
+/// A credential with waiting requests, in all lanes.
+#[derive(Debug)]
+struct Credential {
+    turn: u64,
+    waiting: usize,
+}
+
+/// The position of a request within a lane: the turns of its address and credential, and its place
+/// in their queue.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    address: u64,
+    credential: u64,
+    at: usize,
+}
+
+impl<L, W> Fair<L, W> {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            lanes: Vec::new(),
+            addresses: HashMap::new(),
+            by_count: BTreeSet::new(),
+            turns: 0,
+            tickets: 0,
+            waiting: 0,
+            most,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting
+    }
+
+    /// Adds a request to the lane for `lane`. In a full queue it takes the place of the newest
+    /// request of the address with the most waiting requests, which is returned.
+    ///
+    /// `None`: the queue is full, and with this request its own address would have the most. Among
+    /// equals the request that came last is rejected, and that is this one.
+    pub(super) fn join(
+        &mut self,
+        lane: L,
+        client: ClientKey,
+        waiter: W,
+    ) -> Option<(Ticket, Option<W>)>
+    where
+        L: PartialEq,
+    {
+        let evicted = if self.waiting < self.most {
+            None
+        } else {
+            Some(self.evict_for(client.address)?)
+        };
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        let (address, credential) = self.count_in(client, ticket);
+        let open = self.lanes.iter().position(|one| one.lane == lane);
+        let lane = open.unwrap_or_else(|| {
+            let addresses = BTreeMap::new();
+            self.lanes.push(Lane { lane, addresses });
+            self.lanes.len() - 1
+        });
+        let in_address = self.lanes[lane]
+            .addresses
+            .entry(address)
+            .or_insert_with(|| AddressLine {
+                address: client.address,
+                credentials: BTreeMap::new(),
+            });
+        let line = in_address
+            .credentials
+            .entry(credential)
+            .or_insert_with(|| CredentialLine {
+                credential: client.credential,
+                queue: VecDeque::new(),
+            });
+        line.queue.push_back((ticket, waiter));
+        Some((ticket, evicted))
+    }
+
+    /// Removes a request that was not served. `None`: it was called or evicted already.
+    pub(super) fn leave(&mut self, client: ClientKey, ticket: Ticket) -> Option<W> {
+        let address = self.addresses.get(&client.address)?;
+        let credential = address.credentials.get(&client.credential)?;
+        let (address, credential) = (address.turn, credential.turn);
+        let find = |lane: &Lane<L, W>| {
+            let in_address = lane.addresses.get(&address)?;
+            let queue = &in_address.credentials.get(&credential)?.queue;
+            let at = queue.binary_search_by_key(&ticket, |(one, _)| *one).ok()?;
+            Some(Position {
+                address,
+                credential,
+                at,
+            })
+        };
+        let mut lanes = self.lanes.iter().enumerate();
+        let (lane, position) = lanes.find_map(|(index, lane)| Some((index, find(lane)?)))?;
+        let (_, waiter) = self.take_out(lane, position)?;
+        Some(waiter)
+    }
+
+    /// The lane whose first request is the next in turn, of those lanes that `may` be served.
+    pub(super) fn next(&self, may: impl Fn(&L) -> bool) -> Option<usize> {
+        let heads = self.lanes.iter().enumerate().filter_map(|(index, lane)| {
+            let (address, in_address) = lane.addresses.first_key_value()?;
+            let (credential, line) = in_address.credentials.first_key_value()?;
+            // The same credential may be next in several lanes.
+            let (ticket, _) = line.queue.front()?;
+            may(&lane.lane).then_some(((*address, *credential, *ticket), index))
+        });
+        heads.min().map(|(_, index)| index)
+    }
+
+    /// What the requests of a lane wait for.
+    pub(super) fn lane(&mut self, index: usize) -> &mut L {
+        &mut self.lanes[index].lane
+    }
+
+    /// The same of all lanes.
+    pub(super) fn lanes(&mut self) -> impl Iterator<Item = &mut L> {
+        self.lanes.iter_mut().map(|lane| &mut lane.lane)
+    }
+
+    /// Takes the first request out of a lane. Its address moves to the end, and within the address
+    /// its credential.
+    pub(super) fn call(&mut self, index: usize) -> Option<W> {
+        let lane = self.lanes.get(index)?;
+        let (address, in_address) = lane.addresses.first_key_value()?;
+        let position = Position {
+            address: *address,
+            credential: *in_address.credentials.first_key_value()?.0,
+            at: 0,
+        };
+        let (client, waiter) = self.take_out(index, position)?;
+        self.move_to_end(client, position);
+        Some(waiter)
+    }
+
+    /// Takes every request out of a lane.
+    pub(super) fn call_all(&mut self, index: usize) -> Vec<W> {
+        let addresses = std::mem::take(&mut self.lanes[index].addresses);
+        self.forget_lane_if_empty(index);
+        let mut called = Vec::new();
+        for in_address in addresses.into_values() {
+            let address = in_address.address;
+            for line in in_address.credentials.into_values() {
+                let credential = line.credential;
+                for (ticket, waiter) in line.queue {
+                    let client = ClientKey {
+                        address,
+                        credential,
+                    };
+                    self.count_out(client, ticket);
+                    called.push(waiter);
+                }
+            }
+        }
+        called
+    }
+
+    /// Removes the newest request of the address with the most, unless that would be `newcomer`.
+    fn evict_for(&mut self, newcomer: u64) -> Option<W> {
+        let (most, ticket, address) = *self.by_count.last()?;
+        let own = self.addresses.get(&newcomer);
+        if own.map_or(0, |own| own.tickets.len()) + 1 >= most {
+            return None;
+        }
+        let credential = *self.addresses.get(&address)?.tickets.get(&ticket)?;
+        let client = ClientKey {
+            address,
+            credential,
+        };
+        self.leave(client, ticket)
+    }
+
+    fn take_out(&mut self, lane: usize, position: Position) -> Option<(ClientKey, W)> {
+        let addresses = &mut self.lanes[lane].addresses;
+        let in_address = addresses.get_mut(&position.address)?;
+        let line = in_address.credentials.get_mut(&position.credential)?;
+        let (ticket, waiter) = line.queue.remove(position.at)?;
+        let client = ClientKey {
+            address: in_address.address,
+            credential: line.credential,
+        };
+        if line.queue.is_empty() {
+            in_address.credentials.remove(&position.credential);
+        }
+        if in_address.credentials.is_empty() {
+            addresses.remove(&position.address);
+        }
+        self.forget_lane_if_empty(lane);
+        self.count_out(client, ticket);
+        Some((client, waiter))
+    }
+
+    /// Gives new turns to an address and a credential that still have waiting requests.
+    fn move_to_end(&mut self, client: ClientKey, from: Position) {
+        let Some(address) = self.addresses.get_mut(&client.address) else {
+            return;
+        };
+        self.turns += 1;
+        let turn = self.turns;
+        address.turn = turn;
+        let credential = address.credentials.get_mut(&client.credential);
+        let has_more = credential.is_some();
+        if let Some(credential) = credential {
+            credential.turn = turn;
+        }
+        for lane in &mut self.lanes {
+            let Some(mut in_address) = lane.addresses.remove(&from.address) else {
+                continue;
+            };
+            if has_more && let Some(line) = in_address.credentials.remove(&from.credential) {
+                in_address.credentials.insert(turn, line);
+            }
+            lane.addresses.insert(turn, in_address);
+        }
+    }
+
+    /// Counts a request, and returns the turns of its address and credential.
+    fn count_in(&mut self, client: ClientKey, ticket: Ticket) -> (u64, u64) {
+        let turns = &mut self.turns;
+        let mut next_turn = || {
+            *turns += 1;
+            *turns
+        };
+        let address = self.addresses.entry(client.address).or_default();
+        if let Some((count, newest)) = address.rank() {
+            self.by_count.remove(&(count, newest, client.address));
+        } else {
+            address.turn = next_turn();
+        }
+        address.tickets.insert(ticket, client.credential);
+        self.by_count
+            .insert((address.tickets.len(), ticket, client.address));
+        let credential = address.credentials.entry(client.credential);
+        let credential = credential.or_insert_with(|| Credential {
+            turn: next_turn(),
+            waiting: 0,
+        });
+        credential.waiting += 1;
+        self.waiting += 1;
+        (address.turn, credential.turn)
+    }
+
+    fn count_out(&mut self, client: ClientKey, ticket: Ticket) {
+        let Some(address) = self.addresses.get_mut(&client.address) else {
+            return;
+        };
+        if let Some((count, newest)) = address.rank() {
+            self.by_count.remove(&(count, newest, client.address));
+        }
+        if address.tickets.remove(&ticket).is_some() {
+            self.waiting -= 1;
+        }
+        if let Some(credential) = address.credentials.get_mut(&client.credential) {
+            credential.waiting -= 1;
+            if credential.waiting == 0 {
+                address.credentials.remove(&client.credential);
+            }
+        }
+        match address.rank() {
+            Some((count, newest)) => {
+                self.by_count.insert((count, newest, client.address));
+            }
+            None => {
+                self.addresses.remove(&client.address);
+            }
+        }
+    }
+
+    fn forget_lane_if_empty(&mut self, index: usize) {
+        if self.lanes[index].addresses.is_empty() {
+            self.lanes.swap_remove(index);
+        }
+    }
+}
+
+impl Address {
+    /// The number of its waiting requests, and the newest of them; `None` without any.
+    fn rank(&self) -> Option<(usize, Ticket)> {
+        let (newest, _) = self.tickets.last_key_value()?;
+        Some((self.tickets.len(), *newest))
+    }
+}
+
+#[cfg(test)]
+mod tests;

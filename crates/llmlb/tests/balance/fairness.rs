@@ -1,0 +1,129 @@
+//! Clients at different addresses share a backend that is at its limit. (L7)
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use crate::backends::CHAT;
+use crate::http::Connection;
+use crate::process::PATIENCE;
+use crate::queue::{Narrow, body, refused};
+use crate::support::{Place, Server};
+
+const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const VICTIM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+
+/// A connection whose near end has this address.
+fn connect_from(source: Ipv4Addr, server: &Server) -> Connection {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let source = SocketAddr::from((source, 0));
+    socket.bind(&source.into()).unwrap();
+    socket
+        .connect_timeout(&server.address.into(), PATIENCE)
+        .unwrap();
+    Connection::over(socket.into())
+}
+
+/// Sends a request from this address; its response has not been read.
+fn send(server: &Server, source: Ipv4Addr, key: Option<&str>, name: &str) -> Connection {
+    let mut client = connect_from(source, server);
+    let body = body(name);
+    let key = key.map(|key| format!("authorization: Bearer {key}\r\n"));
+    client.send(format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{}content-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        key.unwrap_or_default(),
+        body.len()
+    ));
+    client
+}
+
+fn until_waiting(server: &Server, count: u64) {
+    crate::process::until("requests wait", || server.status()["waiting"] == count);
+}
+
+#[test]
+fn invented_credentials_do_not_multiply_the_share_of_an_address() {
+    let place = Place::new();
+    let narrow = Narrow::new();
+    let server = narrow.serve(&place, &[]);
+    let mut clients = vec![send(&server, ATTACKER, Some("k"), "first")];
+    narrow.has();
+    for number in 0..10 {
+        let key = format!("invented-{number}");
+        clients.push(send(&server, ATTACKER, Some(&key), "more"));
+        until_waiting(&server, number + 1);
+    }
+    clients.push(send(&server, VICTIM, None, "victim"));
+    until_waiting(&server, 11);
+    let mut served = Vec::new();
+    narrow.let_go();
+    for _ in 0..11 {
+        served.push(narrow.has());
+        narrow.let_go();
+    }
+    let position = served.iter().position(|one| *one == body("victim"));
+    assert!(position < Some(2), "{position:?}: {served:?}");
+    for client in &mut clients {
+        assert_eq!(client.answer().status(), 200);
+    }
+}
+
+#[test]
+fn full_queue_rejects_the_newest_request_of_the_address_with_the_most() {
+    let place = Place::new();
+    let narrow = Narrow::new();
+    let server = narrow.serve(&place, &[("LLMLB_QUEUE", "3")]);
+    let mut running = send(&server, ATTACKER, Some("k"), "running");
+    narrow.has();
+    let mut waiting = Vec::new();
+    for number in 0..3 {
+        let key = format!("invented-{number}");
+        waiting.push(send(&server, ATTACKER, Some(&key), &number.to_string()));
+        until_waiting(&server, number + 1);
+    }
+    // A client that has no request in the queue joins it.
+    let mut victim = send(&server, VICTIM, None, "victim");
+    let newest = waiting.pop().unwrap().answer();
+    refused(&newest, "queue_full");
+    until_waiting(&server, 3);
+    // The address with the most is rejected itself.
+    let mut more = send(&server, ATTACKER, None, "more");
+    refused(&more.answer(), "queue_full");
+    narrow.let_go();
+    let mut served = vec![narrow.has()];
+    narrow.let_go();
+    served.push(narrow.has());
+    narrow.let_go();
+    served.push(narrow.has());
+    narrow.let_go();
+    assert!(served[..2].contains(&body("victim")), "{served:?}");
+    assert_eq!(running.answer().status(), 200);
+    assert_eq!(victim.answer().status(), 200);
+    for client in &mut waiting {
+        assert_eq!(client.answer().status(), 200);
+    }
+}
+
+#[test]
+fn full_queue_of_equal_clients_rejects_the_request_that_comes_last() {
+    let place = Place::new();
+    let narrow = Narrow::new();
+    let server = narrow.serve(&place, &[("LLMLB_QUEUE", "2")]);
+    let mut running = send(&server, ATTACKER, None, "running");
+    narrow.has();
+    let addresses = [2, 3].map(|last| Ipv4Addr::new(127, 0, 0, last));
+    let mut waiting = Vec::new();
+    for (count, address) in (1..).zip(addresses) {
+        waiting.push(send(&server, address, None, "waiting"));
+        until_waiting(&server, count);
+    }
+    let mut late = send(&server, Ipv4Addr::new(127, 0, 0, 4), None, "late");
+    refused(&late.answer(), "queue_full");
+    for _ in 0..3 {
+        narrow.let_go();
+    }
+    assert_eq!(running.answer().status(), 200);
+    for client in &mut waiting {
+        assert_eq!(client.answer().status(), 200);
+    }
+}
