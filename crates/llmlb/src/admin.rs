@@ -8,9 +8,10 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 
 use crate::app::Shared;
-use crate::balance::{Backend, State};
+use crate::balance::{Backend, LastError, State};
 use crate::config::Kind;
 use crate::endpoint::{AdminPage, Dialect, Endpoint};
+use crate::lock::rfc3339;
 use crate::request::{Caller, Refusal, json_response};
 
 /// Responds with a page about the server itself.
@@ -139,7 +140,14 @@ fn backend(backend: &Backend) -> Value {
         "in_flight": backend.outstanding(),
         "requests": backend.requests(),
         "error": error,
+        "last_error": backend.last_error().map(last_error),
     })
+}
+
+fn last_error(last: LastError) -> Value {
+    let LastError { status, error, at } = last;
+    let status = status.map(|status| status.as_u16());
+    json!({ "status": status, "error": error, "at": rfc3339(at) })
 }
 
 fn word(shared: &Shared) -> &'static str {

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
-use http::{HeaderName, HeaderValue, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -11,6 +12,7 @@ use super::breaker::Verdict;
 use super::clock::Moment;
 use super::objections::Objections;
 use super::pulse::Pulse;
+use super::suspicion::Suspicion;
 use crate::config::{self, Kind};
 
 /// A backend's place in the list of all backends. It stays the same.
@@ -47,6 +49,9 @@ pub(crate) struct Backend {
     turns_away: AtomicBool,
     /// The models of which it is not asked for the usage of a stream.
     objections: Objections,
+    /// Its last responses, if they may have been provoked by a client.
+    pub(super) suspicion: Suspicion,
+    last_error: Mutex<Option<LastError>>,
     /// It said once what it serves.
     has_told: AtomicBool,
     pub(super) pulse: Pulse,
@@ -65,6 +70,15 @@ pub(crate) enum State {
     Up(Arc<Vec<Value>>),
     /// It does not, for this reason.
     Down(String),
+}
+
+/// The last request that a backend failed.
+#[derive(Clone, Debug)]
+pub(crate) struct LastError {
+    /// The status of its response, if there was one.
+    pub(crate) status: Option<StatusCode>,
+    pub(crate) error: String,
+    pub(crate) at: SystemTime,
 }
 
 /// What is known about a backend.
@@ -121,6 +135,8 @@ impl Backend {
             is_hung: AtomicBool::new(false),
             turns_away: AtomicBool::new(false),
             objections: Objections::default(),
+            suspicion: Suspicion::default(),
+            last_error: Mutex::new(None),
             has_told: AtomicBool::new(false),
             pulse: Pulse::default(),
             answers: AtomicU64::new(0),
@@ -183,6 +199,37 @@ impl Backend {
         }
     }
 
+    /// Notes a success on an inference endpoint: it makes up for responses that a client may have
+    /// provoked.
+    pub(crate) fn note_success(&self) {
+        self.suspicion.clear();
+    }
+
+    /// Notes a response with which the backend rejects our credential.
+    pub(crate) fn note_rejected_key(&self, status: StatusCode) {
+        if self.suspicion.note_rejected_key() {
+            let (name, status) = (&self.name, status.as_u16());
+            tracing::warn!(
+                "backend {name} rejected our key with {status}: clients get 502 backend_auth. \
+                 Check the variable that its api_key_env names"
+            );
+        }
+    }
+
+    /// Notes a failure, to be shown by `status`.
+    pub(crate) fn note_error(&self, status: Option<StatusCode>, error: &str) {
+        let last = LastError {
+            status,
+            error: error.to_owned(),
+            at: SystemTime::now(),
+        };
+        *lock(&self.last_error) = Some(last);
+    }
+
+    pub(crate) fn last_error(&self) -> Option<LastError> {
+        lock(&self.last_error).clone()
+    }
+
     /// Which program or service it is, if that is known.
     pub(crate) fn kind(&self) -> Option<Kind> {
         let number = self.kind.load(Ordering::Relaxed);
@@ -217,6 +264,7 @@ impl Backend {
         if is_up && matches!(known.state, State::Down(_)) {
             // It may be another program by now.
             self.objections.clear();
+            self.suspicion.clear();
         }
         self.pulse.set_up(is_up);
         std::mem::replace(&mut known.state, state)
@@ -240,7 +288,7 @@ impl Backend {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 
     /// How many requests it is working on for us.
@@ -262,6 +310,10 @@ impl Backend {
     pub(super) fn places(&self) -> u32 {
         self.limit.unwrap_or(u32::MAX)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// No list allows all.

@@ -1,6 +1,7 @@
 //! When a backend that fails gets no requests for a while. Pure: the time is passed in.
 //!
-//! Three failures in a row eject it for a second. Then one request may try it: if that is answered
+//! Three failures in a row eject it for a second. Which responses count as failures is decided
+//! elsewhere; those that a client may provoke have rules of their own (`suspicion.rs`). Then one request may try it: if that is answered
 //! all is well again, if it fails the pause is twice as long, up to four seconds. A trial of which
 //! nothing is heard does not hold up the next one for longer than a pause. An answer that has begun
 //! ends the pause, but only one that has ended makes up for the failures before it.
@@ -85,6 +86,27 @@ impl Breaker {
             is_on_trial: false,
             is_resting: false,
             until: now.plus(pause(steps)).0,
+        }
+    }
+
+    /// Ejects it at once, or for longer if it was on trial.
+    #[must_use]
+    pub(super) fn ejected(self, now: Moment) -> Self {
+        let failures = MOST_FAILURES - 1;
+        Self { failures, ..self }.failed(now)
+    }
+
+    /// A trial ended with a response that proves neither a success nor a failure: the next request
+    /// may try at once. Otherwise a client could keep the backend ejected by provoking it.
+    #[must_use]
+    pub(super) fn inconclusive(self, now: Moment) -> Self {
+        if !self.is_on_trial {
+            return self;
+        }
+        Self {
+            is_on_trial: false,
+            until: now.0,
+            ..self
         }
     }
 
@@ -213,6 +235,31 @@ mod tests {
         assert_eq!(again.verdict(now), Verdict::Ejected(Moment(2000)));
         let twice = Breaker::default().failed(now).failed(now);
         assert_eq!(twice.began(now), twice, "nor does it begin anew");
+    }
+
+    #[test]
+    fn ejection_does_not_need_three_failures() {
+        let now = Moment(1000);
+        let ejected = Breaker::default().ejected(now);
+        assert_eq!(ejected.verdict(now), Verdict::Ejected(Moment(2000)));
+        assert_eq!(ejected.ejected(now), ejected, "it is ejected already");
+        let later = Moment(2000);
+        let again = ejected.tried(later).ejected(later);
+        assert_eq!(again.verdict(later), Verdict::Ejected(Moment(4000)));
+    }
+
+    #[test]
+    fn inconclusive_trial_makes_room_for_the_next() {
+        let now = Moment(1000);
+        let trial = ejected_at(0).tried(now);
+        let next = trial.inconclusive(now);
+        assert_eq!(next.verdict(now), Verdict::Due);
+        // The pause does not grow, nor does a response without a trial end it.
+        let failed = next.tried(now).failed(now);
+        assert_eq!(failed.verdict(now), Verdict::Ejected(Moment(3000)));
+        assert_eq!(failed.inconclusive(now), failed);
+        let sound = Breaker::default();
+        assert_eq!(sound.inconclusive(now), sound);
     }
 
     #[test]

@@ -24,6 +24,11 @@ impl Moment {
         Self(self.0.saturating_add(pause))
     }
 
+    /// The time from an earlier moment to this one, for messages.
+    pub(super) fn seconds_after(self, earlier: Self) -> f32 {
+        Duration::from_millis(self.0.saturating_sub(earlier.0)).as_secs_f32()
+    }
+
     /// The moment as a timer takes it.
     pub(super) fn instant(self) -> Instant {
         *START + Duration::from_millis(self.0)

@@ -22,6 +22,7 @@ mod random;
 mod route;
 mod routes;
 mod slot;
+mod suspicion;
 mod table;
 
 #[cfg(test)]
@@ -33,9 +34,9 @@ use serde_json::{Value, json};
 
 use crate::config::{Alias, Config};
 
-pub(crate) use backend::{Backend, BackendId, State};
+pub(crate) use backend::{Backend, BackendId, LastError, State};
 pub(crate) use choose::Choice;
-pub(crate) use pool::Pool;
+pub(crate) use pool::{Evidence, Pool};
 pub(crate) use queue::Waited;
 pub(crate) use route::Route;
 pub(crate) use slot::Slot;

@@ -1,6 +1,9 @@
 //! All backends, and the way from a request to a place at one of them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::StatusCode;
 
 use super::affinity::{Affinity, Life};
 use super::backend::{Backend, BackendId, State};
@@ -14,7 +17,7 @@ use super::random::Random;
 use super::route::Route;
 use super::slot::Slot;
 use super::table::Table;
-use super::{Absent, Terms, Wish};
+use super::{Absent, ClientKey, Terms, Wish};
 use crate::config::{Alias, BackendUrl, Kind};
 
 /// Half a MiB of memory, for the ids that were issued last.
@@ -31,6 +34,18 @@ pub(crate) struct Pool {
     issued: Memory,
     /// Held while a new table is made, so that no change is lost.
     changing: Mutex<()>,
+    /// Held while a backend is ejected that must not be the last one of a model, so that two
+    /// backends are not ejected at the same time for the sake of each other.
+    ejecting: Mutex<()>,
+}
+
+/// Evidence against a backend: a response that its client may have provoked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Evidence {
+    pub(crate) status: StatusCode,
+    pub(crate) client: ClientKey,
+    /// Hash of the request's body.
+    pub(crate) prompt: u64,
 }
 
 impl Pool {
@@ -43,6 +58,7 @@ impl Pool {
             affinity: Affinity::new(),
             issued: Memory::new(ISSUED_CELLS),
             changing: Mutex::new(()),
+            ejecting: Mutex::new(()),
         };
         pool.change(|list| {
             for backend in backends {
@@ -95,8 +111,68 @@ impl Pool {
         }
     }
 
+    /// Counts a response that a client may have provoked. It ejects the backend if the evidence is
+    /// sufficient, and if every model that the backend serves has another one.
+    pub(crate) fn suspect(&self, backend: &Backend, evidence: Evidence) {
+        let (name, status) = (&backend.name, evidence.status.as_u16());
+        let suspected = backend
+            .suspicion
+            .note(evidence.client.address, evidence.prompt);
+        if suspected.is_first && evidence.status.is_server_error() {
+            tracing::warn!("backend {name} responded {status}");
+        }
+        if !suspected.is_enough {
+            return self.acquit(backend);
+        }
+        let now = Moment::now();
+        let one_at_a_time = lock(&self.ejecting);
+        if self.is_last(backend, now) {
+            drop(one_at_a_time);
+            return self.acquit(backend);
+        }
+        let ejected = backend.pulse.eject(now);
+        drop(one_at_a_time);
+        if let Some(until) = ejected {
+            let pause = until.seconds_after(now);
+            tracing::warn!(
+                "backend {name} ejected for {pause} s after responses without a success in between, \
+                 the last one {status}"
+            );
+            self.queue.ejected();
+        }
+    }
+
+    /// A response is no evidence against the backend, nor for it.
+    pub(crate) fn acquit(&self, backend: &Backend) {
+        if backend.pulse.inconclusive(Moment::now()) {
+            self.queue.recovered();
+        }
+    }
+
+    /// The backend wants no requests for so long. That is granted unless it is the last one of a
+    /// model. False if it is not.
+    pub(crate) fn rest(&self, backend: &Backend, long: Duration) -> bool {
+        let now = Moment::now();
+        let one_at_a_time = lock(&self.ejecting);
+        if self.is_last(backend, now) {
+            return false;
+        }
+        let resting = backend.pulse.rests(long, now);
+        drop(one_at_a_time);
+        if let Some(until) = resting {
+            let (name, pause) = (&backend.name, until.seconds_after(now));
+            tracing::warn!("backend {name} responded 429: it gets no requests for {pause} s");
+            self.queue.ejected();
+        }
+        true
+    }
+
+    fn is_last(&self, backend: &Backend, now: Moment) -> bool {
+        self.current.with(|table| table.is_last(backend.id, now))
+    }
+
     fn change(&self, change: impl FnOnce(&mut Vec<Arc<Backend>>)) {
-        let one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let one_at_a_time = lock(&self.changing);
         let mut backends = self.table().backends.clone();
         change(&mut backends);
         self.current
@@ -269,6 +345,10 @@ fn append(list: &mut Vec<Arc<Backend>>, mut backend: Backend) -> Option<Arc<Back
     let backend = Arc::new(backend);
     list.push(Arc::clone(&backend));
     Some(backend)
+}
+
+fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_among(backends: &[Arc<Backend>], url: &BackendUrl) -> bool {

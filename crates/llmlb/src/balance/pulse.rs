@@ -127,6 +127,18 @@ impl Pulse {
         self.ejected(now, |breaker| breaker.failed(now))
     }
 
+    /// Ejects the backend. Returns until when, if that is new.
+    pub(super) fn eject(&self, now: Moment) -> Option<Moment> {
+        self.ejected(now, |breaker| breaker.ejected(now))
+    }
+
+    /// A response proved neither a success nor a failure. True if the next request may now try a
+    /// backend that is ejected.
+    pub(super) fn inconclusive(&self, now: Moment) -> bool {
+        let (before, after) = self.change(|breaker| breaker.inconclusive(now));
+        before != after
+    }
+
     /// It wants no requests for so long. Says until when the backend is ejected, if that is new.
     pub(super) fn rests(&self, long: Duration, now: Moment) -> Option<Moment> {
         self.ejected(now, |breaker| breaker.rests(now, long))

@@ -95,6 +95,14 @@ impl Route {
             .ok()
     }
 
+    /// True if this backend is a candidate, and no other one is up and not ejected.
+    pub(super) fn is_last(&self, id: BackendId, now: Moment) -> bool {
+        let is_sound =
+            |backend: &Backend| backend.is_up() && backend.pulse.verdict(now) == Verdict::Sound;
+        let mut others = self.candidates.iter().filter(|one| one.backend.id != id);
+        self.place(id).is_some() && !others.any(|one| is_sound(&one.backend))
+    }
+
     /// How much the usable candidates have to do.
     pub(super) fn average(&self, now: Moment) -> Average {
         if self.up.len() <= FEW {

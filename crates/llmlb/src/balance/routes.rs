@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::backend::Backend;
+use super::backend::{Backend, BackendId};
+use super::clock::Moment;
 use super::queue::Queue;
 use super::route::{Candidate, Route};
 use crate::config::{Alias, Kind};
@@ -85,6 +86,12 @@ impl Routes {
             Some(model) => self.by_model.get(model).map(|named| &named.route),
             None => Some(&self.any),
         }
+    }
+
+    /// True if for some model this backend is the only one that is up and not ejected.
+    pub(super) fn is_last(&self, id: BackendId, now: Moment) -> bool {
+        let mut routes = self.by_model.values().map(|named| &named.route);
+        routes.any(|route| route.is_last(id, now))
     }
 
     /// The names of all models and aliases, sorted.

@@ -36,6 +36,11 @@ impl Slot {
         &self.route
     }
 
+    /// True if the request names a model, so that other backends may serve the same one.
+    pub(crate) fn has_model(&self) -> bool {
+        !self.route.is_in_order()
+    }
+
     /// What this backend calls the model, if not by the name asked for.
     pub(crate) fn model(&self) -> Option<&str> {
         self.route.candidates[self.place].model.as_deref()
@@ -69,30 +74,17 @@ impl Slot {
     /// There was no answer, or no good one, or no end of it.
     pub(crate) fn failed(&self) {
         let (backend, now) = (self.backend(), Moment::now());
-        let why = "fails again and again: it";
-        self.note_ejection(backend.pulse.failed(now), why);
-    }
-
-    /// The backend wants no more requests for so long.
-    pub(crate) fn rests(&self, long: Duration) {
-        let (backend, now) = (self.backend(), Moment::now());
-        let why = "has too many requests: it";
-        self.note_ejection(backend.pulse.rests(long, now), why);
+        if let Some(until) = backend.pulse.failed(now) {
+            let (name, pause) = (&backend.name, until.seconds_after(now));
+            tracing::warn!("backend {name} ejected for {pause} s after 3 consecutive failures");
+            self.route.queue.ejected();
+        }
     }
 
     fn note_recovery(&self, was_ejected: bool) {
         if was_ejected {
             tracing::info!("backend {} answers again", self.backend().name);
             self.route.queue.recovered();
-        }
-    }
-
-    fn note_ejection(&self, until: Option<Moment>, why: &str) {
-        if let Some(until) = until {
-            let name = &self.backend().name;
-            let pause = until.0.saturating_sub(Moment::now().0);
-            tracing::warn!("backend {name} {why} gets no requests for {pause} ms");
-            self.route.queue.ejected();
         }
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::backend::{Backend, State};
+use super::backend::{Backend, BackendId, State};
+use super::clock::Moment;
 use super::queue::Queue;
 use super::route::Route;
 use super::routes::Routes;
@@ -46,6 +47,11 @@ impl Table {
             Some(Kind::Ollama) => &self.ollama,
             _ => &self.routes,
         }
+    }
+
+    /// True if for some model this backend is the only one that is up and not ejected.
+    pub(super) fn is_last(&self, id: BackendId, now: Moment) -> bool {
+        self.routes.is_last(id, now) || self.ollama.is_last(id, now)
     }
 
     /// Whether it is known of every backend what it serves.

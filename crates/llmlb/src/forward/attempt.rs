@@ -83,6 +83,7 @@ async fn send(
         && let Some(upload) = upload(worker, slot, outbound, trip, ask_usage)
     {
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
+        outbound.is_delivered = true;
         trip.handed_over();
         match first(worker, slot, &mut exchange, outbound, now).await {
             // Later than this it was no race: the backend has worked on it.
@@ -111,6 +112,7 @@ async fn fresh(
         return Err(Broken::Upload("it cannot be sent again".to_owned()));
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
+    outbound.is_delivered = true;
     trip.handed_over();
     let head = first(worker, slot, &mut exchange, outbound, Instant::now()).await?;
     Ok((head, exchange))
@@ -120,6 +122,7 @@ async fn fresh(
 fn judged(slot: &Slot, broken: Broken) -> Broken {
     if !broken.is_clients() && !matches!(broken, Broken::Shortage(_)) {
         slot.failed();
+        slot.backend().note_error(None, broken.why());
     }
     broken
 }

@@ -1,16 +1,20 @@
-//! What the head of an answer says about the backend.
+//! The effect of a response's head on its backend.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode, header};
 
-use crate::balance::Slot;
+use crate::balance::{Pool, Slot};
 use crate::upstream::Head;
 
 /// No backend is left alone for longer than this, whatever it says.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// Whether another backend may have a better answer: this one cannot serve right now.
+/// A backend that responds 429 counts as one that takes so long. It is not ejected, but it must not
+/// attract requests by rejecting them quickly.
+const BUSY_LATENCY: Duration = Duration::from_secs(1);
+
+/// True if another backend may have a better response: this one cannot serve right now.
 pub(super) fn is_worth_another(status: StatusCode) -> bool {
     matches!(
         status,
@@ -18,29 +22,56 @@ pub(super) fn is_worth_another(status: StatusCode) -> bool {
     )
 }
 
-/// Takes note of an answer that began so long after its request. One that fails fast must not look
-/// like the best of all: what is not served says nothing about how long serving takes.
-pub(super) fn note(slot: &mut Slot, head: &Head, took: Duration) {
-    slot.backend().has_answered();
-    match head.status {
-        StatusCode::TOO_MANY_REQUESTS => match rest(&head.headers) {
-            Some(long) => slot.rests(long),
-            None => slot.failed(),
-        },
-        // Whoever asks, it is our key that it does not like.
-        StatusCode::UNAUTHORIZED => slot.failed(),
-        StatusCode::FORBIDDEN if slot.backend().credential.is_some() => slot.failed(),
-        // It can do other things.
-        StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => slot.began(None),
-        status if status.is_server_error() => slot.failed(),
-        status => slot.began(status.is_success().then_some(took)),
+/// True if a client may have provoked the response: it counts against the backend only together with
+/// others.
+pub(super) fn is_suspect(status: StatusCode) -> bool {
+    rejects_credential(status)
+        || (status.is_server_error()
+            && !is_worth_another(status)
+            // These are about the request, and the backend serves others.
+            && status != StatusCode::NOT_IMPLEMENTED
+            && status != StatusCode::HTTP_VERSION_NOT_SUPPORTED)
+}
+
+/// True if the response rejects the credential of the request.
+pub(super) fn rejects_credential(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+}
+
+/// Notes a response that began so long after its request. Only a success counts for the latency: a
+/// backend that fails fast must not look like the best of all. A suspect response is judged when it
+/// is known what other backends respond.
+pub(super) fn note(pool: &Pool, slot: &mut Slot, head: &Head, took: Duration, is_inference: bool) {
+    let (backend, status) = (slot.backend(), head.status);
+    backend.has_answered();
+    if status.is_server_error() || is_suspect(status) || status == StatusCode::TOO_MANY_REQUESTS {
+        backend.note_error(Some(status), status.canonical_reason().unwrap_or_default());
+    }
+    if status == StatusCode::TOO_MANY_REQUESTS && is_inference {
+        let long = rest(&head.headers, SystemTime::now());
+        if !long.is_some_and(|long| pool.rest(backend, long)) {
+            slot.began(Some(took.max(BUSY_LATENCY)));
+        }
+    } else if is_worth_another(status) {
+        slot.failed();
+    } else if !is_suspect(status) {
+        if status.is_success() && is_inference {
+            backend.note_success();
+        }
+        slot.began(status.is_success().then_some(took));
     }
 }
 
-/// For how long the backend wants to be left alone. A date is not worth a parser here.
-fn rest(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
-    let rest = Duration::from_secs(seconds.trim().parse().ok()?);
+/// The time for which the backend wants no requests: seconds, or until a date.
+fn rest(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    let rest = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => httpdate::parse_http_date(text)
+            .ok()?
+            .duration_since(now)
+            .ok()?,
+    };
     Some(rest.min(LONGEST_REST)).filter(|rest| !rest.is_zero())
 }
 
@@ -49,18 +80,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rest_is_told_in_seconds_and_is_not_endless() {
+    fn rest_is_in_seconds_or_until_a_date_and_is_bounded() {
+        let now = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
         for (text, expected) in [
             ("7", Some(7)),
             (" 30 ", Some(30)),
             ("86400", Some(60)),
             ("0", None),
             ("-1", None),
+            ("soon", None),
+            ("Wed, 21 Oct 2026 07:28:09 GMT", Some(9)),
+            ("Wednesday, 21-Oct-26 07:28:09 GMT", Some(9)),
+            ("Wed Oct 21 07:28:09 2026", Some(9)),
+            ("Wed, 21 Oct 2026 09:28:00 GMT", Some(60)),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", Some(60)),
             ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+            ("Wed, 21 Oct 2026 07:27:59 GMT", None),
+            ("Wed, 99 Oct 2026 07:28:00 GMT", None),
         ] {
             let headers = HeaderMap::from_iter([(header::RETRY_AFTER, text.parse().unwrap())]);
-            assert_eq!(rest(&headers), expected.map(Duration::from_secs), "{text}");
+            let expected = expected.map(Duration::from_secs);
+            assert_eq!(rest(&headers, now), expected, "{text}");
         }
-        assert_eq!(rest(&HeaderMap::new()), None);
+        assert_eq!(rest(&HeaderMap::new(), now), None);
+    }
+
+    #[test]
+    fn responses_that_a_client_may_provoke_are_suspect() {
+        let suspect = |code: u16| is_suspect(StatusCode::from_u16(code).unwrap());
+        for code in [401, 403, 500, 507, 529] {
+            assert!(suspect(code), "{code}");
+        }
+        for code in [200, 302, 400, 404, 429, 501, 502, 503, 504, 505] {
+            assert!(!suspect(code), "{code}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Sending a request to a backend, to another one if that fails, and the answer back.
 
 mod attempt;
+mod course;
 mod head;
 mod issued;
 mod judge;
@@ -17,13 +18,14 @@ use http::{HeaderName, Response, StatusCode, Version, header, request};
 use http_body_util::{Either, Full};
 use hyper::upgrade::OnUpgrade;
 
-use crate::balance::{Backend, BackendId, Choice, Route, Slot, Waited, Wish};
+use crate::balance::{Backend, BackendId, Choice, Pool, Route, Slot, Waited, Wish};
 use crate::endpoint::Endpoint;
 use crate::meter::watch::Watch;
 use crate::request::{Answer, Asked, Trip};
 use crate::upstream::{Broken, Exchange, Head};
 use crate::worker::Worker;
 use attempt::Reached;
+use course::{Course, Next};
 
 pub(crate) use head::{REQUEST_ID, question};
 pub(crate) use issued::hash;
@@ -48,6 +50,8 @@ pub(crate) struct Outbound<'a> {
     pub(crate) wish: &'a Wish<'a>,
     /// The backend may be asked the same twice.
     pub(crate) repeatable: bool,
+    /// The backend that is being tried has received it, or part of it.
+    pub(crate) is_delivered: bool,
     /// Who was asked.
     pub(crate) tried: Vec<BackendId>,
     /// The client wants to speak another protocol on its connection.
@@ -76,6 +80,8 @@ pub(crate) enum Failed {
     Unreachable(Option<String>),
     /// One was reached, and did not answer.
     NoAnswer(String),
+    /// One rejected the credential that it is configured with.
+    BackendAuth(StatusCode),
     /// It took too long.
     TimedOut(String),
     /// The client did not send what it had announced.
@@ -109,104 +115,108 @@ async fn open(
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
 ) -> Result<Opened, Failed> {
-    // An answer that another backend may better: it is passed on if none does.
-    let mut spare: Option<Opened> = None;
-    let mut failed = Failed::Unreachable(None);
-    while outbound.tried.len() < MOST_ATTEMPTS {
-        let (pool, wish) = (&worker.shared.pool, outbound.wish);
-        let tried = &outbound.tried;
-        let newer;
-        let route = if tried.is_empty() {
-            route
-        } else {
-            // That took a while: others may have come.
-            newer = pool.as_it_is_now(route);
-            &newer
-        };
-        let slot = match pool.choose(route, wish, tried) {
-            Choice::Slot(slot) => Some(slot),
-            Choice::Busy => match pool.wait(route, wish, tried).await {
-                Ok(slot) => Some(slot),
-                Err(Waited::Full) => return spare.ok_or(Failed::QueueFull),
-                Err(Waited::TooLong) => return spare.ok_or(Failed::WaitedTooLong),
-                Err(Waited::Down) => None,
-            },
-            Choice::Down => None,
-        };
-        let Some(slot) = slot.or_else(|| pool.last_resort(route, wish, tried)) else {
-            break;
+    let mut course = Course::new();
+    let opened = attempts(worker, route, outbound, trip, &mut course).await;
+    course.settle(&worker.shared.pool, outbound);
+    match opened? {
+        Some(opened) => Ok(opened),
+        None => course.end(),
+    }
+}
+
+/// Tries one backend after the other. `None`: none is left, and the course of the attempts decides.
+async fn attempts(
+    worker: &Arc<Worker>,
+    route: &Arc<Route>,
+    outbound: &mut Outbound<'_>,
+    trip: &mut Trip,
+    course: &mut Course,
+) -> Result<Option<Opened>, Failed> {
+    let pool = &worker.shared.pool;
+    while outbound.tried.len() < MOST_ATTEMPTS && course.may_go_on(worker).await {
+        let slot = match next_slot(pool, route, outbound).await {
+            Ok(Some(slot)) => slot,
+            Ok(None) => break,
+            Err(failed) => {
+                course.failed = failed;
+                break;
+            }
         };
         let (started, answers) = (Instant::now(), slot.backend().answers());
         let backend = Arc::clone(slot.backend());
         outbound.tried.push(backend.id);
+        outbound.is_delivered = false;
         trip.sent(&backend, slot.model());
-        let broken = match attempt::attempt(worker, slot, outbound, trip, started).await {
-            Ok(Reached {
-                head,
-                exchange,
-                mut slot,
-                hides,
-            }) => {
-                let is_last = !outbound.repeatable || !judge::is_worth_another(head.status);
-                // What the client took to send is not the backend's time.
-                let since = exchange.taken().unwrap_or(started);
-                judge::note(&mut slot, &head, since.elapsed());
-                let opened = Opened {
-                    model: slot.model().map(str::to_owned),
-                    backend: Arc::clone(&backend),
-                    slot: is_last.then_some(slot),
-                    head,
-                    exchange,
-                    hides,
-                };
-                if is_last {
-                    return Ok(opened);
+        let reached = match attempt::attempt(worker, slot, outbound, trip, started).await {
+            Ok(reached) => reached,
+            Err(broken) => {
+                let is_given_up = matches!(broken, Broken::Slow(_) | Broken::Hung(_));
+                trip.tried(&backend, broken.why(), is_given_up);
+                if course.broke(worker, &backend, broken, answers, outbound)? {
+                    continue;
                 }
-                trip.tried(&backend, opened.head.status.as_str(), false);
-                spare = Some(opened);
-                continue;
-            }
-            Err(broken) => broken,
-        };
-        let is_given_up = matches!(broken, Broken::Slow(_) | Broken::Hung(_));
-        trip.tried(&backend, broken.why(), is_given_up);
-        let why = format!("backend {}: {broken}", backend.name);
-        match broken {
-            Broken::Upload(why) => return Err(Failed::BadUpload(why)),
-            Broken::Stalled(_) => return Err(Failed::Stalled(worker.shared.limits.body)),
-            Broken::Shortage(why) => return spare.ok_or(Failed::Shortage(why)),
-            Broken::Refused(ref reason)
-            | Broken::Gone(ref reason)
-            | Broken::Unreachable(ref reason) => {
-                // Old news, if it has answered somebody meanwhile. And a name server may fail once.
-                let is_down = !matches!(broken, Broken::Unreachable(_));
-                if is_down && backend.answers() == answers {
-                    backend.set_turns_away(matches!(broken, Broken::Refused(_)));
-                    pool.note_down(&backend, reason);
-                }
-                backend.doubt.notify_one();
-                // That one was reached and did not answer says more.
-                if matches!(failed, Failed::Unreachable(_)) {
-                    failed = Failed::Unreachable(Some(why));
-                }
-            }
-            Broken::Slow(_) => {
-                backend.doubt.notify_one();
-                tracing::warn!("{why}");
-                failed = Failed::TimedOut(why);
                 break;
             }
-            Broken::Hung(_) | Broken::Cut(_) | Broken::Garbage(_) => {
-                backend.doubt.notify_one();
-                tracing::warn!("{why}");
-                failed = Failed::NoAnswer(why);
-                if !outbound.repeatable {
-                    break;
-                }
-            }
+        };
+        let Reached {
+            head,
+            exchange,
+            mut slot,
+            hides,
+        } = reached;
+        // What the client took to send is not the backend's time.
+        let took = exchange.taken().unwrap_or(started).elapsed();
+        judge::note(pool, &mut slot, &head, took, outbound.endpoint.is_inference);
+        let next = course.responded(&slot, head.status, pool, outbound);
+        if next != Next::Answer {
+            trip.tried(&backend, head.status.as_str(), false);
+        }
+        let opened = Opened {
+            model: slot.model().map(str::to_owned),
+            backend,
+            // A response that waits for a better one costs its backend nothing any more.
+            slot: (next == Next::Answer).then_some(slot),
+            head,
+            exchange,
+            hides,
+        };
+        match next {
+            Next::Answer => return Ok(Some(opened)),
+            Next::Hold => course.hold(opened),
+            Next::Another => {}
+            Next::Over => break,
         }
     }
-    spare.ok_or(failed)
+    Ok(None)
+}
+
+/// A place at the best backend that was not tried yet, waited for if all are at their limit. `None`:
+/// there is no such backend.
+async fn next_slot(
+    pool: &Pool,
+    route: &Arc<Route>,
+    outbound: &Outbound<'_>,
+) -> Result<Option<Slot>, Failed> {
+    let (wish, tried) = (outbound.wish, &outbound.tried);
+    let newer;
+    let route = if tried.is_empty() {
+        route
+    } else {
+        // That took a while: others may have come.
+        newer = pool.as_it_is_now(route);
+        &newer
+    };
+    let slot = match pool.choose(route, wish, tried) {
+        Choice::Slot(slot) => Some(slot),
+        Choice::Busy => match pool.wait(route, wish, tried).await {
+            Ok(slot) => Some(slot),
+            Err(Waited::Full) => return Err(Failed::QueueFull),
+            Err(Waited::TooLong) => return Err(Failed::WaitedTooLong),
+            Err(Waited::Down) => None,
+        },
+        Choice::Down => None,
+    };
+    Ok(slot.or_else(|| pool.last_resort(route, wish, tried)))
 }
 
 /// An answer that came in one piece. Its record is kept together with those of others.

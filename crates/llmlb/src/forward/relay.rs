@@ -110,6 +110,7 @@ impl Relay {
                 slot.cut();
             }
             self.backend.doubt.notify_one();
+            self.backend.note_error(None, broken.why());
             self.trip.finish(End::Cut);
             let name = &self.backend.name;
             tracing::warn!("backend {name} cut its answer: {broken}");

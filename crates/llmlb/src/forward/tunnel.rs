@@ -63,7 +63,10 @@ pub(super) fn open(
         }
         if let Some(slot) = slot {
             match client.trip.end {
-                End::Cut => slot.cut(),
+                End::Cut => {
+                    slot.backend().note_error(None, "it cut a WebSocket");
+                    slot.cut();
+                }
                 _ => slot.ended(),
             }
         }

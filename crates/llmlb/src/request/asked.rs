@@ -108,6 +108,14 @@ impl Asked {
         })
     }
 
+    /// Hash of the body, for telling prompts apart; 0 if it was not read.
+    pub(crate) fn body_hash(&self) -> u64 {
+        match &self.payload {
+            Payload::Read(bytes) => forward::hash(bytes),
+            Payload::Passing(_) => 0,
+        }
+    }
+
     /// The target for a backend that calls the model so: the path, and the query without the
     /// client's credentials.
     pub(crate) fn target_for<'a>(

@@ -23,6 +23,15 @@ pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
             "upstream_error",
             format!("The backend gave no answer ({why})."),
         ),
+        Failed::BackendAuth(status) => Refusal::new(
+            StatusCode::BAD_GATEWAY,
+            "backend_auth",
+            format!(
+                "The backend rejected this server's own key ({}). Your key is not at fault; the \
+                 operator has to check `api_key_env` of the backend, which the log names.",
+                status.as_u16()
+            ),
+        ),
         Failed::TimedOut(why) => Refusal::new(
             StatusCode::GATEWAY_TIMEOUT,
             "upstream_timeout",

@@ -113,7 +113,8 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
         write!(text, " backend={}", backend.name)?;
     }
     for tried in &trip.failed {
-        write!(text, " failed={}", tried.backend.name)?;
+        write!(text, " failed={} error=", tried.backend.name)?;
+        plain(text, &tried.why)?;
     }
     write!(text, " ms={}", ms(Instant::now()))?;
     if let Some(first_byte) = trip.first_byte {

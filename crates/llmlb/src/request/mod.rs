@@ -170,6 +170,7 @@ async fn stages(
         asked: &mut asked,
         wish: &wish,
         repeatable: is_kept && endpoint.is_repeatable(&head.method),
+        is_delivered: false,
         tried: Vec::new(),
         upgrade,
     };

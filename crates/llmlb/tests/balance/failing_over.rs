@@ -3,6 +3,8 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::backends::{
     ASK, CHAT, UNPROBED, address, asked, backend, backend_at, close, code, count, nobody_notices,
@@ -83,6 +85,125 @@ fn a_backend_that_is_unavailable_is_not_noticed() {
         let server = serve(&place, &[&bad, &good], UNPROBED);
         nobody_notices(&server, || count(&bad), &good);
     }
+}
+
+#[test]
+fn healthy_twin_serves_every_request_that_got_a_500() {
+    let place = Place::new();
+    let (bad, good) = (answering(500), backend(ok));
+    let server = serve(&place, &[&bad, &good], UNPROBED);
+    let statuses: Vec<u16> = (0..60)
+        .map(|number| {
+            let body = format!(r#"{{"model":"m","number":{number}}}"#);
+            server.post(CHAT, &body).status()
+        })
+        .collect();
+    assert_eq!(statuses, [200; 60]);
+    let failures = count(&bad);
+    assert!(failures > 0);
+    let failed = format!(" failed={} error=500 ", bad.address);
+    until("the log names each 500", || {
+        let log = server.process.err();
+        log.lines().filter(|line| line.contains(&failed)).count() == failures
+    });
+    let last = server.status()["backends"][0]["last_error"].clone();
+    assert_eq!(last["status"], 500, "{last}");
+    assert!(last["at"].as_str().unwrap().ends_with('Z'), "{last}");
+    let text = place.run(&format!("status -p {}", server.port())).out;
+    assert!(text.contains("last error 500"), "{text}");
+}
+
+#[test]
+fn first_500_reaches_the_client_if_the_second_backend_fails_too() {
+    for second in [
+        "500",
+        "503",
+        "529",
+        "401",
+        "hangs up",
+        "is gone",
+        "is missing",
+    ] {
+        let place = Place::new();
+        let seconds = second.to_owned();
+        // Each backend plays the second one after the other was asked.
+        let is_second = Arc::new(AtomicBool::new(false));
+        let all = [(); 2].map(|()| {
+            let (is_second, second) = (Arc::clone(&is_second), seconds.clone());
+            backend(move |_, stream: &mut TcpStream| {
+                if !is_second.swap(true, Ordering::SeqCst) {
+                    return refuse(stream, 500);
+                }
+                match second.parse() {
+                    Ok(status) => mock::json(stream, status, "not this"),
+                    Err(_) => close(stream),
+                }
+            })
+        });
+        let backends: &[&Mock] = match second {
+            "is missing" => &[&all[0]],
+            _ => &[&all[0], &all[1]],
+        };
+        let server = serve(&place, backends, UNPROBED);
+        if second == "is gone" {
+            all[1].stop();
+        }
+        let answer = server.post(CHAT, ASK);
+        assert_eq!(answer.status(), 500, "{second}: {answer:?}");
+        assert_eq!(answer.text(), "its words", "{second}");
+        assert_eq!(answer.head.header("x-own").as_deref(), Some("yes"));
+        let expected = backends.len() - usize::from(second == "is gone");
+        assert_eq!(all.iter().map(count).sum::<usize>(), expected, "{second}");
+    }
+}
+
+#[test]
+fn second_response_to_a_500_reaches_the_client_if_it_is_an_answer() {
+    for status in [200, 400, 409, 429] {
+        let place = Place::new();
+        let (bad, other) = (answering(500), answering(status));
+        let server = serve(&place, &[&bad, &other], UNPROBED);
+        for _ in 0..10 {
+            let answer = server.post(CHAT, ASK);
+            assert_eq!(answer.status(), status);
+            assert_eq!(served_by(&answer), other.address.to_string());
+        }
+    }
+}
+
+#[test]
+fn connection_that_is_refused_is_not_the_one_more_attempt_of_a_500() {
+    let place = Place::new();
+    let (bad, gone, good) = (answering(500), backend(ok), backend(ok));
+    let server = serve(&place, &[&bad, &gone, &good], UNPROBED);
+    gone.stop();
+    for _ in 0..20 {
+        assert_eq!(server.post(CHAT, ASK).status(), 200);
+    }
+}
+
+#[test]
+fn request_that_got_a_500_is_tried_on_two_backends_at_most() {
+    let place = Place::new();
+    let all = [500; 4].map(answering);
+    let server = serve(&place, &all.each_ref(), UNPROBED);
+    let answer = server.post(CHAT, ASK);
+    assert_eq!(
+        (answer.status(), answer.text().as_str()),
+        (500, "its words")
+    );
+    assert_eq!(all.iter().map(count).sum::<usize>(), 2);
+}
+
+#[test]
+fn request_without_a_model_gets_its_500() {
+    let place = Place::new();
+    let (bad, good) = (answering(500), backend(ok));
+    let server = serve(&place, &[&bad, &good], UNPROBED);
+    assert_eq!(server.post("/v1/moderations", "{}").status(), 500);
+    assert_eq!(server.get("/v1/files").status(), 500);
+    assert_eq!(server.post("/v1/batches", "{}").status(), 500);
+    assert_eq!(count(&good), 0);
 }
 
 #[test]
@@ -177,7 +298,7 @@ fn backends_that_fail_in_different_ways_are_not_noticed_either() {
 
 #[test]
 fn what_a_backend_decided_is_not_decided_again_elsewhere() {
-    for status in [400, 401, 404, 408, 409, 422, 429, 500, 501, 505, 529] {
+    for status in [400, 401, 404, 408, 409, 422, 429, 501, 505, 529] {
         let place = Place::new();
         let all = [answering(status), answering(status)];
         let server = serve(&place, &[&all[0], &all[1]], UNPROBED);

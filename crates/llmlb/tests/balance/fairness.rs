@@ -12,7 +12,7 @@ const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const VICTIM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
 /// A connection whose near end has this address.
-fn connect_from(source: Ipv4Addr, server: &Server) -> Connection {
+pub(crate) fn connect_from(source: Ipv4Addr, server: &Server) -> Connection {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let source = SocketAddr::from((source, 0));

@@ -37,7 +37,9 @@ mod bad_answers;
 mod body_memory;
 mod changing_models;
 mod coming_back;
+mod crashing;
 mod cut;
+mod ejecting;
 mod failing_over;
 // Other systems have one loopback address unless told otherwise.
 #[cfg(target_os = "linux")]

@@ -35,7 +35,11 @@ fn failed_over(place: &Place, bad: &Mock, good: &Mock) -> Value {
 
 #[test]
 fn a_request_that_is_tried_elsewhere_is_one_record_with_both() {
-    for (bad, error) in [(hanging_up(), None), (saying(503), Some("503"))] {
+    for (bad, error) in [
+        (hanging_up(), None),
+        (saying(503), Some("503")),
+        (saying(500), Some("500")),
+    ] {
         let place = Place::new();
         let good = streaming(&[WORD, STOP, USAGE, DONE]);
         let record = failed_over(&place, &bad, &good);
@@ -79,14 +83,14 @@ fn a_request_that_nobody_answers_is_one_record_with_all_who_were_tried() {
 /// Whose answer the client has was not tried in vain.
 #[test]
 fn an_answer_that_nobody_betters_is_no_attempt() {
-    for others in [0, 1] {
+    for (status, others) in [(503, 0), (503, 1), (500, 0), (500, 1)] {
         let place = Place::new();
-        let backends: Vec<_> = (0..=others).map(|_| saying(503)).collect();
+        let backends: Vec<_> = (0..=others).map(|_| saying(status)).collect();
         let server = serve(&place, &backends.iter().collect::<Vec<_>>(), UNPROBED);
         let answer = ask(&server, "a", CHAT, &chat("Hello", false));
-        assert_eq!(answer.status(), 503, "{answer:?}");
+        assert_eq!(answer.status(), status, "{answer:?}");
         let record = records::one(&place, "a");
-        assert_eq!(record["status"], 503, "{record:#}");
+        assert_eq!(record["status"], status, "{record:#}");
         assert_eq!(record["backend"], served_by(&answer), "{record:#}");
         let attempts = record["attempts"].as_array().unwrap();
         assert_eq!(attempts.len(), others, "{record:#}");
@@ -114,4 +118,25 @@ fn what_a_backend_refuses_is_recorded_with_its_status_and_no_tokens() {
             assert_eq!(record["tokens_from"], "none", "{record:#}");
         }
     }
+}
+
+#[test]
+fn rejection_of_our_own_key_is_recorded_as_a_failed_attempt() {
+    let place = Place::new();
+    let mock = saying(401);
+    let file = format!(
+        "[[backend]]\nname = \"cloud\"\nurl = \"{}\"\napi_key_env = \"CLOUD_KEY\"\n",
+        mock.url()
+    );
+    std::fs::write(place.path("llmlb.toml"), file).unwrap();
+    let mut command = place.command("serve -p 0");
+    let server = place.serve_with(command.env("CLOUD_KEY", "sk-1"));
+    let answer = ask(&server, "a", CHAT, &chat("Hello", false));
+    assert_eq!(answer.status(), 502, "{answer:?}");
+    let record = records::one(&place, "a");
+    assert_eq!(record["status"], 502, "{record:#}");
+    assert_eq!(record["outcome"], "failed", "{record:#}");
+    assert_eq!(record["tokens"], 0, "{record:#}");
+    let attempts = json!([{ "backend": "cloud", "error": "401" }]);
+    assert_eq!(record["attempts"], attempts, "{record:#}");
 }

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod choosing;
+mod ejecting;
 mod models;
 mod speed;
 mod storm;

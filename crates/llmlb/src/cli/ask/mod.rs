@@ -46,6 +46,16 @@ pub(super) struct Backend {
     pub(super) in_flight: Option<u64>,
     pub(super) requests: Option<u64>,
     pub(super) error: Option<String>,
+    pub(super) last_error: Option<LastError>,
+}
+
+/// The last request that a backend failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LastError {
+    /// The status of its response, if there was one.
+    pub(super) status: Option<u16>,
+    pub(super) error: String,
+    pub(super) at: String,
 }
 
 /// How far the server's usage records have come.

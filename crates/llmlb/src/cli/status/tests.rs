@@ -33,10 +33,12 @@ pub(super) fn answer(status: &str) -> Health {
         "requests": 1000, "backends": [
             { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
               "ejected": false, "models": 3,
-              "in_flight": 1, "requests": 500, "error": null },
+              "in_flight": 1, "requests": 500, "error": null, "last_error":
+              { "status": 500, "error": "Internal Server Error", "at": "2026-01-30T12:09:30Z" } },
             { "name": "big-gpu", "url": "http://10.0.0.6:8000", "kind": null, "up": false,
               "ejected": false, "models": 0,
-              "in_flight": 0, "requests": 2, "error": "connection\nrefused" }],
+              "in_flight": 0, "requests": 2, "error": "connection\nrefused", "last_error":
+              { "status": null, "error": "connection refused", "at": "2026-01-30T12:09:30Z" } }],
         "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
             "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0, "failed": 0,
             "recorded": 130, "lost": 0, "error": null }
@@ -93,10 +95,14 @@ fn the_json_of_a_running_server_is_this() {
             "backends": { "up": 1, "total": 2, "list": [
                 { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
               "ejected": false, "models": 3,
-                  "in_flight": 1, "requests": 500, "error": null },
+                  "in_flight": 1, "requests": 500, "error": null, "last_error":
+                  { "status": 500, "error": "Internal Server Error",
+                    "at": "2026-01-30T12:09:30Z" } },
                 { "name": "big-gpu", "url": "http://10.0.0.6:8000", "kind": null, "up": false,
               "ejected": false, "models": 0,
-                  "in_flight": 0, "requests": 2, "error": "connection\nrefused" }] },
+                  "in_flight": 0, "requests": 2, "error": "connection\nrefused", "last_error":
+                  { "status": null, "error": "connection refused",
+                    "at": "2026-01-30T12:09:30Z" } }] },
             "in_flight": 3, "waiting": 1, "requests": 1000,
             "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
                 "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0,

@@ -130,7 +130,7 @@ fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
         }
         let (up, total) = running.backends().unwrap_or_default();
         add("backends", &format!("{up} of {total} up"));
-        lines.extend(backends(answer));
+        lines.extend(backends(answer, now));
         if let Some(usage) = &answer.usage {
             lines.extend(usage::lines(usage, now));
         }
@@ -141,28 +141,38 @@ fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
     lines
 }
 
-/// A line for each backend; those that are down say why.
-fn backends(answer: &Answer) -> Vec<String> {
-    let rows: Vec<[String; 4]> = answer.backends.iter().map(backend).collect();
+/// A line for each backend, with why it is down, or else its last error.
+fn backends(answer: &Answer, now: SystemTime) -> Vec<String> {
+    let backends = answer.backends.iter();
+    let rows: Vec<[String; 4]> = backends.map(|one| backend(one, now)).collect();
     table(&rows)
         .into_iter()
         .map(|line| format!("    {line}"))
         .collect()
 }
 
-fn backend(backend: &Backend) -> [String; 4] {
+fn backend(backend: &Backend, now: SystemTime) -> [String; 4] {
     let counted = [
         (backend.models, "model", "models"),
         (backend.in_flight, "in flight", "in flight"),
         (backend.requests, "request", "requests"),
     ];
-    let counts: Vec<String> = counted
+    let mut counts: Vec<String> = counted
         .iter()
         .filter_map(|(count, one, many)| {
             let count = (*count)?;
             Some(format!("{count} {}", if count == 1 { one } else { many }))
         })
         .collect();
+    counts.extend(backend.last_error.as_ref().map(|last| {
+        let status = last.status.map(|status| format!("{status} "));
+        let error = format!("{}{}", status.unwrap_or_default(), last.error);
+        format!(
+            "last error {} ({})",
+            plain(error.trim()),
+            usage::ago(&last.at, now)
+        )
+    }));
     let more = match &backend.error {
         Some(why) if !backend.up => plain(why),
         _ => counts.join(", "),

@@ -42,7 +42,7 @@ pub(super) fn lines(usage: &Usage, now: SystemTime) -> Vec<String> {
 }
 
 /// How long ago something was.
-fn ago(at: &str, now: SystemTime) -> String {
+pub(super) fn ago(at: &str, now: SystemTime) -> String {
     let Ok(at) = at.parse::<jiff::Timestamp>() else {
         return "at an unknown time".to_owned();
     };

@@ -1,0 +1,139 @@
+//! Responses that a client may have provoked: 500, 401 and 403.
+//!
+//! One prompt can make a healthy backend respond 500 to every request that repeats it. So these
+//! responses eject a backend only if at least three came in a row, without a success in between, and
+//! they went to two clients or belong to three different prompts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Responses in a row that eject a backend, and different prompts that do.
+const ENOUGH: usize = 3;
+
+/// The suspicion against one backend.
+#[derive(Debug, Default)]
+pub(super) struct Suspicion {
+    /// Fast path: false while there is nothing to forget, so that a success takes no lock.
+    any: AtomicBool,
+    run: Mutex<Run>,
+}
+
+/// Suspect responses since the last success.
+#[derive(Debug, Default)]
+struct Run {
+    responses: usize,
+    first_client: u64,
+    has_other_client: bool,
+    /// The first different prompts, as hashes.
+    prompts: Vec<u64>,
+    is_key_rejected: bool,
+}
+
+/// The effect of one more suspect response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Suspected {
+    /// It is the first since the last success.
+    pub(super) is_first: bool,
+    /// The backend is to be ejected.
+    pub(super) is_enough: bool,
+}
+
+impl Suspicion {
+    /// Counts a response to this client and prompt.
+    pub(super) fn note(&self, client: u64, prompt: u64) -> Suspected {
+        let mut run = self.lock();
+        self.any.store(true, Ordering::Relaxed);
+        if run.responses == 0 {
+            run.first_client = client;
+        }
+        run.responses = run.responses.saturating_add(1);
+        run.has_other_client |= run.first_client != client;
+        if run.prompts.len() < ENOUGH && !run.prompts.contains(&prompt) {
+            run.prompts.push(prompt);
+        }
+        let is_backends_fault = run.has_other_client || run.prompts.len() >= ENOUGH;
+        Suspected {
+            is_first: run.responses == 1,
+            is_enough: run.responses >= ENOUGH && is_backends_fault,
+        }
+    }
+
+    /// Notes that the backend rejected our key. True if that is new.
+    pub(super) fn note_rejected_key(&self) -> bool {
+        let mut run = self.lock();
+        self.any.store(true, Ordering::Relaxed);
+        !std::mem::replace(&mut run.is_key_rejected, true)
+    }
+
+    /// Forgets everything, after a success.
+    pub(super) fn clear(&self) {
+        if self.any.load(Ordering::Relaxed) {
+            let mut run = self.lock();
+            *run = Run::default();
+            self.any.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Run> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_enough(suspicion: &Suspicion, client: u64, prompt: u64) -> bool {
+        suspicion.note(client, prompt).is_enough
+    }
+
+    #[test]
+    fn one_client_with_one_prompt_is_never_enough() {
+        let suspicion = Suspicion::default();
+        assert!(suspicion.note(1, 7).is_first);
+        for number in 0..100 {
+            assert_eq!(
+                suspicion.note(1, 7 + number % 2),
+                Suspected {
+                    is_first: false,
+                    is_enough: false
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn third_response_is_enough_for_two_clients() {
+        let suspicion = Suspicion::default();
+        assert!(!is_enough(&suspicion, 1, 7));
+        assert!(!is_enough(&suspicion, 2, 7), "two responses");
+        assert!(is_enough(&suspicion, 1, 7));
+        assert!(is_enough(&suspicion, 1, 7));
+    }
+
+    #[test]
+    fn third_prompt_of_one_client_is_enough() {
+        let suspicion = Suspicion::default();
+        for prompt in [7, 8, 8, 7] {
+            assert!(!is_enough(&suspicion, 1, prompt));
+        }
+        assert!(is_enough(&suspicion, 1, 9));
+    }
+
+    #[test]
+    fn success_clears_the_suspicion() {
+        let suspicion = Suspicion::default();
+        for _ in 0..10 {
+            assert!(!is_enough(&suspicion, 1, 7) && !is_enough(&suspicion, 2, 8));
+            suspicion.clear();
+        }
+    }
+
+    #[test]
+    fn rejected_key_is_new_once() {
+        let suspicion = Suspicion::default();
+        assert!(suspicion.note_rejected_key() && !suspicion.note_rejected_key());
+        suspicion.clear();
+        assert!(suspicion.note_rejected_key());
+    }
+}

@@ -1,0 +1,145 @@
+//! Responses that a client may provoke.
+
+use std::sync::Barrier;
+use std::thread;
+
+use http::StatusCode;
+
+use super::*;
+
+/// Evidence by this client, with a prompt of its own for each number.
+fn evidence(client: u64, prompt: u64) -> Evidence {
+    Evidence {
+        status: StatusCode::INTERNAL_SERVER_ERROR,
+        client: address(client),
+        prompt,
+    }
+}
+
+/// Three responses that are sufficient evidence.
+fn suspect(pool: &Pool, backend: &Backend) {
+    for prompt in 0..3 {
+        pool.suspect(backend, evidence(1, prompt));
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn evidence_ejects_a_backend_unless_it_is_the_last_one() {
+    let (pool, backends) = alike(&[(1, None), (1, None), (1, None)]);
+    suspect(&pool, &backends[0]);
+    suspect(&pool, &backends[2]);
+    suspect(&pool, &backends[1]);
+    let ejected = backends.iter().map(|one| one.ejected());
+    assert_eq!(ejected.collect::<Vec<_>>(), [true, false, true]);
+    assert!(!pool.rest(&backends[1], MINUTE));
+    assert!(!backends[1].ejected());
+}
+
+#[test]
+fn credentials_of_one_address_are_one_client() {
+    let (pool, backends) = alike(&[(1, None), (1, None)]);
+    for credential in 0..100 {
+        let client = ClientKey {
+            address: 1,
+            credential,
+        };
+        pool.suspect(
+            &backends[0],
+            Evidence {
+                client,
+                ..evidence(1, 7)
+            },
+        );
+    }
+    assert!(!backends[0].ejected());
+    pool.suspect(&backends[0], evidence(2, 7));
+    assert!(backends[0].ejected());
+}
+
+#[test]
+fn backend_that_is_down_or_ejected_does_not_make_another_dispensable() {
+    let (pool, backends) = alike(&[(1, None), (1, None), (1, None)]);
+    pool.note(&backends[1], down());
+    for _ in 0..3 {
+        backends[2].pulse.failed(Moment::now());
+    }
+    suspect(&pool, &backends[0]);
+    assert!(!backends[0].ejected() && !pool.rest(&backends[0], MINUTE));
+    pool.note(&backends[1], up(&["m"]));
+    assert!(pool.rest(&backends[0], MINUTE));
+    assert!(backends[0].ejected());
+}
+
+#[test]
+fn last_backend_of_any_model_or_alias_is_never_ejected_by_evidence() {
+    let (pool, a, b) = pool();
+    suspect(&pool, &a);
+    assert!(!a.ejected(), "it alone serves `one`");
+    suspect(&pool, &b);
+    assert!(b.ejected());
+    let terms = Terms {
+        aliases: vec![Alias {
+            name: "m".to_owned(),
+            models: vec!["n".to_owned()],
+        }],
+        ..terms()
+    };
+    let pool = Pool::new(terms, [backend("a"), backend("b")]);
+    let backends = pool.table().backends.clone();
+    pool.note(&backends[0], up(&["m", "n"]));
+    pool.note(&backends[1], up(&["m"]));
+    suspect(&pool, &backends[0]);
+    assert!(!backends[0].ejected(), "the alias hides the model `m`");
+    suspect(&pool, &backends[1]);
+    assert!(backends[1].ejected(), "no request can be for it");
+}
+
+#[test]
+fn two_threads_never_eject_both_backends() {
+    for _ in 0..300 {
+        let (pool, backends) = alike(&[(1, None), (1, None)]);
+        for backend in &backends {
+            pool.suspect(backend, evidence(1, 1));
+            pool.suspect(backend, evidence(2, 1));
+        }
+        let start = Barrier::new(2);
+        thread::scope(|scope| {
+            for backend in &backends {
+                let (pool, start) = (&pool, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    pool.suspect(backend, evidence(3, 1));
+                });
+            }
+        });
+        let ejected = backends.iter().filter(|one| one.ejected()).count();
+        assert_eq!(ejected, 1);
+    }
+}
+
+#[test]
+fn insufficient_evidence_does_not_keep_a_backend_on_trial() {
+    let (pool, backends) = alike(&[(1, None), (1, None)]);
+    let pulse = &backends[0].pulse;
+    // Long ago, so that a trial is due.
+    for _ in 0..3 {
+        pulse.failed(Moment(0));
+    }
+    let later = Moment(10_000);
+    assert!(pulse.try_out(later) && !pulse.try_out(later));
+    pool.suspect(&backends[0], evidence(1, 1));
+    assert!(pulse.try_out(later), "the next one");
+}
+
+#[test]
+fn success_makes_up_for_evidence() {
+    let (pool, backends) = alike(&[(1, None), (1, None)]);
+    for round in 0..10 {
+        pool.suspect(&backends[0], evidence(1, round));
+        pool.suspect(&backends[0], evidence(2, round));
+        backends[0].note_success();
+    }
+    assert!(!backends[0].ejected());
+}

@@ -1,0 +1,228 @@
+//! The course of a request over its attempts: when another backend is tried, and which response
+//! reaches the client if none is better.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::timeout;
+
+use super::{Failed, Opened, Outbound, judge};
+use crate::balance::{Backend, Evidence, Pool, Slot};
+use crate::upstream::Broken;
+use crate::worker::Worker;
+
+/// How long a connection may take that only shows whether a backend refuses connections.
+const REFUSES_WITHIN: Duration = Duration::from_secs(1);
+
+/// What has come of a request so far.
+#[derive(Debug)]
+pub(super) struct Course {
+    /// A response that another backend may better. It reaches the client if none does.
+    spare: Option<Box<Opened>>,
+    pub(super) failed: Failed,
+    /// A backend that responded 500.
+    suspect: Option<Arc<Backend>>,
+    /// The number of backends that received the request.
+    deliveries: usize,
+    /// No attempt is made after so many.
+    last_delivery: usize,
+    /// The first backend that received the request and closed the connection, and the number of
+    /// deliveries by then.
+    closed: Option<(Arc<Backend>, usize)>,
+}
+
+/// What follows a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It reaches the client.
+    Answer,
+    /// Another backend is tried. The response reaches the client if that is no better.
+    Hold,
+    /// Another backend is tried.
+    Another,
+    /// No other backend is tried.
+    Over,
+}
+
+impl Course {
+    pub(super) fn new() -> Self {
+        Self {
+            spare: None,
+            failed: Failed::Unreachable(None),
+            suspect: None,
+            deliveries: 0,
+            last_delivery: usize::MAX,
+            closed: None,
+        }
+    }
+
+    /// True if the request may be sent to one more backend.
+    pub(super) async fn may_go_on(&self, worker: &Worker) -> bool {
+        if self.deliveries >= self.last_delivery {
+            return false;
+        }
+        match &self.closed {
+            // The request may have crashed that backend. It was tried once more since; a third
+            // backend is not put at risk.
+            Some((backend, by_then)) if self.deliveries > *by_then => {
+                !refuses_connections(worker, backend).await
+            }
+            _ => true,
+        }
+    }
+
+    /// Notes a response of the backend with this slot.
+    pub(super) fn responded(
+        &mut self,
+        slot: &Slot,
+        status: StatusCode,
+        pool: &Pool,
+        outbound: &Outbound<'_>,
+    ) -> Next {
+        self.deliveries += 1;
+        if status.is_success() {
+            return Next::Answer;
+        }
+        let backend = slot.backend();
+        let is_500 = status == StatusCode::INTERNAL_SERVER_ERROR;
+        let may_repeat = outbound.endpoint.is_inference && outbound.repeatable && slot.has_model();
+        if is_500 && may_repeat {
+            if let Some(first) = self.suspect.take() {
+                // The same request fails elsewhere too: it is the request's fault.
+                pool.acquit(&first);
+                pool.acquit(backend);
+                return Next::Over;
+            }
+            self.suspect = Some(Arc::clone(backend));
+            self.last_delivery = self.deliveries + 1;
+            return Next::Hold;
+        }
+        if judge::is_suspect(status) {
+            if outbound.endpoint.is_inference {
+                pool.suspect(backend, outbound.evidence(status));
+            } else {
+                pool.acquit(backend);
+            }
+        }
+        let is_rejected = judge::rejects_credential(status);
+        if is_rejected && backend.credential.is_some() {
+            backend.note_rejected_key(status);
+            self.failed = Failed::BackendAuth(status);
+            return Next::Over;
+        }
+        if outbound.repeatable && judge::is_worth_another(status) {
+            return match self.suspect {
+                Some(_) => Next::Another,
+                None => Next::Hold,
+            };
+        }
+        match self.suspect {
+            Some(_) if is_rejected || status.is_server_error() => Next::Over,
+            _ => Next::Answer,
+        }
+    }
+
+    /// Keeps a response that another backend may better.
+    pub(super) fn hold(&mut self, opened: Opened) {
+        self.spare = Some(Box::new(opened));
+    }
+
+    /// Notes that there was no response. `answers` is the number of the backend's responses when it
+    /// was chosen. True if another backend may be tried.
+    pub(super) fn broke(
+        &mut self,
+        worker: &Worker,
+        backend: &Arc<Backend>,
+        broken: Broken,
+        answers: u64,
+        outbound: &Outbound<'_>,
+    ) -> Result<bool, Failed> {
+        if outbound.is_delivered {
+            self.deliveries += 1;
+            self.note_closed(backend, &broken);
+        }
+        let why = format!("backend {}: {broken}", backend.name);
+        match broken {
+            Broken::Upload(why) => Err(Failed::BadUpload(why)),
+            Broken::Stalled(_) => Err(Failed::Stalled(worker.shared.limits.body)),
+            Broken::Shortage(why) => {
+                self.failed = Failed::Shortage(why);
+                Ok(false)
+            }
+            Broken::Refused(ref reason)
+            | Broken::Gone(ref reason)
+            | Broken::Unreachable(ref reason) => {
+                // Old news, if it has answered somebody meanwhile. And a name server may fail once.
+                let is_down = !matches!(broken, Broken::Unreachable(_));
+                if is_down && backend.answers() == answers {
+                    backend.set_turns_away(matches!(broken, Broken::Refused(_)));
+                    worker.shared.pool.note_down(backend, reason);
+                }
+                backend.doubt.notify_one();
+                // That one was reached and did not answer says more.
+                if matches!(self.failed, Failed::Unreachable(_)) {
+                    self.failed = Failed::Unreachable(Some(why));
+                }
+                Ok(true)
+            }
+            Broken::Slow(_) => {
+                backend.doubt.notify_one();
+                tracing::warn!("{why}");
+                self.failed = Failed::TimedOut(why);
+                Ok(false)
+            }
+            Broken::Hung(_) | Broken::Cut(_) | Broken::Garbage(_) => {
+                backend.doubt.notify_one();
+                tracing::warn!("{why}");
+                self.failed = Failed::NoAnswer(why);
+                Ok(outbound.repeatable)
+            }
+        }
+    }
+
+    fn note_closed(&mut self, backend: &Arc<Backend>, broken: &Broken) {
+        // A crash may close a connection that was idle, and the new one is refused.
+        let is_closed = matches!(
+            broken,
+            Broken::Cut(_) | Broken::Refused(_) | Broken::Gone(_)
+        );
+        if is_closed && self.closed.is_none() {
+            self.closed = Some((Arc::clone(backend), self.deliveries));
+        }
+    }
+
+    /// A 500 counts against its backend, unless another one responded 500 to the same request.
+    pub(super) fn settle(&mut self, pool: &Pool, outbound: &Outbound<'_>) {
+        if let Some(backend) = self.suspect.take() {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            pool.suspect(&backend, outbound.evidence(status));
+        }
+    }
+
+    /// The response that no other one has bettered, or why there is none.
+    pub(super) fn end(self) -> Result<Opened, Failed> {
+        self.spare.map(|spare| *spare).ok_or(self.failed)
+    }
+}
+
+impl Outbound<'_> {
+    fn evidence(&self, status: StatusCode) -> Evidence {
+        Evidence {
+            status,
+            client: self.wish.client,
+            prompt: self.asked.body_hash(),
+        }
+    }
+}
+
+async fn refuses_connections(worker: &Worker, backend: &Backend) -> bool {
+    if !backend.is_up() {
+        return true;
+    }
+    let connecting = worker.connector.connect(&backend.url);
+    matches!(
+        timeout(REFUSES_WITHIN, connecting).await,
+        Ok(Err(Broken::Refused(_) | Broken::Gone(_)))
+    )
+}
