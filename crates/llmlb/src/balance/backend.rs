@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::breaker::Verdict;
 use super::clock::Moment;
+use super::endpoints::{EndpointKey, Endpoints};
 use super::objections::Objections;
 use super::pulse::Pulse;
 use super::suspicion::Suspicion;
@@ -49,6 +50,8 @@ pub(crate) struct Backend {
     turns_away: AtomicBool,
     /// The models of which it is not asked for the usage of a stream.
     objections: Objections,
+    /// The endpoints that it serves or lacks.
+    endpoints: Endpoints,
     /// Its last responses, if they may have been provoked by a client.
     pub(super) suspicion: Suspicion,
     last_error: Mutex<Option<LastError>>,
@@ -135,6 +138,7 @@ impl Backend {
             is_hung: AtomicBool::new(false),
             turns_away: AtomicBool::new(false),
             objections: Objections::default(),
+            endpoints: Endpoints::default(),
             suspicion: Suspicion::default(),
             last_error: Mutex::new(None),
             has_told: AtomicBool::new(false),
@@ -196,6 +200,35 @@ impl Backend {
         if self.objections.note(model, Moment::now()) {
             let name = &self.name;
             tracing::warn!("backend {name} {why}: usage of streams of {model:?} is estimated");
+        }
+    }
+
+    /// True if it is known not to serve this endpoint.
+    pub(super) fn lacks(&self, endpoint: EndpointKey, now: Moment) -> bool {
+        self.pulse.lacks_any() && self.endpoints.lacks(endpoint, now)
+    }
+
+    /// True if a 404, 405 or 501 may mean that it does not serve this endpoint.
+    pub(crate) fn may_lack(&self, endpoint: EndpointKey) -> bool {
+        !self.endpoints.has_served(endpoint)
+    }
+
+    /// Notes that it does not serve an endpoint, as it responded to this path.
+    pub(crate) fn note_missing(&self, endpoint: EndpointKey, status: StatusCode, path: &str) {
+        if self.endpoints.note_missing(endpoint, Moment::now()) {
+            self.pulse.set_lacks_any(true);
+            let (name, status) = (&self.name, status.as_u16());
+            tracing::info!(
+                "backend {name} responded {status} to POST {path:?}: other backends are preferred \
+                 for this endpoint for 10 minutes"
+            );
+        }
+    }
+
+    /// Notes that it serves an endpoint.
+    pub(crate) fn note_served(&self, endpoint: EndpointKey) {
+        if !self.endpoints.has_served(endpoint) {
+            self.endpoints.note_served(endpoint, Moment::now());
         }
     }
 
@@ -264,6 +297,8 @@ impl Backend {
         if is_up && matches!(known.state, State::Down(_)) {
             // It may be another program by now.
             self.objections.clear();
+            self.endpoints.clear();
+            self.pulse.set_lacks_any(false);
             self.suspicion.clear();
         }
         self.pulse.set_up(is_up);

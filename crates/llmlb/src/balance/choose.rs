@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::backend::{Backend, BackendId};
 use super::breaker::Verdict;
 use super::clock::Moment;
+use super::endpoints::EndpointKey;
 use super::pick::{self, Drawn, Load};
 use super::random::Random;
 use super::route::{Average, Route};
@@ -28,6 +29,8 @@ pub(super) struct Asked<'a> {
     pub(super) only: Option<usize>,
     /// Who was tried already.
     pub(super) tried: &'a [BackendId],
+    /// Backends that lack this endpoint are used only if there are no others.
+    pub(super) endpoint: Option<EndpointKey>,
     pub(super) now: Moment,
     /// Who has clearly more to do than this is to be left alone, if it can be helped.
     pub(super) average: Option<Average>,
@@ -46,13 +49,25 @@ pub(super) enum Standing {
     Full,
     /// It is at its limit, and fails.
     FailingAndFull,
-    /// It is down, or was tried.
+    /// It is down, was tried, or lacks the endpoint.
     Out,
 }
 
 impl Asked<'_> {
     /// Chooses by load, and takes a place.
     pub(super) fn choose(&self, random: &mut Random) -> Choice {
+        match self.choose_serving(random) {
+            // A backend's own 404 is better than one that we make up. But an error of a backend that
+            // serves the endpoint is better than either.
+            Choice::Down if self.endpoint.is_some() && self.tried.is_empty() => {
+                let endpoint = None;
+                Self { endpoint, ..*self }.choose_serving(random)
+            }
+            choice => choice,
+        }
+    }
+
+    fn choose_serving(&self, random: &mut Random) -> Choice {
         if let Some(place) = self.only {
             return self.choose_only(place);
         }
@@ -85,7 +100,7 @@ impl Asked<'_> {
     pub(super) fn standing(&self, place: usize) -> Standing {
         let backend = self.backend(place);
         let pulse = &backend.pulse;
-        if !pulse.is_up() || self.tried.contains(&backend.id) {
+        if !pulse.is_up() || self.tried.contains(&backend.id) || self.is_lacking(backend) {
             return Standing::Out;
         }
         let outstanding = pulse.outstanding();
@@ -123,6 +138,11 @@ impl Asked<'_> {
             soonest = [soonest, end].into_iter().flatten().min();
         }
         soonest
+    }
+
+    fn is_lacking(&self, backend: &Backend) -> bool {
+        self.endpoint
+            .is_some_and(|endpoint| backend.lacks(endpoint, self.now))
     }
 
     fn bears(&self, load: Load) -> bool {

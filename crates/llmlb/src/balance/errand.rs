@@ -6,6 +6,7 @@ use super::backend::{Backend, BackendId};
 use super::breaker::Verdict;
 use super::choose::{Asked, Choice};
 use super::clock::Moment;
+use super::endpoints::EndpointKey;
 use super::random::Random;
 use super::route::Route;
 
@@ -18,6 +19,9 @@ pub(super) struct Errand {
     only: Option<BackendId>,
     /// These will not.
     tried: Arc<[BackendId]>,
+    /// An endpoint that one of the candidates lacks. `None` otherwise, so that clients cannot make
+    /// up paths to open lanes.
+    endpoint: Option<EndpointKey>,
     /// It was just found that nothing is free for it.
     pub(super) is_stuck: bool,
 }
@@ -30,12 +34,21 @@ impl PartialEq for Errand {
             && one.name == another.name
             && self.only == other.only
             && self.tried == other.tried
+            && self.endpoint == other.endpoint
     }
 }
 
 impl Errand {
-    pub(super) fn new(route: Arc<Route>, only: Option<BackendId>, tried: &[BackendId]) -> Self {
+    pub(super) fn new(
+        route: Arc<Route>,
+        only: Option<BackendId>,
+        tried: &[BackendId],
+        endpoint: Option<EndpointKey>,
+    ) -> Self {
+        let now = Moment::now();
+        let is_lacking = |endpoint: &EndpointKey| route.has_lacking(*endpoint, now);
         Self {
+            endpoint: endpoint.filter(is_lacking),
             route,
             only,
             tried: tried.into(),
@@ -54,7 +67,8 @@ impl Errand {
 
     /// Takes a place at this backend, if that is where it may go now.
     pub(super) fn choose_at(&self, backend: &Backend, now: Moment, random: &mut Random) -> Choice {
-        let is_plain = !self.route.is_in_order() && self.only.is_none();
+        let is_free = self.only.is_none() && self.endpoint.is_none();
+        let is_plain = !self.route.is_in_order() && is_free;
         match self.route.place(backend.id) {
             Some(place) if is_plain && backend.pulse.verdict(now) == Verdict::Sound => {
                 let slot = self.asked(now).take(place);
@@ -81,6 +95,7 @@ impl Errand {
             route: &self.route,
             only: self.only.and_then(|id| self.route.place(id)),
             tried: &self.tried,
+            endpoint: self.endpoint,
             now,
             average: None,
         }

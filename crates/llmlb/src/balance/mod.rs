@@ -9,6 +9,7 @@ mod breaker;
 mod choose;
 mod clock;
 mod current;
+mod endpoints;
 mod errand;
 mod fair;
 mod latency;
@@ -36,6 +37,7 @@ use crate::config::{Alias, Config};
 
 pub(crate) use backend::{Backend, BackendId, LastError, State};
 pub(crate) use choose::Choice;
+pub(crate) use endpoints::EndpointKey;
 pub(crate) use pool::{Evidence, Pool};
 pub(crate) use queue::Waited;
 pub(crate) use route::Route;
@@ -71,6 +73,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) issued: Option<u64>,
     /// The sender, for fairness and for failures that a client may provoke.
     pub(crate) client: ClientKey,
+    /// The endpoint, of a POST without an id in its path: not every backend serves it.
+    pub(crate) endpoint: Option<EndpointKey>,
 }
 
 /// The sender of a request.

@@ -230,6 +230,7 @@ impl Pool {
             route,
             only: self.issuer(route, wish),
             tried,
+            endpoint: wish.endpoint,
             now,
             average: None,
         };
@@ -296,6 +297,7 @@ impl Pool {
             route,
             only: self.issuer(route, wish),
             tried,
+            endpoint: wish.endpoint,
             now: Moment::now(),
             average: None,
         };
@@ -320,7 +322,7 @@ impl Pool {
         let only = self.issuer(route, wish);
         let only = only.map(|place| route.backend(place).id);
         let waiting = self.queue.join(wish.client, || {
-            Errand::new(self.as_it_is_now(route), only, tried)
+            Errand::new(self.as_it_is_now(route), only, tried, wish.endpoint)
         })?;
         let slot = waiting.outcome().await?;
         self.affinity.remember(wish.blocks, slot.backend());

@@ -13,6 +13,8 @@ use super::latency::Latency;
 #[repr(align(128))]
 pub(super) struct Pulse {
     is_up: AtomicBool,
+    /// Some endpoints count as missing there.
+    lacks_any: AtomicBool,
     /// How often it came up: what it held in memory before is gone.
     lives: AtomicU16,
     outstanding: AtomicU32,
@@ -36,6 +38,15 @@ impl Pulse {
             self.breaker.store(0, Ordering::Relaxed);
         }
         self.is_up.store(is_up, Ordering::SeqCst);
+    }
+
+    /// True if it may lack endpoints. Nearly always false, and then nothing else is looked at.
+    pub(super) fn lacks_any(&self) -> bool {
+        self.lacks_any.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_lacks_any(&self, lacks_any: bool) {
+        self.lacks_any.store(lacks_any, Ordering::Relaxed);
     }
 
     /// Which of its lives this is.

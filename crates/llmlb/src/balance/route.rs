@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::backend::{Backend, BackendId};
 use super::breaker::Verdict;
 use super::clock::Moment;
+use super::endpoints::EndpointKey;
 use super::pick::Shares;
 use super::queue::Queue;
 use crate::config::Kind;
@@ -101,6 +102,12 @@ impl Route {
             |backend: &Backend| backend.is_up() && backend.pulse.verdict(now) == Verdict::Sound;
         let mut others = self.candidates.iter().filter(|one| one.backend.id != id);
         self.place(id).is_some() && !others.any(|one| is_sound(&one.backend))
+    }
+
+    /// True if one of the candidates lacks this endpoint.
+    pub(super) fn has_lacking(&self, endpoint: EndpointKey, now: Moment) -> bool {
+        let mut candidates = self.candidates.iter();
+        candidates.any(|one| one.backend.lacks(endpoint, now))
     }
 
     /// How much the usable candidates have to do.

@@ -520,6 +520,11 @@ pub(crate) fn id_in(path: &str) -> Option<&str> {
         .filter(|_| literal(&Method::POST, path).is_none())
 }
 
+/// True if a path names a member of a collection, and not an endpoint alone.
+pub(crate) fn has_id(path: &str) -> bool {
+    literal(&Method::POST, path).is_none() && (family(path).is_some() || id_in(path).is_some())
+}
+
 /// The name of the model in the path of [`Page::Model`], which may contain slashes, encoded or not.
 pub(crate) fn model_in(path: &str) -> String {
     percent_decoded(path.strip_prefix("/v1/models/").unwrap_or_default())

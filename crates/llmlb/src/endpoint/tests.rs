@@ -217,3 +217,24 @@ fn labels_contain_nothing_of_one_request_alone() {
         assert_eq!(label(path), expected, "{path}");
     }
 }
+
+#[test]
+fn member_of_a_collection_has_an_id() {
+    for path in [
+        "/v1/files/word",
+        "/v1/responses/resp_1/cancel",
+        "/v1/pooling/p-1",
+    ] {
+        assert!(has_id(path), "{path}");
+    }
+    for path in [
+        "/v1/chat/completions",
+        "/v1/messages/count_tokens",
+        "/v1/messages/batches",
+        "/v1/files",
+        "/v1/pooling",
+        "/api/chat",
+    ] {
+        assert!(!has_id(path), "{path}");
+    }
+}

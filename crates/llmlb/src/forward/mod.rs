@@ -8,6 +8,7 @@ mod judge;
 mod objection;
 mod relay;
 mod tunnel;
+mod unsupported;
 mod via;
 
 use std::sync::Arc;
@@ -147,7 +148,7 @@ async fn attempts(
         outbound.tried.push(backend.id);
         outbound.is_delivered = false;
         trip.sent(&backend, slot.model());
-        let reached = match attempt::attempt(worker, slot, outbound, trip, started).await {
+        let mut reached = match attempt::attempt(worker, slot, outbound, trip, started).await {
             Ok(reached) => reached,
             Err(broken) => {
                 let is_given_up = matches!(broken, Broken::Slow(_) | Broken::Hung(_));
@@ -158,6 +159,7 @@ async fn attempts(
                 break;
             }
         };
+        unsupported::learn(&mut reached, outbound).await;
         let Reached {
             head,
             exchange,

@@ -34,7 +34,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
 use crate::admin;
-use crate::balance::{Absent, Wish};
+use crate::balance::{Absent, EndpointKey, Wish};
 use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, Outbound, REQUEST_ID, Relay};
@@ -160,6 +160,7 @@ async fn stages(
             .issued
             .or_else(|| endpoint::id_in(&path).map(|id| forward::hash(id.as_bytes()))),
         client: id::client(caller.address(), &head.headers),
+        endpoint: endpoint_key(&head.method, endpoint, &path),
     };
     // What passes through can be sent once.
     let is_kept = matches!(asked.payload, Payload::Read(_)) && upgrade.is_none();
@@ -177,6 +178,12 @@ async fn stages(
     forward::forward(worker, &route, outbound, trip)
         .await
         .map_err(|(failed, trip)| (failed::refusal(failed, model.as_deref()), trip))
+}
+
+/// The key under which it is remembered that a backend does not serve the endpoint of a POST.
+fn endpoint_key(method: &Method, endpoint: Endpoint, path: &str) -> Option<EndpointKey> {
+    let is_one = endpoint.is_inference || (*method == Method::POST && !endpoint::has_id(path));
+    is_one.then(|| EndpointKey::new(path, endpoint.is_known))
 }
 
 /// Decides whether a request is served at all, before its body is read.

@@ -40,6 +40,7 @@ mod coming_back;
 mod crashing;
 mod cut;
 mod ejecting;
+mod endpoints;
 mod failing_over;
 // Other systems have one loopback address unless told otherwise.
 #[cfg(target_os = "linux")]

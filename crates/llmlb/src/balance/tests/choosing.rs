@@ -275,6 +275,7 @@ fn it_is_known_when_one_that_was_ejected_may_be_tried_again() {
             route: &pool.route(model).unwrap(),
             only,
             tried,
+            endpoint: None,
             now,
             average: None,
         };

@@ -143,3 +143,59 @@ fn success_makes_up_for_evidence() {
     }
     assert!(!backends[0].ejected());
 }
+
+fn wanting(endpoint: EndpointKey) -> Wish<'static> {
+    Wish {
+        endpoint: Some(endpoint),
+        ..Wish::default()
+    }
+}
+
+#[test]
+fn backend_that_lacks_an_endpoint_is_used_only_if_no_other_is_left() {
+    let (pool, backends) = alike(&[(1, None), (1, Some(1)), (1, None)]);
+    let messages = EndpointKey::new("messages", true);
+    let wish = wanting(messages);
+    for lacking in [&backends[0], &backends[2]] {
+        lacking.note_missing(messages, StatusCode::NOT_FOUND, "/v1/messages");
+    }
+    let held = slot(choose(&pool, Some("m"), &wish, &[]));
+    assert_eq!(held.backend().id, backends[1].id);
+    assert!(
+        matches!(choose(&pool, Some("m"), &wish, &[]), Choice::Busy),
+        "the one that serves it is worth waiting for"
+    );
+    assert_ne!(
+        chosen(&pool, Some("m")).backend().id,
+        backends[1].id,
+        "any other endpoint"
+    );
+    let tried = [backends[1].id];
+    let other = choose(&pool, Some("m"), &wish, &tried);
+    assert!(matches!(other, Choice::Down), "it would respond 404");
+    drop(held);
+    pool.note(&backends[1], down());
+    let lacking = slot(choose(&pool, Some("m"), &wish, &[]));
+    assert_ne!(lacking.backend().id, backends[1].id);
+    drop(lacking);
+    // Without a model the first backend is used that serves the endpoint.
+    pool.note(&backends[1], up(&["m"]));
+    let first = slot(choose(&pool, None, &wish, &[]));
+    assert_eq!(first.backend().id, backends[1].id);
+}
+
+#[test]
+fn endpoint_is_tried_again_when_the_backend_comes_up_or_serves_it() {
+    let (pool, backends) = alike(&[(1, None)]);
+    let messages = EndpointKey::new("messages", true);
+    let lacks = || backends[0].lacks(messages, Moment::now());
+    let missing = || backends[0].note_missing(messages, StatusCode::NOT_FOUND, "/v1/messages");
+    missing();
+    assert!(lacks());
+    pool.note(&backends[0], down());
+    pool.note(&backends[0], up(&["m"]));
+    assert!(!lacks());
+    backends[0].note_served(messages);
+    missing();
+    assert!(!lacks() && !backends[0].may_lack(messages));
+}

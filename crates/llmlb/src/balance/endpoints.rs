@@ -1,0 +1,216 @@
+//! The endpoints that a backend serves, learned from its responses.
+//!
+//! A backend that responds 404, 405 or 501 to a POST is not asked for that endpoint again for a
+//! while, if another backend can be. A success since it came up proves that it serves the endpoint,
+//! and then such a response is about the request.
+//!
+//! The memory has a fixed size and is read without a lock. Clients choose unknown paths, so these
+//! have cells of their own and cannot displace known endpoints.
+
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+
+use super::clock::Moment;
+
+/// How long an endpoint counts as missing.
+const REMEMBERED: Duration = Duration::from_secs(10 * 60);
+/// Cells for known endpoints, and as many for others. A power of two.
+const CELLS: usize = 32;
+/// Cells in which one endpoint may be.
+const PROBES: usize = 16;
+/// The state of an endpoint that was served.
+const SERVED: u32 = u32::MAX;
+
+/// An endpoint: its path, without an id in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EndpointKey {
+    hash: u64,
+    is_known: bool,
+}
+
+impl EndpointKey {
+    /// The endpoint of a path. It is known if the path is one of a fixed list, and not one that a
+    /// client has made up.
+    pub(crate) fn new(path: &str, is_known: bool) -> Self {
+        Self {
+            hash: FixedState::default().hash_one(path),
+            is_known,
+        }
+    }
+
+    /// The upper half of a cell. Never 0, which an empty cell has.
+    fn tag(self) -> u64 {
+        self.hash | 1 << 32
+    }
+}
+
+/// What is known of one backend. A cell has the tag of an endpoint in its upper half. The lower half
+/// is [`SERVED`], or the second until which the endpoint counts as missing.
+#[derive(Debug)]
+pub(super) struct Endpoints {
+    cells: [AtomicU64; 2 * CELLS],
+}
+
+impl Default for Endpoints {
+    fn default() -> Self {
+        Self {
+            cells: [const { AtomicU64::new(0) }; 2 * CELLS],
+        }
+    }
+}
+
+impl Endpoints {
+    /// True if the endpoint counts as missing now.
+    pub(super) fn lacks(&self, endpoint: EndpointKey, now: Moment) -> bool {
+        self.state(endpoint)
+            .is_some_and(|state| is_missing(state, now))
+    }
+
+    /// True if the backend has served the endpoint since it came up.
+    pub(super) fn has_served(&self, endpoint: EndpointKey) -> bool {
+        self.state(endpoint) == Some(SERVED)
+    }
+
+    /// Notes a success.
+    pub(super) fn note_served(&self, endpoint: EndpointKey, now: Moment) {
+        if !self.has_served(endpoint) {
+            self.put(endpoint, SERVED, now);
+        }
+    }
+
+    /// Notes that the endpoint is missing, unless it was served. True if that is new.
+    pub(super) fn note_missing(&self, endpoint: EndpointKey, now: Moment) -> bool {
+        if self.has_served(endpoint) || self.lacks(endpoint, now) {
+            return false;
+        }
+        self.put(endpoint, seconds(now.plus(REMEMBERED)), now)
+    }
+
+    /// Forgets everything: another program may listen there by now.
+    pub(super) fn clear(&self) {
+        for cell in &self.cells {
+            cell.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn state(&self, endpoint: EndpointKey) -> Option<u32> {
+        let cells = self
+            .probed(endpoint)
+            .map(|cell| cell.load(Ordering::Relaxed));
+        let mut own = cells.filter(|content| is_of(*content, endpoint));
+        own.next().map(lower_half)
+    }
+
+    /// False if every cell that the endpoint may have is in use: then it is not remembered.
+    fn put(&self, endpoint: EndpointKey, state: u32, now: Moment) -> bool {
+        let content = endpoint.tag() >> 32 << 32 | u64::from(state);
+        let is_free = |content: u64| {
+            let state = lower_half(content);
+            content == 0 || (state != SERVED && !is_missing(state, now))
+        };
+        // Of two threads that put the same endpoint at the same time both may find a cell. The first
+        // one is read from then on.
+        let own = |content: u64| is_of(content, endpoint);
+        for may_replace in [&own as &dyn Fn(u64) -> bool, &is_free] {
+            for cell in self.probed(endpoint) {
+                let before = cell.load(Ordering::Relaxed);
+                let order = Ordering::Relaxed;
+                if may_replace(before)
+                    && cell.compare_exchange(before, content, order, order).is_ok()
+                {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn probed(&self, endpoint: EndpointKey) -> impl Iterator<Item = &AtomicU64> {
+        let half = if endpoint.is_known { 0 } else { CELLS };
+        let start = usize::try_from(endpoint.hash % CELLS as u64).unwrap_or_default();
+        (0..PROBES).map(move |step| &self.cells[half + (start + step) % CELLS])
+    }
+}
+
+fn is_of(content: u64, endpoint: EndpointKey) -> bool {
+    content >> 32 == endpoint.tag() >> 32
+}
+
+fn is_missing(state: u32, now: Moment) -> bool {
+    state != SERVED && seconds(now) < state
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+fn lower_half(content: u64) -> u32 {
+    content as u32
+}
+
+/// Whole seconds; after 136 years nothing counts as missing any more.
+fn seconds(moment: Moment) -> u32 {
+    u32::try_from(moment.0 / 1000).unwrap_or(SERVED - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Moment = Moment(5_000);
+
+    fn known(path: &str) -> EndpointKey {
+        EndpointKey::new(path, true)
+    }
+
+    fn unknown(path: &str) -> EndpointKey {
+        EndpointKey::new(path, false)
+    }
+
+    #[test]
+    fn missing_endpoint_is_forgotten_after_ten_minutes() {
+        let endpoints = Endpoints::default();
+        let (chat, messages) = (known("chat/completions"), known("messages"));
+        assert!(!endpoints.lacks(chat, NOW));
+        assert!(endpoints.note_missing(chat, NOW));
+        assert!(!endpoints.note_missing(chat, NOW), "it is known");
+        assert!(endpoints.lacks(chat, NOW) && !endpoints.lacks(messages, NOW));
+        let end = NOW.plus(REMEMBERED);
+        assert!(endpoints.lacks(chat, Moment(end.0 - 1)));
+        assert!(!endpoints.lacks(chat, end));
+        assert!(endpoints.note_missing(chat, end));
+    }
+
+    #[test]
+    fn endpoint_that_was_served_is_never_missing() {
+        let endpoints = Endpoints::default();
+        let chat = known("chat/completions");
+        endpoints.note_missing(chat, NOW);
+        endpoints.note_served(chat, NOW);
+        assert!(!endpoints.lacks(chat, NOW));
+        assert!(!endpoints.note_missing(chat, NOW));
+        assert!(!endpoints.lacks(chat, NOW));
+        endpoints.clear();
+        assert!(endpoints.note_missing(chat, NOW), "it came up anew");
+    }
+
+    #[test]
+    fn unknown_paths_do_not_displace_known_endpoints() {
+        let endpoints = Endpoints::default();
+        let names: Vec<String> = (0..16).map(|number| format!("known {number}")).collect();
+        let missing = |path: &String| endpoints.note_missing(known(path), NOW);
+        assert!(names.iter().all(missing));
+        for number in 0..10_000 {
+            let path = unknown(&number.to_string());
+            if number % 2 == 0 {
+                endpoints.note_served(path, NOW);
+            } else {
+                endpoints.note_missing(path, NOW);
+            }
+        }
+        assert!(names.iter().all(|path| endpoints.lacks(known(path), NOW)));
+        let count = |path: u32| endpoints.lacks(unknown(&path.to_string()), NOW);
+        let remembered = (0..10_000).filter(|path| count(*path)).count();
+        assert!((1..=CELLS).contains(&remembered), "{remembered}");
+    }
+}

@@ -1,0 +1,66 @@
+//! Responses by which a backend shows that it does not serve an endpoint.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::timeout;
+
+use super::Outbound;
+use super::attempt::Reached;
+
+/// The length of the error that is read.
+const LOOKED_AT: usize = 16 << 10;
+/// The time that the error may take. It usually comes with the head.
+const WITHIN: Duration = Duration::from_secs(1);
+
+/// Learns from a response whether its backend serves the endpoint of the request.
+pub(super) async fn learn(reached: &mut Reached, outbound: &Outbound<'_>) {
+    let Some(endpoint) = outbound.wish.endpoint else {
+        return;
+    };
+    let status = reached.head.status;
+    let backend = reached.slot.backend();
+    if status.is_success() {
+        backend.note_served(endpoint);
+    } else if matches!(
+        status,
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
+    ) && backend.may_lack(endpoint)
+    {
+        let whole = timeout(WITHIN, reached.exchange.look(LOOKED_AT)).await;
+        // An error that is not read may be about the model.
+        if whole.is_ok() && !names_a_model(&reached.exchange.seen()) {
+            backend.note_missing(endpoint, status, outbound.head.uri.path());
+        }
+    }
+}
+
+fn names_a_model(error: &[u8]) -> bool {
+    let word = b"model";
+    error
+        .windows(word.len())
+        .any(|part| part.eq_ignore_ascii_case(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_about_a_model_is_not_about_the_endpoint() {
+        for error in [
+            r#"{"object":"error","message":"The model `x` does not exist.","code":404}"#,
+            r#"{"error":"model 'x' not found"}"#,
+            r#"{"error":{"code":"MODEL_NOT_FOUND"}}"#,
+        ] {
+            assert!(names_a_model(error.as_bytes()), "{error}");
+        }
+        for error in [
+            "",
+            r#"{"detail":"Not Found"}"#,
+            r#"{"error":{"code":501,"message":"This server does not support embeddings."}}"#,
+        ] {
+            assert!(!names_a_model(error.as_bytes()), "{error}");
+        }
+    }
+}
