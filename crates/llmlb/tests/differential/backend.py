@@ -1,0 +1,69 @@
+"""A backend that stores every request it receives, byte by byte, and answers each with a usage report."""
+
+import asyncio
+import json
+
+ANSWER = json.dumps(
+    {
+        "id": "response-1",
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2, "input_tokens": 1, "output_tokens": 1},
+    }
+).encode()
+
+
+class Backend:
+    def __init__(self):
+        # The requests by their ids.
+        self.received = {}
+        self.repeated = []
+
+    async def start(self):
+        server = await asyncio.start_server(self.connection, "127.0.0.1", 0, limit=64 << 20, backlog=1024)
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    async def connection(self, reader, writer):
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                fields = head_fields(head)
+                raw = head + await framed_body(reader, fields)
+                self.keep(fields.get(b"x-request-id"), raw)
+                await self.answer(writer, head)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def keep(self, request_id, raw):
+        if request_id is None:
+            return
+        name = request_id.decode("latin-1")
+        if name in self.received:
+            self.repeated.append(name)
+        self.received[name] = raw
+
+    async def answer(self, writer, head):
+        body = b"" if head.startswith(b"HEAD ") else ANSWER
+        fields = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(ANSWER)
+        writer.write(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n" + body)
+        await writer.drain()
+
+
+def head_fields(head):
+    lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
+    return {name.strip().lower(): value.strip() for name, _, value in lines if name}
+
+
+async def framed_body(reader, fields):
+    """Returns the body as it is on the wire."""
+    if b"transfer-encoding" not in fields:
+        return await reader.readexactly(int(fields.get(b"content-length", b"0")))
+    raw = b""
+    while True:
+        size = await reader.readuntil(b"\r\n")
+        raw += size + await reader.readexactly(int(size.split(b";")[0], 16) + 2)
+        if int(size.split(b";")[0], 16) == 0:
+            return raw

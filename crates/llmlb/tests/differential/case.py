@@ -1,0 +1,105 @@
+"""One generated request, and the bytes that a client sends for it."""
+
+import base64
+import json
+import zlib
+
+
+class Case:
+    """A request in its parts, so that mutations can change each of them."""
+
+    def __init__(self, number, endpoint):
+        self.number = number
+        self.endpoint = endpoint
+        self.method = endpoint["method"]
+        self.path = endpoint["path"].replace("{id}", "file-abc123").encode()
+        self.query = None
+        # Whole header lines without Host, framing and request id.
+        self.headers = []
+        self.content_type = None
+        self.body = None
+        self.chunks = None
+        # The mutations that were applied; empty for a plain request.
+        self.mutations = []
+
+    @property
+    def request_id(self):
+        return f"case-{self.number:06}"
+
+    def raw(self):
+        """Returns the request as it is sent."""
+        target = self.path if self.query is None else self.path + b"?" + self.query
+        lines = [self.method.encode() + b" " + target + b" HTTP/1.1", b"Host: localhost"]
+        lines.append(b"x-request-id: " + self.request_id.encode())
+        if self.content_type is not None:
+            lines.append(b"Content-Type: " + self.content_type)
+        lines += self.headers
+        body = b""
+        if self.body is not None and self.chunks is None:
+            lines.append(b"Content-Length: %d" % len(self.body))
+            body = self.body
+        elif self.body is not None:
+            lines.append(b"Transfer-Encoding: chunked")
+            body = chunked(self.body, self.chunks)
+        return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def chunked(body, size):
+    """Returns the body in chunks of this size."""
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    framed = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
+    return b"".join(framed) + b"0\r\n\r\n"
+
+
+class Message:
+    """A request as it is sent: what a replay file stores of a case."""
+
+    def __init__(self, number, raw, mutations):
+        self.number = number
+        self.raw = raw
+        self.mutations = mutations
+        self.request_id = f"case-{number:06}"
+
+    @classmethod
+    def from_case(cls, case):
+        return cls(case.number, case.raw(), case.mutations)
+
+    def body(self):
+        return body_of(self.raw)
+
+    def to_line(self, seed):
+        packed = base64.b64encode(zlib.compress(self.raw, 9)).decode()
+        shown = {"number": self.number, "seed": seed, "mutations": self.mutations, "raw": packed}
+        return json.dumps(shown)
+
+    @classmethod
+    def from_line(cls, line):
+        shown = json.loads(line)
+        raw = zlib.decompress(base64.b64decode(shown["raw"]))
+        return cls(shown["number"], raw, shown["mutations"])
+
+
+def header_of(raw, name):
+    """Returns the first value of a header; `name` is in lower case."""
+    head = raw.partition(b"\r\n\r\n")[0]
+    for line in head.split(b"\r\n")[1:]:
+        found, _, value = line.partition(b":")
+        if found.lower() == name:
+            return value.strip()
+    return None
+
+
+def body_of(raw):
+    """Returns the body of a request without its framing."""
+    rest = raw.partition(b"\r\n\r\n")[2]
+    if header_of(raw, b"transfer-encoding") is None:
+        return rest
+    body = b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        size = int(size, 16)
+        if size == 0:
+            break
+        body += rest[:size]
+        rest = rest[size + 2 :]
+    return body

@@ -1,0 +1,66 @@
+//! The usage record of a request names the endpoint and the model that independent servers read in
+//! it: Werkzeug, Starlette, aiohttp, Express and Go. (L5, L9)
+//!
+//! This is a small run of `scripts/differential`, which sends 10,000 requests. `run.py` is the
+//! driver, `generate.py` makes the requests, `readers` has the servers.
+
+#![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Requests of the small run, and their seed.
+const REQUESTS: &str = "500";
+const SEED: &str = "1";
+
+#[test]
+fn usage_record_equals_the_reading_of_every_independent_server() {
+    let Some((python, node)) = tools() else {
+        return;
+    };
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential");
+    let outcome = Command::new(python)
+        .arg("-B")
+        .arg(here.join("run.py"))
+        .args(["--requests", REQUESTS, "--seed", SEED])
+        .args(["--llmlb-bin", env!("CARGO_BIN_EXE_llmlb")])
+        .arg("--node")
+        .arg(node)
+        .arg("--cache")
+        .arg(target().join("differential"))
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&outcome.stdout);
+    let err = String::from_utf8_lossy(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(0), "{out}{err}");
+}
+
+fn target() -> PathBuf {
+    let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    temporary.parent().unwrap().to_owned()
+}
+
+/// Python and Node with the packages of the servers; `None` if something is missing.
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
+fn tools() -> Option<(PathBuf, PathBuf)> {
+    let installed = target().join("test-python");
+    let readers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential/readers");
+    let needed = [
+        installed.join("bin/python"),
+        installed.join("bin/node"),
+        readers.join("node/node_modules/installed.json"),
+    ];
+    let has_go = Command::new("go").arg("version").output().is_ok();
+    let missing = needed.iter().find(|path| !path.exists());
+    if missing.is_none() && has_go {
+        let [python, node, _] = needed;
+        return Some((python, node));
+    }
+    assert!(
+        std::env::var_os("REQUIRE_TEST_TOOLS").is_none(),
+        "{} is missing\nRun: scripts/install-test-tools",
+        missing.map_or("go".into(), |path| path.to_string_lossy())
+    );
+    eprintln!("skipped: scripts/install-test-tools installs Python, Node and Go");
+    None
+}
