@@ -30,6 +30,7 @@ mod h2_client;
 mod raw;
 mod real;
 
+mod accepted;
 mod affinity;
 mod answers;
 mod backpressure;

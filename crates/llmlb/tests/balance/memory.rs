@@ -6,7 +6,7 @@ use crate::backends::{CHAT, backend, code, count, ok, serve};
 use crate::support::{Place, Server};
 
 /// The most memory that a server had, in bytes.
-fn peak(server: &Server) -> usize {
+pub(crate) fn peak(server: &Server) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", server.process.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let number = line.unwrap().split_whitespace().next().unwrap();
