@@ -98,6 +98,9 @@ async def run(options, messages, endpoints, directory):
 
 def main():
     options = arguments()
+    options.llmlb_bin = str(pathlib.Path(options.llmlb_bin).resolve())
+    if not pathlib.Path(options.llmlb_bin).is_file():
+        raise processes.Failed(f"there is no program {options.llmlb_bin}\nRun: cargo build --release -p llmlb")
     endpoints = json.loads(processes.ENDPOINTS.read_text())
     if options.replay:
         lines = pathlib.Path(options.replay).read_text().splitlines()
