@@ -19,12 +19,27 @@ class Case:
         self.content_type = None
         self.body = None
         self.chunks = None
-        # The mutations that were applied; empty for a plain request.
+        # The parts of a body that is not encoded yet.
+        self.members = None
+        self.form = None
+        # plain, varied or hostile, and what was changed.
+        self.label = "plain"
         self.mutations = []
 
     @property
     def request_id(self):
         return f"case-{self.number:06}"
+
+    def encode_body(self):
+        """Encodes the body from its parts, where no mutation has written it."""
+        if self.body is None and self.members is not None:
+            self.body = self.members.text().encode("utf-8", "surrogatepass")
+        if self.body is None and self.form is not None:
+            self.body = self.form.encoded()
+        if self.form is not None and self.content_type is None:
+            self.content_type = self.form.kind
+        if self.chunks is not None and self.body is not None and len(self.body) // self.chunks > 20000:
+            self.chunks = 4096
 
     def raw(self):
         """Returns the request as it is sent."""
@@ -54,29 +69,30 @@ def chunked(body, size):
 class Message:
     """A request as it is sent: what a replay file stores of a case."""
 
-    def __init__(self, number, raw, mutations):
+    def __init__(self, number, raw, label, mutations):
         self.number = number
         self.raw = raw
+        self.label = label
         self.mutations = mutations
         self.request_id = f"case-{number:06}"
 
     @classmethod
     def from_case(cls, case):
-        return cls(case.number, case.raw(), case.mutations)
+        return cls(case.number, case.raw(), case.label, case.mutations)
 
     def body(self):
         return body_of(self.raw)
 
     def to_line(self, seed):
         packed = base64.b64encode(zlib.compress(self.raw, 9)).decode()
-        shown = {"number": self.number, "seed": seed, "mutations": self.mutations, "raw": packed}
-        return json.dumps(shown)
+        kind = {"label": self.label, "mutations": self.mutations}
+        return json.dumps({"number": self.number, "seed": seed, **kind, "raw": packed})
 
     @classmethod
     def from_line(cls, line):
         shown = json.loads(line)
         raw = zlib.decompress(base64.b64decode(shown["raw"]))
-        return cls(shown["number"], raw, shown["mutations"])
+        return cls(shown["number"], raw, shown["label"], shown["mutations"])
 
 
 def header_of(raw, name):

@@ -106,9 +106,7 @@ def go_writer(rng, model):
         b"%060x" % rng.getrandbits(240),
         [
             Part([disposition(b"model")], model),
-            Part(
-                [disposition(b"file", b'; filename="a\\"b.wav"'), b"Content-Type: application/octet-stream"], audio(rng)
-            ),
+            Part([disposition(b"file", b'; filename="a.wav"'), b"Content-Type: application/octet-stream"], audio(rng)),
         ],
     )
 

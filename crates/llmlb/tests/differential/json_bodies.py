@@ -318,11 +318,8 @@ def leading_data(rng, text, other):
 
 
 def other_encoding(rng, text, _other):
-    return text.encode(
-        rng.choice(
-            ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig", "utf-7", "cp037"]
-        )
-    )
+    codecs = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig", "utf-7", "cp037"]
+    return text.encode(rng.choice(codecs), "replace")
 
 
 def invalid_utf8(rng, text, _other):

@@ -36,6 +36,13 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=10_000, help="how many to generate (default 10000)")
     parser.add_argument("--seed", default="1", help="the same seed gives the same requests (default 1)")
+    parser.add_argument(
+        "--hostile",
+        type=float,
+        default=generate.HOSTILE,
+        metavar="SHARE",
+        help=f"the share of hostile requests (default {generate.HOSTILE}); with more, the limit of 2 %% counts benign ones only",
+    )
     parser.add_argument("--llmlb-bin", required=True, help="the program under test")
     parser.add_argument("--replay", metavar="FILE", help="send the requests of this file instead")
     parser.add_argument("--save", metavar="FILE", help="write the requests that failed to this file")
@@ -107,7 +114,7 @@ def main():
         messages = [Message.from_line(line) for line in lines]
         print(f"{len(messages)} requests from {options.replay}", flush=True)
     else:
-        messages = list(generate.messages(options.seed, options.requests, endpoints))
+        messages = list(generate.messages(options.seed, options.requests, endpoints, options.hostile))
         print(f"seed {options.seed}, {len(messages)} requests", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="llmlb-differential-") as directory:
@@ -134,13 +141,16 @@ def conclude(options, report, seconds):
         outcome = report.plain_disagreements[0]
         show(outcome)
         raise processes.Failed(f"the readers differ on {len(report.plain_disagreements)} plain requests")
-    share, mismatched = report.share_of_false_rejections(), report.counts["mismatch"]
+    mismatched = report.counts["mismatch"]
+    is_usual_mix = options.hostile <= generate.HOSTILE and not options.replay
+    share = report.share_of_false_rejections("" if is_usual_mix else "benign, and ")
     if options.save and report.failing:
         lines = [outcome.message.to_line(options.seed) for outcome in report.failing]
         pathlib.Path(options.save).write_text("\n".join(lines) + "\n")
         print(f"{len(lines)} requests saved; run them again with --replay {options.save}")
     print(
-        f"{mismatched} mismatches; {share:.2%} of the requests on which all readers agree are rejected "
+        f"{mismatched} mismatches; {share:.2%} of the {'' if is_usual_mix else 'benign '}requests "
+        f"on which all readers agree are rejected "
         f"(limit {LIMIT:.0%}); {seconds:.0f} s"
     )
     return 1 if mismatched or share > LIMIT else 0

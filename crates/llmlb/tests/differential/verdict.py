@@ -103,28 +103,29 @@ class Report:
         self.mismatches = collections.defaultdict(list)
         self.false_rejections = collections.defaultdict(list)
         self.failing = []
-        # There are none: plain requests are those on which readers agree.
+        # Stays empty: plain requests are those on which readers agree.
         self.plain_disagreements = []
 
     def add(self, outcome):
-        label = "plain" if not outcome.message.mutations else "mutated"
+        label = outcome.message.label
+        is_benign = label != "hostile"
         self.classes[label] += 1
         for mutation in outcome.message.mutations:
-            self.classes["  " + mutation] += 1
+            self.classes[f"  {label}, {mutation}"] += 1
         agreed = outcome.agreement()
         for name, reading in outcome.readings.items():
             self.readers[name, label] += reading.endpoint is not None
         if agreed is None and label == "plain":
             self.plain_disagreements.append(outcome)
         self.counts["all readers agree"] += agreed is not None
-        self.counts["plain, and all readers agree"] += agreed is not None and label == "plain"
+        self.counts["benign, and all readers agree"] += agreed is not None and is_benign
         answered_here = outcome.forwarded is None and outcome.response is not None and outcome.response.status < 400
         found = mismatches(outcome, self.endpoints)
         if found:
             self.counts["mismatch"] += 1
             self.failing.append(outcome)
             for kind, text in found:
-                self.mismatches[kind, ", ".join(outcome.message.mutations)].append((outcome, text))
+                self.mismatches[kind, group(outcome)].append((outcome, text))
         elif outcome.forwarded is not None:
             self.counts["forwarded, record equals every reading"] += 1
         elif answered_here:
@@ -132,19 +133,21 @@ class Report:
         else:
             self.counts["rejected"] += 1
             self.rejections[outcome.code()] += 1
-            self.add_rejection(outcome, agreed, label)
+            self.add_rejection(outcome, agreed, is_benign)
 
-    def add_rejection(self, outcome, agreed, label):
+    def add_rejection(self, outcome, agreed, is_benign):
         if agreed is None or (agreed[1] is not None and agreed[1] not in self.models):
             return
         self.counts["rejected although all readers agree"] += 1
-        self.counts["plain, and rejected although all readers agree"] += label == "plain"
+        self.counts["benign, and rejected although all readers agree"] += is_benign
         text = f"all readers: {agreed[0]} model={agreed[1]!r}"
-        self.false_rejections[outcome.code(), ", ".join(outcome.message.mutations)].append((outcome, text))
+        self.false_rejections[outcome.code(), group(outcome)].append((outcome, text))
         self.failing.append(outcome)
 
-    def share_of_false_rejections(self):
-        return self.counts["rejected although all readers agree"] / max(1, self.counts["all readers agree"])
+    def share_of_false_rejections(self, prefix=""):
+        """Returns the share for all requests, or with the prefix `benign, and ` for those alone."""
+        rejected = self.counts[prefix + "rejected although all readers agree"]
+        return rejected / max(1, self.counts[prefix + "all readers agree"])
 
     def show(self, is_verbose):
         print("requests by class (one request can have several mutations):")
@@ -168,14 +171,16 @@ class Report:
         ordered = sorted(groups.items(), key=lambda item: (item[0][1].count(","), -len(item[1])))
         for (kind, mutations), found in ordered if is_verbose else ordered[:GROUPS]:
             outcome, detail = min(found, key=lambda pair: len(pair[0].message.raw))
-            print(
-                f"{title}: {kind} [{mutations or 'plain'}], {len(found)} times; shortest: {outcome.message.request_id}"
-            )
+            print(f"{title}: {kind} [{mutations}], {len(found)} times; shortest: {outcome.message.request_id}")
             print(f"    {detail}")
             for line in excerpt(outcome.message.raw):
                 print(f"    | {line}")
         if len(ordered) > GROUPS and not is_verbose:
             print(f"{title}: {len(ordered) - GROUPS} more groups; --verbose prints them")
+
+
+def group(outcome):
+    return ", ".join([outcome.message.label, *outcome.message.mutations])
 
 
 def excerpt(raw):
