@@ -63,7 +63,12 @@ async def framed_body(reader, fields):
         return await reader.readexactly(int(fields.get(b"content-length", b"0")))
     raw = b""
     while True:
-        size = await reader.readuntil(b"\r\n")
-        raw += size + await reader.readexactly(int(size.split(b";")[0], 16) + 2)
-        if int(size.split(b";")[0], 16) == 0:
-            return raw
+        line = await reader.readuntil(b"\r\n")
+        size = int(line.split(b";")[0], 16)
+        raw += line
+        if size > 0:
+            raw += await reader.readexactly(size + 2)
+            continue
+        while raw[-4:] != b"\r\n\r\n":
+            raw += await reader.readuntil(b"\r\n")
+        return raw

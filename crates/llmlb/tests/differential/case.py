@@ -19,6 +19,8 @@ class Case:
         self.content_type = None
         self.body = None
         self.chunks = None
+        # A field after the last chunk.
+        self.trailers = None
         # The parts of a body that is not encoded yet.
         self.members = None
         self.form = None
@@ -55,15 +57,15 @@ class Case:
             body = self.body
         elif self.body is not None:
             lines.append(b"Transfer-Encoding: chunked")
-            body = chunked(self.body, self.chunks)
+            body = chunked(self.body, self.chunks, self.trailers)
         return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-def chunked(body, size):
+def chunked(body, size, trailers):
     """Returns the body in chunks of this size."""
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
     framed = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
-    return b"".join(framed) + b"0\r\n\r\n"
+    return b"".join(framed) + b"0\r\n" + (trailers + b"\r\n" if trailers else b"") + b"\r\n"
 
 
 class Message:

@@ -217,6 +217,27 @@ def similar_model(rng, form, other):
 
 
 NAMES = [
+    b'form-data; name="/model"',
+    b'form-data; name="//model"',
+    b'form-data; name="\\/model"',
+    b'form-data; name="\\model"',
+    b"form-data; name=/model",
+    b'form-data; name="model/"',
+    b'form-data; name="x/model"',
+    b'form-data; name="C:\\model"',
+    b'form-data; name="model"; filename',
+    b'form-data; filename="a;b"; name="model"',
+    b'form-data; name="model"; filename="a;b;c"',
+    b'form-data; name="x"; filename="a;name=model"',
+    b'form-data; name="other"; x=y; name*0=model',
+    b"form-data; name*0*=utf-8''mo; name*1=del",
+    b"form-data; name*=model",
+    b"form-data; name*=utf-8'en'mod%65l",
+    b"form-data; name*=utf-7''+AG0-odel",
+    b'form-data; name="&#109;odel"',
+    b'form-data; name="model\xe2\x80\x8b"',
+    b'form-data; name="\xef\xbb\xbfmodel"',
+    b'form-data; name="MODEL"',
     b"form-data; name*=utf-8''model",
     b"form-data; name=\"model\"; name*=utf-8''other",
     b"form-data; name=\"other\"; name*=utf-8''model",
@@ -377,10 +398,23 @@ def part_type(rng, form, other):
 
 
 def charset_field(rng, form, other):
-    value = rng.choice([b"utf-7", b"utf-16", b"iso-8859-1", b"utf-8", b"cp037"])
-    form.parts.insert(rng.choice([0, len(form.parts)]), Part([disposition(b"_charset_")], value))
-    if rng.random() < 0.5:
-        form.model_part().content = rng.choice([b"+AGI-eta", "caf\u00e9".encode(), "caf\u00e9".encode("latin-1")])
+    """`_charset_` announces the encoding of the other fields to some readers."""
+    name = rng.choice([b"_charset_", b"_charset_", b"_CHARSET_", b"/_charset_", b"_charset"])
+    charset, content = rng.choice(
+        [
+            (b"utf-7", b"+AGI-eta"),
+            (b"UTF-7", b"+AGI-eta"),
+            (b"utf-7\r\n", b"+AGI-eta"),
+            (b"iso-8859-1", "caf\u00e9".encode()),
+            (b"iso-8859-1", "caf\u00e9".encode("latin-1")),
+            (b"utf-16", other),
+            (b"cp037", other),
+            (b"raw_unicode_escape", b"alpha\\u0061"),
+            (b"utf-8", other),
+        ]
+    )
+    form.model_part().content = content
+    form.parts.insert(rng.choice([0, 0, len(form.parts)]), Part([disposition(name)], charset))
 
 
 def odd_model(rng, form, _other):

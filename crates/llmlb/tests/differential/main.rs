@@ -9,9 +9,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Requests of the small run, and their seed.
-const REQUESTS: &str = "500";
-const SEED: &str = "1";
+/// A small run with more hostile requests than the usual mix has.
+const RUN: [&str; 6] = ["--requests", "500", "--seed", "1", "--hostile", "0.5"];
 
 #[test]
 fn usage_record_equals_the_reading_of_every_independent_server() {
@@ -22,7 +21,7 @@ fn usage_record_equals_the_reading_of_every_independent_server() {
     let outcome = Command::new(python)
         .arg("-B")
         .arg(here.join("run.py"))
-        .args(["--requests", REQUESTS, "--seed", SEED])
+        .args(RUN)
         .args(["--llmlb-bin", env!("CARGO_BIN_EXE_llmlb")])
         .arg("--node")
         .arg(node)

@@ -221,16 +221,37 @@ def form_body(rng, case):
 def json_for_a_form(rng, case):
     """A JSON body on an endpoint whose body may also be a form."""
     case.members = json_bodies.plain(rng, case.endpoint, rng.choice(names.PLAIN))
-    case.content_type = rng.choice(JSON_TYPES + [case.form.kind])
+    if rng.random() < 0.5:
+        json_bodies.form_inside(rng, case.members, "beta")
+    kinds = [b"application/x-www-form-urlencoded", b"Application/X-WWW-Form-URLEncoded; charset=utf-8", b"text/plain"]
+    kinds += [
+        b"application/x-www-form-urlencoded, application/json",
+        b"application/json, application/x-www-form-urlencoded",
+    ]
+    kinds += [
+        b"application/x-www-form-urlencoded\tx",
+        b"application/x-www-form-urlencoded;",
+        b"application/x-www-form-urlencoded x",
+    ]
+    kinds += [b"multipart/form-data", b"multipart/form-data ;boundary=x", b"multipart/form-data, application/json", b""]
+    case.content_type = rng.choice(JSON_TYPES + kinds + [case.form.kind])
     case.form = None
 
 
+def trailers(rng, case):
+    """Fields after the last chunk."""
+    case.chunks = case.chunks or 50
+    case.trailers = rng.choice(
+        [b"Content-Type: multipart/form-data; boundary=second", b"X-Model: beta", b"Content-Length: 3"]
+    )
+
+
 def mutations_for(case):
-    general = [path] * 8 + [query, method, other_header, content_encoding, body_where_none_belongs, two_types]
+    general = [path] * 8 + [query, method, other_header, content_encoding, body_where_none_belongs, two_types, trailers]
     if case.endpoint["reads"] == "json":
         return general + [json_members] * 6 + [json_text] * 4 + [type_of_body] * 2 + [charset] * 3
     if case.endpoint["reads"] == "form":
-        return general + [form_body] * 26 + [json_for_a_form, type_of_body]
+        return general + [form_body] * 26 + [json_for_a_form, json_for_a_form, type_of_body, query, query]
     if case.endpoint["reads"] == "query":
         return general + [query] * 8
     return general
