@@ -20,6 +20,7 @@ import tempfile
 import time
 
 import generate
+import known
 import names
 import processes
 from backend import Backend
@@ -115,7 +116,10 @@ def main():
         print(f"{len(messages)} requests from {options.replay}", flush=True)
     else:
         messages = list(generate.messages(options.seed, options.requests, endpoints, options.hostile))
-        print(f"seed {options.seed}, {len(messages)} requests", flush=True)
+        messages += known.messages(len(messages))
+        print(
+            f"seed {options.seed}, {options.requests} generated requests, {len(known.REQUESTS)} known ones", flush=True
+        )
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="llmlb-differential-") as directory:
         outcomes = asyncio.run(run(options, messages, endpoints, directory))

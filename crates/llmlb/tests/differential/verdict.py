@@ -108,7 +108,7 @@ class Report:
 
     def add(self, outcome):
         label = outcome.message.label
-        is_benign = label != "hostile"
+        is_benign = label in ("plain", "varied")
         self.classes[label] += 1
         for mutation in outcome.message.mutations:
             self.classes[f"  {label}, {mutation}"] += 1
@@ -117,6 +117,8 @@ class Report:
             self.readers[name, label] += reading.endpoint is not None
         if agreed is None and label == "plain":
             self.plain_disagreements.append(outcome)
+        # Known requests are hostile by choice: they would distort the shares.
+        agreed = None if label == "known" else agreed
         self.counts["all readers agree"] += agreed is not None
         self.counts["benign, and all readers agree"] += agreed is not None and is_benign
         answered_here = outcome.forwarded is None and outcome.response is not None and outcome.response.status < 400
