@@ -197,6 +197,10 @@ impl Endpoint {
         }
     }
 
+    const fn reading(self, body: BodyFormat) -> Self {
+        Self { body, ..self }
+    }
+
     const fn issuing(self, issues: IssuedIds) -> Self {
         Self { issues, ..self }
     }
@@ -275,8 +279,10 @@ fn under_v1(path: &str) -> Option<Endpoint> {
         "rerank" | "reranking" => E::inference(Api::Rerank),
         "score" => E::inference(Api::Score),
         "moderations" => E::inference(Api::Moderations),
-        "audio/speech" | "audio/transcriptions" | "audio/translations" => E::media(Api::Audio),
-        "images/generations" | "images/edits" | "images/variations" => E::media(Api::Images),
+        "audio/speech" => E::media(Api::Audio).reading(BodyFormat::Json),
+        "audio/transcriptions" | "audio/translations" => E::media(Api::Audio),
+        "images/generations" => E::media(Api::Images).reading(BodyFormat::Json),
+        "images/edits" | "images/variations" => E::media(Api::Images),
         "models" => E::own(Page::Models),
         "assistants" | "batches" | "containers" | "conversations" | "evals" | "files"
         | "realtime" | "uploads" | "vector_stores" => E::stored(),

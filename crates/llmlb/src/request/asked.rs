@@ -100,6 +100,7 @@ impl Asked {
     /// A request whose body names no model: its query may.
     fn in_query(query: Option<&str>, payload: Payload) -> Result<Self, Refusal> {
         let named = query.map_or(Ok(None), query::model)?;
+        let named = named.filter(|(name, _)| !name.is_empty());
         let (model, named_at) = named.unzip();
         Ok(Self {
             model,
@@ -202,6 +203,13 @@ pub(super) async fn read(
     let is_form = |kind: &str| media_type(kind).eq_ignore_ascii_case("multipart/form-data");
     let asked = match content_type.filter(|kind| is_form(kind)) {
         Some(kind) if endpoint.body == BodyFormat::MultipartOrJson => in_form(&bytes, kind),
+        None if endpoint.body == BodyFormat::MultipartOrJson
+            && content_type.is_some_and(is_simple_form) =>
+        {
+            Err(Unread::Form(
+                "its Content-Type is that of a form without files",
+            ))
+        }
         _ if !is_required && !bytes.trim_ascii_start().starts_with(b"{") => {
             // A list or a scalar names no model.
             match serde_json::from_slice::<IgnoredAny>(&bytes) {
@@ -241,10 +249,10 @@ fn content_type(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
 fn in_form(body: &[u8], content_type: &str) -> Result<Asked, Unread> {
     let boundary = form::boundary(content_type).map_err(Unread::Form)?;
     let place = form::model(body, boundary).map_err(Unread::Form)?;
-    let model = String::from_utf8_lossy(&body[place.clone()]).into_owned();
+    let text = |place: &Range<usize>| String::from_utf8_lossy(&body[place.clone()]).into_owned();
     Ok(Asked {
-        named_at: Some((place, Spelling::Form)),
-        model: Some(model),
+        model: place.as_ref().map(text),
+        named_at: place.map(|place| (place, Spelling::Form)),
         ..Asked::nothing(Payload::Passing(None))
     })
 }
@@ -260,11 +268,10 @@ fn in_labelled_json(body: &[u8], api: Api, content_type: Option<&str>) -> Result
     if !has_plain_charset(kind) {
         return Err(Unread::Charset);
     }
-    let media = media_type(kind).to_ascii_lowercase();
-    if media == "application/x-www-form-urlencoded" && query::names_model(body) {
-        return Err(Unread::Ambiguous("model"));
-    }
-    if media.starts_with("multipart/") {
+    if media_type(kind)
+        .to_ascii_lowercase()
+        .starts_with("multipart/")
+    {
         // Valid JSON has no line ends within strings, so no parser finds parts in it.
         let parsed = serde_json::from_slice::<IgnoredAny>(body);
         parsed.map_err(|error| Unread::Malformed(error.to_string()))?;
@@ -380,8 +387,14 @@ fn is_json(content_type: &str) -> bool {
 
 fn is_compressed(headers: &HeaderMap) -> bool {
     headers
-        .get(header::CONTENT_ENCODING)
-        .is_some_and(|coding| coding != "identity")
+        .get_all(header::CONTENT_ENCODING)
+        .iter()
+        .any(|coding| !coding.is_empty() && coding != "identity")
+}
+
+/// True for the type that `curl -d` sends. Servers that expect a form would read it as one.
+fn is_simple_form(content_type: &str) -> bool {
+    media_type(content_type).eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }
 
 fn media_type(content_type: &str) -> &str {
@@ -517,8 +530,6 @@ mod tests {
         ] {
             assert_eq!(read(plain, kind).err(), Some(Unread::Charset), "{kind}");
         }
-        let form = r#"{"model":"a","x":"&model=b&"}"#;
-        assert!(read(form, "application/x-www-form-urlencoded").is_err());
         let parts = "{\"model\":\"a\",\"x\":\"\r\n--x\r\n\"}";
         assert!(read(parts, "multipart/form-data; boundary=x").is_err());
     }

@@ -46,8 +46,9 @@ pub(super) fn boundary(content_type: &str) -> Result<&str, &'static str> {
     Ok(boundary.text)
 }
 
-/// The place of the only field `model`, or the reason why the body could be read in two ways.
-pub(super) fn model(body: &[u8], boundary: &str) -> Result<Range<usize>, &'static str> {
+/// The place of the only field `model`, if there is one, or the reason why the body could be read in
+/// two ways.
+pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>, &'static str> {
     let delimiter = format!("--{boundary}").into_bytes();
     let mut found = None;
     let mut part: Option<usize> = None;
@@ -71,7 +72,11 @@ pub(super) fn model(body: &[u8], boundary: &str) -> Result<Range<usize>, &'stati
         match &body[after..] {
             [b'\r', b'\n', ..] => part = Some(after + 2),
             [b'-', b'-'] | [b'-', b'-', b'\r', b'\n'] => {
-                return found.ok_or("it has no field `model`");
+                return if parts > 0 {
+                    Ok(found)
+                } else {
+                    Err("it has no parts")
+                };
             }
             _ => return Err("a boundary is not alone in its line"),
         }
@@ -180,9 +185,11 @@ fn disposition(value: &str) -> Result<Disposition<'_>, &'static str> {
         }
     }
     let name = name.ok_or("a part has no name")?;
-    // `_charset_` changes how some parsers decode the other fields.
-    let is_plain = !name.text.contains(['\\', '%'])
-        && name.text.trim() == name.text
+    // Some parsers strip slashes and blanks from names, or decode escapes. `_charset_` changes how
+    // some decode the other fields.
+    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte);
+    let is_plain = !name.text.is_empty()
+        && name.text.bytes().all(is_usual)
         && !name.text.eq_ignore_ascii_case("_charset_");
     if !is_plain {
         return Err("a part has a name that can be read in two ways");
@@ -227,9 +234,11 @@ fn parameter(text: &str) -> Result<(&str, &str, &str), &'static str> {
         return Err(UNUSUAL);
     }
     let (value, rest) = if let Some(quoted) = rest.strip_prefix('"') {
-        let (value, rest) = quoted.split_once('"').ok_or(UNUSUAL)?;
-        // Some parsers take `\"` for the end of the text, others for a quotation mark.
-        if value.ends_with('\\') || value.contains("\\\\") {
+        let end = quoted_end(quoted).ok_or(UNUSUAL)?;
+        let (value, rest) = (&quoted[..end], &quoted[end + 1..]);
+        // Some parsers take `\"` for the end of the text, others for a quotation mark. Neither finds
+        // a further parameter in a value without these.
+        if value.contains('"') && value.contains([';', '=']) {
             return Err(UNUSUAL);
         }
         (value, rest)
@@ -249,6 +258,16 @@ fn parameter(text: &str) -> Result<(&str, &str, &str), &'static str> {
     }
 }
 
+/// The place of the quotation mark that ends a quoted text.
+fn quoted_end(text: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    text.bytes().position(|byte| {
+        let is_end = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        is_end
+    })
+}
+
 fn is_plain_text(content_type: &str) -> bool {
     let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     media
@@ -261,11 +280,9 @@ fn is_plain_text(content_type: &str) -> bool {
         })
 }
 
-/// True for the names of encodings in which ASCII text is what it seems.
+/// True for the names of UTF-8.
 pub(super) fn is_utf8(charset: &str) -> bool {
-    ["utf-8", "utf8", "us-ascii", "ascii"]
-        .iter()
-        .any(|known| charset.eq_ignore_ascii_case(known))
+    charset.eq_ignore_ascii_case("utf-8") || charset.eq_ignore_ascii_case("utf8")
 }
 
 #[cfg(test)]
@@ -285,7 +302,8 @@ mod tests {
     }
 
     fn find(body: &str) -> Result<&str, &'static str> {
-        model(body.as_bytes(), "x1").map(|place| &body[place])
+        let found = model(body.as_bytes(), "x1")?;
+        Ok(found.map_or("", |place| &body[place]))
     }
 
     const END: &str = "--x1--\r\n";
@@ -315,6 +333,18 @@ mod tests {
     }
 
     #[test]
+    fn form_need_not_name_a_model() {
+        assert_eq!(find(&(field("name=\"prompt\"", "b") + END)), Ok(""));
+    }
+
+    #[test]
+    fn escaped_quotation_marks_are_accepted_in_names_of_files() {
+        let file = field("name=\"file\"; filename=\"a \\\"b\\\" \\\\ c.wav\"", "data");
+        let body = file + &field("name=\"model\"", "m") + END;
+        assert_eq!(find(&body), Ok("m"));
+    }
+
+    #[test]
     fn forms_that_parsers_read_differently_are_rejected() {
         let good = field("name=\"model\"", "a");
         assert_eq!(find(&(good.clone() + END)), Ok("a"));
@@ -323,8 +353,10 @@ mod tests {
             good.clone() + &good + END,
             good.clone() + &field("name=\"Model\"", "b") + END,
             field("name=\"MODEL\"", "b") + END,
-            // Missing.
-            field("name=\"prompt\"", "b") + END,
+            // Other names for it.
+            field("name=\"/model\"", "b") + &good + END,
+            field("name=\"//model\"", "b") + &good + END,
+            field("name=\"\"", "b") + &good + END,
             // Text before the first boundary and after the last.
             "x\r\n".to_owned() + &good + END,
             "\r\n".to_owned() + &good + END,
@@ -366,6 +398,10 @@ mod tests {
             good.replace(
                 "\r\n\r\n",
                 "\r\nContent-Type: text/plain; charset=utf-16\r\n\r\n",
+            ) + END,
+            good.replace(
+                "\r\n\r\na",
+                "\r\nContent-Type: text/plain; charset=us-ascii\r\n\r\n\u{e9}",
             ) + END,
             good.replace("\r\n\r\n", "\r\nContent-Transfer-Encoding: base64\r\n\r\n") + END,
             good.clone()
