@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::origin::Origin;
@@ -60,16 +61,38 @@ fn set(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Whether Kubernetes set this variable, as it does in every pod beside a service called `llmlb`:
-/// `LLMLB_SERVICE_HOST`, `LLMLB_PORT=tcp://..`, `LLMLB_PORT_80_TCP_ADDR` and so on.
+/// True if Kubernetes set this variable for a Service: it does so in every pod of a namespace, for
+/// each of its Services. One called `llmlb-internal` adds `LLMLB_INTERNAL_SERVICE_HOST`,
+/// `LLMLB_INTERNAL_PORT=tcp://..`, `LLMLB_INTERNAL_PORT_80_TCP_ADDR` and so on. Name and value must
+/// both have the form of such a link, so that a misspelt setting is still reported.
 fn is_service_link(name: &str, value: &OsStr) -> bool {
-    let is_url = value.to_str().is_some_and(|value| {
+    let Some(value) = value.to_str().filter(|_| name.starts_with(PREFIX)) else {
+        return false;
+    };
+    let is_url = || {
         let schemes = ["tcp://", "udp://", "sctp://"];
         schemes.iter().any(|scheme| value.starts_with(scheme))
-    });
-    name.starts_with("LLMLB_SERVICE_")
-        || name.starts_with("LLMLB_PORT_")
-        || (name == "LLMLB_PORT" && is_url)
+    };
+    let is_address = || value.parse::<IpAddr>().is_ok();
+    let is_number = |text: &str| text.parse::<u16>().is_ok();
+    let words: Vec<&str> = name.split('_').collect();
+    // The words before these are the Service's name, which may contain them too.
+    (1..words.len()).any(|start| match &words[start..] {
+        ["PORT"] => is_url(),
+        ["SERVICE", "HOST"] => is_address(),
+        ["SERVICE", "PORT"] => is_number(value),
+        ["SERVICE", "PORT", name, ..] => !name.is_empty() && is_number(value),
+        ["PORT", port, protocol @ ("TCP" | "UDP" | "SCTP"), what @ ..] if is_number(port) => {
+            match what {
+                [] => is_url(),
+                ["PROTO"] => value.eq_ignore_ascii_case(protocol),
+                ["PORT"] => is_number(value),
+                ["ADDR"] => is_address(),
+                _ => false,
+            }
+        }
+        _ => false,
+    })
 }
 
 /// The variables of a process, as one saw them. An empty one is as good as none.

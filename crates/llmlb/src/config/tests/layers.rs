@@ -70,14 +70,70 @@ fn an_empty_variable_is_as_good_as_none() {
     assert_eq!(run.good().server.port, 7);
 }
 
+/// The variables that Kubernetes sets for a Service, by its name in capitals.
+fn service_links(service: &str) -> Vec<(String, &'static str)> {
+    [
+        ("_SERVICE_HOST", "10.0.0.1"),
+        ("_SERVICE_PORT", "80"),
+        ("_SERVICE_PORT_HTTP", "80"),
+        ("_PORT", "tcp://10.0.0.1:80"),
+        ("_PORT_80_TCP", "tcp://10.0.0.1:80"),
+        ("_PORT_80_TCP_PROTO", "tcp"),
+        ("_PORT_80_TCP_PORT", "80"),
+        ("_PORT_80_TCP_ADDR", "10.0.0.1"),
+        ("_PORT_53_UDP", "udp://[fd00::1]:53"),
+        ("_PORT_53_UDP_PROTO", "udp"),
+        ("_PORT_53_UDP_PORT", "53"),
+        ("_PORT_53_UDP_ADDR", "fd00::1"),
+    ]
+    .map(|(end, value)| (format!("{service}{end}"), value))
+    .to_vec()
+}
+
 #[test]
-fn variables_that_kubernetes_sets_beside_a_service_are_left_out_of_account() {
-    let run = Run::with_file("[server]\nport = 7\n")
-        .env("LLMLB_PORT", "tcp://10.0.0.1:80")
-        .env("LLMLB_PORT_80_TCP_ADDR", "10.0.0.1")
-        .env("LLMLB_SERVICE_HOST", "10.0.0.1")
-        .env("LLMLB_SERVICE_PORT_HTTP", "80");
-    assert_eq!(run.good().server.port, 7);
+fn service_links_of_kubernetes_are_ignored_whatever_the_service_is_called() {
+    for service in [
+        "LLMLB",
+        "LLMLB_INTERNAL",
+        "LLMLB_SERVICE",
+        "LLMLB_PORT",
+        "LLMLB_USAGE",
+        "LLMLB_PORT_80",
+        "LLMLB_V2_SERVICE_HOST",
+    ] {
+        for (name, value) in service_links(service) {
+            let run = Run::with_file("[server]\nport = 7\n").env(&name, value);
+            assert_eq!(run.good().server.port, 7, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_misspelt_variable_is_reported_although_it_looks_like_a_service_link() {
+    for (name, value) in [
+        ("LLMLB_SERVICE_HOST", "localhost"),
+        ("LLMLB_SERVICE_PORT", "http"),
+        ("LLMLB_SERVER_PORT", "8080"),
+        ("LLMLB_INTERNAL_PORT", "8080"),
+        ("LLMLB_PORTS", "tcp://10.0.0.1:80"),
+        ("LLMLB_PORT_TCP", "80"),
+        ("LLMLB_PORT_80", "tcp://10.0.0.1:80"),
+        ("LLMLB_PORT_80_TCP_ADDR", "everywhere"),
+        ("LLMLB_PORT_80_TCP_PROTO", "http"),
+        ("LLMLB_PORT_80_HTTP", "http://10.0.0.1:80"),
+        ("LLMLB_SERVICE_PORT_", "80"),
+        ("LLMLB_SERVICE_", "1"),
+        ("LLMLB_QUEU", "5"),
+        ("LLMLB_HOSTT", "127.0.0.1"),
+    ] {
+        let told = Run::new().env(name, value).problems();
+        assert!(told.contains("unknown variable"), "{name}={value}: {told}");
+    }
+    // A number is meant for the setting of that name.
+    let run = Run::new().env("LLMLB_PORT", "8080");
+    assert_eq!(run.good().server.port, 8080);
+    let told = Run::new().env("LLMLB_PORT", "http://10.0.0.1").problems();
+    assert!(told.starts_with("LLMLB_PORT: "), "{told}");
 }
 
 /// A value other than the default for every variable, and how `llmlb check` shows it if not as it was
