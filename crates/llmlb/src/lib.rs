@@ -27,6 +27,7 @@ mod protocol;
 mod receiver;
 mod request;
 mod sys;
+mod text;
 mod upstream;
 mod worker;
 

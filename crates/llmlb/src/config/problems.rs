@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use super::origin::Origin;
+use crate::text;
 
 /// How much of a value is shown.
 const SHOWN: usize = 60;
@@ -110,7 +111,5 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// A name or a path within a message. Control characters would let it pass for more than one.
 pub(super) fn one_line(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
+    text::plain(text).into_owned()
 }

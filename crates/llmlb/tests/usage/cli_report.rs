@@ -106,6 +106,33 @@ fn people_see_a_table_with_totals_wherever_the_records_are() {
 }
 
 #[test]
+fn characters_that_steer_a_terminal_are_escaped_in_every_form() {
+    let place = Place::new();
+    // An escape sequence, its C1 form, a line end and a right-to-left override.
+    let name = "a\u{1b}[2J\u{9b}31m\r\nb\u{202e}c\u{2028}";
+    let json = serde_json::to_string(name).unwrap();
+    let line = record(
+        0,
+        &format!(r#""model":{json},"tokens":1,"tokens_from":"reported""#),
+    );
+    stage(&place, &line);
+    for words in [&[][..], &["--csv"], &["--json"]] {
+        let ran = report(&place, words);
+        let is_unsafe =
+            |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{202e}' | '\u{2028}');
+        assert!(!ran.out.contains(is_unsafe), "{words:?}: {:?}", ran.out);
+    }
+    let document = report(&place, &["--json"]).json();
+    assert_eq!(document["rows"][0]["model"], name);
+    let table = report(&place, &["--csv"]).out;
+    let escaped = r"a\u001b[2J\u009b31m\u000d\u000ab\u202ec\u2028,1,";
+    assert!(
+        table.lines().nth(1).unwrap().starts_with(escaped),
+        "{table}"
+    );
+}
+
+#[test]
 fn programs_get_the_same_as_json_and_csv() {
     let place = Place::new();
     fill(&place);

@@ -8,7 +8,8 @@ use tenure::Proof;
 
 use super::server::{Health, Running, Server, State};
 use crate::cli::ask::{Backend, Usage};
-use crate::cli::exit::{self, Failure};
+use crate::cli::exit::Failure;
+use crate::cli::output;
 use crate::lock::rfc3339;
 
 #[derive(Serialize)]
@@ -63,8 +64,7 @@ pub(super) fn of(found: &[Server], now: SystemTime) -> Result<String, Failure> {
         version: 1,
         servers: found.iter().map(|server| entry(server, now)).collect(),
     };
-    serde_json::to_string_pretty(&document)
-        .map_err(|error| Failure::new(exit::FAILED, format!("cannot print JSON: {error}")))
+    output::json(&document)
 }
 
 fn entry(server: &Server, now: SystemTime) -> Entry<'_> {

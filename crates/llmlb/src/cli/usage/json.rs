@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::cli::exit::{self, Failure};
+use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::lock::rfc3339;
 
@@ -12,9 +12,7 @@ use crate::lock::rfc3339;
 pub(super) const VERSION: u32 = 1;
 
 pub(super) fn print(document: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(document)
-        .map_err(|error| Failure::new(exit::FAILED, format!("cannot print JSON: {error}")))?;
-    output::data(&text)
+    output::data(&output::json(document)?)
 }
 
 pub(super) fn point(time: Option<SystemTime>) -> Option<String> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::sys::PortOwner;
+use crate::text;
 
 /// The state of a socket that waits for connections, in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
@@ -75,7 +76,7 @@ fn has_open(pid: u32, wanted: &Path) -> bool {
 fn program(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     // A program may call itself what it likes; a terminal must not obey it.
-    let name: String = name.trim_end().replace(char::is_control, "?");
+    let name = text::plain(name.trim_end()).into_owned();
     (!name.is_empty()).then_some(name)
 }
 

@@ -287,7 +287,7 @@ fn started(at: SystemTime, now: SystemTime) -> String {
 
 /// What a server says must not steer the terminal.
 fn plain(text: &str) -> String {
-    text.replace(char::is_control, " ")
+    text.replace(crate::text::is_unsafe, " ")
 }
 
 #[cfg(test)]

@@ -195,7 +195,7 @@ impl Intake<'_> {
     fn refuse(&mut self, what: &str) {
         self.refused += 1;
         if self.refused <= MOST_NAMED {
-            output::say(&what.replace(char::is_control, "?"));
+            output::say(&crate::text::plain(what));
         }
     }
 }

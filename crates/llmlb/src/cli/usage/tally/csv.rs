@@ -1,6 +1,7 @@
 //! The report for spreadsheets: RFC 4180.
 
 use super::sums::{By, Row};
+use crate::text::escaped;
 
 const COLUMNS: [&str; 7] = [
     "requests",
@@ -25,19 +26,18 @@ pub(super) fn table(by: &[By], rows: &[Row]) -> String {
     lines.join("\n")
 }
 
-/// What is not known is empty. What a spreadsheet would take for a formula gets an apostrophe: names
-/// come from clients.
+/// What is not known is empty. Names come from clients: one that a spreadsheet would take for a
+/// formula gets an apostrophe, and unsafe characters are escaped as in JSON.
 fn cell(name: Option<&str>) -> String {
     let Some(name) = name else {
         return String::new();
     };
     let is_formula = name.starts_with(['=', '+', '-', '@', '\t', '\r']);
-    let name = if is_formula {
-        format!("'{name}")
-    } else {
-        name.to_owned()
-    };
-    if name.contains(['"', ',', '\n', '\r']) || name.is_empty() {
+    let mut name = escaped(name).into_owned();
+    if is_formula {
+        name.insert(0, '\'');
+    }
+    if name.contains(['"', ',']) || name.is_empty() {
         format!("\"{}\"", name.replace('"', "\"\""))
     } else {
         name
@@ -55,7 +55,9 @@ mod tests {
             (Some(""), "\"\""),
             (Some("llama3:8b"), "llama3:8b"),
             (Some("a,b"), "\"a,b\""),
-            (Some("say \"hi\"\n"), "\"say \"\"hi\"\"\n\""),
+            (Some("say \"hi\"\n"), "\"say \"\"hi\"\"\\u000a\""),
+            (Some("a\u{1b}[2J\u{202e}b"), "a\\u001b[2J\\u202eb"),
+            (Some("\t=1"), "'\\u0009=1"),
             (Some("=1+2"), "'=1+2"),
             (Some("-x,y"), "\"'-x,y\""),
         ] {

@@ -1,6 +1,7 @@
 //! The report for people.
 
 use super::sums::{By, Row, Sums};
+use crate::text::is_unsafe;
 
 /// Longer names are cut: a table that does not fit is none.
 const WIDEST_NAME: usize = 48;
@@ -44,7 +45,7 @@ fn shown(name: Option<&str>) -> String {
     let mut text: String = name
         .chars()
         .take(WIDEST_NAME)
-        .map(|c| if c.is_control() { '?' } else { c })
+        .map(|c| if is_unsafe(c) { '?' } else { c })
         .collect();
     if name.chars().count() > WIDEST_NAME {
         text.pop();

@@ -1,0 +1,111 @@
+//! Text that peers choose: model names, paths, error messages. Before it is printed or logged, the
+//! characters that could steer a terminal or reorder a line are replaced or escaped.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// True for characters that change how the text around them is displayed: control characters, line
+/// and paragraph separators, bidirectional controls, and format characters that are invisible.
+pub(crate) fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
+}
+
+/// The text with each unsafe character replaced by `?`.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    replaced(text, is_unsafe)
+}
+
+/// The same for text of several lines: line feeds and tabs stay.
+pub(crate) fn plain_lines(text: &str) -> Cow<'_, str> {
+    replaced(text, |c| is_unsafe(c) && !matches!(c, '\n' | '\t'))
+}
+
+/// The text with each unsafe character escaped as in JSON: `\u202e`.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    escaped_where(text, is_unsafe)
+}
+
+/// A JSON document with each unsafe character in its strings escaped. It means the same as before.
+/// Outside of strings it may contain line feeds, which stay.
+pub(crate) fn escaped_json(document: &str) -> Cow<'_, str> {
+    escaped_where(document, |c| is_unsafe(c) && c != '\n')
+}
+
+fn replaced(text: &str, is_bad: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if text.contains(&is_bad) {
+        text.replace(is_bad, "?").into()
+    } else {
+        text.into()
+    }
+}
+
+fn escaped_where(text: &str, is_bad: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_bad) {
+        return text.into();
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_bad(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // Writing into memory cannot fail.
+                let _ = write!(safe, "\\u{unit:04x}");
+            }
+        } else {
+            safe.push(c);
+        }
+    }
+    safe.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_text_of_any_script_is_unchanged() {
+        for text in ["", "llama-3.3:70b", "käse/模型 модель", "👍", "a\u{301}"] {
+            assert_eq!(plain(text), text);
+            assert_eq!(escaped(text), text);
+        }
+    }
+
+    #[test]
+    fn unsafe_characters_are_replaced_or_escaped() {
+        for c in [
+            '\0',
+            '\u{1b}',
+            '\u{7f}',
+            '\u{9b}',
+            '\u{202e}',
+            '\u{2067}',
+            '\u{e0041}',
+        ] {
+            assert_eq!(plain(&format!("a{c}b")), "a?b", "{c:?}");
+        }
+        assert_eq!(escaped("a\u{1b}b\u{202e}"), "a\\u001bb\\u202e");
+        assert_eq!(plain("a\nb\tc"), "a?b?c");
+        assert_eq!(plain_lines("a\nb\tc\r"), "a\nb\tc?");
+    }
+
+    #[test]
+    fn an_escaped_document_means_the_same() {
+        let name = "\u{85}\u{9b}[31m\u{202e}\u{2028}\u{e0041}\n\u{feff}x";
+        let document = serde_json::to_string_pretty(&[name]).unwrap();
+        let safe = escaped_json(&document);
+        assert!(!safe.contains(|c| is_unsafe(c) && c != '\n'), "{safe:?}");
+        let read: Vec<String> = serde_json::from_str(&safe).unwrap();
+        assert_eq!(read, [name]);
+    }
+}
