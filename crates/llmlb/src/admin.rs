@@ -13,6 +13,10 @@ use crate::config::Kind;
 use crate::endpoint::{AdminPage, Dialect, Endpoint};
 use crate::lock::rfc3339;
 use crate::request::{Caller, Refusal, json_response};
+use crate::text;
+
+/// Maximum number of characters of a path in a message.
+const LONGEST_PATH: usize = 200;
 
 /// Responds with a page about the server itself.
 pub(crate) fn answer(caller: &Caller, page: AdminPage) -> Result<Response<Full<Bytes>>, Refusal> {
@@ -34,6 +38,7 @@ pub(crate) fn answer(caller: &Caller, page: AdminPage) -> Result<Response<Full<B
 
 /// The error for a path that is not served.
 pub(crate) fn not_found(shared: &Shared, endpoint: Endpoint, path: &str) -> Refusal {
+    let path = text::shortened(path, LONGEST_PATH);
     let is_ollamas = endpoint.dialect == Dialect::Ollama;
     let message = if is_ollamas && shared.pool.table().may_have(Kind::Ollama) {
         format!("{path} is not passed on to Ollama, or not by this method.")

@@ -32,6 +32,14 @@ pub(crate) fn plain_lines(text: &str) -> Cow<'_, str> {
     replaced(text, |c| is_unsafe(c) && !matches!(c, '\n' | '\t'))
 }
 
+/// At most the first `most` characters, and an ellipsis if there are more.
+pub(crate) fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        None => text.into(),
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+    }
+}
+
 /// The text with each unsafe character escaped as in JSON: `\u202e`.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     escaped_where(text, is_unsafe)
@@ -107,5 +115,12 @@ mod tests {
         assert!(!safe.contains(|c| is_unsafe(c) && c != '\n'), "{safe:?}");
         let read: Vec<String> = serde_json::from_str(&safe).unwrap();
         assert_eq!(read, [name]);
+    }
+
+    #[test]
+    fn long_text_is_shortened_between_characters() {
+        assert_eq!(shortened("äöü", 3), "äöü");
+        assert_eq!(shortened("äöüß", 3), "äöü…");
+        assert_eq!(shortened("", 0), "");
     }
 }

@@ -18,10 +18,12 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::progress;
-use crate::{app, request};
+use crate::{app, request, text};
 
 /// How many lines may wait for a reader of stderr that is slow.
 const MOST_WAITING: usize = 4096;
+/// Maximum number of characters of a line. Backends and clients choose parts of some.
+const LONGEST_LINE: usize = 4000;
 /// How long the end of the program waits for it.
 const LAST_LINES_WITHIN: Duration = Duration::from_millis(500);
 
@@ -179,7 +181,7 @@ where
         let fields = context.field_format();
         fields.format_fields(Writer::new(&mut text), event)?;
         // What a backend or a client calls something must not look like lines of ours.
-        let text = text.replace(char::is_control, "?");
-        writeln!(writer, "llmlb: {level}{text}")
+        let text = text::shortened(&text, LONGEST_LINE);
+        writeln!(writer, "llmlb: {level}{}", text::plain(&text))
     }
 }

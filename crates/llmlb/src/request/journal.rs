@@ -5,6 +5,7 @@ use std::fmt::{self, Debug, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
+use super::method;
 use super::trip::{End, Trip};
 use crate::meter::record::Outcome;
 use crate::meter::usage::Source;
@@ -90,8 +91,10 @@ impl Debug for Journal {
 
 fn line(text: &mut String, trip: &Trip) -> fmt::Result {
     let ms = |until: Instant| until.saturating_duration_since(trip.started).as_millis();
-    write!(text, "llmlb: {} ", trip.method)?;
-    plain(text, trip.uri.path())?;
+    text.push_str("llmlb: ");
+    plain(text, trip.method.as_str(), method::SHOWN)?;
+    text.push(' ');
+    plain(text, trip.uri.path(), LONGEST)?;
     match trip.status {
         0 => text.push_str(" -"),
         status => write!(text, " {status}")?,
@@ -107,14 +110,14 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
     }
     if let Some(model) = &trip.model {
         text.push_str(" model=");
-        plain(text, model)?;
+        plain(text, model, LONGEST)?;
     }
     if let Some(backend) = &trip.backend {
         write!(text, " backend={}", backend.name)?;
     }
     for tried in &trip.failed {
         write!(text, " failed={} error=", tried.backend.name)?;
-        plain(text, &tried.why)?;
+        plain(text, &tried.why, LONGEST)?;
     }
     write!(text, " ms={}", ms(Instant::now()))?;
     if let Some(first_byte) = trip.first_byte {
@@ -129,14 +132,15 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
         write!(text, " tokens={about}{}+{}", usage.prompt, usage.completion)?;
     }
     write!(text, " bytes={} id=", trip.bytes)?;
-    plain(text, trip.id.to_str().unwrap_or("?"))?;
+    plain(text, trip.id.to_str().unwrap_or("?"), LONGEST)?;
     text.push('\n');
     Ok(())
 }
 
-/// What a client says must not look like lines, or fields, of ours.
-fn plain(text: &mut String, said: &str) -> fmt::Result {
-    let end = said.char_indices().nth(LONGEST);
+/// What a client says must not look like lines, or fields, of ours. At most `most` characters of it
+/// are written.
+fn plain(text: &mut String, said: &str, most: usize) -> fmt::Result {
+    let end = said.char_indices().nth(most);
     let said = end.map_or(said, |(end, _)| &said[..end]);
     if said
         .bytes()

@@ -14,6 +14,7 @@ mod host;
 mod id;
 mod in_flight;
 mod journal;
+mod method;
 mod models;
 mod ollama;
 mod prefix;
@@ -194,13 +195,8 @@ fn admit<'a>(
     is_upgrade: bool,
 ) -> Result<(Endpoint, Cow<'a, str>), Refusal> {
     let shared = &caller.worker.shared;
+    method::check(&head.method)?;
     host::check(head)?;
-    if head.method == Method::CONNECT || head.method == Method::TRACE {
-        return Err(not_allowed(
-            format!("{} is not served here.", head.method),
-            endpoint::METHODS,
-        ));
-    }
     browser::admit(shared, head, is_upgrade)?;
     let (endpoint, path) = located.map_err(|error| bad_path(head, error))?;
     let is_ollama_absent = || !shared.pool.table().may_have(Kind::Ollama);

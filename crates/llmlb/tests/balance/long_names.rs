@@ -1,13 +1,17 @@
 //! What a client may write at any length is not repeated at that length. (L10, L13)
 
-use crate::backends::{CHAT, backend, code, serve};
+use ::http::Method;
+
+use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, code, ok, serve};
+use crate::h2_client;
+use crate::http::{Answer, Connection};
 use crate::process::until;
-use crate::support::Place;
+use crate::support::{Place, Server};
 
 #[test]
 fn the_log_says_no_more_of_a_models_name_than_one_can_read() {
     let place = Place::new();
-    let mock = backend(crate::backends::ok);
+    let mock = backend(ok);
     let server = serve(&place, &[&mock], &[]);
     for letter in ["x", "é", "\\u0001"] {
         let name = letter.repeat(1 << 20);
@@ -25,4 +29,101 @@ fn the_log_says_no_more_of_a_models_name_than_one_can_read() {
     let longest = said.lines().map(str::len).max().unwrap_or_default();
     assert!(longest < 4000, "a line of {longest} bytes");
     assert!(said.contains("model=xxxx"), "{said}");
+}
+
+fn answer_to(server: &Server, method: &str) -> Answer {
+    let mut client = Connection::open(server.address);
+    client.send(format!(
+        "{method} {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{ASK}",
+        ASK.len()
+    ));
+    client.answer()
+}
+
+/// The lines of the log that tell of requests.
+fn request_lines(server: &Server, count: usize) -> Vec<String> {
+    crate::process::eventually("all requests are logged", || {
+        let said = server.process.err();
+        let lines = said.lines().filter(|line| line.contains(" id="));
+        let lines: Vec<String> = lines.map(str::to_owned).collect();
+        (lines.len() == count).then_some(lines)
+    })
+}
+
+#[test]
+fn methods_that_no_api_uses_reach_neither_a_backend_nor_the_log_in_full() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let long = "X".repeat(60_000);
+    let cases = [
+        ("TRACE", 405, "method_not_allowed"),
+        ("PROPFIND", 501, "method_not_implemented"),
+        ("post", 501, "method_not_implemented"),
+        (&long, 501, "method_not_implemented"),
+    ];
+    for (method, status, expected) in cases {
+        let answer = answer_to(&server, method);
+        let shown = &method[..method.len().min(20)];
+        assert_eq!(answer.status(), status, "{shown}");
+        assert_eq!(code(&answer), expected, "{shown}");
+        assert!(answer.text().len() < 1000, "{shown}");
+        let allowed = answer.head.header("allow");
+        let all = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+        assert_eq!(
+            allowed.as_deref(),
+            (status == 405).then_some(all),
+            "{shown}"
+        );
+    }
+    h2_client::connected(server.address, async |client| {
+        let method = Method::from_bytes(&long.as_bytes()[..5000]).unwrap();
+        let request = h2_client::request(method, CHAT);
+        let response = h2_client::send(&client, request, "").await;
+        assert_eq!(h2_client::answer(response).await.status, 501);
+    });
+    let lines = request_lines(&server, cases.len() + 1);
+    for line in lines {
+        assert!(line.len() < 300, "a line of {} bytes", line.len());
+    }
+    assert!(asked(&mock).is_empty());
+}
+
+#[test]
+fn every_method_of_the_apis_is_forwarded() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+        let mut client = Connection::open(server.address);
+        client.send(format!(
+            "{method} /v1/files/f HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        ));
+        assert_eq!(client.head().status(), 200, "{method}");
+    }
+    let methods: Vec<_> = asked(&mock)
+        .iter()
+        .map(|one| one.head.line.split(' ').next().unwrap().to_owned())
+        .collect();
+    let all = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    assert_eq!(methods, all);
+}
+
+#[test]
+fn unsafe_characters_of_a_client_are_escaped_in_the_log() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    let body = r#"{"model":"a\u001b[2J\u009b\u202eb\n"}"#;
+    assert_eq!(server.post(CHAT, body).status(), 404);
+    let lines = request_lines(&server, 1);
+    assert!(
+        !lines[0].contains(|c: char| c.is_control() || c == '\u{202e}'),
+        "{lines:?}"
+    );
+    assert!(
+        lines[0].contains(r#"model="a\u{1b}[2J\u{9b}\u{202e}b\n" "#),
+        "{lines:?}"
+    );
 }
