@@ -16,7 +16,7 @@ use crate::demo;
 use crate::exporter::{self, Exporter};
 use crate::forward::Via;
 use crate::headers::{DroppedHeaders, HeaderPatterns};
-use crate::health::Watcher;
+use crate::health::{self, Watcher};
 use crate::meter::Meter;
 use crate::request::{Budget, Counter, Ids, Lines};
 use crate::sys::signals::Signals;
@@ -142,7 +142,10 @@ impl App {
             pool: Arc::clone(&pool),
             connector: connector.clone(),
             interval: config.upstream.probe_interval,
-            answer_within: config.upstream.probe_timeout,
+            limits: health::Limits {
+                within: config.upstream.probe_timeout,
+                models: config.upstream.max_models,
+            },
             tasks: tasks.clone(),
             stop: stop_probes.clone(),
         };

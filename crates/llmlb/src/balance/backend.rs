@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::breaker::Verdict;
 use super::clock::Moment;
 use super::endpoints::{EndpointKey, Endpoints};
+use super::model::Models;
 use super::objections::Objections;
 use super::pulse::Pulse;
 use super::suspicion::Suspicion;
@@ -69,8 +69,8 @@ pub(crate) struct Backend {
 /// Whether a backend can be used.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum State {
-    /// It answers, and serves these models, in the form in which it told us.
-    Up(Arc<Vec<Value>>),
+    /// It answers, and serves these models.
+    Up(Arc<Models>),
     /// It does not, for this reason.
     Down(String),
 }
@@ -286,11 +286,13 @@ impl Backend {
     }
 
     /// Puts a new state in place and returns the old one.
-    pub(super) fn replace_state(&self, state: State) -> State {
+    pub(super) fn replace_state(&self, mut state: State) -> State {
         let mut known = self.lock();
-        if let State::Up(models) = &state {
-            let ids = models.iter().filter_map(|model| model["id"].as_str());
-            known.served = ids.map(Arc::from).collect();
+        if let State::Up(models) = &mut state {
+            if let State::Up(before) = &known.state {
+                Arc::make_mut(models).keep_created(before);
+            }
+            known.served = models.iter().map(|model| Arc::clone(&model.id)).collect();
             self.has_told.store(true, Ordering::Relaxed);
         }
         let is_up = matches!(state, State::Up(_));
@@ -316,9 +318,9 @@ impl Backend {
     }
 
     /// Of the models that it tells, those that it is to be used for.
-    pub(crate) fn offered(&self, mut models: Vec<Value>) -> Vec<Value> {
+    pub(crate) fn offered(&self, mut models: Models) -> Models {
         let only = self.only_models.as_deref();
-        models.retain(|model| is_allowed(only, model["id"].as_str().unwrap_or_default()));
+        models.retain(|id| is_allowed(only, id));
         models
     }
 

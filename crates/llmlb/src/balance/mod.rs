@@ -14,6 +14,7 @@ mod errand;
 mod fair;
 mod latency;
 mod memory;
+mod model;
 mod objections;
 mod pick;
 mod pool;
@@ -31,13 +32,12 @@ mod tests;
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
 use crate::config::{Alias, Config};
 
 pub(crate) use backend::{Backend, BackendId, LastError, State};
 pub(crate) use choose::Choice;
 pub(crate) use endpoints::EndpointKey;
+pub(crate) use model::{Model, Models};
 pub(crate) use pool::{Evidence, Pool};
 pub(crate) use queue::Waited;
 pub(crate) use route::Route;
@@ -94,9 +94,4 @@ pub(crate) enum Absent {
     Unknown,
     /// Nobody says that they have it, but not everyone has said what they have.
     NotYet,
-}
-
-/// How a model is described that only the configuration knows about.
-pub(crate) fn describe(id: &str, owner: &str) -> Value {
-    json!({ "id": id, "object": "model", "created": 0, "owned_by": owner })
 }

@@ -2,12 +2,13 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use serde_json::Value;
+use bytes::Bytes;
 
 use super::backend::{Backend, BackendId, State};
 use super::clock::Moment;
+use super::model::{Model, Models};
 use super::queue::Queue;
 use super::route::Route;
 use super::routes::Routes;
@@ -23,14 +24,24 @@ pub(crate) struct Table {
     ollama: Routes,
     /// Every model of a backend that is up, once, as its first backend describes it; then the
     /// aliases.
-    pub(crate) models: Vec<Value>,
+    models: Vec<Model>,
+    /// The place of each in that list.
+    places: HashMap<Arc<str>, usize>,
+    /// The list as JSON, made when it is first needed.
+    list: OnceLock<Bytes>,
 }
 
 impl Table {
     pub(super) fn of(backends: Vec<Arc<Backend>>, aliases: &[Alias], queue: &Arc<Queue>) -> Self {
         let routes = Routes::of(&backends, None, aliases, queue);
+        let models = models(&backends, aliases, &routes);
+        let places = models.iter().enumerate();
         Self {
-            models: models(&backends, aliases, &routes),
+            places: places
+                .map(|(at, model)| (Arc::clone(&model.id), at))
+                .collect(),
+            models,
+            list: OnceLock::new(),
             ollama: Routes::of(&backends, Some(Kind::Ollama), aliases, queue),
             routes,
             backends,
@@ -69,6 +80,27 @@ impl Table {
         self.backends.iter().filter(|one| one.is_up()).count()
     }
 
+    /// The model or alias that is listed by this name.
+    pub(crate) fn model(&self, id: &str) -> Option<&Model> {
+        self.models.get(*self.places.get(id)?)
+    }
+
+    /// The answer to `/v1/models`.
+    pub(crate) fn list(&self) -> Bytes {
+        let list = self.list.get_or_init(|| {
+            let mut text = String::from(r#"{"object":"list","data":["#);
+            for (at, model) in self.models.iter().enumerate() {
+                if at > 0 {
+                    text.push(',');
+                }
+                model.write_json(&mut text);
+            }
+            text.push_str("]}");
+            text.into()
+        });
+        list.clone()
+    }
+
     /// The names of all models and aliases, sorted. Of this kind alone, if one is given.
     pub(crate) fn model_names(&self, kind: Option<Kind>) -> Vec<&str> {
         self.routes(kind).names()
@@ -76,22 +108,19 @@ impl Table {
 }
 
 /// What `/v1/models` lists.
-fn models(backends: &[Arc<Backend>], aliases: &[Alias], routes: &Routes) -> Vec<Value> {
+fn models(backends: &[Arc<Backend>], aliases: &[Alias], routes: &Routes) -> Vec<Model> {
     let hidden: HashSet<&str> = aliases.iter().map(|alias| alias.name.as_str()).collect();
     let told = backends.iter().filter_map(|backend| match backend.state() {
         State::Up(models) => Some(models),
         State::Down(_) => None,
     });
-    let told: Vec<Arc<Vec<Value>>> = told.collect();
+    let told: Vec<Arc<Models>> = told.collect();
     let mut models = Vec::new();
-    let mut described = HashMap::new();
+    let mut described: HashMap<&str, &Model> = HashMap::new();
     for model in told.iter().flat_map(|models| models.iter()) {
-        let Some(id) = model["id"].as_str() else {
-            continue;
-        };
-        if let Entry::Vacant(entry) = described.entry(id) {
+        if let Entry::Vacant(entry) = described.entry(&model.id) {
             entry.insert(model);
-            if !hidden.contains(id) {
+            if !hidden.contains(&*model.id) {
                 models.push(model.clone());
             }
         }
@@ -102,9 +131,7 @@ fn models(backends: &[Arc<Backend>], aliases: &[Alias], routes: &Routes) -> Vec<
         let first = candidates.iter().find(|one| one.backend.is_up());
         let real = first.map(|one| one.model.as_deref().unwrap_or(&alias.name));
         if let Some(model) = real.and_then(|real| described.get(real)) {
-            let mut model = Value::clone(model);
-            model["id"] = alias.name.clone().into();
-            models.push(model);
+            models.push(model.named(&alias.name));
         }
     }
     models

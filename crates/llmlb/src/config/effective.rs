@@ -52,6 +52,7 @@ impl Config {
             ),
             line(&settings::PROBE_INTERVAL, duration(upstream.probe_interval)),
             line(&settings::PROBE_TIMEOUT, duration(upstream.probe_timeout)),
+            line(&settings::MAX_MODELS, upstream.max_models.to_string()),
             line(&settings::LOG_REQUESTS, self.log.requests.to_string()),
             line(&settings::USAGE_ENABLED, usage.enabled.to_string()),
             line(

@@ -43,6 +43,17 @@ impl Kind {
         }
     }
 
+    /// Programs that are known by whom they name as the owner of a model.
+    pub(crate) fn of_owner(owner: &str) -> Option<Self> {
+        match owner {
+            "vllm" => Some(Self::Vllm),
+            "llamacpp" => Some(Self::LlamaCpp),
+            "library" => Some(Self::Ollama),
+            "organization_owner" => Some(Self::LmStudio),
+            _ => None,
+        }
+    }
+
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }

@@ -113,6 +113,8 @@ pub(crate) struct Upstream {
     pub(crate) forward_headers: HeaderPatterns,
     pub(crate) probe_interval: Duration,
     pub(crate) probe_timeout: Duration,
+    /// Of one backend.
+    pub(crate) max_models: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -278,6 +280,7 @@ fn upstream(layers: &mut Layers<'_>) -> Option<Upstream> {
     });
     let interval = layers.setting(&settings::PROBE_INTERVAL, None, values::probe_interval);
     let probe = layers.setting(&settings::PROBE_TIMEOUT, None, values::timeout);
+    let max_models = layers.setting(&settings::MAX_MODELS, None, values::max_models);
     Some(Upstream {
         connect_timeout: connect?,
         first_byte_timeout: first_byte?,
@@ -285,6 +288,7 @@ fn upstream(layers: &mut Layers<'_>) -> Option<Upstream> {
         forward_headers: HeaderPatterns::new(forward_headers.ok()?.unwrap_or_default()),
         probe_interval: interval?,
         probe_timeout: probe?,
+        max_models: max_models?,
     })
 }
 

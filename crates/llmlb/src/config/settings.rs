@@ -56,6 +56,7 @@ pub(super) const BACKEND_FLAG: &str = "--backend";
 pub(super) const MOST_WORKERS: usize = 1024;
 pub(super) const MOST_BACKENDS: usize = 65_535;
 pub(super) const MOST_WAITING: usize = 1_000_000;
+pub(super) const MOST_MODELS: usize = 1_000_000;
 pub(super) const MOST_WEIGHT: u32 = 1000;
 pub(super) const MOST_CONCURRENT: u32 = 100_000;
 
@@ -205,6 +206,14 @@ pub(crate) const PROBE_TIMEOUT: Setting = Setting {
     allowed: FROM_A_MILLISECOND,
     about: "How long a backend may take to answer when it is asked so.",
 };
+pub(crate) const MAX_MODELS: Setting = Setting {
+    name: "upstream.max_models",
+    variable: Some("LLMLB_MAX_MODELS"),
+    flag: None,
+    default: Default::Value("10000"),
+    allowed: "1 to 1000000",
+    about: "Maximum number of models of one backend; those that it lists beyond are not used.",
+};
 pub(crate) const LOG_REQUESTS: Setting = Setting {
     name: "log.requests",
     variable: Some("LLMLB_LOG_REQUESTS"),
@@ -290,6 +299,7 @@ pub(crate) const ALL: &[Setting] = &[
     FORWARD_HEADERS,
     PROBE_INTERVAL,
     PROBE_TIMEOUT,
+    MAX_MODELS,
     LOG_REQUESTS,
     USAGE_ENABLED,
     USAGE_URL,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::problems::quoted;
-use super::settings::{MOST_WAITING, MOST_WORKERS, Setting};
+use super::settings::{MOST_MODELS, MOST_WAITING, MOST_WORKERS, Setting};
 use super::suggest::did_you_mean;
 
 /// A value as it was written.
@@ -68,6 +68,10 @@ pub(super) fn workers(raw: Raw<'_>) -> Result<usize, String> {
 
 pub(super) fn queue(raw: Raw<'_>) -> Result<usize, String> {
     number(raw, &(0..=MOST_WAITING))
+}
+
+pub(super) fn max_models(raw: Raw<'_>) -> Result<usize, String> {
+    number(raw, &(1..=MOST_MODELS))
 }
 
 /// A whole number within a range.

@@ -1,13 +1,11 @@
 //! Finding LLM servers on this machine by their usual ports.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header;
-use serde_json::Value;
 
 use super::probe::{self, Answer};
-use crate::balance::{Backend, Pool, State};
+use crate::balance::{Backend, Model, Pool, State};
 use crate::config::{self, Kind};
 use crate::upstream::Connector;
 
@@ -25,14 +23,14 @@ pub(super) async fn look(
     (port, usual): (u16, &'static str),
     pool: &Pool,
     connector: &Connector,
-    answer_within: Duration,
+    limits: probe::Limits,
 ) -> Option<Arc<Backend>> {
     let url = config::BackendUrl::parse(&format!("http://127.0.0.1:{port}")).ok()?;
     if pool.knows(&url) {
         return None;
     }
     let mut candidate = config::Backend::at(usual.to_owned(), url);
-    let answer = probe::ask(&Backend::new(candidate.clone()), connector, answer_within)
+    let answer = probe::ask(&Backend::new(candidate.clone()), connector, limits)
         .await
         .ok()?;
     // One of us would send requests in circles.
@@ -61,17 +59,7 @@ pub(super) fn kind(answer: &Answer) -> Option<Kind> {
     if server(answer).starts_with("llama.cpp") {
         return Some(Kind::LlamaCpp);
     }
-    let mut owners = answer
-        .models
-        .iter()
-        .filter_map(|model| model["owned_by"].as_str());
-    owners.find_map(|owner| match owner {
-        "vllm" => Some(Kind::Vllm),
-        "llamacpp" => Some(Kind::LlamaCpp),
-        "library" => Some(Kind::Ollama),
-        "organization_owner" => Some(Kind::LmStudio),
-        _ => None,
-    })
+    answer.kind
 }
 
 fn free_name(kind: &str, port: u16, taken: &[Arc<Backend>]) -> String {
@@ -83,15 +71,12 @@ fn free_name(kind: &str, port: u16, taken: &[Arc<Backend>]) -> String {
 }
 
 /// The names of a few models, for people.
-pub(super) fn in_short(models: &[Value]) -> String {
-    let names: Vec<_> = models
-        .iter()
-        .filter_map(|model| model["id"].as_str())
-        .collect();
+pub(super) fn in_short(models: &[Model]) -> String {
+    let names: Vec<&str> = models.iter().take(4).map(|model| &*model.id).collect();
     match names.as_slice() {
         [] => "no models yet".to_owned(),
         [one] => format!("1 model: {one}"),
-        [a, b, c, _, ..] => format!("{} models: {a}, {b}, {c}, ...", names.len()),
+        [a, b, c, _] => format!("{} models: {a}, {b}, {c}, ...", models.len()),
         few => format!("{} models: {}", few.len(), few.join(", ")),
     }
 }
@@ -99,15 +84,19 @@ pub(super) fn in_short(models: &[Value]) -> String {
 #[cfg(test)]
 mod tests {
     use http::HeaderMap;
-    use serde_json::json;
 
     use super::*;
+    use crate::balance::Models;
 
     fn answer(server: &str, owner: &str) -> Answer {
         let mut headers = HeaderMap::new();
         headers.insert(header::SERVER, server.parse().unwrap());
-        let models = vec![json!({ "id": "m", "owned_by": owner })];
-        Answer { models, headers }
+        Answer {
+            models: Models::default(),
+            total: 0,
+            kind: Kind::of_owner(owner),
+            headers,
+        }
     }
 
     #[test]
@@ -128,7 +117,7 @@ mod tests {
     fn models_are_told_in_short() {
         let models = |count: usize| -> Vec<_> {
             (0..count)
-                .map(|n| json!({ "id": format!("m{n}") }))
+                .map(|n| Model::new(&format!("m{n}"), None, ""))
                 .collect()
         };
         assert_eq!(in_short(&models(0)), "no models yet");

@@ -1,19 +1,21 @@
 //! Knowing which backends are there: asking them again and again, and looking for new ones.
 
 mod discover;
+mod model_list;
 mod probe;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::{Backend, Pool, State};
+use crate::balance::{Backend, Models, Pool, State};
 use crate::upstream::Connector;
 use probe::Silence;
+
+pub(crate) use probe::Limits;
 
 /// How soon a backend that is down is asked again: it gets requests soon after it is back.
 const WHILE_DOWN: Duration = Duration::from_secs(1);
@@ -31,7 +33,7 @@ pub(crate) struct Watcher {
     pub(crate) pool: Arc<Pool>,
     pub(crate) connector: Connector,
     pub(crate) interval: Duration,
-    pub(crate) answer_within: Duration,
+    pub(crate) limits: Limits,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
@@ -87,8 +89,7 @@ impl Watcher {
     }
 
     async fn look(&self, usual: (u16, &'static str)) {
-        let Some(backend) =
-            discover::look(usual, &self.pool, &self.connector, self.answer_within).await
+        let Some(backend) = discover::look(usual, &self.pool, &self.connector, self.limits).await
         else {
             return;
         };
@@ -122,7 +123,7 @@ impl Watcher {
 
     /// Asks one backend and takes note of the answer.
     async fn ask(&self, backend: &Backend, bad_answers: &mut u32) {
-        match probe::ask(backend, &self.connector, self.answer_within).await {
+        match probe::ask(backend, &self.connector, self.limits).await {
             Ok(answer) => {
                 *bad_answers = 0;
                 backend.set_hung(false);
@@ -131,7 +132,7 @@ impl Watcher {
                 if let Some(kind) = discover::kind(&answer) {
                     backend.note_kind(kind);
                 }
-                self.note_up(backend, &Arc::new(answer.models));
+                self.note_up(backend, &Arc::new(answer.models), answer.total);
             }
             Err(Silence::Ours(why)) => tracing::debug!("backend {}: {why}", backend.name),
             Err(silence) => {
@@ -161,7 +162,7 @@ impl Watcher {
         }
     }
 
-    fn note_up(&self, backend: &Backend, models: &Arc<Vec<Value>>) {
+    fn note_up(&self, backend: &Backend, models: &Arc<Models>, total: usize) {
         let (name, url) = (&backend.name, &backend.url);
         let told = discover::in_short(models);
         match self.pool.note(backend, State::Up(Arc::clone(models))) {
@@ -169,7 +170,14 @@ impl Watcher {
             State::Up(before) if before != *models => {
                 tracing::info!("backend {name} at {url} now serves {told}");
             }
-            State::Up(_) => {}
+            State::Up(_) => return,
+        }
+        let most = self.limits.models;
+        if total > most && backend.fixed_models.is_none() {
+            tracing::warn!(
+                "backend {name} at {url}: the first {most} of {total} models are used \
+                 (upstream.max_models)"
+            );
         }
     }
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::balance::{self, Backend};
+use super::model_list::{self, ModelList};
+use crate::balance::{Backend, Model, Models};
+use crate::config::Kind;
 use crate::upstream::{self, Broken, Connector};
 
 /// The longest list of models that is read.
@@ -16,7 +17,11 @@ const MOST_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub(super) struct Answer {
     /// Its models, as it describes them.
-    pub(super) models: Vec<Value>,
+    pub(super) models: Models,
+    /// The number of models that it lists, also of those that are left out.
+    pub(super) total: usize,
+    /// The kind of server that such a list comes from.
+    pub(super) kind: Option<Kind>,
     pub(super) headers: HeaderMap,
 }
 
@@ -50,12 +55,22 @@ impl Silence {
     }
 }
 
+/// What a backend is allowed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The time to answer in.
+    pub(crate) within: Duration,
+    /// The number of models.
+    pub(crate) models: usize,
+}
+
 /// Asks for `/v1/models`. Busy backends answer late.
 pub(super) async fn ask(
     backend: &Backend,
     connector: &Connector,
-    within: Duration,
+    limits: Limits,
 ) -> Result<Answer, Silence> {
+    let within = limits.within;
     let asked = upstream::get(connector, backend, "/v1/models", MOST_BYTES);
     let got = match timeout(within, asked).await {
         Ok(Ok(got)) => got,
@@ -70,22 +85,36 @@ pub(super) async fn ask(
             return Err(Silence::Hung(format!("no answer within {seconds} s")));
         }
     };
-    let models = match &backend.fixed_models {
+    let list = match &backend.fixed_models {
         // That it answers is enough: it may know nothing of such a list.
-        Some(fixed) if !got.status.is_server_error() => fixed
-            .iter()
-            .map(|id| balance::describe(id, &backend.name))
-            .collect(),
-        _ => models(got.status, &got.body, backend.credential.is_some()).map_err(Silence::Wrong)?,
+        Some(fixed) if !got.status.is_server_error() => {
+            let described = fixed.iter().map(|id| Model::configured(id, &backend.name));
+            ModelList {
+                models: Models::new(described.collect()),
+                total: fixed.len(),
+                kind: None,
+            }
+        }
+        _ => {
+            let has_key = backend.credential.is_some();
+            models(got.status, &got.body, has_key, limits.models).map_err(Silence::Wrong)?
+        }
     };
     Ok(Answer {
-        models: backend.offered(models),
+        models: backend.offered(list.models),
+        total: list.total,
+        kind: list.kind,
         headers: got.headers,
     })
 }
 
 /// The models in an answer to `/v1/models`.
-fn models(status: StatusCode, body: &[u8], has_key: bool) -> Result<Vec<Value>, String> {
+fn models(
+    status: StatusCode,
+    body: &[u8],
+    has_key: bool,
+    most: usize,
+) -> Result<ModelList, String> {
     if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
         let what = if has_key {
             "it does not take the key that the backend's api_key_env names"
@@ -97,18 +126,7 @@ fn models(status: StatusCode, body: &[u8], has_key: bool) -> Result<Vec<Value>, 
     if !status.is_success() {
         return Err(format!("it answers {status} to /v1/models"));
     }
-    let Ok(Value::Object(mut answer)) = serde_json::from_slice(body) else {
-        return Err("its answer to /v1/models is not a JSON object".to_owned());
-    };
-    match answer.remove("data") {
-        Some(Value::Array(models)) => Ok(models
-            .into_iter()
-            .filter(|model| model["id"].is_string())
-            .collect()),
-        // Ollama's answer when it has no models yet.
-        Some(Value::Null) => Ok(Vec::new()),
-        _ => Err("its answer to /v1/models has no list of models".to_owned()),
-    }
+    model_list::parse(body, most)
 }
 
 #[cfg(test)]
@@ -122,8 +140,9 @@ mod tests {
                 StatusCode::from_u16(status).unwrap(),
                 body.as_bytes(),
                 false,
+                100,
             )
-            .map(|list| list.len())
+            .map(|list| list.models.len())
         };
         assert_eq!(read(200, r#"{"object":"list","data":[{"id":"a"}]}"#), Ok(1));
         assert_eq!(read(200, r#"{"data":null}"#), Ok(0));

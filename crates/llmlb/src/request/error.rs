@@ -107,8 +107,8 @@ impl Refusal {
 const SERVER: &str = concat!("llmlb/", env!("CARGO_PKG_VERSION"));
 
 /// An answer of our own.
-pub(crate) fn json_response(status: StatusCode, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+pub(crate) fn json_response(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     let json = HeaderValue::from_static("application/json");

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
-use serde_json::json;
 
 use super::error::{Refusal, json_response};
 use crate::balance::Table;
@@ -13,15 +12,18 @@ use crate::config::Kind;
 
 /// The list.
 pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {
-    let body = json!({ "object": "list", "data": table.models });
-    json_response(StatusCode::OK, body.to_string())
+    json_response(StatusCode::OK, table.list())
 }
 
 /// The description of one of them.
 pub(super) fn one(table: &Arc<Table>, name: &str) -> Result<Response<Full<Bytes>>, Refusal> {
-    let found = |id: &str| table.models.iter().find(|model| model["id"] == *id);
-    match found(name).or_else(|| found(&format!("{name}:latest"))) {
-        Some(model) => Ok(json_response(StatusCode::OK, model.to_string())),
+    let found = table.model(name);
+    match found.or_else(|| table.model(&format!("{name}:latest"))) {
+        Some(model) => {
+            let mut text = String::new();
+            model.write_json(&mut text);
+            Ok(json_response(StatusCode::OK, text))
+        }
         None => Err(unknown(name, table, None)),
     }
 }

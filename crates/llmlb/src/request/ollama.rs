@@ -18,8 +18,7 @@ pub(super) fn list(table: &Table) -> Response<Full<Bytes>> {
 
 /// As far as it is known here.
 fn described(name: &str, table: &Table) -> Value {
-    let told = table.models.iter().find(|model| model["id"] == *name);
-    let created = told.and_then(|model| model["created"].as_i64());
+    let created = table.model(name).and_then(|model| model.created);
     let created = jiff::Timestamp::from_second(created.unwrap_or_default());
     json!({
         "name": name,

@@ -59,6 +59,7 @@ mod limits;
 mod long_names;
 #[cfg(target_os = "linux")]
 mod memory;
+mod model_lists;
 mod multipart;
 mod names;
 mod not_taking;

@@ -34,8 +34,8 @@ fn terms() -> Terms {
 }
 
 fn up(models: &[&str]) -> State {
-    let described = models.iter().map(|id| describe(id, "test")).collect();
-    State::Up(Arc::new(described))
+    let described = models.iter().map(|id| Model::configured(id, "test"));
+    State::Up(Arc::new(Models::new(described.collect())))
 }
 
 fn down() -> State {

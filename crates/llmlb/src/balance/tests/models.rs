@@ -89,11 +89,17 @@ fn a_request_without_a_model_goes_to_the_first_that_is_up() {
     assert_eq!(who(&pool, None), "all down");
 }
 
+/// What `/v1/models` shows.
+fn listed(table: &Table) -> Vec<serde_json::Value> {
+    let list: serde_json::Value = serde_json::from_slice(&table.list()).unwrap();
+    list["data"].as_array().unwrap().clone()
+}
+
 #[test]
 fn each_model_is_listed_once_as_its_first_backend_describes_it() {
     let (pool, a, _) = pool();
     let ids = |table: &Table| -> Vec<_> {
-        let models = table.models.iter();
+        let models = listed(table).into_iter();
         models.map(|model| model["id"].to_string()).collect()
     };
     assert_eq!(ids(&pool.table()), [r#""both""#, r#""one""#]);
@@ -193,25 +199,21 @@ fn aliases_are_listed_like_their_models_while_somebody_serves_them() {
     let [first, second] = &pool.table().backends[..] else {
         panic!("two were given");
     };
-    let mut phi = describe("phi", "microsoft");
-    phi["size"] = 7.into();
-    pool.note(
-        first,
-        State::Up(Arc::new(vec![describe("llama", "meta"), phi])),
-    );
-    let listed = |pool: &Pool| -> Vec<String> {
-        let table = pool.table();
-        let models = table.models.iter();
+    let phi = Model::new("phi", None, r#""owned_by":"microsoft","size":7"#);
+    let told = vec![Model::configured("llama", "meta"), phi];
+    pool.note(first, State::Up(Arc::new(Models::new(told))));
+    let shown = |pool: &Pool| -> Vec<String> {
+        let models = listed(&pool.table()).into_iter();
         let told = models.map(|one| format!("{} {} {}", one["id"], one["owned_by"], one["size"]));
         told.map(|text| text.replace('"', "")).collect()
     };
     assert_eq!(
-        listed(&pool),
+        shown(&pool),
         ["phi microsoft 7", "fast microsoft 7", "llama microsoft 7"]
     );
     pool.note(first, down());
     pool.note(second, down());
-    assert_eq!(listed(&pool), [""; 0]);
+    assert_eq!(shown(&pool), [""; 0]);
 }
 
 #[test]
@@ -219,9 +221,9 @@ fn a_backend_is_used_for_the_models_that_it_is_allowed_for() {
     let mut limited = config("a");
     limited.only_models = Some(vec!["gpt-*".to_owned(), "o3".to_owned()]);
     let a = Backend::new(limited.clone());
-    let told = ["gpt-4", "gpt-", "xgpt-4", "o3", "o3-mini"].map(|id| describe(id, "x"));
-    let offered = a.offered(told.to_vec());
-    let ids: Vec<_> = offered.iter().map(|model| &model["id"]).collect();
+    let told = ["gpt-4", "gpt-", "xgpt-4", "o3", "o3-mini"].map(|id| Model::new(id, None, ""));
+    let offered = a.offered(Models::new(told.to_vec()));
+    let ids: Vec<_> = offered.iter().map(|model| &*model.id).collect();
     assert_eq!(ids, ["gpt-4", "gpt-", "o3"]);
 
     limited.models = Some(vec!["gpt-5".to_owned(), "phi".to_owned()]);

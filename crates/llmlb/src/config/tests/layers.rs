@@ -161,6 +161,7 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ),
     ("LLMLB_PROBE_INTERVAL", "2m", None),
     ("LLMLB_PROBE_TIMEOUT", "1ms", None),
+    ("LLMLB_MAX_MODELS", "77", None),
     ("LLMLB_LOG_REQUESTS", "false", None),
     ("LLMLB_USAGE", "false", None),
     ("LLMLB_USAGE_URL", "http://10.0.0.9/usage", None),

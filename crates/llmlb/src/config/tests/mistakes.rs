@@ -112,7 +112,7 @@ const MISTAKES: [(&str, &str); 34] = [
         "llmlb.toml:1:8: unclosed table, expected `]`\n\
          llmlb.toml:4: upstream.connect: unknown key (did you mean connect_timeout?); \
          allowed: connect_timeout, first_byte_timeout, idle_timeout, forward_headers, probe_interval, \
-         probe_timeout",
+         probe_timeout, max_models",
     ),
     (
         "[[backend]]\nurl = \"http://a\"\nmodels = [\"m\",\n\n[server]\nport = 70000\n",
@@ -123,7 +123,7 @@ const MISTAKES: [(&str, &str); 34] = [
         "llmlb.toml:3:2: duplicate key\n\
          llmlb.toml:4: upstream.connect: unknown key (did you mean connect_timeout?); \
          allowed: connect_timeout, first_byte_timeout, idle_timeout, forward_headers, probe_interval, \
-         probe_timeout",
+         probe_timeout, max_models",
     ),
     // Backends.
     (
