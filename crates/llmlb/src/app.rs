@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::balance::{Backend, Pool, Terms};
-use crate::config::{self, Config, UnknownEndpoints};
+use crate::config::{self, Config, Networks, UnknownEndpoints, env};
 use crate::data_dir;
 use crate::demo;
 use crate::exporter::{self, Exporter};
@@ -18,8 +18,8 @@ use crate::forward::Via;
 use crate::headers::{DroppedHeaders, HeaderPatterns};
 use crate::health::{self, Watcher};
 use crate::meter::Meter;
-use crate::request::{Budget, Counter, Ids, Lines};
-use crate::sys::signals::Signals;
+use crate::request::{Budget, Counter, Ids, KnownHosts, Lines};
+use crate::sys::{self, signals::Signals};
 use crate::upstream::Connector;
 use crate::worker::{Orders, Workers};
 
@@ -40,6 +40,10 @@ pub(crate) struct Shared {
     /// Only programs on this machine are meant to use it.
     pub(crate) is_private: bool,
     pub(crate) unknown_endpoints: UnknownEndpoints,
+    /// The names by which it may then be called.
+    pub(crate) hosts: KnownHosts,
+    /// Peers that report their clients' addresses.
+    pub(crate) proxies: Networks,
     /// What we add to `Via`: by it a request is known that came from here.
     pub(crate) via: Via,
     pub(crate) ids: Ids,
@@ -169,6 +173,8 @@ impl App {
             bodies: Arc::new(Budget::new(config.server.body_memory)),
             is_private: config::is_loopback(config.server.host) && !config.server.allow_public,
             unknown_endpoints: config.server.unknown_endpoints,
+            hosts: KnownHosts::new(&config.server.hosts, sys::host_name(env::text)),
+            proxies: config.server.trusted_proxies.clone(),
             via,
             ids: Ids::default(),
             forward_headers: config.upstream.forward_headers.clone(),

@@ -208,6 +208,7 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, drain: CancellationT
     let tasks = worker.tasks.clone();
     let limit = worker.shared.limits.send;
     let caller = Arc::new(Caller {
+        is_proxy: worker.shared.proxies.contains(peer.ip()),
         worker,
         peer,
         local,

@@ -18,10 +18,16 @@ impl Config {
             origin: self.origins.of(setting),
         };
         let duration = values::duration_in_words;
+        let listed = |list: &str| if list.is_empty() { "-" } else { list }.to_owned();
         vec![
             line(&settings::HOST, server.host.to_string()),
             line(&settings::PORT, server.port.to_string()),
             line(&settings::ALLOW_PUBLIC, server.allow_public.to_string()),
+            line(&settings::HOSTS, listed(&server.hosts.join(", "))),
+            line(
+                &settings::TRUSTED_PROXIES,
+                listed(&server.trusted_proxies.to_string()),
+            ),
             line(&settings::WORKERS, server.workers.to_string()),
             line(&settings::DRAIN_TIMEOUT, duration(server.drain_timeout)),
             line(&settings::MAX_BODY, values::size_in_words(server.max_body)),

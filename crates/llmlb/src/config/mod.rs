@@ -12,6 +12,7 @@ pub(crate) mod env;
 mod file;
 mod kind;
 mod layers;
+mod networks;
 mod origin;
 mod problems;
 mod secret;
@@ -31,6 +32,9 @@ use std::time::Duration;
 pub(crate) use aliases::Alias;
 pub(crate) use backends::is_among;
 pub(crate) use kind::Kind;
+#[cfg(test)]
+pub(crate) use networks::Network;
+pub(crate) use networks::Networks;
 pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
 pub(crate) use secret::Secret;
@@ -67,6 +71,10 @@ pub(crate) struct Server {
     /// 0 asks for any free port.
     pub(crate) port: u16,
     pub(crate) allow_public: bool,
+    /// Further names and addresses by which the server may be called, in lower case.
+    pub(crate) hosts: Vec<String>,
+    /// The peers whose word on a client's address counts.
+    pub(crate) trusted_proxies: Networks,
     pub(crate) workers: usize,
     pub(crate) drain_timeout: Duration,
     /// In bytes.
@@ -238,6 +246,8 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     let host = layers.setting(&settings::HOST, flags.host.as_deref(), values::host);
     let port = layers.setting(&settings::PORT, port.as_deref(), values::port);
     let allow_public = layers.setting(&settings::ALLOW_PUBLIC, allow_public, values::truth);
+    let hosts = layers.optional(&settings::HOSTS, values::hosts);
+    let proxies = layers.optional(&settings::TRUSTED_PROXIES, values::networks);
     let workers = layers.setting(&settings::WORKERS, None, values::workers);
     let drain_timeout = layers.setting(&settings::DRAIN_TIMEOUT, None, values::drain_timeout);
     let max_body = layers.setting(&settings::MAX_BODY, None, values::max_body);
@@ -256,6 +266,8 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
         host: host?,
         port: port?,
         allow_public: allow_public?,
+        hosts: hosts.ok()?.unwrap_or_default(),
+        trusted_proxies: proxies.ok()?.unwrap_or_default(),
         workers: workers?,
         drain_timeout: drain_timeout?,
         max_body: max_body?,

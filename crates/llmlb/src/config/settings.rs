@@ -86,6 +86,22 @@ pub(crate) const ALLOW_PUBLIC: Setting = Setting {
     allowed: "true or false",
     about: "Serve on an address that other machines reach, although anyone may then use it.",
 };
+pub(crate) const HOSTS: Setting = Setting {
+    name: "server.hosts",
+    variable: Some("LLMLB_HOSTS"),
+    flag: None,
+    default: Default::Words("none"),
+    allowed: "a list of host names and IP addresses, without ports",
+    about: "Further names by which a private server may be called, and whose web pages may use it.",
+};
+pub(crate) const TRUSTED_PROXIES: Setting = Setting {
+    name: "server.trusted_proxies",
+    variable: Some("LLMLB_TRUSTED_PROXIES"),
+    flag: None,
+    default: Default::Words("none"),
+    allowed: "a list of IP addresses and networks like 10.0.0.0/8",
+    about: "Reverse proxies whose `X-Forwarded-For` or `Forwarded` names the client.",
+};
 pub(crate) const WORKERS: Setting = Setting {
     name: "server.workers",
     variable: Some("LLMLB_WORKERS"),
@@ -284,6 +300,8 @@ pub(crate) const ALL: &[Setting] = &[
     HOST,
     PORT,
     ALLOW_PUBLIC,
+    HOSTS,
+    TRUSTED_PROXIES,
     WORKERS,
     DRAIN_TIMEOUT,
     MAX_BODY,

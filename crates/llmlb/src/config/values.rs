@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use super::networks::{Network, Networks};
 use super::problems::quoted;
 use super::settings::{MOST_MODELS, MOST_WAITING, MOST_WORKERS, Setting};
 use super::suggest::did_you_mean;
@@ -24,6 +25,9 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const DAYS: (&str, u64) = ("d", 86_400_000);
 const DURATION_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+
+/// Maximum length of a host name (RFC 1035), in bytes.
+const LONGEST_HOST: usize = 253;
 
 const LARGEST_BODY: u64 = 2 << 30;
 const LARGEST_MEMORY: u64 = 1 << 40;
@@ -60,6 +64,24 @@ pub(super) fn truth(raw: Raw<'_>) -> Result<bool, String> {
         Raw::Text("false") => Ok(false),
         other => Err(not(other, "true or false")),
     }
+}
+
+pub(super) fn networks(raw: Raw<'_>) -> Result<Networks, String> {
+    list(raw, Network::parse).map(Networks::new)
+}
+
+/// Host names in lower case, and IP addresses.
+pub(super) fn hosts(raw: Raw<'_>) -> Result<Vec<String>, String> {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_letter);
+    let is_name = |name: &str| name.len() <= LONGEST_HOST && name.split('.').all(is_label);
+    list(raw, |item| {
+        match item.trim_matches(['[', ']']).parse::<IpAddr>() {
+            Ok(address) => Ok(address.to_canonical().to_string()),
+            Err(_) if is_name(item) => Ok(item.to_ascii_lowercase()),
+            Err(_) => Err(format!("{} is no host name or address", quoted(item))),
+        }
+    })
 }
 
 pub(super) fn workers(raw: Raw<'_>) -> Result<usize, String> {

@@ -6,41 +6,117 @@ use std::net::IpAddr;
 
 use http::{HeaderValue, StatusCode, header, request};
 
-use super::Refusal;
-use crate::app::Shared;
+use super::{Caller, Refusal};
+
+/// The names and addresses by which this server is known, besides `localhost` and the address of
+/// the connection.
+#[derive(Debug, Default)]
+pub(crate) struct KnownHosts {
+    names: Vec<String>,
+    addresses: Vec<IpAddr>,
+}
+
+impl KnownHosts {
+    /// `configured` is `server.hosts`, `machine` the name of this machine.
+    pub(crate) fn new(configured: &[String], machine: Option<String>) -> Self {
+        let mut known = Self::default();
+        for host in configured.iter().cloned().chain(machine) {
+            match host.parse() {
+                Ok(address) => known.addresses.push(address),
+                Err(_) => known.names.push(host.trim_end_matches('.').to_owned()),
+            }
+        }
+        known
+    }
+
+    /// True if a request may name this as the host that it is for. Any address may be named: a page
+    /// cannot point one elsewhere.
+    fn may_be_called(&self, host: &str) -> bool {
+        match Host::parse(host) {
+            Host::Address(_) => true,
+            // Some clients leave it empty.
+            Host::Name(name) => name.is_empty() || self.has_name(name),
+        }
+    }
+
+    /// True if pages of this host may send requests. `local` is the address that the client
+    /// connected to.
+    fn may_be_origin(&self, host: &str, local: IpAddr) -> bool {
+        match Host::parse(host) {
+            Host::Address(address) => {
+                address.is_loopback()
+                    || address == local.to_canonical()
+                    || self.addresses.contains(&address)
+            }
+            Host::Name(name) => self.has_name(name),
+        }
+    }
+
+    /// Names that no page can point elsewhere. (Names without a dot and those under `.local` are
+    /// resolved by whoever answers first on the local network.)
+    fn has_name(&self, name: &str) -> bool {
+        let last = name.rsplit('.').next().unwrap_or(name);
+        last.eq_ignore_ascii_case("localhost")
+            || self
+                .names
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(name))
+    }
+}
+
+/// A host without its port: `localhost`, `127.0.0.1:8000`, `[::1]`.
+enum Host<'a> {
+    Address(IpAddr),
+    Name(&'a str),
+}
+
+impl<'a> Host<'a> {
+    fn parse(host: &'a str) -> Self {
+        let bare = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, _)) => address,
+            None => host.split(':').next().unwrap_or(host),
+        };
+        let bare = bare.strip_suffix('.').unwrap_or(bare);
+        match bare.parse::<IpAddr>() {
+            Ok(address) => Self::Address(address.to_canonical()),
+            Err(_) => Self::Name(bare),
+        }
+    }
+}
 
 /// Lets a request pass unless a foreign page sent it. A server that is public anyway, or that says
 /// so (`server.allow_public`), may be called by any name.
 pub(super) fn admit(
-    shared: &Shared,
+    caller: &Caller,
     head: &request::Parts,
     is_upgrade: bool,
 ) -> Result<(), Refusal> {
+    let shared = &caller.worker.shared;
     if !shared.is_private {
         return Ok(());
     }
+    let known = &shared.hosts;
     let host = head
         .uri
         .host()
         .or_else(|| text(head.headers.get(header::HOST)?));
-    // An address cannot be pointed elsewhere.
-    if host.is_some_and(|host| !is_local(host, |_| true)) {
+    if host.is_some_and(|host| !known.may_be_called(host)) {
         return Err(refused(
             "This server is private, and was called by a name that is not this machine's. Call it \
-             by its IP address or localhost, or set server.allow_public.",
+             by its IP address or localhost, or add the name to server.hosts.",
         ));
     }
     let mut origins = head.headers.get_all(header::ORIGIN).iter();
     let is_foreign = |origin| match page(origin) {
-        Some(host) => !is_local(host, is_near),
+        Some(host) => !known.may_be_origin(host, caller.local.ip()),
         // Programs may call themselves anything. But whoever opens a WebSocket reads what comes:
         // no browser asks us first whether a page may.
         None => is_upgrade,
     };
     if origins.any(is_foreign) {
         return Err(refused(
-            "This server is private, and a web page of another site sent this request. Set \
-             server.allow_public if it may.",
+            "This server is private, and a web page of another site sent this request. Add the \
+             site's host to server.hosts if it may.",
         ));
     }
     // A page in a sandbox does not say where it is from.
@@ -62,39 +138,11 @@ fn text(value: &HeaderValue) -> Option<&str> {
 
 /// The host of the web page that this origin is.
 fn page(origin: &HeaderValue) -> Option<&str> {
-    let origin = text(origin)?;
-    let rest = origin.strip_prefix("https://");
-    rest.or_else(|| origin.strip_prefix("http://"))
-}
-
-/// Names that no page can point elsewhere, as are those without a dot; containers call their
-/// machine `host.docker.internal`.
-const PRIVATE_NAMES: [&str; 3] = [".localhost", ".local", ".internal"];
-
-/// Whether this names a machine of one's own, or an address that will do: `localhost`,
-/// `127.0.0.1:8000`, `[::1]`.
-fn is_local(host: &str, will_do: impl Fn(IpAddr) -> bool) -> bool {
-    if let Some(rest) = host.strip_prefix('[') {
-        let address = rest.split(']').next().unwrap_or(rest);
-        return address.parse().is_ok_and(will_do);
-    }
-    let bare = host.split(':').next().unwrap_or(host);
-    let bare = bare.trim_end_matches('.').to_ascii_lowercase();
-    if let Ok(address) = bare.parse() {
-        return will_do(address);
-    }
-    !bare.contains('.') || PRIVATE_NAMES.iter().any(|end| bare.ends_with(end))
-}
-
-/// Whether an address is this machine's or of a network of one's own.
-fn is_near(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    address.is_loopback()
-        || address.is_unspecified()
-        || match address {
-            IpAddr::V4(address) => address.is_private() || address.is_link_local(),
-            IpAddr::V6(address) => address.is_unique_local() || address.is_unicast_link_local(),
-        }
+    let (scheme, host) = text(origin)?.split_once("://")?;
+    let is_web = ["http", "https"]
+        .iter()
+        .any(|web| scheme.eq_ignore_ascii_case(web));
+    is_web.then_some(host)
 }
 
 fn refused(message: &str) -> Refusal {
@@ -105,51 +153,73 @@ fn refused(message: &str) -> Refusal {
 mod tests {
     use super::*;
 
+    fn known() -> KnownHosts {
+        let configured = ["llm.example.com", "10.9.8.7", "fd00::7"].map(str::to_owned);
+        KnownHosts::new(&configured, Some("My-Machine".to_owned()))
+    }
+
     #[test]
-    fn only_addresses_and_this_machines_own_name_are_local() {
+    fn a_server_is_called_by_addresses_and_by_names_of_its_own() {
         for host in [
+            "",
             "localhost",
             "LOCALHOST:32768",
-            "my-machine:32768",
             "api.localhost",
-            "host.docker.internal:32768",
+            "localhost.",
             "127.0.0.1:32768",
             "192.168.0.9",
             "[::1]:80",
             "[fe80::1]",
-            "",
+            "my-machine:32768",
+            "llm.example.com:443",
         ] {
-            assert!(is_local(host, |_| true), "{host}");
+            assert!(known().may_be_called(host), "{host}");
         }
         for host in [
             "evil.example",
             "localhost.evil.example:80",
+            "router",
+            "printer.local",
+            "host.docker.internal",
+            "x.llm.example.com",
             "127.0.0.1.nip.io",
             "[evil]",
+            "[evil",
+            "..",
         ] {
-            assert!(!is_local(host, |_| true), "{host}");
+            assert!(!known().may_be_called(host), "{host}");
         }
     }
 
     #[test]
-    fn a_page_with_an_address_is_near_only_if_that_is_no_public_one() {
+    fn pages_are_trusted_on_loopback_and_on_addresses_of_the_server() {
+        let local = "192.168.0.5".parse().unwrap();
         for host in [
+            "localhost:3000",
             "127.0.0.1:3000",
-            "0.0.0.0:80",
-            "10.1.2.3",
-            "192.168.0.9",
+            "127.8.8.8",
             "[::1]",
-            "[fd00::1]:80",
+            "[::ffff:127.0.0.1]",
+            "192.168.0.5:3000",
+            "10.9.8.7",
+            "[fd00::7]:80",
+            "llm.example.com",
+            "my-machine",
         ] {
-            assert!(is_local(host, is_near), "{host}");
+            assert!(known().may_be_origin(host, local), "{host}");
         }
         for host in [
+            "",
+            "192.168.0.9",
+            "10.1.2.3",
+            "0.0.0.0:80",
+            "[fd00::1]:80",
             "203.0.113.7",
-            "8.8.8.8:80",
-            "[2001:db8::7]",
             "[::ffff:8.8.8.8]",
+            "router",
+            "evil.example",
         ] {
-            assert!(!is_local(host, is_near), "{host}");
+            assert!(!known().may_be_origin(host, local), "{host}");
         }
     }
 }

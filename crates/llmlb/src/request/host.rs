@@ -1,19 +1,26 @@
-//! The name by which a client calls this server: one, and a valid one (RFC 9112, section 3.2).
+//! The name by which a client calls this server: one, and a valid one (RFC 9112, section 3.2; RFC
+//! 9113, section 8.3.1).
 
-use http::uri::Authority;
+use http::uri::{Authority, Scheme};
 use http::{StatusCode, Version, header, request};
 
 use super::Refusal;
 
 /// Two readers who take two different names from a request do not agree on where it goes.
 pub(super) fn check(head: &request::Parts) -> Result<(), Refusal> {
+    let authority = head.uri.authority();
     let mut hosts = head.headers.get_all(header::HOST).iter();
-    let why = match (hosts.next(), hosts.next()) {
-        (Some(host), None) if is_valid(host.as_bytes()) => return Ok(()),
-        (Some(_), None) => "is not valid",
-        (Some(_), Some(_)) => "is there twice",
-        (None, _) if head.version == Version::HTTP_11 => "is missing",
-        (None, _) => return Ok(()),
+    let why = match (hosts.next(), hosts.next(), authority) {
+        _ if authority.is_some_and(|one| one.as_str().contains('@')) => "names a user",
+        (Some(host), None, None) if is_valid(host.as_bytes()) => return Ok(()),
+        (Some(host), None, Some(one)) if is_same(host.as_bytes(), one, head) => return Ok(()),
+        (Some(host), None, Some(_)) if is_valid(host.as_bytes()) => {
+            "differs from the host in the request line or in `:authority`"
+        }
+        (Some(_), None, _) => "is not valid",
+        (Some(_), Some(_), _) => "is there twice",
+        (None, ..) if head.version == Version::HTTP_11 => "is missing",
+        (None, ..) => return Ok(()),
     };
     Err(Refusal::new(
         StatusCode::BAD_REQUEST,
@@ -25,6 +32,17 @@ pub(super) fn check(head: &request::Parts) -> Result<(), Refusal> {
 /// Some clients leave it empty.
 fn is_valid(host: &[u8]) -> bool {
     host.is_empty() || (!host.contains(&b'@') && Authority::try_from(host).is_ok())
+}
+
+/// True if both name the same host. The usual port may be written or not.
+fn is_same(host: &[u8], authority: &Authority, head: &request::Parts) -> bool {
+    let usual = match head.uri.scheme() {
+        Some(scheme) if *scheme == Scheme::HTTPS => &b":443"[..],
+        _ => b":80",
+    };
+    let authority = authority.as_str().as_bytes();
+    let without_port = |host| <[u8]>::strip_suffix(host, usual).unwrap_or(host);
+    without_port(authority).eq_ignore_ascii_case(without_port(host))
 }
 
 #[cfg(test)]
@@ -53,5 +71,37 @@ mod tests {
         assert!(!checked(Version::HTTP_11, &[]));
         assert!(checked(Version::HTTP_10, &[]));
         assert!(checked(Version::HTTP_2, &[]));
+    }
+
+    #[test]
+    fn an_authority_and_a_host_are_the_same() {
+        let checked = |uri: &str, host: Option<&str>| {
+            let mut request = Request::builder().version(Version::HTTP_2).uri(uri);
+            if let Some(host) = host {
+                request = request.header(header::HOST, host);
+            }
+            check(&request.body(()).unwrap().into_parts().0).is_ok()
+        };
+        for (uri, host) in [
+            ("http://a/x", None),
+            ("http://a/x", Some("a")),
+            ("http://a/x", Some("A:80")),
+            ("http://a:80/x", Some("a")),
+            ("https://a:443/x", Some("a")),
+            ("http://[::1]:8/x", Some("[::1]:8")),
+        ] {
+            assert!(checked(uri, host), "{uri} {host:?}");
+        }
+        for (uri, host) in [
+            ("http://a/x", Some("b")),
+            ("http://a/x", Some("a:81")),
+            ("http://a:443/x", Some("a")),
+            ("https://a/x", Some("a:80")),
+            ("http://a/x", Some("")),
+            ("http://u@a/x", Some("a")),
+            ("http://u@a/x", None),
+        ] {
+            assert!(!checked(uri, host), "{uri} {host:?}");
+        }
     }
 }

@@ -5,6 +5,7 @@ mod alike;
 mod asked;
 mod body;
 mod browser;
+mod client;
 mod error;
 mod explain;
 mod failed;
@@ -25,7 +26,7 @@ mod trip;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -42,6 +43,7 @@ use crate::forward::{self, Outbound, REQUEST_ID, Relay};
 use crate::worker::Worker;
 
 pub(crate) use asked::{Asked, Payload};
+pub(crate) use browser::KnownHosts;
 pub(crate) use error::{Refusal, json_response};
 pub(crate) use held::Budget;
 pub(crate) use id::Ids;
@@ -59,15 +61,10 @@ pub(crate) struct Caller {
     /// The two ends of the connection.
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
+    /// The peer is a reverse proxy whose word on its clients' addresses counts.
+    pub(crate) is_proxy: bool,
     /// What is being served on this connection.
     pub(crate) requests: Counter,
-}
-
-impl Caller {
-    /// The client's address, for limits and fairness.
-    pub(crate) fn address(&self) -> IpAddr {
-        self.peer.ip()
-    }
 }
 
 /// Serves one request.
@@ -118,7 +115,7 @@ async fn stages(
         Err(refusal) => return Err((refusal, trip)),
     };
     let kind = match endpoint.service {
-        Service::Own(page) => match page_of(caller, page, &path) {
+        Service::Own(page) => match page_of(caller, head, page, &path) {
             Ok(response) => {
                 trip.answered_here(response.status());
                 return Ok(own(response));
@@ -160,7 +157,7 @@ async fn stages(
         issued: asked
             .issued
             .or_else(|| endpoint::id_in(&path).map(|id| forward::hash(id.as_bytes()))),
-        client: id::client(caller.address(), &head.headers),
+        client: id::client(caller.client_address(&head.headers), &head.headers),
         endpoint: endpoint_key(&head.method, endpoint, &path),
     };
     // What passes through can be sent once.
@@ -197,7 +194,7 @@ fn admit<'a>(
     let shared = &caller.worker.shared;
     method::check(&head.method)?;
     host::check(head)?;
-    browser::admit(shared, head, is_upgrade)?;
+    browser::admit(caller, head, is_upgrade)?;
     let (endpoint, path) = located.map_err(|error| bad_path(head, error))?;
     let is_ollama_absent = || !shared.pool.table().may_have(Kind::Ollama);
     match endpoint.service {
@@ -248,10 +245,15 @@ fn not_allowed(message: String, methods: &'static str) -> Refusal {
 }
 
 /// A page of llmlb's own.
-fn page_of(caller: &Caller, page: Page, path: &str) -> Result<Response<Full<Bytes>>, Refusal> {
+fn page_of(
+    caller: &Caller,
+    head: &request::Parts,
+    page: Page,
+    path: &str,
+) -> Result<Response<Full<Bytes>>, Refusal> {
     let table = || caller.worker.shared.pool.table();
     match page {
-        Page::Admin(page) => admin::answer(caller, page),
+        Page::Admin(page) => admin::answer(caller, &head.headers, page),
         Page::Models => Ok(models::list(&table())),
         Page::Model => models::one(&table(), &endpoint::model_in(path)),
         Page::OllamaTags => Ok(ollama::list(&table())),

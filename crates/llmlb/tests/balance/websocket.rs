@@ -249,7 +249,7 @@ fn a_web_page_cannot_open_one_to_a_private_server_unless_it_is_of_this_machine()
         ("", 101),
         ("origin: http://localhost:3000\r\n", 101),
         ("origin: https://127.0.0.1\r\n", 101),
-        ("origin: http://192.168.1.7\r\n", 101),
+        ("origin: http://192.168.1.7\r\n", 403),
         ("origin: http://[::1]:80\r\n", 101),
         // A frame in a sandbox.
         ("origin: null\r\n", 403),

@@ -142,6 +142,12 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_HOST", "0.0.0.0", None),
     ("LLMLB_PORT", "0", None),
     ("LLMLB_ALLOW_PUBLIC", "true", None),
+    ("LLMLB_HOSTS", "a.example B,::1", Some("a.example, b, ::1")),
+    (
+        "LLMLB_TRUSTED_PROXIES",
+        "10.0.0.0/8 ::1",
+        Some("10.0.0.0/8, ::1"),
+    ),
     ("LLMLB_WORKERS", "1024", None),
     ("LLMLB_DRAIN_TIMEOUT", "0s", None),
     ("LLMLB_MAX_BODY", "1000", None),

@@ -4,7 +4,7 @@ use super::super::settings;
 use super::*;
 
 /// The file, and all that is said about it.
-const MISTAKES: [(&str, &str); 34] = [
+const MISTAKES: [(&str, &str); 38] = [
     // Values.
     (
         "[server]\nport = 99999\n",
@@ -74,6 +74,27 @@ const MISTAKES: [(&str, &str); 34] = [
         "[server]\nmax_body = 0\n",
         "llmlb.toml:2: server.max_body: 0 is out of range; allowed: a number of bytes, or \
          text like \"64KiB\", \"32MiB\" or \"1GiB\" (also KB, MB, GB), from 1 to \"2GiB\"",
+    ),
+    // Lists.
+    (
+        "[server]\nhosts = \"a\"\n",
+        "llmlb.toml:2: server.hosts: \"a\" is text, not a list; \
+         allowed: a list of host names and IP addresses, without ports",
+    ),
+    (
+        "[server]\nhosts = [\"a:80\"]\n",
+        "llmlb.toml:2: server.hosts: \"a:80\" is no host name or address; \
+         allowed: a list of host names and IP addresses, without ports",
+    ),
+    (
+        "[server]\ntrusted_proxies = [\"10.0.0.1/8\"]\n",
+        "llmlb.toml:2: server.trusted_proxies: 10.0.0.1/8 is within a network \
+         (did you mean 10.0.0.0/8?); allowed: a list of IP addresses and networks like 10.0.0.0/8",
+    ),
+    (
+        "[server]\ntrusted_proxies = [7]\n",
+        "llmlb.toml:2: server.trusted_proxies: 7 is not text; \
+         allowed: a list of IP addresses and networks like 10.0.0.0/8",
     ),
     // Names.
     (

@@ -1,0 +1,231 @@
+//! The address that a request is counted for, and whether its client is a program on this machine.
+//!
+//! A reverse proxy is the peer of every connection that it opens. The address of the client is then
+//! what the proxy reports in `X-Forwarded-For` or `Forwarded` (RFC 7239), if the configuration
+//! trusts the proxy. Clients can send these fields too: what a proxy adds stands to the right, so
+//! they are read from there, up to the first address that is not a trusted proxy's.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use super::Caller;
+use crate::config::Networks;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// Fields that only proxies add, besides those that begin with [`X_FORWARDED`].
+const OF_PROXIES: [HeaderName; 3] = [
+    header::FORWARDED,
+    header::VIA,
+    HeaderName::from_static("x-real-ip"),
+];
+const X_FORWARDED: &str = "x-forwarded-";
+
+impl Caller {
+    /// The address of the client that sent a request with these headers: the peer's, or the one
+    /// that a trusted proxy reports. Limits and fairness go by this address.
+    pub(crate) fn client_address(&self, headers: &HeaderMap) -> IpAddr {
+        let peer = self.peer.ip().to_canonical();
+        if self.is_proxy {
+            reported(headers, peer, &self.worker.shared.proxies)
+        } else {
+            peer
+        }
+    }
+
+    /// True if a program on this machine sent the request, and not through a proxy.
+    pub(crate) fn is_local(&self, headers: &HeaderMap) -> bool {
+        is_this_machine(self.peer, self.local) && !is_proxied(headers)
+    }
+}
+
+/// True if the other end is on this machine: over the loopback, or to an address of its own.
+fn is_this_machine(peer: SocketAddr, local: SocketAddr) -> bool {
+    let peer = peer.ip().to_canonical();
+    peer.is_loopback() || peer == local.ip().to_canonical()
+}
+
+/// True if a proxy handled the request. One on the same machine connects over the loopback, on
+/// behalf of anyone.
+fn is_proxied(headers: &HeaderMap) -> bool {
+    headers
+        .keys()
+        .any(|name| OF_PROXIES.contains(name) || name.as_str().starts_with(X_FORWARDED))
+}
+
+/// The address that the proxy `peer` reports. If both fields are there and differ, the proxy sets
+/// one and passes on a client's other one. Which is unknown, so neither is believed.
+fn reported(headers: &HeaderMap, peer: IpAddr, proxies: &Networks) -> IpAddr {
+    let read = |name: &HeaderName, address: fn(&str) -> Option<IpAddr>| {
+        let values = headers.get_all(name);
+        let mut values = values.iter().rev().peekable();
+        values.peek()?;
+        let elements = values.flat_map(elements);
+        Some(nearest(elements.map(|text| address(text?)), peer, proxies))
+    };
+    let in_list = read(&X_FORWARDED_FOR, address);
+    let in_forwarded = read(&header::FORWARDED, address_in_forwarded);
+    match (in_list, in_forwarded) {
+        (Some(one), Some(other)) if one != other => peer,
+        (Some(one), _) | (None, Some(one)) => one,
+        (None, None) => peer,
+    }
+}
+
+/// The first address, from the right, that is not a trusted proxy's. Where a proxy does not name
+/// the client, it is the proxy itself.
+fn nearest(
+    addresses: impl Iterator<Item = Option<IpAddr>>,
+    peer: IpAddr,
+    proxies: &Networks,
+) -> IpAddr {
+    let mut nearest = peer;
+    for address in addresses {
+        let Some(address) = address else { break };
+        nearest = address;
+        if !proxies.contains(address) {
+            break;
+        }
+    }
+    nearest
+}
+
+/// The elements of a list, from the right. A comma separates them also within quotes: a client that
+/// opens a quote must not make what the proxy adds a part of its own element.
+fn elements(value: &HeaderValue) -> impl Iterator<Item = Option<&str>> {
+    let elements = value.as_bytes().rsplit(|byte| *byte == b',');
+    elements.map(|element| std::str::from_utf8(element).ok().map(str::trim))
+}
+
+/// An address in the forms in which proxies write it: `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`,
+/// `[2001:db8::1]`, `[2001:db8::1]:4711`.
+fn address(text: &str) -> Option<IpAddr> {
+    let text = text.trim_matches('"');
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let address = bare.unwrap_or(text).parse::<IpAddr>();
+    let address = address.or_else(|_| text.parse::<SocketAddr>().map(|address| address.ip()));
+    address.ok().map(|address| address.to_canonical())
+}
+
+/// The address in an element such as `for="[2001:db8::1]:4711";proto=https`.
+fn address_in_forwarded(element: &str) -> Option<IpAddr> {
+    let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
+    let (_, node) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
+    address(node.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Network;
+
+    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    /// The address that `127.0.0.1` reports, which is trusted as is 10.0.0.0/8.
+    fn seen(fields: &[(&'static str, &'static str)]) -> String {
+        let proxies = ["127.0.0.1", "10.0.0.0/8"].map(|text| Network::parse(text).unwrap());
+        let proxies = Networks::new(proxies.to_vec());
+        let peer = "127.0.0.1".parse().unwrap();
+        reported(&headers(fields), peer, &proxies).to_string()
+    }
+
+    #[test]
+    fn the_rightmost_address_that_is_not_trusted_is_the_clients() {
+        let list = "x-forwarded-for";
+        for (value, expected) in [
+            ("1.2.3.4", "1.2.3.4"),
+            ("9.9.9.9, 1.2.3.4", "1.2.3.4"),
+            ("9.9.9.9,1.2.3.4 , 10.0.0.7,10.0.0.8", "1.2.3.4"),
+            ("1.2.3.4:5678", "1.2.3.4"),
+            ("2001:db8::1", "2001:db8::1"),
+            ("[2001:db8::1]:80", "2001:db8::1"),
+            ("::ffff:1.2.3.4", "1.2.3.4"),
+            // Only proxies: the farthest.
+            ("10.0.0.7, 10.0.0.8", "10.0.0.7"),
+            // A proxy that does not know is the client.
+            ("1.2.3.4, unknown", "127.0.0.1"),
+            ("1.2.3.4, unknown, 10.0.0.8", "10.0.0.8"),
+            ("", "127.0.0.1"),
+            ("1.2.3.4,", "127.0.0.1"),
+            ("1.2.3.4, \"", "127.0.0.1"),
+        ] {
+            assert_eq!(seen(&[(list, value)]), expected, "{value}");
+        }
+        assert_eq!(seen(&[(list, "1.1.1.1"), (list, "2.2.2.2")]), "2.2.2.2");
+        assert_eq!(seen(&[(list, "1.1.1.1"), (list, "10.2.2.2")]), "1.1.1.1");
+        assert_eq!(seen(&[]), "127.0.0.1");
+    }
+
+    #[test]
+    fn the_standard_field_is_read_like_the_common_one() {
+        let field = "forwarded";
+        for (value, expected) in [
+            ("for=1.2.3.4", "1.2.3.4"),
+            ("proto=https; FOR = 1.2.3.4 ;by=10.0.0.1", "1.2.3.4"),
+            (
+                "for=9.9.9.9, for=1.2.3.4;proto=http, for=10.0.0.1",
+                "1.2.3.4",
+            ),
+            ("for=\"[2001:db8::1]:4711\"", "2001:db8::1"),
+            ("for=1.2.3.4, for=_hidden", "127.0.0.1"),
+            ("for=1.2.3.4, proto=http", "127.0.0.1"),
+            // An open quote hides nothing that follows.
+            ("for=9.9.9.9;x=\", for=1.2.3.4", "1.2.3.4"),
+        ] {
+            assert_eq!(seen(&[(field, value)]), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn two_fields_that_differ_are_not_believed() {
+        let both = |one, other| seen(&[("x-forwarded-for", one), ("forwarded", other)]);
+        assert_eq!(both("1.2.3.4", "for=1.2.3.4"), "1.2.3.4");
+        assert_eq!(both("1.2.3.4", "for=9.9.9.9"), "127.0.0.1");
+        assert_eq!(both("9.9.9.9", "for=1.2.3.4"), "127.0.0.1");
+    }
+
+    #[test]
+    fn a_peer_on_this_machine_is_told_from_others() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        for (peer, local, is_here) in [
+            ("127.0.0.1:5000", "127.0.0.1:80", true),
+            ("127.0.0.9:5000", "10.0.0.5:80", true),
+            ("10.0.0.5:5000", "10.0.0.5:80", true),
+            ("[::ffff:10.0.0.5]:5000", "[::ffff:10.0.0.5]:80", true),
+            ("[::1]:5000", "[::1]:80", true),
+            ("10.0.0.6:5000", "10.0.0.5:80", false),
+            ("[fe80::2]:5000", "[fe80::1]:80", false),
+        ] {
+            let here = is_this_machine(address(peer), address(local));
+            assert_eq!(here, is_here, "{peer}");
+        }
+    }
+
+    #[test]
+    fn requests_that_a_proxy_handled_are_known_by_its_fields() {
+        for field in [
+            "forwarded",
+            "via",
+            "x-real-ip",
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-forwarded-anything",
+        ] {
+            assert!(
+                is_proxied(&headers(&[("accept", "*/*"), (field, "")])),
+                "{field}"
+            );
+        }
+        for field in ["x-forwarded", "x-forward", "user-agent", "x-request-id"] {
+            assert!(!is_proxied(&headers(&[(field, "1")])), "{field}");
+        }
+    }
+}

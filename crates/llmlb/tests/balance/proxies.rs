@@ -1,0 +1,132 @@
+//! Clients behind a reverse proxy: which addresses they count for, and that none of them is local.
+//! (L7, L11)
+
+use std::sync::mpsc::channel;
+
+use crate::backends::{CHAT, backend, serve};
+use crate::http::Connection;
+use crate::mock;
+use crate::process::{PATIENCE, until};
+use crate::support::{Place, Server};
+
+fn status(server: &Server, fields: &str) -> u16 {
+    let mut client = Connection::open(server.address);
+    client.send(format!(
+        "GET /status HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n"
+    ));
+    client.answer().status()
+}
+
+#[test]
+fn a_request_that_came_through_a_proxy_is_not_local() {
+    let place = Place::new();
+    for settings in [&[][..], &[("LLMLB_TRUSTED_PROXIES", "127.0.0.1")]] {
+        let server = serve(&place, &[&backend(crate::backends::ok)], settings);
+        assert_eq!(status(&server, ""), 200);
+        assert_eq!(status(&server, "x-request-id: 1\r\n"), 200);
+        for field in [
+            "x-forwarded-for: 127.0.0.1",
+            "X-Forwarded-For:",
+            "x-forwarded-proto: https",
+            "x-forwarded-anything: 1",
+            "x-real-ip: 127.0.0.1",
+            "forwarded: for=127.0.0.1",
+            "forwarded: proto=http",
+            "via: 1.1 nginx",
+        ] {
+            assert_eq!(status(&server, &format!("{field}\r\n")), 403, "{field}");
+        }
+        let (own, code) = place.status(server.port());
+        assert_eq!((own["health"].as_str(), code), (Some("ok"), Some(0)));
+    }
+}
+
+/// The order in which a backend with room for one gets requests. The first client sends three
+/// requests, then another sends one. Each client is a header that it sends.
+fn order(settings: &[(&str, &str)], first: &str, second: &str) -> String {
+    let place = Place::new();
+    let (tell, arrived) = channel();
+    let tell = std::sync::Mutex::new(tell);
+    let (go_on, wait) = channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let mock = backend(move |request, stream| {
+        let name = request.text();
+        let name = name.split('"').nth(7).unwrap_or_default().to_owned();
+        tell.lock().unwrap().send(name).unwrap();
+        let _ = wait.lock().unwrap().recv_timeout(PATIENCE);
+        mock::json(stream, 200, "{}");
+    });
+    let url = mock.url();
+    let file = format!("[[backend]]\nurl = \"{url}\"\nmax_concurrent = 1\n");
+    std::fs::write(place.path("llmlb.toml"), file).unwrap();
+    let mut command = place.command("serve -p 0");
+    let server = place.serve_with(command.envs(settings.iter().copied()));
+    let mut clients = Vec::new();
+    let next = || arrived.recv_timeout(PATIENCE).unwrap();
+    let mut order = Vec::new();
+    for (name, field) in [("0", first), ("1", first), ("2", first), ("3", second)] {
+        let mut client = Connection::open(server.address);
+        let body = format!(r#"{{"model":"m","x":"{name}"}}"#);
+        client.send(format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{field}content-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        clients.push(client);
+        if name == "0" {
+            order.push(next());
+        } else {
+            let waiting = clients.len() as u64 - 1;
+            until("it waits", || server.status()["waiting"] == waiting);
+        }
+    }
+    for _ in 0..3 {
+        go_on.send(()).unwrap();
+        order.push(next());
+    }
+    go_on.send(()).unwrap();
+    for client in &mut clients {
+        assert_eq!(client.answer().status(), 200);
+    }
+    order.concat()
+}
+
+#[test]
+fn clients_behind_a_trusted_proxy_take_turns_by_the_address_it_reports() {
+    let trusted = [("LLMLB_TRUSTED_PROXIES", "127.0.0.1, 10.0.0.0/8")];
+    for (first, second) in [
+        (
+            "x-forwarded-for: 1.1.1.1\r\n",
+            "x-forwarded-for: 2.2.2.2\r\n",
+        ),
+        // What a client adds itself is left of what the proxy adds.
+        (
+            "x-forwarded-for: 9.9.9.9, 1.1.1.1\r\n",
+            "x-forwarded-for: 9.9.9.9\r\nx-forwarded-for: 2.2.2.2, 10.1.2.3\r\n",
+        ),
+        (
+            "forwarded: for=1.1.1.1;proto=https\r\n",
+            "forwarded: for=\"[2001:db8::2]:4711\", for=10.7.7.7\r\n",
+        ),
+    ] {
+        assert_eq!(order(&trusted, first, second), "0132", "{first}{second}");
+    }
+}
+
+#[test]
+fn an_address_that_nobody_trusted_reports_is_ignored() {
+    let (first, second) = (
+        "x-forwarded-for: 1.1.1.1\r\n",
+        "x-forwarded-for: 2.2.2.2\r\n",
+    );
+    assert_eq!(order(&[], first, second), "0123");
+    let elsewhere = [("LLMLB_TRUSTED_PROXIES", "10.0.0.0/8")];
+    assert_eq!(order(&elsewhere, first, second), "0123");
+    // Only the rightmost address is the proxy's word.
+    let trusted = [("LLMLB_TRUSTED_PROXIES", "127.0.0.1")];
+    let (first, second) = (
+        "x-forwarded-for: 8.8.8.8, 1.1.1.1\r\n",
+        "x-forwarded-for: 9.9.9.9, 1.1.1.1\r\n",
+    );
+    assert_eq!(order(&trusted, first, second), "0123");
+}
