@@ -25,7 +25,7 @@ pub(crate) struct BackendId(pub(crate) u16);
 pub(crate) struct Backend {
     pub(crate) id: BackendId,
     pub(crate) name: String,
-    /// The name as a response header.
+    /// What clients see instead of the name, as a response header.
     pub(crate) label: HeaderValue,
     pub(crate) url: config::BackendUrl,
     /// What the configuration says it serves; otherwise it is asked.
@@ -119,7 +119,7 @@ impl Backend {
         let served = fixed.map(|model| Arc::from(model.as_str())).collect();
         Self {
             id: BackendId(0),
-            label: HeaderValue::try_from(&backend.name)
+            label: HeaderValue::try_from(&backend.label)
                 .unwrap_or_else(|_| HeaderValue::from_static("unnamed")),
             name: backend.name,
             url: backend.url,
@@ -147,6 +147,11 @@ impl Backend {
             was_heard: AtomicBool::new(false),
             doubt: Notify::new(),
         }
+    }
+
+    /// What clients see instead of the name.
+    pub(crate) fn label(&self) -> &str {
+        self.label.to_str().unwrap_or_default()
     }
 
     /// How often it has answered.

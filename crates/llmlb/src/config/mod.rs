@@ -136,6 +136,9 @@ pub(crate) struct Log {
 pub(crate) struct Backend {
     /// Unique.
     pub(crate) name: String,
+    /// What clients see instead: the name only if the configuration gives it. Otherwise it would
+    /// tell them host and port.
+    pub(crate) label: String,
     /// Unique.
     pub(crate) url: BackendUrl,
     /// Used instead of asking the backend.
@@ -157,6 +160,7 @@ impl Backend {
     /// One of which nothing else is known.
     pub(crate) fn at(name: String, url: BackendUrl) -> Self {
         Self {
+            label: name.clone(),
             name,
             url,
             models: None,

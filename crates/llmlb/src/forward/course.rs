@@ -142,7 +142,9 @@ impl Course {
             self.deliveries += 1;
             self.note_closed(backend, &broken);
         }
-        let why = format!("backend {}: {broken}", backend.name);
+        // Clients are not told host and port.
+        let why = format!("backend {}: {broken}", backend.label());
+        let logged = format!("backend {}: {broken}", backend.name);
         match broken {
             Broken::Upload(why) => Err(Failed::BadUpload(why)),
             Broken::Stalled(_) => Err(Failed::Stalled(worker.shared.limits.body)),
@@ -168,13 +170,13 @@ impl Course {
             }
             Broken::Slow(_) => {
                 backend.doubt.notify_one();
-                tracing::warn!("{why}");
+                tracing::warn!("{logged}");
                 self.failed = Failed::TimedOut(why);
                 Ok(false)
             }
             Broken::Hung(_) | Broken::Cut(_) | Broken::Garbage(_) => {
                 backend.doubt.notify_one();
-                tracing::warn!("{why}");
+                tracing::warn!("{logged}");
                 self.failed = Failed::NoAnswer(why);
                 Ok(outbound.repeatable)
             }

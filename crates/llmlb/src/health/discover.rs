@@ -39,7 +39,9 @@ pub(super) async fn look(
     }
     let kind = kind(&answer).map_or(usual, Kind::name);
     candidate.kind = Kind::named(kind);
-    candidate.name = free_name(kind, port, &pool.table().backends);
+    let known = &pool.table().backends;
+    candidate.name = free_name(kind, port, known);
+    candidate.label = free_label(kind, known);
     let backend = pool.add(Backend::new(candidate))?;
     pool.note(&backend, State::Up(Arc::new(answer.models)));
     Some(backend)
@@ -68,6 +70,14 @@ fn free_name(kind: &str, port: u16, taken: &[Arc<Backend>]) -> String {
     } else {
         kind.to_owned()
     }
+}
+
+/// What clients see: the kind, with a number if there are several.
+fn free_label(kind: &str, taken: &[Arc<Backend>]) -> String {
+    let numbered = (2..).map(|number| format!("{kind}-{number}"));
+    let mut labels = std::iter::once(kind.to_owned()).chain(numbered);
+    let is_free = |label: &String| taken.iter().all(|backend| backend.label() != label);
+    labels.find(is_free).unwrap_or_default()
 }
 
 /// The names of a few models, for people.

@@ -88,7 +88,9 @@ pub(super) async fn ask(
     let list = match &backend.fixed_models {
         // That it answers is enough: it may know nothing of such a list.
         Some(fixed) if !got.status.is_server_error() => {
-            let described = fixed.iter().map(|id| Model::configured(id, &backend.name));
+            let described = fixed
+                .iter()
+                .map(|id| Model::configured(id, backend.label()));
             ModelList {
                 models: Models::new(described.collect()),
                 total: fixed.len(),

@@ -31,7 +31,7 @@ pub(super) fn one(table: &Arc<Table>, name: &str) -> Result<Response<Full<Bytes>
 /// Somebody who has not answered yet may serve it: it is worth trying again.
 pub(super) fn not_yet(name: &str, table: &Table) -> Refusal {
     let unknown = table.backends.iter().filter(|one| !one.is_known());
-    let unknown: Vec<_> = unknown.map(|one| one.name.as_str()).collect();
+    let unknown: Vec<_> = unknown.map(|one| one.label()).collect();
     let why = if unknown.is_empty() {
         "no backend is known yet".to_owned()
     } else {

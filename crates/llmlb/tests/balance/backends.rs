@@ -68,14 +68,20 @@ pub(crate) fn close(stream: &TcpStream) {
     let _ = stream.shutdown(std::net::Shutdown::Both);
 }
 
-/// A balancer before these backends, with these variables set.
+/// A balancer before these backends, with these variables set. Each backend's name is its address.
 pub(crate) fn serve(place: &Place, backends: &[&Mock], settings: &[(&str, &str)]) -> Server {
-    let flags: Vec<_> = backends
-        .iter()
-        .map(|one| format!("--backend {}", one.url()))
-        .collect();
-    let mut command = place.command(&format!("serve -p 0 {}", flags.join(" ")));
+    let addresses = backends.iter().map(|one| one.address);
+    let config = place.path("backends.toml");
+    std::fs::write(&config, named_by_address(addresses)).unwrap();
+    let mut command = place.command("serve -p 0 --config backends.toml");
     place.serve_with(command.envs(settings.iter().copied()))
+}
+
+/// The configuration of backends whose names are their addresses.
+pub(crate) fn named_by_address(addresses: impl Iterator<Item = SocketAddr>) -> String {
+    let backends = addresses
+        .map(|address| format!("[[backend]]\nname = \"{address}\"\nurl = \"http://{address}\"\n"));
+    backends.collect()
 }
 
 /// A balancer with this file.
@@ -143,9 +149,8 @@ impl Occupied {
     pub(crate) fn beside(&mut self, place: &Place, other: &Mock) -> Server {
         let file = format!(
             "[server]\nqueue = 0\n[upstream]\nprobe_interval = \"1h\"\n\
-             [[backend]]\nurl = \"{}\"\n[[backend]]\nurl = \"{}\"\nmax_concurrent = 1\n",
-            other.url(),
-            self.mock.url()
+             {}max_concurrent = 1\n",
+            named_by_address([other.address, self.mock.address].into_iter())
         );
         let server = serve_file(place, &file);
         until("it is occupied", || {

@@ -55,6 +55,7 @@ mod hosts_and_origins;
 mod http_two;
 mod idle_connections;
 mod issued_ids;
+mod labels;
 mod leaving;
 mod limits;
 mod long_names;

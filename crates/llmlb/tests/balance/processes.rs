@@ -2,15 +2,16 @@
 
 use std::thread;
 
-use crate::backends::{ASK, CHAT, PROBED_OFTEN, UNPROBED, code, served_by};
+use crate::backends::{ASK, CHAT, PROBED_OFTEN, UNPROBED, code, named_by_address, served_by};
 use crate::http::{Connection, read_chunk};
 use crate::process::until;
 use crate::real::Real;
 use crate::support::{Place, Server};
 
 fn serve(place: &Place, backends: &[&Real], settings: &[(&str, &str)]) -> Server {
-    let flags: Vec<_> = backends.iter().map(|one| one.flag()).collect();
-    let mut command = place.command(&format!("serve -p 0 {}", flags.join(" ")));
+    let config = named_by_address(backends.iter().map(|one| one.address));
+    std::fs::write(place.path("backends.toml"), config).unwrap();
+    let mut command = place.command("serve -p 0 --config backends.toml");
     place.serve_with(command.envs(settings.iter().copied()))
 }
 

@@ -306,7 +306,7 @@ fn who_leaves_before_its_question_is_whole_has_a_record() {
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-request-id: half\r\n\
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nx-request-id: half\r\n\
          content-type: application/json\r\ncontent-length: 100\r\n\r\n{{\"model\""
     ));
     server.until_in_flight(1);

@@ -218,7 +218,7 @@ fn is_whole(address: std::net::SocketAddr, id: &str, is_stream: bool) -> bool {
     let mut client = Connection::over(stream);
     let question = chat("[tokens 5]", is_stream).to_string();
     let head = format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-request-id: {id}\r\ncontent-type: application/json\r\n\
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nx-request-id: {id}\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n",
         question.len()
     );

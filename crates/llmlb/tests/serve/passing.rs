@@ -62,7 +62,7 @@ fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
     assert_eq!(answer.head.header("x-many").as_deref(), Some("1, 2"));
     assert_eq!(answer.head.header("server").as_deref(), Some("vllm"));
     let served_by = answer.head.header("x-llmlb-backend");
-    assert_eq!(served_by, Some(mock.address.to_string()));
+    assert_eq!(served_by.as_deref(), Some("backend-1"));
 
     let requests = mock.requests.lock().unwrap();
     let head = &requests[0].head;

@@ -290,7 +290,7 @@ fn finish(
     let given = drafts.iter().filter_map(|draft| draft.name.as_ref());
     let mut names = Names::new(given.map(|(name, _)| name.clone()));
     let mut finished = Vec::new();
-    for draft in drafts {
+    for (place, draft) in drafts.into_iter().enumerate() {
         let api_key = draft.key_variable.and_then(|(variable, origin)| {
             let key = fields::key(&variable, env);
             key.map_err(|why| problems.add(&origin, settings::BACKEND_KEY.name, &why))
@@ -298,13 +298,14 @@ fn finish(
         });
         // Without a URL there is a problem already.
         let Some((url, _)) = draft.url else { continue };
-        let name = match draft.name {
-            Some((name, _)) => name,
-            None => names.default_for(&url),
+        let (name, label) = match draft.name {
+            Some((name, _)) => (name.clone(), name),
+            None => (names.default_for(&url), names.label(place + 1)),
         };
         let kind = draft.kind.or_else(|| Kind::of_host(url.authority().host()));
         let backend = Backend {
             name,
+            label,
             url,
             models: draft.models,
             api_key,
@@ -332,6 +333,16 @@ impl Names {
             taken: given.collect(),
             numbers: HashMap::new(),
         }
+    }
+
+    /// `backend-1` for the first backend; with another number after it if somebody gave that name to
+    /// a backend.
+    fn label(&mut self, place: usize) -> String {
+        let label = format!("backend-{place}");
+        let others = (2..).map(|number| format!("{label}-{number}"));
+        let mut labels = std::iter::once(label.clone()).chain(others);
+        let free = labels.find(|label| self.taken.insert(label.clone()));
+        free.unwrap_or(label)
     }
 
     /// Host and port; with a number if that is taken, as by another prefix of the same host.
