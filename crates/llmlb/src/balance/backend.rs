@@ -28,6 +28,8 @@ pub(crate) struct Backend {
     /// What clients see instead of the name, as a response header.
     pub(crate) label: HeaderValue,
     pub(crate) url: config::BackendUrl,
+    /// It was found on this machine; no one named it.
+    pub(crate) is_discovered: bool,
     /// What the configuration says it serves; otherwise it is asked.
     pub(crate) fixed_models: Option<Vec<String>>,
     /// The header that this backend wants its key in, and the key.
@@ -123,6 +125,7 @@ impl Backend {
                 .unwrap_or_else(|_| HeaderValue::from_static("unnamed")),
             name: backend.name,
             url: backend.url,
+            is_discovered: false,
             fixed_models: backend.models,
             credential,
             weight: backend.weight,
@@ -146,6 +149,14 @@ impl Backend {
             answers: AtomicU64::new(0),
             was_heard: AtomicBool::new(false),
             doubt: Notify::new(),
+        }
+    }
+
+    /// A backend that was found on this machine.
+    pub(crate) fn discovered(backend: config::Backend) -> Self {
+        Self {
+            is_discovered: true,
+            ..Self::new(backend)
         }
     }
 
@@ -192,6 +203,8 @@ impl Backend {
     }
 
     pub(crate) fn set_turns_away(&self, turns_away: bool) {
+        // The port of a discovered backend may be another user's by now: only the probe finds out.
+        let turns_away = turns_away && !self.is_discovered;
         self.turns_away.store(turns_away, Ordering::Relaxed);
     }
 

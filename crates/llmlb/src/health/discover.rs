@@ -7,6 +7,7 @@ use http::header;
 use super::probe::{self, Answer};
 use crate::balance::{Backend, Model, Pool, State};
 use crate::config::{self, Kind};
+use crate::sys::{self, ListenerOwner};
 use crate::upstream::Connector;
 
 /// Where LLM servers listen unless told otherwise.
@@ -17,34 +18,74 @@ pub(crate) const USUAL: [(u16, &str); 4] = [
     (8080, "llama.cpp"),
 ];
 
-/// Looks at one of the usual ports. Adds the server that is there, if it was not known yet, and
-/// returns it.
+/// What is on a port.
+pub(super) enum Found {
+    /// Nothing new.
+    Nothing,
+    /// An LLM server, which was added. `is_checked`: it is known to be this user's or root's.
+    Added {
+        backend: Arc<Backend>,
+        is_checked: bool,
+    },
+    /// An LLM server that is not used, for this reason.
+    Foreign(String),
+}
+
+/// Looks at one of the usual ports. Adds the server that is there, if it was not known yet.
 pub(super) async fn look(
     (port, usual): (u16, &'static str),
     pool: &Pool,
     connector: &Connector,
     limits: probe::Limits,
-) -> Option<Arc<Backend>> {
-    let url = config::BackendUrl::parse(&format!("http://127.0.0.1:{port}")).ok()?;
+) -> Found {
+    let Ok(url) = config::BackendUrl::parse(&format!("http://127.0.0.1:{port}")) else {
+        return Found::Nothing;
+    };
     if pool.knows(&url) {
-        return None;
+        return Found::Nothing;
     }
     let mut candidate = config::Backend::at(usual.to_owned(), url);
-    let answer = probe::ask(&Backend::new(candidate.clone()), connector, limits)
-        .await
-        .ok()?;
+    let probed = probe::ask(&Backend::new(candidate.clone()), connector, limits).await;
+    let Ok(answer) = probed else {
+        return Found::Nothing;
+    };
     // One of us would send requests in circles.
     if is_ourselves(&answer) {
-        return None;
+        return Found::Nothing;
     }
+    let is_checked = match check_owner(port) {
+        Ok(is_checked) => is_checked,
+        Err(why) => return Found::Foreign(why),
+    };
     let kind = kind(&answer).map_or(usual, Kind::name);
     candidate.kind = Kind::named(kind);
     let known = &pool.table().backends;
     candidate.name = free_name(kind, port, known);
     candidate.label = free_label(kind, known);
-    let backend = pool.add(Backend::new(candidate))?;
+    let Some(backend) = pool.add(Backend::discovered(candidate)) else {
+        return Found::Nothing;
+    };
     pool.note(&backend, State::Up(Arc::new(answer.models)));
-    Some(backend)
+    Found::Added {
+        backend,
+        is_checked,
+    }
+}
+
+/// A server that no one named is used only if this user or root runs it: any other user could read
+/// the prompts. `Ok(false)`: this system does not tell.
+pub(super) fn check_owner(port: u16) -> Result<bool, String> {
+    match sys::listener_owner(port) {
+        ListenerOwner::Trusted => Ok(true),
+        ListenerOwner::Unknown => Ok(false),
+        ListenerOwner::Other(uid) => {
+            let user = sys::users::shown(uid);
+            Err(format!(
+                "it belongs to {user}, neither to this user nor to root"
+            ))
+        }
+        ListenerOwner::None => Err("no listening socket is visible on its port".to_owned()),
+    }
 }
 
 fn is_ourselves(answer: &Answer) -> bool {

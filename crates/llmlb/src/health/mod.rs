@@ -4,7 +4,8 @@ mod discover;
 mod model_list;
 mod probe;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
@@ -13,9 +14,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::balance::{Backend, Models, Pool, State};
 use crate::upstream::Connector;
+use discover::Found;
 use probe::Silence;
 
 pub(crate) use probe::Limits;
+
+/// The servers that are not used, and why, of which the log has a line.
+type Told = Mutex<BTreeSet<(u16, String)>>;
 
 /// How soon a backend that is down is asked again: it gets requests soon after it is back.
 const WHILE_DOWN: Duration = Duration::from_secs(1);
@@ -61,10 +66,11 @@ impl Watcher {
 
     /// Looks for LLM servers on this machine, now and from time to time.
     pub(crate) async fn discover(&self, own_port: u16) {
+        let told = Arc::new(Told::default());
         let first = TaskTracker::new();
         for usual in usual_but(own_port) {
-            let watcher = self.clone();
-            first.spawn(async move { watcher.look(usual).await });
+            let (watcher, told) = (self.clone(), Arc::clone(&told));
+            first.spawn(async move { watcher.look(usual, &told).await });
         }
         first.close();
         // What answers later than this is found all the same.
@@ -82,22 +88,42 @@ impl Watcher {
         self.tasks.spawn(async move {
             while watcher.pause(LOOK_AGAIN).await {
                 for usual in usual_but(own_port) {
-                    watcher.look(usual).await;
+                    watcher.look(usual, &told).await;
                 }
             }
         });
     }
 
-    async fn look(&self, usual: (u16, &'static str)) {
-        let Some(backend) = discover::look(usual, &self.pool, &self.connector, self.limits).await
-        else {
-            return;
-        };
-        if let State::Up(models) = backend.state() {
-            let models = discover::in_short(&models);
-            tracing::info!("found {} at {}, {models}", backend.name, backend.url);
+    async fn look(&self, usual: (u16, &'static str), told: &Told) {
+        match discover::look(usual, &self.pool, &self.connector, self.limits).await {
+            Found::Nothing => {}
+            Found::Foreign(why) => {
+                let (port, _) = usual;
+                let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+                if told.insert((port, why.clone())) {
+                    let url = format!("http://127.0.0.1:{port}");
+                    tracing::warn!(
+                        "not using the LLM server at {url}: {why}; name it with --backend {url} \
+                         if that is intended"
+                    );
+                }
+            }
+            Found::Added {
+                backend,
+                is_checked,
+            } => {
+                if let State::Up(models) = backend.state() {
+                    let models = discover::in_short(&models);
+                    let note = if is_checked {
+                        ""
+                    } else {
+                        " (this system does not tell which user runs it)"
+                    };
+                    tracing::info!("found {} at {}, {models}{note}", backend.name, backend.url);
+                }
+                self.keep_asking(backend);
+            }
         }
-        self.keep_asking(backend);
     }
 
     fn keep_asking(&self, backend: Arc<Backend>) {
@@ -143,7 +169,10 @@ impl Watcher {
                     _ => *bad_answers + 1,
                 };
                 let is_often = *bad_answers >= BAD_ANSWERS;
-                let is_there = !matches!(silence, Silence::Absent(_) | Silence::Gone(_));
+                let is_there = !matches!(
+                    silence,
+                    Silence::Absent(_) | Silence::Gone(_) | Silence::Foreign(_)
+                );
                 if backend.is_up() && is_there && !is_often {
                     tracing::debug!(backend = backend.name, "bad answer: {}", silence.why());
                     return;

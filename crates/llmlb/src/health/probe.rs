@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 use tokio::time::timeout;
 
+use super::discover;
 use super::model_list::{self, ModelList};
 use crate::balance::{Backend, Model, Models};
 use crate::config::Kind;
@@ -38,6 +39,8 @@ pub(super) enum Silence {
     Closed(String),
     /// Something is there that does not answer as it should.
     Wrong(String),
+    /// It answers, and is not to be used: another user's program has its port.
+    Foreign(String),
     /// It could not be asked, for what this machine lacks.
     Ours(String),
 }
@@ -50,6 +53,7 @@ impl Silence {
             | Self::Hung(why)
             | Self::Closed(why)
             | Self::Wrong(why)
+            | Self::Foreign(why)
             | Self::Ours(why) => why,
         }
     }
@@ -102,6 +106,11 @@ pub(super) async fn ask(
             models(got.status, &got.body, has_key, limits.models).map_err(Silence::Wrong)?
         }
     };
+    if backend.is_discovered
+        && let Some(port) = backend.url.authority().port_u16()
+    {
+        discover::check_owner(port).map_err(Silence::Foreign)?;
+    }
     Ok(Answer {
         models: backend.offered(list.models),
         total: list.total,

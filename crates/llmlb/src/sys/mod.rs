@@ -11,14 +11,19 @@ mod unix;
 mod windows;
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{data_dir::data_dir, listen, port_owner::port_owner};
+pub(crate) use linux::{
+    data_dir::data_dir, listen, listener::listener_owner, port_owner::port_owner,
+};
 #[cfg(target_os = "macos")]
-pub(crate) use macos::{data_dir::data_dir, listen, port_owner::port_owner};
+pub(crate) use macos::{
+    data_dir::data_dir, listen, listener::listener_owner, port_owner::port_owner,
+};
 #[cfg(unix)]
-pub(crate) use unix::{host::host_name, limits, notify, signals};
+pub(crate) use unix::{host::host_name, limits, notify, signals, users};
 #[cfg(windows)]
 pub(crate) use windows::{
-    data_dir::data_dir, host::host_name, limits, listen, notify, port_owner::port_owner, signals,
+    data_dir::data_dir, host::host_name, limits, listen, listener::listener_owner, notify,
+    port_owner::port_owner, signals, users,
 };
 
-pub(crate) use owner::PortOwner;
+pub(crate) use owner::{ListenerOwner, PortOwner};

@@ -14,6 +14,23 @@ pub(crate) struct PortOwner {
     pub(crate) listening: bool,
 }
 
+/// The user whose program accepts connections to a port of 127.0.0.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "only Linux tells so far")
+)]
+pub(crate) enum ListenerOwner {
+    /// This user or root.
+    Trusted,
+    /// Another user, by number.
+    Other(u32),
+    /// No listening socket is visible.
+    None,
+    /// The system does not tell.
+    Unknown,
+}
+
 impl fmt::Display for PortOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.pid, &self.program) {

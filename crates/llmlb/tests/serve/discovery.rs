@@ -1,8 +1,10 @@
 //! Servers on this machine are found by their usual ports. Those may be in use where the tests
 //! run, so each of these tests has a network of its own.
 
-use std::net::TcpStream;
+use std::io::BufReader;
+use std::net::{TcpListener, TcpStream};
 
+use crate::http::Head;
 use crate::mock::{self, Mock};
 use crate::network::in_its_own;
 use crate::process::until;
@@ -110,7 +112,7 @@ fn a_port_that_hangs_does_not_hide_the_others() {
 #[ignore = "another test runs it in a network of its own"]
 fn others_are_found_beside_a_port_that_hangs() {
     let place = Place::new();
-    let _silent = std::net::TcpListener::bind("127.0.0.1:1234").unwrap();
+    let _silent = TcpListener::bind("127.0.0.1:1234").unwrap();
     let ollama = usual(11434, "llama3");
     let vllm = usual(8000, "qwen");
     let server = place.serve("");
@@ -130,4 +132,80 @@ fn others_are_found_beside_a_port_that_hangs() {
         server.post(CHAT, r#"{"model":"llama3"}"#).status() == 200
     });
     drop(vllm);
+}
+
+/// A server on a usual port whose socket belongs to this user.
+struct Owned {
+    listener: TcpListener,
+}
+
+impl Owned {
+    fn start(port: u16, uid: u32, model: &'static str) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let incoming = listener.try_clone().unwrap();
+        let owned = Self { listener };
+        owned.give_to(uid);
+        std::thread::spawn(move || {
+            for stream in incoming.incoming() {
+                let mut reader = BufReader::new(stream.unwrap());
+                while let Some(head) = Head::read(&mut reader) {
+                    let _ = head.body(&mut reader);
+                    let list = format!(r#"{{"data":[{{"id":"{model}"}}]}}"#);
+                    mock::json(reader.get_mut(), 200, &list);
+                }
+            }
+        });
+        owned
+    }
+
+    /// The kernel reports the owner of a socket's inode as its user.
+    fn give_to(&self, uid: u32) {
+        let uid = rustix::fs::Uid::from_raw(uid);
+        rustix::fs::fchown(&self.listener, Some(uid), None).unwrap();
+    }
+}
+
+#[test]
+fn a_server_of_another_user_is_not_used() {
+    in_its_own("discovery::foreign_servers_are_left_out");
+}
+
+#[test]
+#[ignore = "another test runs it in a network of its own"]
+fn foreign_servers_are_left_out() {
+    let place = Place::new();
+    let foreign = Owned::start(11434, 54321, "stolen");
+    let _own = Owned::start(8000, 0, "own");
+    let server = place.serve("");
+    let said = server.process.err();
+    let words = "not using the LLM server at http://127.0.0.1:11434: it belongs to uid 54321, \
+                 neither to this user nor to root; name it with --backend http://127.0.0.1:11434 \
+                 if that is intended";
+    assert!(said.contains(words), "{said}");
+    assert!(
+        said.contains("found vllm at http://127.0.0.1:8000"),
+        "{said}"
+    );
+    assert_eq!(server.post(CHAT, r#"{"model":"own"}"#).status(), 200);
+    assert_eq!(server.post(CHAT, r#"{"model":"stolen"}"#).status(), 404);
+    // It is found once it is somebody's whom we trust, and lost when it is not.
+    foreign.give_to(0);
+    until("it is found", || {
+        server.post(CHAT, r#"{"model":"stolen"}"#).status() == 200
+    });
+    foreign.give_to(54321);
+    until("it is seen to be another user's", || {
+        let said = server.process.err();
+        said.contains("ollama at http://127.0.0.1:11434 is down: it belongs to uid 54321")
+    });
+    assert_eq!(server.post(CHAT, r#"{"model":"stolen"}"#).status(), 503);
+    let said = server.process.err();
+    assert_eq!(
+        said.matches("not using the LLM server").count(),
+        1,
+        "{said}"
+    );
+    // Whoever names it wants it.
+    let named = place.serve("--backend http://127.0.0.1:11434");
+    assert_eq!(named.post(CHAT, r#"{"model":"stolen"}"#).status(), 200);
 }

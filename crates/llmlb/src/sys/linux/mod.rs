@@ -2,4 +2,5 @@
 
 pub(super) mod data_dir;
 pub(crate) mod listen;
+pub(super) mod listener;
 pub(super) mod port_owner;

@@ -4,3 +4,4 @@ pub(super) mod host;
 pub(crate) mod limits;
 pub(crate) mod notify;
 pub(crate) mod signals;
+pub(crate) mod users;

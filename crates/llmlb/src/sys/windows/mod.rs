@@ -4,6 +4,8 @@ pub(super) mod data_dir;
 pub(super) mod host;
 pub(crate) mod limits;
 pub(crate) mod listen;
+pub(super) mod listener;
 pub(crate) mod notify;
 pub(super) mod port_owner;
 pub(crate) mod signals;
+pub(crate) mod users;

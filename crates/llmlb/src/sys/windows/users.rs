@@ -1,0 +1,6 @@
+//! Users, for people to read.
+
+/// Users have no numbers here.
+pub(crate) fn shown(uid: u32) -> String {
+    format!("user {uid}")
+}
