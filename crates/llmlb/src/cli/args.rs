@@ -70,6 +70,10 @@ pub(super) struct Serve {
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
 
+    /// Use the file although other users can write it
+    #[arg(long, requires = "config")]
+    pub(super) allow_shared_config: bool,
+
     /// An LLM server to send requests to; may be given several times
     #[arg(long = "backend", value_name = "URL")]
     pub(super) backends: Vec<String>,
@@ -114,6 +118,10 @@ pub(super) struct Check {
     /// Configuration file [default: llmlb.toml, if there is one]
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+
+    /// Use the file although other users can write it
+    #[arg(long, requires = "config")]
+    pub(super) allow_shared_config: bool,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -10,6 +10,7 @@ use super::table::aligned;
 pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
     let flags = Flags {
         config: args.config.clone(),
+        allow_shared_config: args.allow_shared_config,
         ..Flags::default()
     };
     let config = config::load(&flags).map_err(|problems| refused(&problems))?;

@@ -23,6 +23,7 @@ const FREE_PORT_TRIES: usize = 8;
 pub(super) fn serve(args: &Serve, log: Log) -> Result<u8, Failure> {
     let flags = Flags {
         config: args.config.clone(),
+        allow_shared_config: args.allow_shared_config,
         port: args.port,
         host: args.host.clone(),
         backends: args.backends.clone(),

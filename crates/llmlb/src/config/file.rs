@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::env::Environment;
 use super::problems::{Gathered, one_line};
 use super::{Flags, settings};
+use crate::sys::{self, Exposed};
 
 /// The file of a directory, if none is named.
 pub(super) const USUAL: &str = "llmlb.toml";
@@ -40,22 +41,70 @@ pub(super) fn find(
     if named_by.is_none() && absent() {
         return None;
     }
-    match read(&path) {
+    let is_allowed = flags.config.is_some() && flags.allow_shared_config;
+    let shown = one_line(&name.to_string_lossy());
+    match open(&path, &shown, is_allowed).and_then(|file| read(file, &path)) {
         Ok(text) => Some(Source { name, text }),
         Err(why) => {
             let by = named_by.map_or_else(String::new, |by| format!(" (named by {by})"));
-            let name = one_line(&name.to_string_lossy());
-            problems.add_file(&name, &format!("{why}{by}"));
+            problems.add_file(&shown, &format!("{why}{by}"));
             None
         }
     }
 }
 
-fn read(path: &Path) -> Result<String, String> {
+/// Opens the file if only this user and root can have written it. A backend that it names gets any
+/// variable of the environment that it names as well.
+fn open(path: &Path, name: &str, is_shared_allowed: bool) -> Result<File, String> {
+    if is_shared_allowed {
+        return File::open(path).map_err(|error| in_words(&error, path));
+    }
+    let opened = sys::config_file::open(path).map_err(|error| in_words(&error, path))?;
+    opened.map_err(|exposed| {
+        let (why, advice) = refusal(&exposed, name);
+        format!(
+            "{why}, and so choose where keys and prompts are sent; {advice}, or use it as it is: \
+             --config {name} --allow-shared-config"
+        )
+    })
+}
+
+/// What others may do with the file, and what to type against it.
+fn refusal(exposed: &Exposed, name: &str) -> (String, String) {
+    match exposed {
+        Exposed::Owner(user) => (
+            format!(
+                "it belongs to {user}, neither to this user nor to root: its owner may write it"
+            ),
+            format!("take it over: `cp {name} own.toml`, then --config own.toml"),
+        ),
+        Exposed::Others => (
+            "every user may write it".to_owned(),
+            format!("`chmod go-w {name}` prevents that"),
+        ),
+        Exposed::Group(group) => (
+            format!("its group (gid {group}) may write it"),
+            format!("`chmod go-w {name}` prevents that"),
+        ),
+        Exposed::Directory(directory) => {
+            let directory = one_line(&directory.to_string_lossy());
+            (
+                format!("every user may replace it in {directory}"),
+                format!("`chmod o-w {directory}` prevents that"),
+            )
+        }
+        Exposed::Replaced => (
+            "others may replace it, as happened while it was opened".to_owned(),
+            "try again".to_owned(),
+        ),
+    }
+}
+
+fn read(file: File, path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
-    File::open(path)
-        // One byte more tells a file that is too large, also one that never ends.
-        .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
+    // One byte more tells a file that is too large, also one that never ends.
+    file.take(LARGEST + 1)
+        .read_to_end(&mut bytes)
         .map_err(|error| in_words(&error, path))?;
     if bytes.len() as u64 > LARGEST {
         return Err("the file is too large; allowed: up to 1 MiB".into());

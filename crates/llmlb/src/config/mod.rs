@@ -178,6 +178,8 @@ impl Backend {
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
+    /// The file that `config` names may be one that others can write.
+    pub(crate) allow_shared_config: bool,
     pub(crate) port: Option<u16>,
     pub(crate) host: Option<String>,
     pub(crate) backends: Vec<String>,

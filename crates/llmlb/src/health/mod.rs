@@ -75,7 +75,11 @@ impl Watcher {
         first.close();
         // What answers later than this is found all the same.
         let _ = timeout(AT_START, first.wait()).await;
-        if self.pool.table().backends.is_empty() {
+        let is_told = !told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty();
+        if self.pool.table().backends.is_empty() && !is_told {
             let ports = discover::USUAL.map(|(port, name)| format!("{port} ({name})"));
             tracing::warn!(
                 "found no LLM server on this machine (ports {}); looking again every {} s. \

@@ -1,5 +1,6 @@
 //! What differs between systems, under the same names.
 
+mod exposed;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "macos")]
@@ -19,11 +20,12 @@ pub(crate) use macos::{
     data_dir::data_dir, listen, listener::listener_owner, port_owner::port_owner,
 };
 #[cfg(unix)]
-pub(crate) use unix::{host::host_name, limits, notify, signals, users};
+pub(crate) use unix::{config_file, host::host_name, limits, notify, signals, users};
 #[cfg(windows)]
 pub(crate) use windows::{
-    data_dir::data_dir, host::host_name, limits, listen, listener::listener_owner, notify,
-    port_owner::port_owner, signals, users,
+    config_file, data_dir::data_dir, host::host_name, limits, listen, listener::listener_owner,
+    notify, port_owner::port_owner, signals, users,
 };
 
+pub(crate) use exposed::Exposed;
 pub(crate) use owner::{ListenerOwner, PortOwner};

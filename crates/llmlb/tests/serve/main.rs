@@ -27,6 +27,8 @@ mod other_machines;
 mod passing;
 mod routing;
 #[cfg(unix)]
+mod shared_config;
+#[cfg(unix)]
 mod signals;
 mod stopping;
 mod streaming;

@@ -1,5 +1,6 @@
 //! What Linux and macOS have in common.
 
+pub(crate) mod config_file;
 pub(super) mod host;
 pub(crate) mod limits;
 pub(crate) mod notify;

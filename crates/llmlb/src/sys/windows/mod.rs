@@ -1,5 +1,6 @@
 //! Windows.
 
+pub(crate) mod config_file;
 pub(super) mod data_dir;
 pub(super) mod host;
 pub(crate) mod limits;

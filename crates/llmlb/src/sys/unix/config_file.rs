@@ -1,0 +1,129 @@
+//! Files that only this user and root can have written.
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, StatVfsMountFlags, statvfs};
+use rustix::process::{getegid, geteuid};
+
+use super::users;
+use crate::sys::Exposed;
+
+const ROOT: u32 = 0;
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+/// Opens a file and checks the open descriptor: it belongs to this user or to root, and no one else
+/// may write it or replace it. `Ok(Err)`: others may.
+pub(crate) fn open(path: &Path) -> io::Result<Result<File, Exposed>> {
+    // Without this flag, opening somebody else's pipe would wait for a writer.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = i32::try_from(flags.bits()).unwrap_or_default();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let found = file.metadata()?;
+    if let Some(exposed) = exposed(&found, path)? {
+        return Ok(Err(exposed));
+    }
+    if found.is_file() || found.is_dir() {
+        return Ok(Ok(file));
+    }
+    // A pipe of our own, as a shell makes one: it is waited for.
+    let file = File::open(path)?;
+    Ok(match exposed(&file.metadata()?, path)? {
+        Some(exposed) => Err(exposed),
+        None => Ok(file),
+    })
+}
+
+/// Who else could have written what this descriptor reads.
+fn exposed(found: &Metadata, path: &Path) -> io::Result<Option<Exposed>> {
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    if let Some(exposed) = by_owner(found.uid(), user) {
+        return Ok(Some(exposed));
+    }
+    // Only what has a name in a directory can be replaced there. A terminal's group may write it.
+    if !found.is_file() {
+        return Ok(None);
+    }
+    if let Some(exposed) = by_mode(found.mode(), found.gid(), user, group) {
+        return Ok(Some(exposed));
+    }
+    let real = fs::canonicalize(path)?;
+    let there = fs::metadata(&real)?;
+    if (there.dev(), there.ino()) != (found.dev(), found.ino()) {
+        return Ok(Some(Exposed::Replaced));
+    }
+    for directory in [parent(path), parent(&real)] {
+        if is_open(&directory)? {
+            return Ok(Some(Exposed::Directory(directory)));
+        }
+    }
+    Ok(None)
+}
+
+fn by_owner(owner: u32, user: u32) -> Option<Exposed> {
+    let is_trusted = owner == user || owner == ROOT;
+    (!is_trusted).then(|| Exposed::Owner(users::shown(owner)))
+}
+
+/// A group that has the number of the user is the user's own, as many systems set it up.
+fn by_mode(mode: u32, owning_group: u32, user: u32, group: u32) -> Option<Exposed> {
+    let is_own_group = owning_group == group && owning_group == user;
+    if mode & OTHERS_WRITE != 0 {
+        Some(Exposed::Others)
+    } else if mode & GROUP_WRITES != 0 && !is_own_group {
+        Some(Exposed::Group(owning_group))
+    } else {
+        None
+    }
+}
+
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// True if every user may replace files in a directory. With the sticky bit only their owners may,
+/// and on a read-only file system no one may: volumes of Kubernetes are mounted so.
+fn is_open(directory: &Path) -> io::Result<bool> {
+    let mode = fs::metadata(directory)?.mode();
+    if mode & OTHERS_WRITE == 0 || mode & STICKY != 0 {
+        return Ok(false);
+    }
+    let mount = statvfs(directory)?;
+    Ok(!mount.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_this_user_or_root() {
+        assert_eq!(by_owner(1000, 1000), None);
+        assert_eq!(by_owner(0, 1000), None);
+        assert_eq!(by_owner(0, 0), None);
+        for (owner, user) in [(1001, 1000), (1000, 0)] {
+            let exposed = by_owner(owner, user);
+            assert!(matches!(exposed, Some(Exposed::Owner(_))), "{owner} {user}");
+        }
+    }
+
+    #[test]
+    fn no_one_else_may_write() {
+        let judged = |mode, group| by_mode(mode, group, 1000, 1000);
+        assert_eq!(judged(0o644, 5), None);
+        assert_eq!(judged(0o640, 5), None);
+        assert_eq!(judged(0o664, 1000), None, "the user's own group");
+        assert_eq!(judged(0o664, 5), Some(Exposed::Group(5)));
+        assert_eq!(judged(0o666, 1000), Some(Exposed::Others));
+        assert_eq!(judged(0o602, 1000), Some(Exposed::Others));
+        // A group that several users have.
+        assert_eq!(by_mode(0o664, 100, 1000, 100), Some(Exposed::Group(100)));
+    }
+}
