@@ -1,7 +1,7 @@
 //! Who serves which model, among all backends or those of a kind.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::backend::{Backend, BackendId};
 use super::clock::Moment;
@@ -19,6 +19,9 @@ pub(super) struct Routes {
     by_model: HashMap<Arc<str>, Named>,
     /// For requests that name no model.
     any: Arc<Route>,
+    /// The names of models and aliases, sorted when they are first needed: a request for an unknown
+    /// model must not cost a sort of thousands of names.
+    names: OnceLock<Vec<Arc<str>>>,
 }
 
 #[derive(Debug)]
@@ -77,6 +80,7 @@ impl Routes {
         Self {
             any: Arc::new(Route::new(kind, None, everyone.collect(), queue)),
             by_model,
+            names: OnceLock::new(),
         }
     }
 
@@ -96,10 +100,13 @@ impl Routes {
 
     /// The names of all models and aliases, sorted.
     pub(super) fn names(&self) -> Vec<&str> {
-        let listed = self.by_model.iter().filter(|(_, named)| !named.is_short);
-        let mut names: Vec<&str> = listed.map(|(name, _)| &**name).collect();
-        names.sort_unstable();
-        names
+        let names = self.names.get_or_init(|| {
+            let listed = self.by_model.iter().filter(|(_, named)| !named.is_short);
+            let mut names: Vec<_> = listed.map(|(name, _)| Arc::clone(name)).collect();
+            names.sort_unstable();
+            names
+        });
+        names.iter().map(|name| &**name).collect()
     }
 }
 
