@@ -286,7 +286,8 @@ fn has_plain_charset(content_type: &str) -> bool {
         let value = rest.trim_start_matches(['*', ' ', '\t']).strip_prefix('=');
         value.is_some_and(|value| {
             let value = value.split(';').next().unwrap_or(value);
-            form::is_utf8(value.trim_matches([' ', '\t', '"', '\'']))
+            let value = value.trim_matches([' ', '\t', '"', '\'']);
+            value.is_empty() || form::is_utf8(value)
         })
     })
 }

@@ -187,9 +187,9 @@ fn disposition(value: &str) -> Result<Disposition<'_>, &'static str> {
     let name = name.ok_or("a part has no name")?;
     // Some parsers strip slashes and blanks from names, or decode escapes. `_charset_` changes how
     // some decode the other fields.
-    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte);
+    let is_usual = |letter: char| letter.is_alphanumeric() || "_-.[]".contains(letter);
     let is_plain = !name.text.is_empty()
-        && name.text.bytes().all(is_usual)
+        && name.text.chars().all(is_usual)
         && !name.text.eq_ignore_ascii_case("_charset_");
     if !is_plain {
         return Err("a part has a name that can be read in two ways");
