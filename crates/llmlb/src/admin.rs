@@ -98,6 +98,8 @@ fn status(shared: &Shared) -> Value {
         "in_flight": shared.requests.now(),
         "requests": shared.requests.ever(),
         "waiting": shared.pool.waiting(),
+        "connections": shared.connections.json(),
+        "backend_connections": shared.backend_connections.json(),
         "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
         "usage": usage(shared),
         "dropped_headers": dropped_headers(shared),

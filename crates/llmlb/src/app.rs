@@ -10,9 +10,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::balance::{Backend, Pool, Terms};
+use crate::client_http::HttpLimits;
 use crate::config::{self, Config, Networks, UnknownEndpoints, env};
+use crate::connections::Connections;
 use crate::data_dir;
 use crate::demo;
+use crate::descriptors::Division;
 use crate::exporter::{self, Exporter};
 use crate::forward::Via;
 use crate::headers::{DroppedHeaders, HeaderPatterns};
@@ -20,7 +23,7 @@ use crate::health::{self, Watcher};
 use crate::meter::Meter;
 use crate::request::{Budget, Counter, Ids, KnownHosts, Lines};
 use crate::sys::{self, signals::Signals};
-use crate::upstream::Connector;
+use crate::upstream::{BackendConnections, Connector};
 use crate::worker::{Orders, Workers};
 
 /// How often a server that drains says how far it is.
@@ -33,6 +36,9 @@ const CUT_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Shared {
     pub(crate) pool: Arc<Pool>,
     pub(crate) requests: Counter,
+    /// Connections of clients.
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) backend_connections: Arc<BackendConnections>,
     pub(crate) started: Instant,
     pub(crate) max_body: usize,
     /// What the bodies that are held may take together.
@@ -51,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) forward_headers: HeaderPatterns,
     pub(crate) dropped_headers: DroppedHeaders,
     pub(crate) limits: Limits,
+    pub(crate) http: HttpLimits,
     pub(crate) meter: Meter,
     /// How far usage records have come; none if no usage is recorded.
     pub(crate) usage: Option<Arc<exporter::State>>,
@@ -121,6 +128,7 @@ impl App {
         config: &Config,
         demo: bool,
         listener: TcpListener,
+        division: &Division,
         via: Via,
         log: Log,
         meter: Meter,
@@ -138,7 +146,7 @@ impl App {
             Terms::from(config),
             backends.into_iter().map(Backend::new),
         ));
-        let connector = Connector::new(config.upstream.connect_timeout);
+        let connector = Connector::new(config.upstream.connect_timeout, division);
         if config.backends.iter().any(|one| one.url.is_https()) {
             connector.prepare_tls();
         }
@@ -157,6 +165,7 @@ impl App {
         if discover {
             watcher.discover(listener.local_addr()?.port()).await;
         }
+        let backend_connections = Arc::clone(connector.connections());
         let orders = Orders {
             drain: CancellationToken::new(),
             cut: CancellationToken::new(),
@@ -168,6 +177,11 @@ impl App {
         let shared = Arc::new(Shared {
             pool,
             requests: Counter::default(),
+            connections: Arc::new(Connections::new(
+                division,
+                config.server.trusted_proxies.clone(),
+            )),
+            backend_connections,
             started: Instant::now(),
             max_body: config.server.max_body,
             bodies: Arc::new(Budget::new(config.server.body_memory)),
@@ -184,6 +198,11 @@ impl App {
                 idle: config.upstream.idle_timeout,
                 body: config.server.body_timeout,
                 send: config.server.send_timeout,
+            },
+            http: HttpLimits {
+                idle: config.server.idle_timeout,
+                max_header: config.server.max_header,
+                max_streams: config.server.max_streams,
             },
             meter,
             usage,

@@ -14,6 +14,8 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
+use crate::connections::Admitted;
+
 /// After how long a silence the system asks whether the client is still there.
 const ASK_AFTER: Duration = Duration::from_secs(60);
 
@@ -26,6 +28,8 @@ pub(crate) struct ClientIo {
     /// Set while something cannot be written.
     timer: Option<Pin<Box<Sleep>>>,
     unsent: Unsent,
+    /// It counts until it is closed, also if another protocol goes on with it.
+    _admitted: Admitted,
 }
 
 /// Whether a client has something to take yet.
@@ -39,7 +43,7 @@ impl Unsent {
 }
 
 impl ClientIo {
-    pub(crate) fn new(stream: TcpStream, limit: Duration) -> Self {
+    pub(crate) fn new(stream: TcpStream, limit: Duration, admitted: Admitted) -> Self {
         // The first token must not wait for the second. What cannot be set is no reason not to serve.
         let _ = stream.set_nodelay(true);
         let alive = TcpKeepalive::new().with_time(ASK_AFTER);
@@ -49,6 +53,7 @@ impl ClientIo {
             limit,
             timer: None,
             unsent: Unsent::default(),
+            _admitted: admitted,
         }
     }
 
@@ -123,17 +128,32 @@ impl Write for ClientIo {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::net::Ipv4Addr;
 
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::connections::Connections;
+    use crate::descriptors::Division;
 
     #[tokio::test]
     async fn a_client_that_takes_nothing_is_given_up() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await;
         let (stream, _) = listener.accept().await.unwrap();
-        let mut io = ClientIo::new(stream, Duration::from_secs(60));
+        let division = Division {
+            connections: 1,
+            per_address: 1,
+            backend_connections: 1,
+            probes: 1,
+            lookups: 1,
+        };
+        let connections = Arc::new(Connections::new(
+            &division,
+            crate::config::Networks::default(),
+        ));
+        let admitted = connections.admit(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let mut io = ClientIo::new(stream, Duration::from_secs(60), admitted);
         let unsent = io.unsent();
         tokio::time::pause();
         let data = vec![0; 65536];

@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
+use crate::h2_idle::Streams;
+
 /// How many looks at an answer make the time for which nothing of it may be taken.
 const LOOKS: u32 = 4;
 
@@ -21,6 +23,7 @@ tokio::task_local! {
 pub(crate) struct Answers {
     pub(crate) tasks: TaskTracker,
     pub(crate) limit: Duration,
+    pub(crate) streams: Streams,
 }
 
 impl<F> hyper::rt::Executor<F> for Answers
@@ -29,6 +32,7 @@ where
 {
     fn execute(&self, task: F) {
         let (taking, limit) = (Taking::default(), self.limit);
+        let open = self.streams.open();
         self.tasks.spawn(async move {
             tokio::select! {
                 biased;
@@ -36,6 +40,7 @@ where
                 // To drop the task is to reset the stream, and to end the request at the backend.
                 () = taking.stopped(limit) => {}
             }
+            drop(open);
         });
     }
 }

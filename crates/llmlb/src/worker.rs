@@ -2,15 +2,13 @@
 //! backends, so that they need not wait for one another.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioTimer;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -18,29 +16,26 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::Shared;
+use crate::client_http;
 use crate::client_io::{ClientIo, Unsent};
+use crate::connections::Admitted;
 use crate::h2_answers::Answers;
+use crate::h2_idle::Streams;
 use crate::meter::Batch;
 use crate::protocol::{self, Protocol};
 use crate::request::{self, Caller, Counter, Journal, Lines};
 use crate::upstream::{Connector, Idle};
 
-/// How long a client may take to send a request's head; idle connections are closed after it too.
-const HEAD_WITHIN: Duration = Duration::from_secs(75);
 /// How long a connection may still bring a request, once the server is draining.
 const LAST_REQUEST_WITHIN: Duration = Duration::from_millis(250);
 /// How long half a request may then still hold it up.
 const HALF_A_REQUEST_WITHIN: Duration = Duration::from_secs(1);
 /// How long accepting pauses when the system has no more descriptors.
 const BREATHER: Duration = Duration::from_millis(50);
-/// How often that is told.
-const WARN_EVERY: Duration = Duration::from_secs(10);
 /// How often a worker closes connections that nobody uses.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// How long a line of the log may wait for others.
 const LINES_WITHIN: Duration = Duration::from_millis(100);
-/// How often an HTTP/2 client is asked whether it is still there.
-const PING_EVERY: Duration = Duration::from_secs(30);
 
 /// What every worker is told.
 #[derive(Clone)]
@@ -60,7 +55,7 @@ pub(crate) struct Orders {
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) connector: Connector,
-    pub(crate) idle: Idle,
+    pub(crate) idle: Arc<Idle>,
     pub(crate) journal: Journal,
     /// Records that are to be kept.
     pub(crate) batch: Batch,
@@ -118,20 +113,26 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
     let worker = Arc::new(Worker {
         shared,
         connector: orders.connector.clone(),
-        idle: Idle::default(),
+        idle: Arc::default(),
         journal: Journal::new(orders.lines.clone(), orders.timed),
         batch: Batch::default(),
         tasks: connections.clone(),
     });
+    worker.shared.backend_connections.add_idle(&worker.idle);
     let upkeep = TaskTracker::new();
     upkeep.spawn(keep_up(Arc::clone(&worker)));
     let keeper = Arc::clone(&worker);
     upkeep.spawn(async move { keeper.batch.keep_up(&keeper.shared.meter).await });
-    let serve = |stream| {
-        let connection = connection(stream, Arc::clone(&worker), orders.drain.clone());
-        connections.spawn(connection);
+    let serve = |stream: TcpStream, peer: SocketAddr| {
+        let admission = &worker.shared.connections;
+        match admission.admit(peer.ip()) {
+            Ok(admitted) => {
+                let (worker, drain) = (Arc::clone(&worker), orders.drain.clone());
+                connections.spawn(connection(stream, peer, admitted, worker, drain));
+            }
+            Err(rejected) => admission.reject(&stream, peer.ip(), rejected),
+        }
     };
-    let mut last_warned: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -139,13 +140,10 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => serve(stream),
+            Ok((stream, peer)) => serve(stream, peer),
             Err(error) if is_its_own(&error) => {}
             Err(error) => {
-                if last_warned.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
-                    tracing::warn!(%error, "cannot accept connections; raise the limit of open files?");
-                    last_warned = Some(Instant::now());
-                }
+                worker.shared.connections.accept_failed(&error);
                 tokio::time::sleep(BREATHER).await;
             }
         }
@@ -155,12 +153,12 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
     let listener = listener.into_std()?;
     loop {
         match listener.accept() {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 let stream = stream
                     .set_nonblocking(true)
                     .and_then(|()| TcpStream::from_std(stream));
                 // One that is gone already is no reason to leave the others.
-                stream.map(&serve).unwrap_or_default();
+                stream.map(|stream| serve(stream, peer)).unwrap_or_default();
             }
             Err(error) if is_its_own(&error) && error.kind() != io::ErrorKind::WouldBlock => {}
             Err(_) => break,
@@ -195,18 +193,27 @@ async fn keep_up(worker: Arc<Worker>) {
         worker.journal.flush();
         if last_sweep.elapsed() >= SWEEP_EVERY {
             worker.idle.sweep();
+            worker.shared.connections.check_end();
+            worker.shared.backend_connections.check_end();
             last_sweep = Instant::now();
         }
     }
 }
 
-async fn connection(stream: TcpStream, worker: Arc<Worker>, drain: CancellationToken) {
-    let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else {
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    admitted: Admitted,
+    worker: Arc<Worker>,
+    drain: CancellationToken,
+) {
+    let Ok(local) = stream.local_addr() else {
         return; // It is gone already.
     };
     let requests = Counter::default();
     let tasks = worker.tasks.clone();
     let limit = worker.shared.limits.send;
+    let http = worker.shared.http;
     let caller = Arc::new(Caller {
         is_proxy: worker.shared.proxies.contains(peer.ip()),
         worker,
@@ -215,34 +222,43 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, drain: CancellationT
         requests: requests.clone(),
     });
     let protocol = tokio::select! {
-        protocol = timeout(HEAD_WITHIN, protocol::of(&stream)) => protocol,
+        protocol = timeout(http.idle, protocol::of(&stream)) => protocol,
         () = drained(&drain) => return,
     };
     let service = service_fn(move |request| request::serve(Arc::clone(&caller), request));
-    let stream = ClientIo::new(stream, limit);
+    let stream = ClientIo::new(stream, limit, admitted);
     let unsent = stream.unsent();
     let served = match protocol {
         Ok(Protocol::Http1) => {
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_WITHIN)
+            let connection = client_http::http1(&http)
                 .serve_connection(stream, service)
                 .with_upgrades();
             let connection = std::pin::pin!(connection);
-            until_drained(connection, &requests, &unsent, &drain, |connection| {
+            until_drained(connection, &requests, &unsent, &drain, None, |connection| {
                 connection.graceful_shutdown();
             })
             .await
         }
         Ok(Protocol::Http2) => {
-            let connection = http2::Builder::new(Answers { tasks, limit })
-                .timer(TokioTimer::new())
-                .keep_alive_interval(PING_EVERY)
-                .serve_connection(stream, service);
+            let streams = Streams::default();
+            let executor = Answers {
+                tasks,
+                limit,
+                streams: streams.clone(),
+            };
+            let connection = client_http::http2(&http, executor).serve_connection(stream, service);
             let connection = std::pin::pin!(connection);
-            until_drained(connection, &requests, &unsent, &drain, |connection| {
-                connection.graceful_shutdown();
-            })
+            let streams = Some((&streams, http.idle));
+            until_drained(
+                connection,
+                &requests,
+                &unsent,
+                &drain,
+                streams,
+                |connection| {
+                    connection.graceful_shutdown();
+                },
+            )
             .await
         }
         // It said nothing, or left.
@@ -266,8 +282,16 @@ async fn until_drained<C: Future<Output = hyper::Result<()>>>(
     requests: &Counter,
     unsent: &Unsent,
     drain: &CancellationToken,
+    streams: Option<(&Streams, Duration)>,
     shut_down: impl FnOnce(Pin<&mut C>),
 ) -> hyper::Result<()> {
+    let idle = async {
+        match streams {
+            Some((streams, limit)) => streams.idle(limit).await,
+            // hyper closes idle connections of HTTP/1.1 itself.
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         served = connection.as_mut() => served,
         () = drained(drain) => {
@@ -281,6 +305,17 @@ async fn until_drained<C: Future<Output = hyper::Result<()>>>(
                     Ok(())
                 }
                 Err(_) => connection.await,
+            }
+        }
+        () = idle => {
+            shut_down(connection.as_mut());
+            loop {
+                // The client may have sent a request before it knew; and it need not confirm.
+                match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
+                    Ok(served) => break served,
+                    Err(_) if streams.is_none_or(|(streams, _)| streams.is_empty()) => break Ok(()),
+                    Err(_) => {}
+                }
             }
         }
     }

@@ -9,6 +9,7 @@ use super::{check, stop};
 use crate::app::{App, Ended, Log};
 use crate::config::{self, Config, Flags, OnFailure, env};
 use crate::data_dir;
+use crate::descriptors::Division;
 use crate::forward::Via;
 use crate::listen;
 use crate::lock::{Fields, LockError, ServerLock};
@@ -76,8 +77,15 @@ async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
     }
 
     let meter = meter(config, demo)?;
+    let division = Division::of_this_process(&config.server, demo).map_err(|few| {
+        let hint = format!(
+            "raise it: ulimit -n {}, or LimitNOFILE= of the service; fewer server.workers need less",
+            few.needed.max(1024)
+        );
+        Failure::new(exit::FAILED, format!("Cannot start: {few}")).hint(hint)
+    })?;
     let started = tokio::select! {
-        started = App::start(config, demo, listener, via, log, meter) => started,
+        started = App::start(config, demo, listener, &division, via, log, meter) => started,
         signal = signals.next() => {
             tracing::info!("{signal}: ended before it was ready");
             return let_go(lock, exit::DONE);

@@ -37,6 +37,23 @@ impl Config {
             ),
             line(&settings::BODY_TIMEOUT, duration(server.body_timeout)),
             line(&settings::SEND_TIMEOUT, duration(server.send_timeout)),
+            line(
+                &settings::MAX_CONNECTIONS,
+                or_derived(server.max_connections),
+            ),
+            line(
+                &settings::MAX_CONNECTIONS_PER_ADDRESS,
+                or_derived(server.max_connections_per_address),
+            ),
+            line(
+                &settings::CLIENT_IDLE_TIMEOUT,
+                duration(server.idle_timeout),
+            ),
+            line(
+                &settings::MAX_HEADER,
+                values::size_in_words(server.max_header),
+            ),
+            line(&settings::MAX_STREAMS, server.max_streams.to_string()),
             line(&settings::QUEUE, server.queue.to_string()),
             line(&settings::QUEUE_TIMEOUT, duration(server.queue_timeout)),
             line(
@@ -75,4 +92,9 @@ impl Config {
             line(&settings::USAGE_ALLOW_HTTP, usage.allow_http.to_string()),
         ]
     }
+}
+
+/// A number that is derived from the limit of open files unless it is set.
+fn or_derived(number: Option<usize>) -> String {
+    number.map_or_else(|| "derived".to_owned(), |number| number.to_string())
 }

@@ -38,6 +38,7 @@ pub(crate) use networks::Networks;
 pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
 pub(crate) use secret::Secret;
+pub(crate) use settings::MOST_CONNECTIONS;
 pub(crate) use url::BackendUrl;
 pub(crate) use usage::{Format, OnFailure, Receiver, Usage};
 pub(crate) use values::span;
@@ -85,6 +86,16 @@ pub(crate) struct Server {
     pub(crate) body_timeout: Duration,
     /// Until a client takes some more of its answer.
     pub(crate) send_timeout: Duration,
+    /// `None`: derived from the limit of open files.
+    pub(crate) max_connections: Option<usize>,
+    /// `None`: a part of all connections.
+    pub(crate) max_connections_per_address: Option<usize>,
+    /// For a connection without a request, and for the head of one.
+    pub(crate) idle_timeout: Duration,
+    /// In bytes.
+    pub(crate) max_header: usize,
+    /// On one HTTP/2 connection.
+    pub(crate) max_streams: u32,
     /// How many requests may wait for a backend.
     pub(crate) queue: usize,
     pub(crate) queue_timeout: Duration,
@@ -260,6 +271,12 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     let body_memory = layers.setting(&settings::BODY_MEMORY, None, values::body_memory);
     let body_timeout = layers.setting(&settings::BODY_TIMEOUT, None, values::timeout);
     let send_timeout = layers.setting(&settings::SEND_TIMEOUT, None, values::timeout);
+    let max_connections = layers.optional(&settings::MAX_CONNECTIONS, values::connections);
+    let per_address = &settings::MAX_CONNECTIONS_PER_ADDRESS;
+    let max_connections_per_address = layers.optional(per_address, values::connections);
+    let idle_timeout = layers.setting(&settings::CLIENT_IDLE_TIMEOUT, None, values::timeout);
+    let max_header = layers.setting(&settings::MAX_HEADER, None, values::max_header);
+    let max_streams = layers.setting(&settings::MAX_STREAMS, None, values::streams);
     let queue = layers.setting(&settings::QUEUE, None, values::queue);
     let queue_timeout = layers.setting(&settings::QUEUE_TIMEOUT, None, values::timeout);
     let unknown_endpoints = layers.setting(&settings::UNKNOWN_ENDPOINTS, None, |raw| {
@@ -280,6 +297,11 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
         body_memory: body_memory?,
         body_timeout: body_timeout?,
         send_timeout: send_timeout?,
+        max_connections: max_connections.ok()?,
+        max_connections_per_address: max_connections_per_address.ok()?,
+        idle_timeout: idle_timeout?,
+        max_header: max_header?,
+        max_streams: max_streams?,
         queue: queue?,
         queue_timeout: queue_timeout?,
         unknown_endpoints: unknown_endpoints?,

@@ -57,6 +57,8 @@ pub(super) const MOST_WORKERS: usize = 1024;
 pub(super) const MOST_BACKENDS: usize = 65_535;
 pub(super) const MOST_WAITING: usize = 1_000_000;
 pub(super) const MOST_MODELS: usize = 1_000_000;
+pub(crate) const MOST_CONNECTIONS: usize = 1_000_000;
+pub(super) const MOST_STREAMS: u32 = 10_000;
 pub(super) const MOST_WEIGHT: u32 = 1000;
 pub(super) const MOST_CONCURRENT: u32 = 100_000;
 
@@ -149,6 +151,46 @@ pub(crate) const SEND_TIMEOUT: Setting = Setting {
     default: Default::Value("1m"),
     allowed: FROM_A_MILLISECOND,
     about: "How long a client may take nothing of an answer that waits for it.",
+};
+pub(crate) const MAX_CONNECTIONS: Setting = Setting {
+    name: "server.max_connections",
+    variable: Some("LLMLB_MAX_CONNECTIONS"),
+    flag: None,
+    default: Default::Words("half of the open files that the reserve leaves"),
+    allowed: "1 to 1000000",
+    about: "Maximum number of client connections; docs/limits.md shows how the default is derived.",
+};
+pub(crate) const MAX_CONNECTIONS_PER_ADDRESS: Setting = Setting {
+    name: "server.max_connections_per_address",
+    variable: Some("LLMLB_MAX_CONNECTIONS_PER_ADDRESS"),
+    flag: None,
+    default: Default::Words("a quarter of `max_connections`"),
+    allowed: "1 to 1000000",
+    about: "Maximum number of connections of one client address, IPv6 per /64; none for loopback.",
+};
+pub(crate) const CLIENT_IDLE_TIMEOUT: Setting = Setting {
+    name: "server.idle_timeout",
+    variable: Some("LLMLB_SERVER_IDLE_TIMEOUT"),
+    flag: None,
+    default: Default::Value("75s"),
+    allowed: FROM_A_MILLISECOND,
+    about: "Close a client connection that has had no request for this long; the head of a request must arrive within it.",
+};
+pub(crate) const MAX_HEADER: Setting = Setting {
+    name: "server.max_header",
+    variable: Some("LLMLB_MAX_HEADER"),
+    flag: None,
+    default: Default::Value("32KiB"),
+    allowed: r#"a number of bytes, or text like "64KiB", "32MiB" or "1GiB" (also KB, MB, GB), from "8KiB" to "1MiB""#,
+    about: "Maximum size of the head of a request, and of the trailers of its body.",
+};
+pub(crate) const MAX_STREAMS: Setting = Setting {
+    name: "server.max_streams",
+    variable: Some("LLMLB_MAX_STREAMS"),
+    flag: None,
+    default: Default::Value("128"),
+    allowed: "1 to 10000",
+    about: "Maximum number of requests at a time on one HTTP/2 connection.",
 };
 pub(crate) const QUEUE: Setting = Setting {
     name: "server.queue",
@@ -308,6 +350,11 @@ pub(crate) const ALL: &[Setting] = &[
     BODY_MEMORY,
     BODY_TIMEOUT,
     SEND_TIMEOUT,
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_ADDRESS,
+    CLIENT_IDLE_TIMEOUT,
+    MAX_HEADER,
+    MAX_STREAMS,
     QUEUE,
     QUEUE_TIMEOUT,
     UNKNOWN_ENDPOINTS,

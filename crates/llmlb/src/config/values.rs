@@ -9,7 +9,9 @@ use toml::de::DeValue;
 
 use super::networks::{Network, Networks};
 use super::problems::quoted;
-use super::settings::{MOST_MODELS, MOST_WAITING, MOST_WORKERS, Setting};
+use super::settings::{
+    MOST_CONNECTIONS, MOST_MODELS, MOST_STREAMS, MOST_WAITING, MOST_WORKERS, Setting,
+};
 use super::suggest::did_you_mean;
 
 /// A value as it was written.
@@ -29,8 +31,10 @@ const DURATION_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000),
 /// Maximum length of a host name (RFC 1035), in bytes.
 const LONGEST_HOST: usize = 253;
 
-const LARGEST_BODY: u64 = 2 << 30;
-const LARGEST_MEMORY: u64 = 1 << 40;
+const LARGEST_BODY: RangeInclusive<u64> = 1..=2 << 30;
+const LARGEST_MEMORY: RangeInclusive<u64> = 1..=1 << 40;
+/// Less than this hyper does not read at once.
+const LARGEST_HEADER: RangeInclusive<u64> = 8 << 10..=1 << 20;
 const SIZE_UNITS: [(&str, u64); 7] = [
     ("", 1),
     ("KiB", 1 << 10),
@@ -94,6 +98,14 @@ pub(super) fn queue(raw: Raw<'_>) -> Result<usize, String> {
 
 pub(super) fn max_models(raw: Raw<'_>) -> Result<usize, String> {
     number(raw, &(1..=MOST_MODELS))
+}
+
+pub(super) fn connections(raw: Raw<'_>) -> Result<usize, String> {
+    number(raw, &(1..=MOST_CONNECTIONS))
+}
+
+pub(super) fn streams(raw: Raw<'_>) -> Result<u32, String> {
+    number(raw, &(1..=MOST_STREAMS))
 }
 
 /// A whole number within a range.
@@ -198,15 +210,19 @@ pub(super) fn word<T: Copy>(raw: Raw<'_>, words: &[(&str, T)]) -> Result<T, Stri
 }
 
 pub(super) fn max_body(raw: Raw<'_>) -> Result<usize, String> {
-    size(raw, LARGEST_BODY)
+    size(raw, &LARGEST_BODY)
 }
 
 pub(super) fn body_memory(raw: Raw<'_>) -> Result<usize, String> {
-    size(raw, LARGEST_MEMORY)
+    size(raw, &LARGEST_MEMORY)
 }
 
-/// A number of bytes, at least one.
-fn size(raw: Raw<'_>, most: u64) -> Result<usize, String> {
+pub(super) fn max_header(raw: Raw<'_>) -> Result<usize, String> {
+    size(raw, &LARGEST_HEADER)
+}
+
+/// A number of bytes within a range.
+fn size(raw: Raw<'_>, range: &RangeInclusive<u64>) -> Result<usize, String> {
     let (bytes, shown) = if let Raw::Toml(DeValue::Integer(_)) = raw {
         let (number, shown) = whole_number(raw)?;
         (u64::try_from(number).unwrap_or(u64::MAX), shown)
@@ -216,7 +232,7 @@ fn size(raw: Raw<'_>, most: u64) -> Result<usize, String> {
         let bytes = counted(text, &SIZE_UNITS).ok_or_else(|| format!("{shown} is not a size"))?;
         (bytes, shown)
     };
-    let bytes = within(bytes, &(1..=most), &shown)?;
+    let bytes = within(bytes, range, &shown)?;
     usize::try_from(bytes).map_err(|_| out_of_range(&shown))
 }
 

@@ -75,7 +75,10 @@ pub(super) async fn ask(
     limits: Limits,
 ) -> Result<Answer, Silence> {
     let within = limits.within;
-    let asked = upstream::get(connector, backend, "/v1/models", MOST_BYTES);
+    // Waiting for other probes is not the backend's time.
+    let permit = connector.permit_for_probe().await;
+    let permit = permit.map_err(|broken| Silence::Ours(broken.to_string()))?;
+    let asked = upstream::get(connector, permit, backend, "/v1/models", MOST_BYTES);
     let got = match timeout(within, asked).await {
         Ok(Ok(got)) => got,
         Ok(Err(Broken::Shortage(why))) => return Err(Silence::Ours(why)),

@@ -7,15 +7,18 @@ use std::time::Duration;
 
 use rustls_platform_verifier::BuilderVerifierExt;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, ClientConfig};
 
-use super::{Broken, Stream};
+use super::limit::{CountedStream, Permit};
+use super::resolve::Resolver;
+use super::{BackendConnections, Broken, Stream};
 use crate::config::BackendUrl;
+use crate::descriptors::Division;
 use crate::sys;
 
 /// After how long a silence the system asks whether the other end is still there, and how often.
@@ -27,6 +30,8 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Connector {
     limit: Duration,
+    connections: Arc<BackendConnections>,
+    resolver: Arc<Resolver>,
     /// Made when the first backend wants it: reading the system's authorities takes a while.
     tls: Arc<OnceLock<Result<TlsConnector, rustls::Error>>>,
 }
@@ -38,9 +43,18 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    pub(crate) fn new(limit: Duration) -> Self {
-        let tls = Arc::default();
-        Self { limit, tls }
+    pub(crate) fn new(limit: Duration, division: &Division) -> Self {
+        Self {
+            limit,
+            connections: Arc::new(BackendConnections::new(division)),
+            resolver: Arc::new(Resolver::new(division)),
+            tls: Arc::default(),
+        }
+    }
+
+    /// All connections that it has opened.
+    pub(crate) fn connections(&self) -> &Arc<BackendConnections> {
+        &self.connections
     }
 
     /// Gets ready for TLS, which takes a while: before anybody waits for it.
@@ -48,8 +62,24 @@ impl Connector {
         let _ = self.tls.get_or_init(tls);
     }
 
+    /// Opens a connection for a request.
     pub(crate) async fn connect(&self, url: &BackendUrl) -> Result<Stream, Broken> {
-        match timeout(self.limit, self.open(url)).await {
+        let permit = self.connections.acquire().map_err(Broken::Shortage)?;
+        self.connect_with(url, permit).await
+    }
+
+    /// The right to a connection for a probe, which other probes may have to give back first.
+    pub(crate) async fn permit_for_probe(&self) -> Result<Permit, Broken> {
+        let permit = self.connections.acquire_for_probe().await;
+        permit.map_err(Broken::Shortage)
+    }
+
+    pub(super) async fn connect_with(
+        &self,
+        url: &BackendUrl,
+        permit: Permit,
+    ) -> Result<Stream, Broken> {
+        match timeout(self.limit, self.open(url, permit)).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(Broken::connecting(&error)),
             Err(_) => Err(Broken::Gone(format!(
@@ -59,15 +89,15 @@ impl Connector {
         }
     }
 
-    async fn open(&self, url: &BackendUrl) -> io::Result<Stream> {
-        let stream = self.tcp(url).await?;
+    async fn open(&self, url: &BackendUrl, permit: Permit) -> io::Result<Stream> {
+        let stream = CountedStream::new(self.tcp(url).await?, permit);
         // A request must not wait for the acknowledgement of the one before.
         stream.set_nodelay(true)?;
         // A machine that lost its power says nothing more.
         let alive = TcpKeepalive::new()
             .with_time(ASK_AFTER)
             .with_interval(ASK_EVERY);
-        SockRef::from(&stream).set_tcp_keepalive(&alive)?;
+        SockRef::from(&*stream).set_tcp_keepalive(&alive)?;
         if !url.is_https() {
             return Ok(Stream::Plain(stream));
         }
@@ -85,7 +115,7 @@ impl Connector {
         if let Ok(address) = host(url).parse::<IpAddr>() {
             return TcpStream::connect(SocketAddr::new(address, port)).await;
         }
-        let addresses: Vec<_> = lookup_host((host(url), port)).await?.collect();
+        let addresses = self.resolver.lookup(host(url), port).await?;
         let mut failed = None;
         // One address that swallows packets must not use up the time of the others.
         let share = self.limit / u32::try_from(addresses.len().max(1)).unwrap_or(1);

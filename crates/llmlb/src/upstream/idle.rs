@@ -68,6 +68,16 @@ impl Idle {
         all.iter().map(Vec::len).sum()
     }
 
+    /// Closes the oldest idle connection of one backend. Returns false if there is no idle one.
+    pub(crate) fn close_one(&self) -> bool {
+        let mut all = self.lock();
+        let parked = all.iter_mut().find(|parked| !parked.is_empty());
+        parked.is_some_and(|parked| {
+            parked.remove(0);
+            true
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<Vec<Parked>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -10,7 +10,9 @@ mod exchange;
 mod framing;
 mod head;
 mod idle;
+mod limit;
 mod probe;
+mod resolve;
 mod stream;
 mod upload;
 
@@ -19,6 +21,7 @@ pub(crate) use connect::Connector;
 pub(crate) use exchange::Exchange;
 pub(crate) use head::Head;
 pub(crate) use idle::Idle;
+pub(crate) use limit::BackendConnections;
 pub(crate) use probe::get;
 pub(crate) use stream::Stream;
 pub(crate) use upload::Upload;

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, StatusCode};
 
+use super::limit::Permit;
 use super::{Broken, Connector, Exchange, Upload};
 use crate::balance::Backend;
 use crate::forward;
@@ -20,11 +21,12 @@ pub(crate) struct Got {
 /// Asks on a connection of its own: that one can still be made is part of the question.
 pub(crate) async fn get(
     connector: &Connector,
+    permit: Permit,
     backend: &Backend,
     path: &str,
     most: usize,
 ) -> Result<Got, Broken> {
-    let stream = connector.connect(&backend.url).await?;
+    let stream = connector.connect_with(&backend.url, permit).await?;
     let upload = Upload::whole(forward::question(backend, path), Bytes::new());
     let mut exchange = Exchange::new(stream, Method::GET, upload);
     let head = exchange.head().await?;

@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use socket2::{SockRef, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConnection;
+
+use super::limit::CountedStream;
 
 /// A connection to a backend.
 #[derive(Debug)]
 pub(crate) enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain(CountedStream),
+    Tls(Box<TlsStream<CountedStream>>),
 }
 
 impl Stream {
@@ -26,11 +27,11 @@ impl Stream {
         match self {
             Self::Plain(stream) => {
                 let mut byte = [MaybeUninit::uninit()];
-                is_empty(SockRef::from(&*stream).peek(&mut byte))
+                is_empty(SockRef::from(&**stream).peek(&mut byte))
             }
             Self::Tls(stream) => {
                 let (stream, session) = stream.get_mut();
-                is_tls_quiet(&SockRef::from(&*stream), session)
+                is_tls_quiet(&SockRef::from(&**stream), session)
             }
         }
     }
@@ -42,7 +43,7 @@ impl Stream {
             Self::Tls(stream) => stream.get_ref().0,
         };
         // A connection that is gone already cannot be set up any more.
-        let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        let _ = SockRef::from(&**stream).set_linger(Some(Duration::ZERO));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve};
+use crate::h2_client::{answer, connected, request, send};
 use crate::http::{Connection, Head};
 use crate::support::{Place, Server};
 
@@ -77,4 +78,56 @@ fn a_head_of_usual_size_passes() {
         let value = asked[0].head.header(&format!("x-stainless-{n}"));
         assert_eq!(value, Some(n.to_string()));
     }
+}
+
+/// A request whose head has about this size.
+fn sized(bytes: usize) -> String {
+    let value = "x".repeat(bytes);
+    format!("GET /v1/files HTTP/1.1\r\nhost: localhost\r\nx-a: {value}\r\n\r\n")
+}
+
+#[test]
+fn heads_beyond_max_header_get_431_and_the_setting_moves_the_limit() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    assert_eq!(status(&server, &sized(31 << 10)), Some(200));
+    assert_eq!(status(&server, &sized(33 << 10)), Some(431));
+    for (setting, allowed, rejected) in
+        [("8KiB", 7 << 10, 9 << 10), ("300KiB", 299 << 10, 301 << 10)]
+    {
+        let place = Place::new();
+        let server = serve(&place, &[&mock], &[("LLMLB_MAX_HEADER", setting)]);
+        assert_eq!(status(&server, &sized(allowed)), Some(200), "{setting}");
+        assert_eq!(status(&server, &sized(rejected)), Some(431), "{setting}");
+    }
+}
+
+#[test]
+fn a_head_with_more_than_100_fields_gets_431() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for (fields, expected) in [(100, 200), (101, 431)] {
+        let fields: Vec<_> = (1..fields).map(|n| format!("x-{n}: 1\r\n")).collect();
+        let fields = fields.concat();
+        let head = format!("GET /v1/files HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n");
+        assert_eq!(status(&server, &head), Some(expected));
+    }
+}
+
+#[test]
+fn http_2_heads_beyond_max_header_get_431() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], UNPROBED);
+    connected(server.address, async |client| {
+        for (size, expected) in [(31 << 10, 200), (33 << 10, 431), (8, 200)] {
+            let mut asking = request(::http::Method::GET, "/v1/files");
+            let value = "x".repeat(size).parse().unwrap();
+            asking.headers_mut().insert("x-a", value);
+            let response = answer(send(&client, asking, "").await).await;
+            assert_eq!(response.status, expected, "{size}");
+        }
+    });
 }

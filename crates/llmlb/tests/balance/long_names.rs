@@ -19,7 +19,7 @@ fn the_log_says_no_more_of_a_models_name_than_one_can_read() {
         assert_eq!(answer.status(), 404);
         assert_eq!(code(&answer), "model_not_found");
     }
-    let path = format!("/v1/{}", "y".repeat(50_000));
+    let path = format!("/v1/{}", "y".repeat(30_000));
     assert_eq!(server.get(&path).status(), 200);
     until("all are logged", || {
         let said = server.process.err();

@@ -18,7 +18,6 @@ mod http;
 #[expect(dead_code, reason = "the `serve` tests use the rest")]
 #[path = "../serve/mock.rs"]
 mod mock;
-#[expect(dead_code, reason = "the `serve` tests use the rest")]
 #[path = "../serve/process.rs"]
 mod process;
 #[expect(dead_code, reason = "the `serve` tests use the rest")]
@@ -38,8 +37,12 @@ mod bad_answers;
 mod body_memory;
 mod changing_models;
 mod coming_back;
+mod connections;
 mod crashing;
 mod cut;
+// Other systems have other limits.
+#[cfg(target_os = "linux")]
+mod descriptors;
 mod ejecting;
 mod endpoints;
 mod failing_over;

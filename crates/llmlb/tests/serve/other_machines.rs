@@ -11,26 +11,36 @@ fn others_may_use_a_public_server_but_not_ask_how_it_is() {
     in_its_own("other_machines::others_may_not_ask");
 }
 
-/// A request that comes from this address.
-fn get(from: &str, to: SocketAddr, path: &str) -> u16 {
-    let from: SocketAddr = format!("{from}:0").parse().unwrap();
-    let kind = (socket2::Domain::IPV4, socket2::Type::STREAM);
-    let socket = socket2::Socket::new(kind.0, kind.1, None).unwrap();
+/// A connection that comes from this address.
+fn connect(from: &str, to: SocketAddr) -> Connection {
+    let from = SocketAddr::new(from.parse().unwrap(), 0);
+    let domain = socket2::Domain::for_address(from);
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
     socket.bind(&from.into()).unwrap();
     socket.connect(&to.into()).unwrap();
-    let mut client = Connection::over(socket.into());
+    Connection::over(socket.into())
+}
+
+/// A request that comes from this address.
+fn get(from: &str, to: SocketAddr, path: &str) -> u16 {
+    let mut client = connect(from, to);
     client.send_get(path);
     client.answer().status()
+}
+
+/// Gives this machine another address.
+fn add_address(address: &str) {
+    let ip = std::process::Command::new("ip")
+        .args(["address", "add", address, "dev", "lo"])
+        .status();
+    assert!(ip.unwrap().success());
 }
 
 #[test]
 #[ignore = "another test runs it in a network of its own"]
 fn others_may_not_ask() {
     for address in ["10.9.9.1/32", "10.9.9.2/32"] {
-        let ip = std::process::Command::new("ip")
-            .args(["address", "add", address, "dev", "lo"])
-            .status();
-        assert!(ip.unwrap().success());
+        add_address(address);
     }
     let place = Place::new();
     let server = place.serve("--demo -H 0.0.0.0 --allow-public");
@@ -51,4 +61,78 @@ fn others_may_not_ask() {
     }
     let (status, _) = place.status(server.port());
     assert_eq!(status["health"], "ok");
+}
+
+#[test]
+fn one_address_cannot_take_every_connection() {
+    in_its_own("other_machines::one_address_has_a_limit");
+}
+
+/// Opens connections from these addresses until one is rejected. Returns those that were not, and
+/// the status of the one that was.
+fn until_rejected(from: &[&str], to: SocketAddr) -> (Vec<Connection>, u16) {
+    let mut held = Vec::new();
+    for number in 0..100 {
+        let mut client = connect(from[number % from.len()], to);
+        client.send_get("/healthz");
+        let response = client.answer();
+        if response.status() != 200 {
+            assert_eq!(response.json()["error"]["code"], "too_many_connections");
+            return (held, response.status());
+        }
+        held.push(client);
+    }
+    (held, 200)
+}
+
+#[test]
+#[ignore = "another test runs it in a network of its own"]
+fn one_address_has_a_limit() {
+    for address in ["10.9.9.1/32", "10.9.9.2/32", "10.9.9.3/32"] {
+        add_address(address);
+    }
+    for address in ["fd00::1/128", "fd00::2/128", "fd00:0:0:1::1/128"] {
+        add_address(address);
+    }
+    let place = Place::new();
+    let mut command = place.command("serve -p 0 --demo -H :: --allow-public");
+    command
+        .env("LLMLB_MAX_CONNECTIONS", "40")
+        .env("LLMLB_MAX_CONNECTIONS_PER_ADDRESS", "7");
+    let server = place.serve_with(&mut command);
+    let v4 = SocketAddr::from(([10, 9, 9, 1], server.port()));
+    let v6: SocketAddr = format!("[fd00::1]:{}", server.port()).parse().unwrap();
+
+    let (held, status) = until_rejected(&["10.9.9.2"], v4);
+    assert_eq!((held.len(), status), (7, 429));
+    // Others are not affected, and addresses of one /64 are one client.
+    let (other, status) = until_rejected(&["10.9.9.3"], v4);
+    assert_eq!((other.len(), status), (7, 429));
+    let (prefix, status) = until_rejected(&["fd00::1", "fd00::2"], v6);
+    assert_eq!((prefix.len(), status), (7, 429));
+    assert_eq!(get("fd00:0:0:1::1", v6, "/healthz"), 200);
+
+    // This machine has no limit of its own, and some connections beyond the limit of all.
+    let loopback = SocketAddr::from(([127, 0, 0, 1], server.port()));
+    let (local, status) = until_rejected(&["127.0.0.1"], loopback);
+    assert_eq!((local.len(), status), (40 - 3 * 7 + 4, 503));
+    let counts = server_status(local);
+    assert_eq!(counts["rejected"], 1, "{counts}");
+    assert_eq!(counts["rejected_per_address"], 3, "{counts}");
+    assert_eq!(counts["max_per_address"], 7, "{counts}");
+    drop(other);
+    crate::process::until("a closed connection makes room for another", || {
+        get("10.9.9.3", v4, "/healthz") == 200
+    });
+    let log = server.process.err();
+    let line = "rejecting connections from 10.9.9.2: it has 7 open, the limit of one address";
+    assert_eq!(log.matches(line).count(), 1, "{log}");
+    drop((held, prefix));
+}
+
+/// The connections as `/status` shows them, over one of these.
+fn server_status(mut local: Vec<Connection>) -> serde_json::Value {
+    let client = local.first_mut().unwrap();
+    client.send_get("/status");
+    client.answer().json()["connections"].clone()
 }

@@ -21,9 +21,29 @@ pub(super) struct Answer {
     /// Of those, for a place at a backend.
     pub(super) waiting: Option<u64>,
     pub(super) requests: Option<u64>,
+    pub(super) connections: Option<Connections>,
+    pub(super) backend_connections: Option<BackendConnections>,
     #[serde(default)]
     pub(super) backends: Vec<Backend>,
     pub(super) usage: Option<Box<Usage>>,
+}
+
+/// The connections of a server's clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Connections {
+    pub(super) open: u64,
+    pub(super) max: u64,
+    pub(super) max_per_address: Option<u64>,
+    pub(super) rejected: Option<u64>,
+    pub(super) rejected_per_address: Option<u64>,
+}
+
+/// A server's connections to its backends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct BackendConnections {
+    pub(super) open: u64,
+    pub(super) max: u64,
+    pub(super) rejected: Option<u64>,
 }
 
 /// How a server is, by its own account.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tenure::Proof;
 
 use super::server::{Health, Running, Server, State};
-use crate::cli::ask::{Backend, Usage};
+use crate::cli::ask::{Backend, BackendConnections, Connections, Usage};
 use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::lock::rfc3339;
@@ -38,6 +38,8 @@ struct Entry<'a> {
     in_flight: Option<u64>,
     waiting: Option<u64>,
     requests: Option<u64>,
+    connections: Option<&'a Connections>,
+    backend_connections: Option<&'a BackendConnections>,
     usage: Option<&'a Usage>,
     suspended: Option<bool>,
     lock_file_gone: Option<bool>,
@@ -124,6 +126,8 @@ fn describe<'a>(entry: &mut Entry<'a>, running: &'a Running, now: SystemTime) {
     };
     if let (Some(answer), Some((up, total))) = (running.answer(), running.backends()) {
         entry.requests = answer.requests;
+        entry.connections = answer.connections.as_ref();
+        entry.backend_connections = answer.backend_connections.as_ref();
         entry.usage = answer.usage.as_deref();
         entry.backends = Some(Backends {
             up,

@@ -30,7 +30,10 @@ pub(super) fn info() -> LockInfo {
 pub(super) fn answer(status: &str) -> Health {
     let answer = serde_json::from_value(json!({
         "status": status, "version": "0.1.1", "pid": 1234, "uptime_ms": 599_999, "in_flight": 3, "waiting": 1,
-        "requests": 1000, "backends": [
+        "requests": 1000,
+        "connections": { "open": 12, "max": 448, "max_per_address": 112, "rejected": 38,
+            "rejected_per_address": 2 },
+        "backend_connections": { "open": 3, "max": 452, "rejected": 0 }, "backends": [
             { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
               "ejected": false, "models": 3,
               "in_flight": 1, "requests": 500, "error": null, "last_error":
@@ -104,6 +107,9 @@ fn the_json_of_a_running_server_is_this() {
                   { "status": null, "error": "connection refused",
                     "at": "2026-01-30T12:09:30Z" } }] },
             "in_flight": 3, "waiting": 1, "requests": 1000,
+            "connections": { "open": 12, "max": 448, "max_per_address": 112, "rejected": 38,
+                "rejected_per_address": 2 },
+            "backend_connections": { "open": 3, "max": 452, "rejected": 0 },
             "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
                 "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0,
                 "failed": 0, "recorded": 130, "lost": 0, "error": null },
@@ -132,7 +138,15 @@ fn the_json_says_why_there_is_no_health() {
     assert_eq!(none["health_detail"], "timed out");
     assert_eq!(none["uptime_s"], 599);
     assert_eq!(none["llmlb_version"], "0.1.0");
-    for field in ["backends", "in_flight", "waiting", "requests", "usage"] {
+    for field in [
+        "backends",
+        "in_flight",
+        "waiting",
+        "requests",
+        "connections",
+        "backend_connections",
+        "usage",
+    ] {
         assert_eq!(none[field], Value::Null, "{field}");
     }
     let wrong = silent(Health::WrongProcess { pid: 7 });

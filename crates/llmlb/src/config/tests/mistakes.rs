@@ -4,7 +4,7 @@ use super::super::settings;
 use super::*;
 
 /// The file, and all that is said about it.
-const MISTAKES: [(&str, &str); 38] = [
+const MISTAKES: [(&str, &str); 40] = [
     // Values.
     (
         "[server]\nport = 99999\n",
@@ -95,6 +95,15 @@ const MISTAKES: [(&str, &str); 38] = [
         "[server]\ntrusted_proxies = [7]\n",
         "llmlb.toml:2: server.trusted_proxies: 7 is not text; \
          allowed: a list of IP addresses and networks like 10.0.0.0/8",
+    ),
+    (
+        "[server]\nmax_header = \"8191\"\n",
+        "llmlb.toml:2: server.max_header: \"8191\" is out of range; allowed: a number of bytes, or \
+         text like \"64KiB\", \"32MiB\" or \"1GiB\" (also KB, MB, GB), from \"8KiB\" to \"1MiB\"",
+    ),
+    (
+        "[server]\nmax_connections = 0\n",
+        "llmlb.toml:2: server.max_connections: 0 is out of range; allowed: 1 to 1000000",
     ),
     // Names.
     (

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tenure::Proof;
 
 use super::server::{Health, Running, Server, State};
-use crate::cli::ask::{Answer, Backend};
+use crate::cli::ask::{Answer, Backend, Connections};
 use crate::cli::{neighbour, time};
 
 const HEAD: [&str; 9] = [
@@ -128,6 +128,9 @@ fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
         if let Some(count) = answer.requests {
             add("requests", &count.to_string());
         }
+        if let Some(connections) = &answer.connections {
+            add("clients", &clients(connections));
+        }
         let (up, total) = running.backends().unwrap_or_default();
         add("backends", &format!("{up} of {total} up"));
         lines.extend(backends(answer, now));
@@ -139,6 +142,17 @@ fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
         lines.push(format!("  {:<10} {}", "lock", server.lock_path.display()));
     }
     lines
+}
+
+/// The connections of clients, and how many were rejected since the start.
+fn clients(connections: &Connections) -> String {
+    let Connections { open, max, .. } = connections;
+    let counts = [connections.rejected, connections.rejected_per_address];
+    let rejected: u64 = counts.iter().flatten().sum();
+    match rejected {
+        0 => format!("{open} of {max} connections"),
+        _ => format!("{open} of {max} connections, {rejected} rejected"),
+    }
 }
 
 /// A line for each backend, with why it is down, or else its last error.

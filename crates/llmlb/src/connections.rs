@@ -1,0 +1,367 @@
+//! The limit on connections of clients: all together, and for each address.
+//!
+//! A connection beyond a limit is accepted, answered with an error and closed at once. It could not
+//! be served later either, and in the kernel's queue it would wait without a reason.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+use crate::config::{self, Networks};
+use crate::descriptors::{Division, EXTRA_LOCAL};
+use crate::episode::{Episode, Event};
+
+/// As much of a request is read before the connection is closed. A socket that is closed with unread
+/// data is reset, and the client might not see the response.
+const READ_BEFORE_CLOSE: usize = 4 << 10;
+
+/// The connections of all clients.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    max: usize,
+    max_per_address: usize,
+    /// Reverse proxies, which speak for many clients.
+    proxies: Networks,
+    open: AtomicUsize,
+    /// Connections of each network that is not exempt and has any.
+    networks: Mutex<HashMap<Network, usize>>,
+    beyond_max: Episode,
+    beyond_max_per_address: Episode,
+    accept_failures: Episode,
+    /// By [`Rejected`].
+    responses: [String; 2],
+}
+
+/// One of the connections. It counts until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    connections: Arc<Connections>,
+    network: Option<Network>,
+}
+
+/// The limit that a connection exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rejected {
+    Total = 0,
+    PerAddress = 1,
+}
+
+/// The addresses that count as one client. Whoever has one IPv6 address has the /64 around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Network {
+    V4(Ipv4Addr),
+    /// The first address of the network.
+    V6(Ipv6Addr),
+}
+
+impl Network {
+    fn containing(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address),
+            IpAddr::V6(address) => {
+                let host = u128::from(u64::MAX);
+                Self::V6(Ipv6Addr::from_bits(address.to_bits() & !host))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::V4(address) => address.fmt(f),
+            Self::V6(first) => write!(f, "{first}/64"),
+        }
+    }
+}
+
+impl Connections {
+    pub(crate) fn new(division: &Division, proxies: Networks) -> Self {
+        let (max, max_per_address) = (division.connections, division.per_address);
+        let total = format!("The server has {max} connections open (server.max_connections).");
+        let per_address = format!(
+            "This address has {max_per_address} connections open \
+             (server.max_connections_per_address)."
+        );
+        Self {
+            max,
+            max_per_address,
+            proxies,
+            open: AtomicUsize::new(0),
+            networks: Mutex::default(),
+            beyond_max: Episode::default(),
+            beyond_max_per_address: Episode::default(),
+            accept_failures: Episode::default(),
+            responses: [
+                response("503 Service Unavailable", "server_error", &total),
+                response("429 Too Many Requests", "rate_limit_error", &per_address),
+            ],
+        }
+    }
+
+    /// Counts a connection of this peer, unless that exceeds a limit. Never waits.
+    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> Result<Admitted, Rejected> {
+        let extra = if config::is_loopback(peer) {
+            EXTRA_LOCAL
+        } else {
+            0
+        };
+        let below = |open: usize| (open < self.max + extra).then_some(open + 1);
+        (self.open)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, below)
+            .map_err(|_| Rejected::Total)?;
+        // From here on it is counted, and dropping it takes it back.
+        let mut admitted = Admitted {
+            connections: Arc::clone(self),
+            network: None,
+        };
+        if self.is_exempt(peer) {
+            return Ok(admitted);
+        }
+        let network = Network::containing(peer);
+        {
+            let mut networks = self.networks();
+            let open = networks.entry(network).or_default();
+            if *open < self.max_per_address {
+                *open += 1;
+                admitted.network = Some(network);
+            }
+        }
+        match admitted.network {
+            Some(_) => Ok(admitted),
+            None => Err(Rejected::PerAddress),
+        }
+    }
+
+    /// True if the limit per address does not apply: to programs on this machine, and to a reverse
+    /// proxy, which speaks for many clients.
+    fn is_exempt(&self, peer: IpAddr) -> bool {
+        config::is_loopback(peer) || self.proxies.contains(peer)
+    }
+
+    /// Answers a connection that is not admitted. Never waits: what the socket does not take at once
+    /// is not sent.
+    pub(crate) fn reject(&self, stream: &TcpStream, peer: IpAddr, rejected: Rejected) {
+        let now = Instant::now();
+        match rejected {
+            Rejected::Total => self.log_total(self.beyond_max.occurred(now)),
+            Rejected::PerAddress => {
+                let event = self.beyond_max_per_address.occurred(now);
+                self.log_per_address(event, Some(Network::containing(peer)));
+            }
+        }
+        let socket = SockRef::from(stream);
+        let mut unread = [std::mem::MaybeUninit::uninit(); READ_BEFORE_CLOSE];
+        let _ = socket.recv(&mut unread);
+        let _ = socket.send(self.responses[rejected as usize].as_bytes());
+    }
+
+    /// Notes that the system could not accept a connection. Descriptors are kept for clients within
+    /// their limit, so that it is the whole system that lacks something.
+    pub(crate) fn accept_failed(&self, error: &io::Error) {
+        log_accept_failure(self.accept_failures.occurred(Instant::now()), Some(error));
+    }
+
+    /// Logs which problems have ended. To be called from time to time.
+    pub(crate) fn check_end(&self) {
+        let now = Instant::now();
+        log_accept_failure(self.accept_failures.check_end(now), None);
+        self.log_total(self.beyond_max.check_end(now));
+        self.log_per_address(self.beyond_max_per_address.check_end(now), None);
+    }
+
+    fn log_total(&self, event: Option<Event>) {
+        let max = self.max;
+        match event {
+            None => {}
+            Some(Event::Began) => tracing::warn!(
+                "rejecting connections: {max} are open, the limit (server.max_connections)"
+            ),
+            Some(Event::Continues { count, since }) => tracing::warn!(
+                "still rejecting connections beyond {max} (server.max_connections): {count} in {} s",
+                since.as_secs()
+            ),
+            Some(Event::Ended { count, lasted }) => tracing::warn!(
+                "no longer rejecting connections: rejected {count} within {} s (server.max_connections)",
+                lasted.as_secs()
+            ),
+        }
+    }
+
+    fn log_per_address(&self, event: Option<Event>, network: Option<Network>) {
+        let max = self.max_per_address;
+        let from = network.map_or_else(String::new, |network| format!(" from {network}"));
+        match event {
+            None => {}
+            Some(Event::Began) => tracing::warn!(
+                "rejecting connections{from}: it has {max} open, the limit of one address \
+                 (server.max_connections_per_address)"
+            ),
+            Some(Event::Continues { count, since }) => tracing::warn!(
+                "still rejecting connections, now{from}, beyond {max} of one address \
+                 (server.max_connections_per_address): {count} in {} s",
+                since.as_secs()
+            ),
+            Some(Event::Ended { count, lasted }) => tracing::warn!(
+                "no longer rejecting connections of single addresses: rejected {count} within {} s \
+                 (server.max_connections_per_address)",
+                lasted.as_secs()
+            ),
+        }
+    }
+
+    /// For `/status`: docs/status-json.md.
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "open": self.open.load(Ordering::Relaxed),
+            "max": self.max,
+            "max_per_address": self.max_per_address,
+            "rejected": self.beyond_max.total(),
+            "rejected_per_address": self.beyond_max_per_address.total(),
+        })
+    }
+
+    fn networks(&self) -> MutexGuard<'_, HashMap<Network, usize>> {
+        self.networks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.connections.open.fetch_sub(1, Ordering::Relaxed);
+        if let Some(network) = self.network {
+            let mut networks = self.connections.networks();
+            if let Some(open) = networks.get_mut(&network) {
+                *open = open.saturating_sub(1);
+                if *open == 0 {
+                    networks.remove(&network);
+                }
+            }
+        }
+    }
+}
+
+fn log_accept_failure(event: Option<Event>, error: Option<&io::Error>) {
+    let why = error.map_or_else(String::new, ToString::to_string);
+    match event {
+        None => {}
+        Some(Event::Began) => tracing::warn!("cannot accept connections: {why}"),
+        Some(Event::Continues { count, since }) => tracing::warn!(
+            "still cannot accept connections: {why}; {count} failures in {} s",
+            since.as_secs()
+        ),
+        Some(Event::Ended { count, lasted }) => tracing::warn!(
+            "accepting connections again after {count} failures within {} s",
+            lasted.as_secs()
+        ),
+    }
+}
+
+/// A response in the form that OpenAI's clients expect.
+fn response(status: &str, kind: &str, message: &str) -> String {
+    let code = "too_many_connections";
+    let error = json!({ "message": message, "type": kind, "param": null, "code": code });
+    let body = json!({ "error": error }).to_string();
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         retry-after: 1\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connections(max: usize, max_per_address: usize) -> Arc<Connections> {
+        let division = Division {
+            connections: max,
+            per_address: max_per_address,
+            backend_connections: 1,
+            probes: 1,
+            lookups: 1,
+        };
+        let proxy = config::Network::parse("10.9.0.0/16").unwrap();
+        Arc::new(Connections::new(&division, Networks::new(vec![proxy])))
+    }
+
+    #[test]
+    fn limit_per_address_does_not_apply_to_trusted_proxies() {
+        let connections = connections(9, 1);
+        let proxied: Vec<_> = (0..3).map(|_| admit(&connections, "10.9.1.1")).collect();
+        assert!(proxied.iter().all(Result::is_ok));
+        let _first = admit(&connections, "10.8.1.1").unwrap();
+        let second = admit(&connections, "10.8.1.1");
+        assert_eq!(second.unwrap_err(), Rejected::PerAddress);
+    }
+
+    fn admit(connections: &Arc<Connections>, peer: &str) -> Result<Admitted, Rejected> {
+        connections.admit(peer.parse().unwrap())
+    }
+
+    #[test]
+    fn connections_beyond_the_limit_are_rejected_until_one_ends() {
+        let connections = connections(2, 9);
+        let first = admit(&connections, "10.0.0.1").unwrap();
+        let _second = admit(&connections, "10.0.0.2").unwrap();
+        assert_eq!(
+            admit(&connections, "10.0.0.3").unwrap_err(),
+            Rejected::Total
+        );
+        drop(first);
+        assert!(admit(&connections, "10.0.0.3").is_ok());
+        assert_eq!(connections.open.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn an_ipv6_client_counts_by_its_64_bit_prefix() {
+        let connections = connections(100, 2);
+        let held: Vec<_> = ["2001:db8::1", "2001:db8::2:0:0:1"]
+            .map(|peer| admit(&connections, peer).unwrap())
+            .into();
+        let third = admit(&connections, "2001:db8::ffff:0:0:3").unwrap_err();
+        assert_eq!(third, Rejected::PerAddress);
+        // A rejected connection counts nowhere.
+        assert_eq!(connections.open.load(Ordering::Relaxed), 2);
+        let _other = admit(&connections, "2001:db8:0:1::1").unwrap();
+        drop(held);
+        assert!(admit(&connections, "2001:db8::3").is_ok());
+        assert_eq!(connections.networks().len(), 1);
+    }
+
+    #[test]
+    fn an_ipv4_client_counts_as_itself_also_when_it_is_written_as_ipv6() {
+        let connections = connections(100, 1);
+        let _first = admit(&connections, "10.0.0.1").unwrap();
+        let mapped = admit(&connections, "::ffff:10.0.0.1").unwrap_err();
+        assert_eq!(mapped, Rejected::PerAddress);
+        assert!(admit(&connections, "::ffff:10.0.0.2").is_ok());
+    }
+
+    #[test]
+    fn this_machine_has_no_limit_per_address_and_a_few_connections_more() {
+        let connections = connections(5, 1);
+        let local = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"];
+        let held: Vec<_> = (0..5 + EXTRA_LOCAL)
+            .map(|number| admit(&connections, local[number % local.len()]).unwrap())
+            .collect();
+        assert_eq!(
+            admit(&connections, "127.0.0.1").unwrap_err(),
+            Rejected::Total
+        );
+        assert_eq!(
+            admit(&connections, "10.0.0.1").unwrap_err(),
+            Rejected::Total
+        );
+        drop(held);
+        assert_eq!(connections.open.load(Ordering::Relaxed), 0);
+        assert!(connections.networks().is_empty());
+    }
+}

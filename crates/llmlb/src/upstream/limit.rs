@@ -1,0 +1,215 @@
+//! The limit on connections to backends. Together with the limit on connections of clients it keeps
+//! a reserve of descriptors for the server itself.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Idle;
+use crate::descriptors::Division;
+use crate::episode::{Episode, Event};
+
+/// The connections to all backends, in use or idle.
+#[derive(Debug)]
+pub(crate) struct BackendConnections {
+    max: usize,
+    open: AtomicUsize,
+    /// Idle connections of each worker: they are closed when others are needed.
+    idle: Mutex<Vec<Weak<Idle>>>,
+    /// Further connections, for probes alone.
+    for_probes: Arc<Semaphore>,
+    beyond_max: Episode,
+}
+
+/// The right to one connection, given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    /// Where it is counted; `None` if it is one of those for probes.
+    counted: Option<Arc<BackendConnections>>,
+    _for_probe: Option<OwnedSemaphorePermit>,
+}
+
+impl BackendConnections {
+    pub(crate) fn new(division: &Division) -> Self {
+        Self {
+            max: division.backend_connections,
+            open: AtomicUsize::new(0),
+            idle: Mutex::default(),
+            for_probes: Arc::new(Semaphore::new(division.probes)),
+            beyond_max: Episode::default(),
+        }
+    }
+
+    /// Adds idle connections that may be closed when others are needed.
+    pub(crate) fn add_idle(&self, idle: &Arc<Idle>) {
+        let mut all = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Arc::downgrade(idle));
+    }
+
+    /// The right to a connection for a request. If none is left, an idle connection is closed.
+    pub(super) fn acquire(self: &Arc<Self>) -> Result<Permit, String> {
+        self.try_acquire().ok_or_else(|| {
+            self.log(self.beyond_max.occurred(Instant::now()));
+            format!("all {} connections to backends are in use", self.max)
+        })
+    }
+
+    /// The right to a connection for a probe. It waits for other probes, but not for requests.
+    pub(super) async fn acquire_for_probe(self: &Arc<Self>) -> Result<Permit, String> {
+        if let Some(permit) = self.try_acquire() {
+            return Ok(permit);
+        }
+        let permit = Arc::clone(&self.for_probes).acquire_owned().await;
+        let permit = permit.map_err(|error| error.to_string())?;
+        Ok(Permit {
+            counted: None,
+            _for_probe: Some(permit),
+        })
+    }
+
+    fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
+        let below = |open: usize| (open < self.max).then_some(open + 1);
+        loop {
+            let counted = (self.open).fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
+            if counted.is_ok() {
+                return Some(Permit {
+                    counted: Some(Arc::clone(self)),
+                    _for_probe: None,
+                });
+            }
+            if !self.close_an_idle_one() {
+                return None;
+            }
+        }
+    }
+
+    fn close_an_idle_one(&self) -> bool {
+        let all = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let pools: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
+        drop(all);
+        pools.iter().any(|idle| idle.close_one())
+    }
+
+    /// Logs that requests are no longer rejected. To be called from time to time.
+    pub(crate) fn check_end(&self) {
+        self.log(self.beyond_max.check_end(Instant::now()));
+    }
+
+    fn log(&self, event: Option<Event>) {
+        let max = self.max;
+        match event {
+            None => {}
+            Some(Event::Began) => tracing::warn!(
+                "rejecting requests: all {max} connections to backends are in use; raise the limit \
+                 of open files (ulimit -n, LimitNOFILE=) or lower server.max_connections"
+            ),
+            Some(Event::Continues { count, since }) => tracing::warn!(
+                "still rejecting requests that need more than {max} connections to backends: \
+                 {count} in {} s",
+                since.as_secs()
+            ),
+            Some(Event::Ended { count, lasted }) => tracing::warn!(
+                "no longer rejecting requests for lack of connections to backends: rejected {count} \
+                 within {} s",
+                lasted.as_secs()
+            ),
+        }
+    }
+
+    /// For `/status`: docs/status-json.md.
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "open": self.open.load(Ordering::Relaxed),
+            "max": self.max,
+            "rejected": self.beyond_max.total(),
+        })
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(connections) = &self.counted {
+            connections.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A connection and the right to it.
+#[derive(Debug)]
+pub(crate) struct CountedStream {
+    // Closed before the right to it is given back: fields are dropped in this order.
+    stream: TcpStream,
+    _permit: Permit,
+}
+
+impl CountedStream {
+    pub(super) fn new(stream: TcpStream, permit: Permit) -> Self {
+        Self {
+            stream,
+            _permit: permit,
+        }
+    }
+}
+
+impl Deref for CountedStream {
+    type Target = TcpStream;
+
+    fn deref(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+impl DerefMut for CountedStream {
+    fn deref_mut(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+}
+
+impl AsyncRead for CountedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for CountedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,280 @@
+//! Clients that hold every descriptor which they can get. What is served is recorded all the same,
+//! and records reach their receiver. (L9, L11)
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::backends::{CHAT, backend_of};
+use crate::h2_client::{self, request, send};
+use crate::http::{Connection, Head};
+use crate::mock::{self, Mock};
+use crate::process::{PATIENCE, until};
+use crate::support::{LLMLB, Place, Server};
+
+/// The limit of open files.
+const LIMIT: usize = 128;
+
+/// `llmlb` with these words, two workers and a limit of open files.
+fn limited(place: &Place, words: &str, limit: usize) -> Command {
+    let inner = place.command(words);
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg(format!("ulimit -n {limit} && exec \"$0\" \"$@\""))
+        .arg(LLMLB)
+        .args(inner.get_args())
+        .current_dir(place.path(""))
+        .env("LLMLB_WORKERS", "2")
+        .env("LLMLB_SERVER_IDLE_TIMEOUT", "1h")
+        .env("LLMLB_USAGE_EVERY", "1s");
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
+/// A receiver that keeps the ids of all records.
+fn receiver() -> (Mock, Arc<Mutex<BTreeSet<String>>>) {
+    let ids: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let kept = Arc::clone(&ids);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let mock = Mock::raw(any, move |request, stream| {
+        let batch: Value = serde_json::from_slice(&request.body).unwrap();
+        let records = batch["records"].as_array().unwrap().iter();
+        let of_records = records.map(|record| record["id"].as_str().unwrap().to_owned());
+        kept.lock().unwrap().extend(of_records);
+        // Each delivery needs a new connection.
+        let _ = std::io::Write::write_all(
+            stream,
+            b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        );
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    });
+    (mock, ids)
+}
+
+/// A backend that answers when it has as many requests as are expected, and not before.
+struct Gathering {
+    mock: Mock,
+    expected: Arc<AtomicUsize>,
+}
+
+impl Gathering {
+    fn serving(model: &str) -> Self {
+        let expected = Arc::new(AtomicUsize::new(1));
+        let (wanted, here) = (Arc::clone(&expected), (Mutex::new(0), Condvar::new()));
+        let mock = backend_of(&[model], move |_, stream| {
+            let (count, all) = &here;
+            let mut count = count.lock().unwrap();
+            *count += 1;
+            let round = (*count - 1) / wanted.load(Ordering::SeqCst);
+            let is_whole = |count: &usize| *count / wanted.load(Ordering::SeqCst) > round;
+            all.notify_all();
+            let waited = all.wait_timeout_while(count, PATIENCE, |count| !is_whole(count));
+            drop(waited);
+            mock::json(
+                stream,
+                200,
+                r#"{"usage":{"prompt_tokens":3,"completion_tokens":4}}"#,
+            );
+        });
+        Self { mock, expected }
+    }
+}
+
+/// Opens connections until one is rejected.
+fn all_connections(server: &Server) -> Vec<Connection> {
+    let mut held = Vec::new();
+    loop {
+        let mut client = Connection::open(server.address);
+        client.send_get("/healthz");
+        if client.answer().status() == 503 {
+            return held;
+        }
+        held.push(client);
+        assert!(held.len() < LIMIT);
+    }
+}
+
+/// Sends a request on each connection, and reads the responses when all are sent.
+fn statuses(held: &mut [Connection], model: &str) -> Vec<u16> {
+    for client in held.iter_mut() {
+        client.send_post(CHAT, &format!(r#"{{"model":"{model}"}}"#));
+    }
+    let status = |client: &mut Connection| client.answer().status();
+    held.iter_mut().map(status).collect()
+}
+
+/// Waits until something is so, while the client's connection goes on.
+async fn meanwhile(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn status(client: &mut Connection) -> Value {
+    client.send_get("/status");
+    client.answer().json()
+}
+
+#[test]
+fn requests_are_recorded_and_delivered_while_clients_hold_every_descriptor() {
+    const ROUNDS: usize = 3;
+    let place = Place::new();
+    let (receiver, ids) = receiver();
+    let backend = Gathering::serving("m");
+    let words = format!("serve -p 0 --backend {}", backend.mock.url());
+    let mut command = limited(&place, &words, LIMIT);
+    command.env("LLMLB_USAGE_URL", receiver.url());
+    let server = place.serve_with(&mut command);
+    let mut held = all_connections(&server);
+    assert!(held.len() >= 16, "{}", held.len());
+    backend.expected.store(held.len(), Ordering::SeqCst);
+    for round in 1..=ROUNDS {
+        // As many connections to the backend as of clients.
+        let answered = statuses(&mut held, "m");
+        assert!(answered.iter().all(|status| *status == 200), "{answered:?}");
+        // The entry is sealed, consolidated and delivered: the next round needs a new one.
+        let expected = held.len() * round;
+        until("all records are delivered", || {
+            ids.lock().unwrap().len() == expected
+        });
+    }
+    let status = status(&mut held[0]);
+    assert_eq!(status["usage"]["lost"], 0, "{status}");
+    assert_eq!(status["usage"]["error"], Value::Null, "{status}");
+    assert_eq!(status["connections"]["open"], held.len(), "{status}");
+    let log = server.process.err();
+    assert!(!log.contains("oo many open files"), "{log}");
+}
+
+#[test]
+fn idle_backend_connections_are_closed_when_other_backends_need_them() {
+    let place = Place::new();
+    let (one, two) = (Gathering::serving("one"), Gathering::serving("two"));
+    let urls = [&one, &two].map(|backend| format!("--backend {}", backend.mock.url()));
+    let server = place.serve_with(&mut limited(
+        &place,
+        &format!("serve -p 0 {}", urls.join(" ")),
+        LIMIT,
+    ));
+    let mut held = all_connections(&server);
+    for backend in [&one, &two] {
+        backend.expected.store(held.len(), Ordering::SeqCst);
+    }
+    // Each round leaves as many idle connections as there may be connections at all.
+    for model in ["one", "two", "one", "two"] {
+        let answered = statuses(&mut held, model);
+        assert!(answered.iter().all(|status| *status == 200), "{answered:?}");
+    }
+    let status = status(&mut held[0]);
+    assert_eq!(status["backend_connections"]["rejected"], 0, "{status}");
+    assert_eq!(status["usage"]["lost"], 0, "{status}");
+}
+
+#[test]
+fn http_2_streams_cannot_take_the_descriptors_of_the_reserve() {
+    const STREAMS: usize = 200;
+    let place = Place::new();
+    let (receiver, ids) = receiver();
+    let released = Arc::new((Mutex::new(false), Condvar::new()));
+    let (gate, probes) = (Arc::clone(&released), Arc::new(AtomicUsize::new(0)));
+    let probed = Arc::clone(&probes);
+    let mock = Mock::raw("127.0.0.1:0".parse().unwrap(), move |request, stream| {
+        if request.path() == "/v1/models" {
+            probed.fetch_add(1, Ordering::SeqCst);
+            mock::json(stream, 200, r#"{"data":[{"id":"m"}]}"#);
+            return;
+        }
+        let (is_open, opened) = &*gate;
+        let open = is_open.lock().unwrap();
+        let waited = opened.wait_timeout_while(open, PATIENCE, |open| !*open);
+        drop(waited);
+        mock::json(stream, 200, "{}");
+    });
+    let words = format!("serve -p 0 --backend {}", mock.url());
+    let mut command = limited(&place, &words, LIMIT);
+    command
+        .env("LLMLB_USAGE_URL", receiver.url())
+        .env("LLMLB_MAX_STREAMS", STREAMS.to_string())
+        .env("LLMLB_PROBE_INTERVAL", "100ms");
+    let server = place.serve_with(&mut command);
+    h2_client::connected(server.address, async |client| {
+        let mut responses = Vec::new();
+        for _ in 0..STREAMS {
+            let asking = request(::http::Method::POST, CHAT);
+            responses.push(send(&client, asking, r#"{"model":"m"}"#).await);
+        }
+        meanwhile(|| server.status()["backend_connections"]["rejected"] != 0).await;
+        // Probes have connections of their own, and rejected requests are recorded too.
+        let before = probes.load(Ordering::SeqCst);
+        meanwhile(|| probes.load(Ordering::SeqCst) > before + 1).await;
+        meanwhile(|| !ids.lock().unwrap().is_empty()).await;
+        let status = server.status();
+        assert_eq!(status["backends"][0]["up"], true, "{status}");
+        *released.0.lock().unwrap() = true;
+        released.1.notify_all();
+        let mut rejected = 0;
+        for response in responses {
+            let answer = h2_client::answer(response).await;
+            match answer.status.as_u16() {
+                200 => {}
+                503 => {
+                    assert!(answer.text().contains("overloaded"), "{answer:?}");
+                    assert_eq!(answer.header("retry-after"), Some("1"));
+                    rejected += 1;
+                }
+                other => panic!("{other}: {answer:?}"),
+            }
+        }
+        assert!(rejected > 0 && rejected < STREAMS, "{rejected}");
+    });
+    until("every request is delivered", || {
+        ids.lock().unwrap().len() == STREAMS
+    });
+    let status = server.status();
+    assert_eq!(status["usage"]["lost"], 0, "{status}");
+    let log = server.process.err();
+    assert!(!log.contains("oo many open files"), "{log}");
+}
+
+#[test]
+fn a_limit_of_open_files_that_is_too_low_is_an_error() {
+    let place = Place::new();
+    let outcome = place
+        .start(&mut limited(&place, "serve -p 0 --demo", 40))
+        .finish();
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(
+        outcome.err.contains("the limit of open files is 40"),
+        "{outcome:?}"
+    );
+    assert!(outcome.err.contains("ulimit -n 1024"), "{outcome:?}");
+    assert!(place.lock_files().is_empty(), "{outcome:?}");
+}
+
+#[test]
+fn a_connection_limit_beyond_the_open_files_is_reduced_with_a_warning() {
+    let place = Place::new();
+    let mut command = limited(&place, "serve -p 0 --demo", LIMIT);
+    command.env("LLMLB_MAX_CONNECTIONS", "5000");
+    let server = place.serve_with(&mut command);
+    let max = server.status()["connections"]["max"].as_u64().unwrap();
+    assert!((1..128).contains(&max), "{max}");
+    let log = server.process.err();
+    assert!(
+        log.contains("server.max_connections is 5000, but the limit of open files (128) allows"),
+        "{log}"
+    );
+    let mut client = Connection::open(server.address);
+    client.send_get("/healthz");
+    assert!(Head::read(&mut client.reader).is_some());
+}
