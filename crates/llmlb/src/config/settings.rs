@@ -166,7 +166,7 @@ pub(crate) const MAX_CONNECTIONS_PER_ADDRESS: Setting = Setting {
     flag: None,
     default: Default::Words("a quarter of `max_connections`"),
     allowed: "1 to 1000000",
-    about: "Maximum number of connections of one client address, IPv6 per /64; none for loopback.",
+    about: "Maximum number of connections of one client address, IPv6 per /64; none for loopback and trusted proxies.",
 };
 pub(crate) const CLIENT_IDLE_TIMEOUT: Setting = Setting {
     name: "server.idle_timeout",
