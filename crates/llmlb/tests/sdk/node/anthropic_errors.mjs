@@ -7,7 +7,6 @@ import { check, fails } from "./harness.mjs";
 
 const KINDS = [
     [400, Anthropic.BadRequestError, "invalid_request_error"],
-    [401, Anthropic.AuthenticationError, "authentication_error"],
     [404, Anthropic.NotFoundError, "not_found_error"],
     [429, Anthropic.RateLimitError, "rate_limit_error"],
     [500, Anthropic.InternalServerError, "api_error"],
@@ -23,6 +22,12 @@ check("errors of a backend", async () => {
             assert.equal(error.error.request_id, "req_of_the_backend");
         }
     }
+});
+
+check("rejected key of a backend is not the client's", async () => {
+    const act = () => client.messages.create(ask("[status 401]"));
+    const error = await fails(Anthropic.InternalServerError, act);
+    assert.deepEqual([error.status, error.error.error.type], [502, "api_error"]);
 });
 
 check("too many requests says when to come back", async () => {

@@ -7,8 +7,6 @@ import { client, says } from "./openai_client.mjs";
 
 const KINDS = {
     400: OpenAI.BadRequestError,
-    401: OpenAI.AuthenticationError,
-    403: OpenAI.PermissionDeniedError,
     409: OpenAI.ConflictError,
     422: OpenAI.UnprocessableEntityError,
     429: OpenAI.RateLimitError,
@@ -27,6 +25,13 @@ check("errors of a backend", async () => {
         }
     }
 }, { maybeSentAgain: true });
+
+check("rejected key of a backend is not the client's", async () => {
+    for (const status of [401, 403]) {
+        const error = await fails(OpenAI.InternalServerError, () => ask(status));
+        assert.deepEqual([error.status, error.code], [502, "backend_auth"]);
+    }
+});
 
 check("too many requests says when to come back", async () => {
     const error = await fails(OpenAI.RateLimitError, () => ask(429));

@@ -7,7 +7,6 @@ from harness import check, eq, fails
 
 KINDS = [
     (400, anthropic.BadRequestError, "invalid_request_error"),
-    (401, anthropic.AuthenticationError, "authentication_error"),
     (404, anthropic.NotFoundError, "not_found_error"),
     (429, anthropic.RateLimitError, "rate_limit_error"),
     (500, anthropic.InternalServerError, "api_error"),
@@ -24,6 +23,13 @@ def errors_of_a_backend():
             eq((error.status_code, error.type), (status, name))
             eq(error.body["error"]["message"], "This is what you asked for.")
             eq(error.body["request_id"], "req_of_the_backend")
+
+
+@check
+def rejected_key_of_a_backend_is_not_the_clients():
+    question = ask("[status 401]")
+    error = fails(anthropic.InternalServerError, lambda: client.messages.create(**question))
+    eq((error.status_code, error.type), (502, "api_error"))
 
 
 @check

@@ -7,8 +7,6 @@ from openai_client import client, says
 
 KINDS = [
     (400, openai.BadRequestError),
-    (401, openai.AuthenticationError),
-    (403, openai.PermissionDeniedError),
     (409, openai.ConflictError),
     (422, openai.UnprocessableEntityError),
     (429, openai.RateLimitError),
@@ -28,6 +26,13 @@ def errors_of_a_backend():
             error = fails(kind, lambda: ask(status, **more))
             eq((error.status_code, error.code), (status, "as_you_wish"))
             eq(error.body["message"], "This is what you asked for.")
+
+
+@check
+def rejected_key_of_a_backend_is_not_the_clients():
+    for status in (401, 403):
+        error = fails(openai.InternalServerError, lambda: ask(status))
+        eq((error.status_code, error.code), (502, "backend_auth"))
 
 
 @check
