@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{OFlags, StatVfsMountFlags, statvfs};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, StatVfsMountFlags, fcntl_setfl, statvfs};
 use rustix::process::{getegid, geteuid};
 
 use super::users;
@@ -30,12 +31,11 @@ pub(crate) fn open(path: &Path) -> io::Result<Result<File, Exposed>> {
     if found.is_file() || found.is_dir() {
         return Ok(Ok(file));
     }
-    // A pipe of our own, as a shell makes one: it is waited for.
-    let file = File::open(path)?;
-    Ok(match exposed(&file.metadata()?, path)? {
-        Some(exposed) => Err(exposed),
-        None => Ok(file),
-    })
+    // A pipe of our own, as a shell makes one. The descriptor is kept: a writer that finds it open may
+    // write and close before a second one could be opened.
+    let _ = poll(&mut [PollFd::new(&file, PollFlags::IN)], None);
+    fcntl_setfl(&file, OFlags::empty())?;
+    Ok(Ok(file))
 }
 
 /// Who else could have written what this descriptor reads.
