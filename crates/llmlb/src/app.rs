@@ -21,7 +21,7 @@ use crate::forward::Via;
 use crate::headers::{DroppedHeaders, HeaderPatterns};
 use crate::health::{self, Watcher};
 use crate::meter::Meter;
-use crate::request::{Budget, Counter, Ids, KnownHosts, Lines};
+use crate::request::{BodyPace, Budget, Cancelled, Counter, Ids, KnownHosts, Lines};
 use crate::sys::{self, signals::Signals};
 use crate::upstream::{BackendConnections, Connector};
 use crate::worker::{Orders, Workers};
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) backend_connections: Arc<BackendConnections>,
     pub(crate) started: Instant,
     pub(crate) max_body: usize,
-    /// What the bodies that are held may take together.
+    /// Memory for what clients send and do not take: heads, bodies, responses.
     pub(crate) bodies: Arc<Budget>,
     /// Only programs on this machine are meant to use it.
     pub(crate) is_private: bool,
@@ -58,6 +58,7 @@ pub(crate) struct Shared {
     pub(crate) dropped_headers: DroppedHeaders,
     pub(crate) limits: Limits,
     pub(crate) http: HttpLimits,
+    pub(crate) cancelled: Cancelled,
     pub(crate) meter: Meter,
     /// How far usage records have come; none if no usage is recorded.
     pub(crate) usage: Option<Arc<exporter::State>>,
@@ -72,10 +73,14 @@ pub(crate) struct Limits {
     pub(crate) first_byte: Duration,
     /// A backend, between two pieces of its answer.
     pub(crate) idle: Duration,
-    /// A client, between two pieces of its request's body.
-    pub(crate) body: Duration,
+    /// A client, to send its request's body.
+    pub(crate) body: BodyPace,
     /// A client, to take some more of its answer.
     pub(crate) send: Duration,
+    /// Both sides of a tunnel, without sending anything.
+    pub(crate) tunnel_idle: Duration,
+    /// Requests per minute that a client may cancel on one HTTP/2 connection.
+    pub(crate) max_resets: u32,
 }
 
 /// Where a line for each request goes.
@@ -196,14 +201,20 @@ impl App {
             limits: Limits {
                 first_byte: config.upstream.first_byte_timeout,
                 idle: config.upstream.idle_timeout,
-                body: config.server.body_timeout,
+                body: BodyPace {
+                    window: config.server.body_timeout,
+                    rate: config.server.min_body_rate as u64,
+                },
                 send: config.server.send_timeout,
+                tunnel_idle: config.server.tunnel_idle,
+                max_resets: config.server.max_resets,
             },
             http: HttpLimits {
                 idle: config.server.idle_timeout,
                 max_header: config.server.max_header,
                 max_streams: config.server.max_streams,
             },
+            cancelled: Cancelled::new(config.server.max_resets),
             meter,
             usage,
             draining: orders.drain.clone(),

@@ -9,6 +9,9 @@ use std::time::Duration;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioTimer;
 
+// What these buffers take is charged to the memory of clients.
+use crate::client_memory::{H1_BUFFER, H2_CONNECTION_WINDOW, H2_SEND_BUFFER, H2_STREAM_WINDOW};
+
 /// Limits on the connections of clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HttpLimits {
@@ -22,9 +25,6 @@ pub(crate) struct HttpLimits {
 
 /// Maximum number of fields in a head of HTTP/1.1. This many are parsed on the stack.
 const MAX_FIELDS: usize = 100;
-/// Maximum size of each buffer of an HTTP/1.1 connection: one large read from a backend, twice.
-const MAX_BUFFER: usize = 128 << 10;
-
 /// Interval of PING frames, by which a client that has vanished is found out, and the time in which
 /// they must be answered.
 const PING_EVERY: Duration = Duration::from_secs(30);
@@ -34,13 +34,8 @@ const PONG_WITHIN: Duration = Duration::from_secs(20);
 const MAX_UNSEEN_RESETS: usize = 20;
 /// Streams that had to be reset for errors of the client; the connection is closed beyond that.
 const MAX_ERROR_RESETS: usize = 128;
-/// Bytes of request bodies that a client may send ahead, on a stream and on the connection.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 1 << 20;
 /// The smallest maximum that the protocol allows: a frame is buffered whole.
 const MAX_FRAME: u32 = 16 << 10;
-/// Bytes of a response that are buffered for each stream.
-const SEND_BUFFER: usize = 64 << 10;
 /// Size of the table of compressed header fields that clients may fill: the protocol's default.
 const HEADER_TABLE: u32 = 4096;
 
@@ -53,7 +48,7 @@ pub(crate) fn http1(limits: &HttpLimits) -> http1::Builder {
         .max_header_size(limits.max_header)
         .max_headers(MAX_FIELDS)
         // A head that is allowed must fit.
-        .max_buf_size(MAX_BUFFER.max(limits.max_header))
+        .max_buf_size(H1_BUFFER.max(limits.max_header))
         .keep_alive(true)
         // A client that closes its side has left: its request is cancelled.
         .half_close(false)
@@ -84,10 +79,10 @@ pub(crate) fn http2<E: Clone>(limits: &HttpLimits, executor: E) -> http2::Builde
         .max_local_error_reset_streams(MAX_ERROR_RESETS)
         // A window that grows with the speed of a client would be memory that the client chooses.
         .adaptive_window(false)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(H2_STREAM_WINDOW)
+        .initial_connection_window_size(H2_CONNECTION_WINDOW)
         .max_frame_size(MAX_FRAME)
-        .max_send_buf_size(SEND_BUFFER)
+        .max_send_buf_size(H2_SEND_BUFFER)
         .auto_date_header(true);
     builder
 }

@@ -1,28 +1,39 @@
-//! A client's connection. A client that does not take what it asked for does not keep a backend's
-//! place for ever.
+//! A client's connection. A client that does not take its responses does not keep a backend's slot
+//! forever.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
+use crate::client_memory::ClientMemory;
 use crate::connections::Admitted;
 
 /// After how long a silence the system asks whether the client is still there.
 const ASK_AFTER: Duration = Duration::from_secs(60);
 
-/// A connection that fails when nothing can be written for too long.
+/// Time for which the rest of a request is read and discarded that was answered before all of it was
+/// here, and the longest pause within. A socket that is closed with unread data is reset, and the
+/// client might not see its response.
+const LINGER: Duration = Duration::from_secs(5);
+const LINGER_PAUSE: Duration = Duration::from_secs(1);
+/// Size of the reads that discard the rest of a request.
+const SCRATCH: usize = 4 << 10;
+
+/// A connection that fails when nothing can be written for too long. No rate is needed: the system
+/// takes more only when the client has taken a good part of what the socket holds.
 #[derive(Debug)]
 pub(crate) struct ClientIo {
-    stream: TokioIo<TcpStream>,
+    stream: TokioIo<Metered>,
     /// How long the client may take nothing of what waits for it.
     limit: Duration,
     /// Set while something cannot be written.
@@ -30,6 +41,9 @@ pub(crate) struct ClientIo {
     unsent: Unsent,
     /// It counts until it is closed, also if another protocol goes on with it.
     _admitted: Admitted,
+    /// The last write was complete, so that what follows is the beginning of a frame.
+    is_at_boundary: bool,
+    farewell: Farewell,
 }
 
 /// Whether a client has something to take yet.
@@ -42,18 +56,56 @@ impl Unsent {
     }
 }
 
+/// The reason that a client of HTTP/2 is given when its connection is closed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Farewell(Arc<OnceLock<&'static str>>);
+
+impl Farewell {
+    pub(crate) fn set(&self, reason: &'static str) {
+        let _ = self.0.set(reason);
+    }
+
+    /// A GOAWAY frame with the code ENHANCE_YOUR_CALM and the reason as text.
+    fn frame(&self) -> Option<Vec<u8>> {
+        const GOAWAY: u8 = 7;
+        const ANY_STREAM: u32 = 0x7fff_ffff;
+        const ENHANCE_YOUR_CALM: u32 = 11;
+        let reason = self.0.get()?;
+        let length = u32::try_from(8 + reason.len()).ok()?;
+        let mut frame = length.to_be_bytes()[1..].to_vec();
+        // No flags, and the connection itself instead of a stream.
+        frame.extend([GOAWAY, 0, 0, 0, 0, 0]);
+        frame.extend(ANY_STREAM.to_be_bytes());
+        frame.extend(ENHANCE_YOUR_CALM.to_be_bytes());
+        frame.extend(reason.as_bytes());
+        Some(frame)
+    }
+}
+
 impl ClientIo {
-    pub(crate) fn new(stream: TcpStream, limit: Duration, admitted: Admitted) -> Self {
+    /// `heads` is charged for what is read of an HTTP/1.1 connection while no request is served.
+    pub(crate) fn new(
+        stream: TcpStream,
+        limit: Duration,
+        admitted: Admitted,
+        heads: Option<Arc<ClientMemory>>,
+    ) -> Self {
         // The first token must not wait for the second. What cannot be set is no reason not to serve.
         let _ = stream.set_nodelay(true);
         let alive = TcpKeepalive::new().with_time(ASK_AFTER);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&alive);
         Self {
-            stream: TokioIo::new(stream),
+            stream: TokioIo::new(Metered {
+                stream,
+                heads,
+                lingering: None,
+            }),
             limit,
             timer: None,
             unsent: Unsent::default(),
             _admitted: admitted,
+            is_at_boundary: true,
+            farewell: Farewell::default(),
         }
     }
 
@@ -61,11 +113,20 @@ impl ClientIo {
         self.unsent.clone()
     }
 
+    pub(crate) fn farewell(&self) -> Farewell {
+        self.farewell.clone()
+    }
+
+    /// Notes what became of so many bytes that were to be written.
     fn written(
         &mut self,
         cx: &mut Context<'_>,
+        offered: usize,
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(count)) = written {
+            self.is_at_boundary = count >= offered;
+        }
         if written.is_ready() {
             if self.timer.take().is_some() {
                 self.unsent.0.store(false, Ordering::Relaxed);
@@ -77,8 +138,24 @@ impl ClientIo {
             .timer
             .get_or_insert_with(|| Box::pin(sleep(self.limit)));
         match timer.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Ready(()) => {
+                if let Some(memory) = &self.stream.inner().heads {
+                    memory.backlog.give_up();
+                }
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
             Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for ClientIo {
+    fn drop(&mut self) {
+        if self.is_at_boundary
+            && let Some(frame) = self.farewell.frame()
+        {
+            // A client that does not take it must see that the connection ends anyway.
+            let _ = self.stream.inner().stream.try_write(&frame);
         }
     }
 }
@@ -100,7 +177,7 @@ impl Write for ClientIo {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, data);
-        self.written(cx, written)
+        self.written(cx, data.len(), written)
     }
 
     fn poll_write_vectored(
@@ -109,7 +186,8 @@ impl Write for ClientIo {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
-        self.written(cx, written)
+        let offered = pieces.iter().map(|piece| piece.len()).sum();
+        self.written(cx, offered, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -122,6 +200,114 @@ impl Write for ClientIo {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A socket whose reads are counted.
+#[derive(Debug)]
+struct Metered {
+    stream: TcpStream,
+    /// Only over HTTP/1.1. An HTTP/2 stream can be refused without an end of the connection.
+    heads: Option<Arc<ClientMemory>>,
+    lingering: Option<Lingering>,
+}
+
+#[derive(Debug)]
+struct Lingering {
+    since: Instant,
+    pause: Pin<Box<Sleep>>,
+}
+
+impl Metered {
+    fn is_body_unread(&self) -> bool {
+        (self.heads.as_ref()).is_some_and(|memory| memory.is_body_unread())
+    }
+
+    /// Discards the rest of a request that was refused. Ready when the client has ended, or it takes
+    /// too long.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_body_unread() {
+            return Poll::Ready(());
+        }
+        let lingering = self.lingering.get_or_insert_with(|| Lingering {
+            since: Instant::now(),
+            pause: Box::pin(sleep(LINGER_PAUSE)),
+        });
+        let mut scratch = [0; SCRATCH];
+        loop {
+            let mut buf = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
+                    let now = Instant::now();
+                    if now - lingering.since >= LINGER {
+                        return Poll::Ready(());
+                    }
+                    lingering.pause.as_mut().reset(now + LINGER_PAUSE);
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return lingering.pause.as_mut().poll(cx),
+            }
+        }
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if self.is_body_unread() {
+            // hyper discards it, and would make its buffer larger for a client that sends a lot.
+            let mut scratch = [0; SCRATCH];
+            let mut small = ReadBuf::new(&mut scratch[..SCRATCH.min(buf.remaining())]);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut small))?;
+            buf.put_slice(small.filled());
+            return Poll::Ready(Ok(()));
+        }
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        let count = buf.filled().len() - before;
+        let fits = (self.heads.as_ref()).is_none_or(|memory| memory.note_read(count));
+        Poll::Ready(if fits {
+            Ok(())
+        } else {
+            let why = "the head of a request does not fit into server.body_memory";
+            Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
+        })
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.lingering.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        }
+        self.poll_rest(cx).map(Ok)
     }
 }
 
@@ -153,7 +339,7 @@ mod tests {
             crate::config::Networks::default(),
         ));
         let admitted = connections.admit(Ipv4Addr::LOCALHOST.into()).unwrap();
-        let mut io = ClientIo::new(stream, Duration::from_secs(60), admitted);
+        let mut io = ClientIo::new(stream, Duration::from_secs(60), admitted, None);
         let unsent = io.unsent();
         tokio::time::pause();
         let data = vec![0; 65536];

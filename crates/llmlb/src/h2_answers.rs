@@ -1,29 +1,37 @@
-//! The answers of an HTTP/2 connection, each a task of its own. A client that does not take one of
-//! them does not keep a backend's place for ever, although its connection is well.
+//! The streams of an HTTP/2 connection, each a task of its own, and the limits on them.
+//!
+//! A response that the client does not take is reset, so that it does not hold a backend's slot and
+//! memory forever although the connection is alive. A response whose end is queued in h2 cannot be
+//! reset any more; if the client does not take that either, the connection is closed. So is a
+//! connection whose client cancels requests faster than `server.max_resets` allows.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
+use crate::backlog::Backlog;
 use crate::h2_idle::Streams;
+use crate::request::{BodyPace, Budget};
 
-/// How many looks at an answer make the time for which nothing of it may be taken.
+/// Number of looks at a response in the time within which the client must take enough of it.
 const LOOKS: u32 = 4;
+/// The same for a response whose end is queued. It may wait behind one that is about to be reset.
+const LOOKS_AFTER_END: u32 = 6;
+/// Streams that have ended are removed from the list when it has become this long.
+const SWEEP_FROM: usize = 64;
+/// A client may cancel as many requests at once as the limit allows in this part of a minute.
+const BURST: f64 = 0.1;
 
-tokio::task_local! {
-    static TAKING: Taking;
-}
-
-/// Runs the tasks of a connection where they are known of, and ends those whose client takes
-/// nothing for so long.
+/// Runs the tasks of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Answers {
     pub(crate) tasks: TaskTracker,
-    pub(crate) limit: Duration,
     pub(crate) streams: Streams,
+    pub(crate) watch: Arc<StreamWatch>,
 }
 
 impl<F> hyper::rt::Executor<F> for Answers
@@ -31,65 +39,245 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, task: F) {
-        let (taking, limit) = (Taking::default(), self.limit);
+        let watch = Arc::clone(&self.watch);
+        let stream = watch.open();
         let open = self.streams.open();
         self.tasks.spawn(async move {
             tokio::select! {
                 biased;
-                () = TAKING.scope(taking.clone(), task) => {}
-                // To drop the task is to reset the stream, and to end the request at the backend.
-                () = taking.stopped(limit) => {}
+                () = Arc::clone(&stream.backlog).scope(task) => {}
+                // Dropping the task resets the stream, and cancels the request at the backend.
+                () = stream.stalled.notified() => {}
             }
+            watch.ended(&stream);
             drop(open);
         });
     }
 }
 
-/// How far a client is with an answer. hyper asks for the next piece when the client has room for
-/// it, and not before it has taken most of what there is.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Taking(
-    /// How often a piece was asked for and handed over. Odd: one waits for the client.
-    Arc<AtomicU64>,
-);
+/// The limits on the streams of one connection.
+#[derive(Debug)]
+pub(crate) struct StreamWatch {
+    budget: Arc<Budget>,
+    /// Time within which a client must take `least` bytes of a response that waits for it.
+    limit: Duration,
+    least: u64,
+    streams: Mutex<WatchList>,
+    cancelled: CancelledRequests,
+    violation: Mutex<Option<Violation>>,
+    is_violated: Notify,
+}
 
-impl Taking {
-    /// That of the answer which this task makes. There is none over HTTP/1.1: a connection has one
-    /// answer at a time, and knows itself whether that is taken.
-    pub(crate) fn of_this_task() -> Option<Self> {
-        TAKING.try_with(Self::clone).ok()
+/// The reason to close a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Violation {
+    /// The client does not take the end of a response.
+    Unsent,
+    /// The client cancels too many requests.
+    Resets,
+}
+
+impl Violation {
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Unsent => "responses are not read (server.send_timeout)",
+            Self::Resets => "too many requests cancelled (server.max_resets)",
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct WatchList {
+    list: Vec<Watched>,
+    /// Length of the list at which it is swept.
+    sweep_at: usize,
+}
+
+#[derive(Debug)]
+struct Stream {
+    backlog: Arc<Backlog>,
+    is_ended: AtomicBool,
+    stalled: Notify,
+}
+
+/// A stream as it was when it was looked at last.
+#[derive(Debug)]
+struct Watched {
+    stream: Arc<Stream>,
+    /// Looks at which something waited for the client, and the bytes written before them.
+    looks: u32,
+    written: u64,
+}
+
+impl StreamWatch {
+    pub(crate) fn new(
+        budget: &Arc<Budget>,
+        limit: Duration,
+        rate: u64,
+        max_resets: u32,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            budget: Arc::clone(budget),
+            limit,
+            least: BodyPace::least_bytes(rate, limit),
+            streams: Mutex::default(),
+            cancelled: CancelledRequests::new(max_resets),
+            violation: Mutex::default(),
+            is_violated: Notify::new(),
+        })
     }
 
-    /// The next piece is asked for: whatever was handed over has found room.
-    pub(crate) fn asked(&self) {
-        if self.is_waiting() {
-            self.0.fetch_add(1, Ordering::Relaxed);
+    /// Returns when the connection is to be closed.
+    pub(crate) async fn violation(&self) -> Violation {
+        loop {
+            if let Some(violation) = *lock(&self.violation) {
+                return violation;
+            }
+            tokio::select! {
+                () = self.is_violated.notified() => {}
+                () = sleep(self.limit / LOOKS) => self.look(),
+            }
         }
     }
 
-    /// A piece was handed over.
-    pub(crate) fn handed(&self) {
-        if !self.is_waiting() {
-            self.0.fetch_add(1, Ordering::Relaxed);
+    fn violate(&self, violation: Violation) {
+        lock(&self.violation).get_or_insert(violation);
+        self.is_violated.notify_one();
+    }
+
+    fn open(&self) -> Arc<Stream> {
+        let stream = Arc::new(Stream {
+            backlog: Backlog::new(&self.budget),
+            is_ended: AtomicBool::new(false),
+            stalled: Notify::new(),
+        });
+        let mut streams = lock(&self.streams);
+        if streams.list.len() >= streams.sweep_at {
+            streams.list.retain(|watched| !watched.is_over());
+            streams.sweep_at = SWEEP_FROM.max(streams.list.len() * 2);
+        }
+        streams.list.push(Watched {
+            stream: Arc::clone(&stream),
+            looks: 0,
+            written: 0,
+        });
+        stream
+    }
+
+    fn ended(&self, stream: &Stream) {
+        stream.is_ended.store(true, Ordering::Relaxed);
+        if !stream.backlog.has_begun() && !self.cancelled.note(Instant::now()) {
+            self.violate(Violation::Resets);
         }
     }
 
-    fn is_waiting(&self) -> bool {
-        self.0.load(Ordering::Relaxed) % 2 == 1
-    }
-
-    /// Returns when the same piece has waited for so long.
-    async fn stopped(&self, limit: Duration) {
-        let (mut before, mut looks) = (0, 0);
-        while looks < LOOKS {
-            sleep(limit / LOOKS).await;
-            let now = self.0.load(Ordering::Relaxed);
-            looks = if self.is_waiting() && now == before {
-                looks + 1
+    fn look(&self) {
+        let mut streams = lock(&self.streams);
+        streams.list.retain(|watched| !watched.is_over());
+        for watched in &mut streams.list {
+            if !watched.is_stalled(self.least) {
+                continue;
+            }
+            if watched.stream.is_ended.load(Ordering::Relaxed) {
+                self.violate(Violation::Unsent);
             } else {
-                0
-            };
-            before = now;
+                watched.stream.backlog.give_up();
+                watched.stream.stalled.notify_one();
+            }
         }
+    }
+}
+
+impl Watched {
+    fn is_over(&self) -> bool {
+        self.stream.is_ended.load(Ordering::Relaxed) && self.stream.backlog.bytes() == 0
+    }
+
+    /// True if the response has waited for the client at all of the last looks, without ever being
+    /// taken whole, and too little of it was taken meanwhile.
+    fn is_stalled(&mut self, least: u64) -> bool {
+        let backlog = &self.stream.backlog;
+        let written = backlog.written();
+        if backlog.was_empty() {
+            (self.looks, self.written) = (0, written);
+            return false;
+        }
+        self.looks += 1;
+        let looks = if self.stream.is_ended.load(Ordering::Relaxed) {
+            LOOKS_AFTER_END
+        } else {
+            LOOKS
+        };
+        if self.looks < looks {
+            return false;
+        }
+        let is_stalled = written - self.written < least;
+        (self.looks, self.written) = (0, written);
+        is_stalled
+    }
+}
+
+/// Counts the requests that a client cancels before their response begins.
+#[derive(Debug)]
+struct CancelledRequests {
+    per_minute: f64,
+    /// Requests that may be cancelled now, and when that was known.
+    left: Mutex<(f64, Instant)>,
+}
+
+impl CancelledRequests {
+    fn new(per_minute: u32) -> Self {
+        let per_minute = f64::from(per_minute);
+        Self {
+            per_minute,
+            left: Mutex::new((burst(per_minute), Instant::now())),
+        }
+    }
+
+    /// Counts one; `false` if it exceeds the limit. A limit of 0 is none.
+    fn note(&self, now: Instant) -> bool {
+        let mut left = lock(&self.left);
+        let (count, since) = *left;
+        let refilled = now.saturating_duration_since(since).as_secs_f64() * self.per_minute / 60.0;
+        let count = (count + refilled).min(burst(self.per_minute)) - 1.0;
+        *left = (count.max(-1.0), now);
+        count >= 0.0 || self.per_minute == 0.0
+    }
+}
+
+fn burst(per_minute: f64) -> f64 {
+    (per_minute * BURST).max(1.0)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancelled_requests_are_limited_in_a_burst_and_per_minute() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let cancelled = CancelledRequests::new(1200);
+        assert!((0..120).all(|_| cancelled.note(at(0))));
+        assert!(!cancelled.note(at(1)));
+        // 20 per second are refilled.
+        let cancelled = CancelledRequests::new(1200);
+        assert!((0..10_000).all(|number| cancelled.note(at(number * 51))));
+        let cancelled = CancelledRequests::new(1200);
+        assert!(!(0..10_000).all(|number| cancelled.note(at(number * 49))));
+    }
+
+    #[test]
+    fn cancelled_requests_are_not_limited_by_zero_and_hardly_by_one() {
+        let now = Instant::now();
+        let unlimited = CancelledRequests::new(0);
+        assert!((0..1000).all(|_| unlimited.note(now)));
+        let one = CancelledRequests::new(1);
+        assert!(one.note(now) && !one.note(now));
+        assert!(one.note(now + Duration::from_secs(121)));
     }
 }

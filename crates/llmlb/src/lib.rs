@@ -5,10 +5,12 @@
 
 mod admin;
 mod app;
+mod backlog;
 mod balance;
 pub mod cli;
 mod client_http;
 mod client_io;
+mod client_memory;
 mod config;
 mod connections;
 mod data_dir;

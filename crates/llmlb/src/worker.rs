@@ -18,8 +18,9 @@ use tokio_util::task::TaskTracker;
 use crate::app::Shared;
 use crate::client_http;
 use crate::client_io::{ClientIo, Unsent};
+use crate::client_memory::ClientMemory;
 use crate::connections::Admitted;
-use crate::h2_answers::Answers;
+use crate::h2_answers::{Answers, StreamWatch};
 use crate::h2_idle::Streams;
 use crate::meter::Batch;
 use crate::protocol::{self, Protocol};
@@ -194,6 +195,7 @@ async fn keep_up(worker: Arc<Worker>) {
         if last_sweep.elapsed() >= SWEEP_EVERY {
             worker.idle.sweep();
             worker.shared.connections.check_end();
+            worker.shared.bodies.check_end();
             worker.shared.backend_connections.check_end();
             last_sweep = Instant::now();
         }
@@ -210,9 +212,14 @@ async fn connection(
     let Ok(local) = stream.local_addr() else {
         return; // It is gone already.
     };
+    let budget = Arc::clone(&worker.shared.bodies);
+    let Some(memory) = ClientMemory::new(&budget) else {
+        budget.note_refusal();
+        return;
+    };
     let requests = Counter::default();
     let tasks = worker.tasks.clone();
-    let limit = worker.shared.limits.send;
+    let limits = worker.shared.limits;
     let http = worker.shared.http;
     let caller = Arc::new(Caller {
         is_proxy: worker.shared.proxies.contains(peer.ip()),
@@ -220,13 +227,15 @@ async fn connection(
         peer,
         local,
         requests: requests.clone(),
+        memory: Arc::clone(&memory),
     });
     let protocol = tokio::select! {
         protocol = timeout(http.idle, protocol::of(&stream)) => protocol,
         () = drained(&drain) => return,
     };
     let service = service_fn(move |request| request::serve(Arc::clone(&caller), request));
-    let stream = ClientIo::new(stream, limit, admitted);
+    let heads = matches!(protocol, Ok(Protocol::Http1)).then(|| Arc::clone(&memory));
+    let stream = ClientIo::new(stream, limits.send, admitted, heads);
     let unsent = stream.unsent();
     let served = match protocol {
         Ok(Protocol::Http1) => {
@@ -240,16 +249,22 @@ async fn connection(
             .await
         }
         Ok(Protocol::Http2) => {
+            if !memory.take_window() {
+                budget.note_refusal();
+                return;
+            }
             let streams = Streams::default();
+            let watch = StreamWatch::new(&budget, limits.send, limits.body.rate, limits.max_resets);
+            let farewell = stream.farewell();
             let executor = Answers {
                 tasks,
-                limit,
                 streams: streams.clone(),
+                watch: Arc::clone(&watch),
             };
             let connection = client_http::http2(&http, executor).serve_connection(stream, service);
             let connection = std::pin::pin!(connection);
             let streams = Some((&streams, http.idle));
-            until_drained(
+            let served = until_drained(
                 connection,
                 &requests,
                 &unsent,
@@ -258,8 +273,16 @@ async fn connection(
                 |connection| {
                     connection.graceful_shutdown();
                 },
-            )
-            .await
+            );
+            tokio::select! {
+                served = served => served,
+                violation = watch.violation() => {
+                    let reason = violation.reason();
+                    tracing::debug!(%peer, "closed a connection: {reason}");
+                    farewell.set(reason);
+                    Ok(())
+                }
+            }
         }
         // It said nothing, or left.
         Ok(Protocol::None) | Err(_) => return,

@@ -36,6 +36,10 @@ impl Config {
                 values::size_in_words(server.body_memory),
             ),
             line(&settings::BODY_TIMEOUT, duration(server.body_timeout)),
+            line(
+                &settings::MIN_BODY_RATE,
+                values::size_in_words(server.min_body_rate),
+            ),
             line(&settings::SEND_TIMEOUT, duration(server.send_timeout)),
             line(
                 &settings::MAX_CONNECTIONS,
@@ -54,6 +58,8 @@ impl Config {
                 values::size_in_words(server.max_header),
             ),
             line(&settings::MAX_STREAMS, server.max_streams.to_string()),
+            line(&settings::TUNNEL_IDLE, duration(server.tunnel_idle)),
+            line(&settings::MAX_RESETS, server.max_resets.to_string()),
             line(&settings::QUEUE, server.queue.to_string()),
             line(&settings::QUEUE_TIMEOUT, duration(server.queue_timeout)),
             line(

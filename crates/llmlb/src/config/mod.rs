@@ -80,11 +80,13 @@ pub(crate) struct Server {
     pub(crate) drain_timeout: Duration,
     /// In bytes.
     pub(crate) max_body: usize,
-    /// In bytes, for all bodies together.
+    /// In bytes, for all clients together.
     pub(crate) body_memory: usize,
-    /// Between two pieces of a request's body.
+    /// Until a client has sent enough of its request's body.
     pub(crate) body_timeout: Duration,
-    /// Until a client takes some more of its answer.
+    /// In bytes per second.
+    pub(crate) min_body_rate: usize,
+    /// Until a client has taken enough of its answer.
     pub(crate) send_timeout: Duration,
     /// `None`: derived from the limit of open files.
     pub(crate) max_connections: Option<usize>,
@@ -96,6 +98,10 @@ pub(crate) struct Server {
     pub(crate) max_header: usize,
     /// On one HTTP/2 connection.
     pub(crate) max_streams: u32,
+    /// Between two pieces that either side of a tunnel sends.
+    pub(crate) tunnel_idle: Duration,
+    /// Requests per minute that one HTTP/2 connection may cancel.
+    pub(crate) max_resets: u32,
     /// How many requests may wait for a backend.
     pub(crate) queue: usize,
     pub(crate) queue_timeout: Duration,
@@ -270,6 +276,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     let max_body = layers.setting(&settings::MAX_BODY, None, values::max_body);
     let body_memory = layers.setting(&settings::BODY_MEMORY, None, values::body_memory);
     let body_timeout = layers.setting(&settings::BODY_TIMEOUT, None, values::timeout);
+    let min_body_rate = layers.setting(&settings::MIN_BODY_RATE, None, values::body_rate);
     let send_timeout = layers.setting(&settings::SEND_TIMEOUT, None, values::timeout);
     let max_connections = layers.optional(&settings::MAX_CONNECTIONS, values::connections);
     let per_address = &settings::MAX_CONNECTIONS_PER_ADDRESS;
@@ -277,6 +284,8 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     let idle_timeout = layers.setting(&settings::CLIENT_IDLE_TIMEOUT, None, values::timeout);
     let max_header = layers.setting(&settings::MAX_HEADER, None, values::max_header);
     let max_streams = layers.setting(&settings::MAX_STREAMS, None, values::streams);
+    let tunnel_idle = layers.setting(&settings::TUNNEL_IDLE, None, values::timeout);
+    let max_resets = layers.setting(&settings::MAX_RESETS, None, values::resets);
     let queue = layers.setting(&settings::QUEUE, None, values::queue);
     let queue_timeout = layers.setting(&settings::QUEUE_TIMEOUT, None, values::timeout);
     let unknown_endpoints = layers.setting(&settings::UNKNOWN_ENDPOINTS, None, |raw| {
@@ -296,12 +305,15 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
         max_body: max_body?,
         body_memory: body_memory?,
         body_timeout: body_timeout?,
+        min_body_rate: min_body_rate?,
         send_timeout: send_timeout?,
         max_connections: max_connections.ok()?,
         max_connections_per_address: max_connections_per_address.ok()?,
         idle_timeout: idle_timeout?,
         max_header: max_header?,
         max_streams: max_streams?,
+        tunnel_idle: tunnel_idle?,
+        max_resets: max_resets?,
         queue: queue?,
         queue_timeout: queue_timeout?,
         unknown_endpoints: unknown_endpoints?,

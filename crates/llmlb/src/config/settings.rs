@@ -59,6 +59,7 @@ pub(super) const MOST_WAITING: usize = 1_000_000;
 pub(super) const MOST_MODELS: usize = 1_000_000;
 pub(crate) const MOST_CONNECTIONS: usize = 1_000_000;
 pub(super) const MOST_STREAMS: u32 = 10_000;
+pub(super) const MOST_RESETS: u32 = 1_000_000;
 pub(super) const MOST_WEIGHT: u32 = 1000;
 pub(super) const MOST_CONCURRENT: u32 = 100_000;
 
@@ -133,8 +134,8 @@ pub(crate) const BODY_MEMORY: Setting = Setting {
     variable: Some("LLMLB_BODY_MEMORY"),
     flag: None,
     default: Default::Value("1GiB"),
-    allowed: r#"a number of bytes, or text like "64KiB", "32MiB" or "1GiB" (also KB, MB, GB), from 1 to "1024GiB""#,
-    about: "How much memory all bodies together may take that are held; what comes beyond is refused.",
+    allowed: r#"a number of bytes, or text like "64KiB", "32MiB" or "1GiB" (also KB, MB, GB), from "1MiB" to "1024GiB""#,
+    about: "Memory for what clients send and do not take: connections, heads, bodies and unsent responses.",
 };
 pub(crate) const BODY_TIMEOUT: Setting = Setting {
     name: "server.body_timeout",
@@ -142,7 +143,15 @@ pub(crate) const BODY_TIMEOUT: Setting = Setting {
     flag: None,
     default: Default::Value("30s"),
     allowed: FROM_A_MILLISECOND,
-    about: "How long a client may pause within the body of a request.",
+    about: "Time within which a client must send enough of a request's body (`min_body_rate`).",
+};
+pub(crate) const MIN_BODY_RATE: Setting = Setting {
+    name: "server.min_body_rate",
+    variable: Some("LLMLB_MIN_BODY_RATE"),
+    flag: None,
+    default: Default::Value("1KiB"),
+    allowed: r#"a number of bytes, or text like "64KiB", "32MiB" or "1GiB" (also KB, MB, GB), from 1 to "1GiB""#,
+    about: "Bytes per second that a client must send of a body, and take of a response that waits for it.",
 };
 pub(crate) const SEND_TIMEOUT: Setting = Setting {
     name: "server.send_timeout",
@@ -150,7 +159,23 @@ pub(crate) const SEND_TIMEOUT: Setting = Setting {
     flag: None,
     default: Default::Value("1m"),
     allowed: FROM_A_MILLISECOND,
-    about: "How long a client may take nothing of an answer that waits for it.",
+    about: "Time within which a client must take enough of a response that waits for it (`min_body_rate`).",
+};
+pub(crate) const TUNNEL_IDLE: Setting = Setting {
+    name: "server.tunnel_idle",
+    variable: Some("LLMLB_TUNNEL_IDLE"),
+    flag: None,
+    default: Default::Value("5m"),
+    allowed: FROM_A_MILLISECOND,
+    about: "Close a WebSocket on which neither side has sent anything for this long.",
+};
+pub(crate) const MAX_RESETS: Setting = Setting {
+    name: "server.max_resets",
+    variable: Some("LLMLB_MAX_RESETS"),
+    flag: None,
+    default: Default::Value("1200"),
+    allowed: "0 to 1000000",
+    about: "Requests per minute that a client may cancel on one HTTP/2 connection before their response begins; 0 is no limit.",
 };
 pub(crate) const MAX_CONNECTIONS: Setting = Setting {
     name: "server.max_connections",
@@ -349,12 +374,15 @@ pub(crate) const ALL: &[Setting] = &[
     MAX_BODY,
     BODY_MEMORY,
     BODY_TIMEOUT,
+    MIN_BODY_RATE,
     SEND_TIMEOUT,
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_ADDRESS,
     CLIENT_IDLE_TIMEOUT,
     MAX_HEADER,
     MAX_STREAMS,
+    TUNNEL_IDLE,
+    MAX_RESETS,
     QUEUE,
     QUEUE_TIMEOUT,
     UNKNOWN_ENDPOINTS,

@@ -10,7 +10,7 @@ use toml::de::DeValue;
 use super::networks::{Network, Networks};
 use super::problems::quoted;
 use super::settings::{
-    MOST_CONNECTIONS, MOST_MODELS, MOST_STREAMS, MOST_WAITING, MOST_WORKERS, Setting,
+    MOST_CONNECTIONS, MOST_MODELS, MOST_RESETS, MOST_STREAMS, MOST_WAITING, MOST_WORKERS, Setting,
 };
 use super::suggest::did_you_mean;
 
@@ -32,7 +32,9 @@ const DURATION_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000),
 const LONGEST_HOST: usize = 253;
 
 const LARGEST_BODY: RangeInclusive<u64> = 1..=2 << 30;
-const LARGEST_MEMORY: RangeInclusive<u64> = 1..=1 << 40;
+/// Less would not do for a few connections.
+const LARGEST_MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 40;
+const BODY_RATE: RangeInclusive<u64> = 1..=1 << 30;
 /// Less than this hyper does not read at once.
 const LARGEST_HEADER: RangeInclusive<u64> = 8 << 10..=1 << 20;
 const SIZE_UNITS: [(&str, u64); 7] = [
@@ -219,6 +221,14 @@ pub(super) fn body_memory(raw: Raw<'_>) -> Result<usize, String> {
 
 pub(super) fn max_header(raw: Raw<'_>) -> Result<usize, String> {
     size(raw, &LARGEST_HEADER)
+}
+
+pub(super) fn body_rate(raw: Raw<'_>) -> Result<usize, String> {
+    size(raw, &BODY_RATE)
+}
+
+pub(super) fn resets(raw: Raw<'_>) -> Result<u32, String> {
+    number(raw, &(0..=MOST_RESETS))
 }
 
 /// A number of bytes within a range.

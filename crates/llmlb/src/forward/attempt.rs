@@ -167,8 +167,8 @@ fn upload(
                 is_unread: true,
             };
             let head = head::write(outbound.head, &target, slot.backend(), &stamp, framing);
-            let pause = worker.shared.limits.body;
-            Some(Upload::passing(head, body, length.is_none(), pause))
+            let pace = worker.shared.limits.body;
+            Some(Upload::passing(head, body, length.is_none(), pace))
         }
         (None, Payload::Read(_)) => None,
     }

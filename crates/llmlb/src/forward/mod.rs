@@ -12,7 +12,7 @@ mod unsupported;
 mod via;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode, Version, header, request};
@@ -22,7 +22,7 @@ use hyper::upgrade::OnUpgrade;
 use crate::balance::{Backend, BackendId, Choice, Pool, Route, Slot, Waited, Wish};
 use crate::endpoint::Endpoint;
 use crate::meter::watch::Watch;
-use crate::request::{Answer, Asked, Trip};
+use crate::request::{Answer, Asked, BodyPace, Trip};
 use crate::upstream::{Broken, Exchange, Head};
 use crate::worker::Worker;
 use attempt::Reached;
@@ -87,8 +87,8 @@ pub(crate) enum Failed {
     TimedOut(String),
     /// The client did not send what it had announced.
     BadUpload(String),
-    /// The client sent nothing for so long.
-    Stalled(Duration),
+    /// The client sent its body more slowly than this.
+    Stalled(BodyPace),
     /// This machine has no more descriptors or ports.
     Shortage(String),
     /// Everyone is busy, and too many wait already.

@@ -11,9 +11,8 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::Opened;
 use crate::balance::{Backend, Slot};
-use crate::h2_answers::Taking;
 use crate::meter::watch::together;
-use crate::request::{End, Trip};
+use crate::request::{End, Share, Trip};
 use crate::upstream::{Broken, Exchange};
 use crate::worker::Worker;
 
@@ -37,8 +36,8 @@ pub(crate) struct Relay {
     may_shorten: bool,
     /// What follows when the answer is over: its trailers, or why it ended early.
     last: Option<Answered>,
-    /// How far the client is, where its connection alone does not tell.
-    taking: Option<Taking>,
+    /// Memory for large reads, while there are any.
+    reading: Option<Share>,
     trip: Box<Trip>,
 }
 
@@ -66,12 +65,17 @@ impl Relay {
             issued,
             may_shorten,
             last: None,
-            taking: Taking::of_this_task(),
+            reading: None,
             trip,
         };
         // Nothing was held back of nothing.
         relay.end_if_over();
         relay
+    }
+
+    /// Notes that the client did not take the answer in time.
+    pub(crate) fn give_up(&mut self) {
+        self.trip.not_taken();
     }
 
     /// When the answer is over the connection is for the next request.
@@ -125,6 +129,7 @@ impl Relay {
             let Some(exchange) = &mut self.exchange else {
                 return Poll::Ready(self.last.take());
             };
+            exchange.fit_reads(&mut self.reading, &self.worker.shared.bodies);
             match exchange.poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     self.silence.heard = true;
@@ -171,14 +176,7 @@ impl Body for Relay {
     type Error = Broken;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
-        if let Some(taking) = &self.taking {
-            taking.asked();
-        }
-        let next = self.poll_next(cx);
-        if let (Some(taking), Poll::Ready(Some(Ok(_)))) = (&self.taking, &next) {
-            taking.handed();
-        }
-        next
+        self.poll_next(cx)
     }
 
     fn is_end_stream(&self) -> bool {

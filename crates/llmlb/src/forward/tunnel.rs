@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
 use super::relay::Silence;
+use crate::app::Limits;
 use crate::balance::Slot;
 use crate::request::{End, Trip};
 use crate::upstream::{Exchange, Stream};
@@ -35,7 +36,7 @@ pub(super) fn open(
     slot: Option<Slot>,
     trip: Box<Trip>,
 ) {
-    let silence = Silence::new(worker.shared.limits.idle);
+    let limits = worker.shared.limits;
     worker.tasks.spawn(async move {
         let (stream, early) = exchange.into_parts();
         let progress = Progress::default();
@@ -54,12 +55,15 @@ pub(super) fn open(
             has_failed: false,
         };
         let copying = copy_bidirectional(&mut client, &mut backend);
-        let copied = limited(copying, &progress, silence).await;
+        let copied = limited(copying, &progress, &limits).await;
         // Whoever has the backend's last byte has everything, whatever became of its own. And whose
         // own connection broke has left.
-        let is_cut = copied.is_some_and(|copied| copied.is_err()) && !client.has_failed;
+        let is_cut = copied.as_ref().is_some_and(Result::is_err) && !client.has_failed;
         if is_cut && client.trip.end == End::Left {
             client.trip.finish(End::Cut);
+        }
+        if copied.is_none() && !progress.has_ended() {
+            client.trip.idled();
         }
         if let Some(slot) = slot {
             match client.trip.end {
@@ -73,21 +77,26 @@ pub(super) fn open(
     });
 }
 
-/// As long as both sides are there they may be silent; but when one has ended, the other must go on
-/// or end, too, lest it keep its place for ever. `None`: it did neither.
+/// Ends a tunnel that carries nothing, so that it does not hold a backend's slot forever: after
+/// `server.tunnel_idle`, or after `upstream.idle_timeout` once one side has ended. Returns `None` in
+/// that case.
 async fn limited<T>(
     copying: impl Future<Output = T>,
     progress: &Progress,
-    mut silence: Silence,
+    limits: &Limits,
 ) -> Option<T> {
     let mut copying = pin!(copying);
+    let mut idle = Silence::new(limits.tunnel_idle);
+    let mut after_end = Silence::new(limits.idle);
     poll_fn(|cx| {
         let before = progress.moved();
         if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
             return Poll::Ready(Some(copied));
         }
-        silence.heard |= progress.moved() != before;
-        if progress.has_ended() && silence.is_too_long(cx) {
+        let has_moved = progress.moved() != before;
+        idle.heard |= has_moved;
+        after_end.heard |= has_moved;
+        if idle.is_too_long(cx) || (progress.has_ended() && after_end.is_too_long(cx)) {
             return Poll::Ready(None);
         }
         Poll::Pending

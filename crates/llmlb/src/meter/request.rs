@@ -9,6 +9,10 @@ use bytes::Bytes;
 use super::api::Api;
 use crate::request::scan;
 
+/// Maximum size of a body that is copied to be changed. A larger copy would double the memory that the
+/// body takes, and cost more than it saves in writing.
+const COPIED: usize = 64 << 10;
+
 /// A change to a body: these bytes become this text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Edit {
@@ -83,9 +87,33 @@ fn may_be_true(value: Option<&[u8]>) -> bool {
     value.is_some_and(|value| !matches!(value, b"false" | b"null"))
 }
 
+/// A body that is sent in pieces, so that a large one need not be copied to be changed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BodyPieces {
+    pub(crate) first: Bytes,
+    /// The other pieces, the last one first.
+    pub(crate) rest: Vec<Bytes>,
+}
+
+impl BodyPieces {
+    pub(crate) fn len(&self) -> usize {
+        self.first.len() + self.rest.iter().map(Bytes::len).sum::<usize>()
+    }
+}
+
+impl From<Bytes> for BodyPieces {
+    fn from(first: Bytes) -> Self {
+        let rest = Vec::new();
+        Self { first, rest }
+    }
+}
+
 /// The body with these changes, which do not overlap. They may be in any order.
-pub(crate) fn apply(body: &[u8], edits: &mut [Edit]) -> Bytes {
+pub(crate) fn apply(body: &Bytes, edits: &mut [Edit]) -> BodyPieces {
     edits.sort_by_key(|edit| edit.place.start);
+    if body.len() > COPIED {
+        return in_pieces(body, edits);
+    }
     let more: usize = edits.iter().map(|edit| edit.text.len()).sum();
     let mut changed = Vec::with_capacity(body.len() + more);
     let mut at = 0;
@@ -95,7 +123,23 @@ pub(crate) fn apply(body: &[u8], edits: &mut [Edit]) -> Bytes {
         at = edit.place.end;
     }
     changed.extend_from_slice(body.get(at..).unwrap_or_default());
-    changed.into()
+    Bytes::from(changed).into()
+}
+
+fn in_pieces(body: &Bytes, edits: &[Edit]) -> BodyPieces {
+    let mut pieces = Vec::with_capacity(2 * edits.len() + 1);
+    let mut at = 0;
+    for edit in edits {
+        let before = at..edit.place.start.clamp(at, body.len());
+        at = edit.place.end.clamp(before.end, body.len());
+        pieces.push(body.slice(before));
+        pieces.push(Bytes::from(edit.text.clone()));
+    }
+    pieces.push(body.slice(at..));
+    pieces.reverse();
+    let first = pieces.pop().unwrap_or_default();
+    let rest = pieces;
+    BodyPieces { first, rest }
 }
 
 #[cfg(test)]
@@ -119,7 +163,8 @@ mod tests {
         let Asking::Us(edit) = asking(Api::Chat, body) else {
             return None;
         };
-        let bytes = apply(body.as_bytes(), &mut [edit]);
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        let bytes = apply(&body, &mut [edit]).first;
         Some(String::from_utf8(bytes.to_vec()).unwrap())
     }
 
@@ -247,12 +292,41 @@ mod tests {
             place: 9..16,
             text: r#""the model""#.to_owned(),
         };
-        for mut edits in [[model.clone(), option.clone()], [option, model]] {
+        for mut edits in [
+            [model.clone(), option.clone()],
+            [option.clone(), model.clone()],
+        ] {
             assert_eq!(
-                apply(body.as_bytes(), &mut edits),
+                apply(&Bytes::from_static(body.as_bytes()), &mut edits).first,
                 r#"{"stream_options":{"include_usage":true},"model":"the model","stream":true}"#
             );
         }
-        assert_eq!(apply(b"abc", &mut []), "abc");
+        assert_eq!(apply(&Bytes::from_static(b"abc"), &mut []).first, "abc");
+    }
+
+    #[test]
+    fn large_body_is_changed_without_a_copy() {
+        let rest = " ".repeat(COPIED);
+        let body = Bytes::from(format!(r#"{{"model":"alias","stream":true}}{rest}"#));
+        let mut edits = [
+            Edit {
+                place: 26..30,
+                text: "false".to_owned(),
+            },
+            Edit {
+                place: 9..16,
+                text: r#""real""#.to_owned(),
+            },
+        ];
+        let pieces = apply(&body, &mut edits);
+        assert_eq!(pieces.first, r#"{"model":"#);
+        let mut whole = pieces.first.to_vec();
+        whole.extend(pieces.rest.iter().rev().flatten());
+        assert_eq!(whole.len(), pieces.len());
+        assert_eq!(
+            whole,
+            format!(r#"{{"model":"real","stream":false}}{rest}"#).into_bytes()
+        );
+        assert_eq!(pieces.rest[0].as_ptr_range().end, body.as_ptr_range().end);
     }
 }

@@ -17,7 +17,7 @@ use crate::endpoint::{BodyFormat, Endpoint};
 use crate::forward;
 use crate::meter;
 use crate::meter::api::Api;
-use crate::meter::request::{Asking, Edit, Places};
+use crate::meter::request::{Asking, BodyPieces, Edit, Places};
 
 /// What a request asks for.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl Asked {
 
     /// The body for a backend that calls the model so, and that is asked for usage or not; `None`
     /// for one that passes through.
-    pub(crate) fn body_for(&self, model: Option<&str>, ask_usage: bool) -> Option<Bytes> {
+    pub(crate) fn body_for(&self, model: Option<&str>, ask_usage: bool) -> Option<BodyPieces> {
         let Payload::Read(bytes) = &self.payload else {
             return None;
         };
@@ -158,7 +158,7 @@ impl Asked {
             edits.push(edit.clone());
         }
         Some(match edits.as_mut_slice() {
-            [] => bytes.clone(),
+            [] => bytes.clone().into(),
             edits => meter::request::apply(bytes, edits),
         })
     }
@@ -470,9 +470,9 @@ mod tests {
         let body = r#"{ "messages":[{"model":"x"}], "model" : "al\u0069as", "n": 1.0 }"#;
         let mut asked = in_json(body.as_bytes(), Api::Chat).unwrap();
         asked.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
-        assert_eq!(asked.body_for(None, true).unwrap(), body);
+        assert_eq!(asked.body_for(None, true).unwrap().first, body);
         assert_eq!(
-            asked.body_for(Some("re\"al"), true).unwrap(),
+            asked.body_for(Some("re\"al"), true).unwrap().first,
             r#"{ "messages":[{"model":"x"}], "model" : "re\"al", "n": 1.0 }"#
         );
     }
@@ -482,9 +482,9 @@ mod tests {
         let body = r#"{"model":"alias","stream":true,"stream_options":{"include_usage":false}}"#;
         let mut asked = in_json(body.as_bytes(), Api::Chat).unwrap();
         asked.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
-        assert_eq!(asked.body_for(None, false).unwrap(), body);
+        assert_eq!(asked.body_for(None, false).unwrap().first, body);
         assert_eq!(
-            asked.body_for(Some("real"), true).unwrap(),
+            asked.body_for(Some("real"), true).unwrap().first,
             r#"{"model":"real","stream":true,"stream_options":{"include_usage":true}}"#
         );
     }

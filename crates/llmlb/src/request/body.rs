@@ -4,17 +4,16 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
+use std::task::{Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
-use tokio::time::{Instant, timeout_at};
 
+use super::body_deadline::{BodyDeadline, BodyPace};
 use super::error::Refusal;
-use super::held::{Budget, Share};
+use super::held::{BodyShare, Budget};
 
 /// What a client is told, if it is still there, that broke off its request.
 pub(super) const INCOMPLETE: &str = "incomplete_body";
@@ -23,20 +22,20 @@ pub(super) const OVERLOADED: &str = "overloaded";
 /// What one is told that stopped sending.
 pub(super) const STALLED: &str = "body_timeout";
 
-/// How many bytes a second must come, on average of any time as long as a pause may be. Otherwise a few
-/// bytes now and then would hold a body for ever.
-const LEAST_RATE: u64 = 1 << 10;
-/// So much of a body is free: most are smaller, and a connection takes as much anyway.
+/// So much of a body is free: most are smaller, and the charge of its connection covers it.
 const FREE: usize = 16 << 10;
 /// Room for a body of this size is made at once; a larger one grows with what arrives.
 const USUAL: usize = 64 << 10;
+/// Memory that the protocol's buffers take while a larger body arrives: the window of an HTTP/2
+/// stream, or a piece of HTTP/1.1 and the buffer that the next one is read into.
+pub(super) const RECEIVING: usize = 128 << 10;
 
-/// Reads all of a body, of at most so many bytes, whose pieces follow each other so closely, within
-/// what there is for all bodies.
+/// Reads all of a body, of at most so many bytes, which arrives at this pace, within what there is
+/// for all bodies.
 pub(super) async fn read_whole<B>(
     mut body: B,
     most: usize,
-    pause: Duration,
+    pace: BodyPace,
     budget: &Arc<Budget>,
 ) -> Result<Bytes, Refusal>
 where
@@ -48,8 +47,8 @@ where
     }
     let mut first: Option<Bytes> = None;
     let mut whole = BytesMut::new();
-    let mut share: Option<Share> = None;
-    let (mut patience, mut length) = (Patience::new(pause), 0);
+    let mut share: Option<BodyShare> = None;
+    let (mut patience, mut length) = (Patience::new(pace), 0);
     while let Some(frame) = patience.wait_for(body.frame(), length).await? {
         let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
         let Ok(data) = frame.into_data() else {
@@ -61,10 +60,10 @@ where
         }
         if length > FREE
             && !share
-                .get_or_insert_with(|| Share::of(budget))
-                .grow_to(length)
+                .get_or_insert_with(|| BodyShare::new(budget))
+                .grow_to(RECEIVING + length)
         {
-            return Err(too_many());
+            return Err(too_many(budget));
         }
         // Most bodies come in one piece, which then need not be copied.
         match first.take() {
@@ -92,12 +91,12 @@ where
 pub(super) async fn none_if_safe(
     method: &Method,
     mut body: Incoming,
-    pause: Duration,
+    pace: BodyPace,
 ) -> Result<Incoming, Refusal> {
     if !method.is_safe() || body.is_end_stream() {
         return Ok(body);
     }
-    let mut patience = Patience::new(pause);
+    let mut patience = Patience::new(pace);
     while let Some(frame) = patience.wait_for(body.frame(), 0).await? {
         let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
         if frame.data_ref().is_none_or(|data| !data.is_empty()) {
@@ -111,18 +110,21 @@ pub(super) async fn none_if_safe(
     Ok(body)
 }
 
-/// How long a client is waited for.
+/// Waits for the pieces of a body.
 struct Patience {
-    pause: Duration,
-    /// Since when enough must come, and how much was here then. Most bodies are here with their head,
-    /// and nobody looks at the clock.
-    since: Option<(Instant, usize)>,
+    pace: BodyPace,
+    deadline: BodyDeadline,
+    /// Bytes that had arrived before the last wait.
+    length: usize,
 }
 
 impl Patience {
-    fn new(pause: Duration) -> Self {
-        let since = None;
-        Self { pause, since }
+    fn new(pace: BodyPace) -> Self {
+        Self {
+            pace,
+            deadline: BodyDeadline::new(pace),
+            length: 0,
+        }
     }
 
     /// Waits for the next piece, if so many bytes are here.
@@ -130,19 +132,16 @@ impl Patience {
     where
         F: Future + Unpin,
     {
-        let here = poll_fn(|cx| Poll::Ready(Pin::new(&mut piece).poll(cx))).await;
-        if let Poll::Ready(here) = here {
-            return Ok(here);
-        }
-        let now = Instant::now();
-        let enough = LEAST_RATE.saturating_mul(self.pause.as_secs());
-        let (mut start, had) = *self.since.get_or_insert((now, length));
-        if (length - had) as u64 >= enough {
-            start = now;
-            self.since = Some((now, length));
-        }
-        let in_time = timeout_at(start + self.pause, piece).await;
-        in_time.map_err(|_| too_slow(self.pause))
+        self.deadline.note(length - self.length);
+        self.length = length;
+        poll_fn(|cx| match Pin::new(&mut piece).poll(cx) {
+            Poll::Ready(piece) => Poll::Ready(Ok(piece)),
+            Poll::Pending => {
+                ready!(self.deadline.poll_expired(cx));
+                Poll::Ready(Err(too_slow(self.pace)))
+            }
+        })
+        .await
     }
 }
 
@@ -155,24 +154,25 @@ fn too_large(most: usize) -> Refusal {
 }
 
 /// There is no room for it.
-fn too_many() -> Refusal {
+pub(super) fn too_many(budget: &Budget) -> Refusal {
+    budget.note_refusal();
     Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
         OVERLOADED,
-        "The bodies of other requests take all the memory that they may (server.body_memory).",
+        "Other requests and responses use all of the memory for them (server.body_memory).",
     )
     .retry_after(1)
 }
 
-/// The client stopped sending, or as good as that.
-pub(super) fn too_slow(pause: Duration) -> Refusal {
-    let seconds = pause.as_secs_f32();
+/// The client sends nothing, or too little.
+pub(super) fn too_slow(pace: BodyPace) -> Refusal {
+    let (seconds, rate) = (pace.window.as_secs_f32(), pace.rate);
     Refusal::new(
         StatusCode::REQUEST_TIMEOUT,
         STALLED,
         format!(
-            "Nothing of the request's body arrived for {seconds} s (server.body_timeout), or less \
-             than a KiB a second for longer than that."
+            "The request's body arrived too slowly: less than {rate} bytes per second \
+             (server.min_body_rate), or nothing, in {seconds} s (server.body_timeout)."
         ),
     )
 }
@@ -190,10 +190,12 @@ pub(super) fn incomplete(why: &str) -> Refusal {
 mod tests {
     use super::*;
 
-    use hyper::body::Frame;
     use std::convert::Infallible;
-    use std::task::{Context, ready};
-    use tokio::time::{Sleep, sleep};
+    use std::task::Context;
+    use std::time::Duration;
+
+    use hyper::body::Frame;
+    use tokio::time::{Instant, Sleep, sleep};
 
     /// A body whose pieces come at this pace.
     struct Paced {
@@ -233,13 +235,17 @@ mod tests {
     }
 
     async fn read(body: Paced) -> Result<usize, StatusCode> {
-        let read = read_whole(body, 1 << 20, PAUSE, &Arc::new(Budget::new(1 << 20))).await;
+        let read = read_whole(body, 1 << 20, PACE, &Arc::new(Budget::new(1 << 20))).await;
         read.map(|body| body.len())
             .map_err(|refusal| refusal.status)
     }
 
     const SECOND: Duration = Duration::from_secs(1);
     const PAUSE: Duration = Duration::from_secs(30);
+    const PACE: BodyPace = BodyPace {
+        window: PAUSE,
+        rate: 1 << 10,
+    };
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_stops_sending_is_not_waited_for() {
@@ -274,28 +280,28 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_body_takes_is_given_back_however_it_ends() {
-        let budget = Arc::new(Budget::new(100 << 10));
+        let budget = Arc::new(Budget::without_reserve(RECEIVING + (100 << 10)));
         let fast = |pieces| Paced::new(pieces, 10 << 10, Duration::ZERO);
-        let kept = read_whole(fast(6), 1 << 20, PAUSE, &budget).await.unwrap();
+        let kept = read_whole(fast(6), 1 << 20, PACE, &budget).await.unwrap();
         for _ in 0..3 {
-            let refusal = read_whole(fast(5), 1 << 20, PAUSE, &budget)
+            let refusal = read_whole(fast(5), 1 << 20, PACE, &budget)
                 .await
                 .unwrap_err();
             assert_eq!((refusal.status.as_u16(), refusal.code), (503, "overloaded"));
-            let refusal = read_whole(fast(4), 35 << 10, PAUSE, &budget)
+            let refusal = read_whole(fast(4), 35 << 10, PACE, &budget)
                 .await
                 .unwrap_err();
             assert_eq!(refusal.status, StatusCode::PAYLOAD_TOO_LARGE);
             // Left by the client.
             let stuck = Paced::new(4, 10 << 10, Duration::from_millis(1));
-            let reading = read_whole(stuck, 1 << 20, PAUSE, &budget);
+            let reading = read_whole(stuck, 1 << 20, PACE, &budget);
             let _ = tokio::time::timeout(Duration::from_millis(3), reading).await;
             // Small ones need nothing.
-            read_whole(fast(1), 1 << 20, PAUSE, &budget).await.unwrap();
+            read_whole(fast(1), 1 << 20, PACE, &budget).await.unwrap();
         }
-        let rest = read_whole(fast(4), 1 << 20, PAUSE, &budget).await.unwrap();
+        let rest = read_whole(fast(4), 1 << 20, PACE, &budget).await.unwrap();
         drop(kept);
         assert_eq!(rest.len(), 40 << 10);
-        read_whole(fast(6), 1 << 20, PAUSE, &budget).await.unwrap();
+        read_whole(fast(6), 1 << 20, PACE, &budget).await.unwrap();
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
             format!("The backend took too long ({why})."),
         ),
         Failed::BadUpload(why) => body::incomplete(&why),
-        Failed::Stalled(pause) => body::too_slow(pause),
+        Failed::Stalled(pace) => body::too_slow(pace),
         Failed::Shortage(why) => Refusal::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "overloaded",

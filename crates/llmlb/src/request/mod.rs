@@ -4,7 +4,9 @@
 mod alike;
 mod asked;
 mod body;
+mod body_deadline;
 mod browser;
+mod cancelled;
 mod client;
 mod error;
 mod explain;
@@ -32,20 +34,24 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use http_body_util::{Either, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
 
 use crate::admin;
+use crate::backlog::{self, Outgoing};
 use crate::balance::{Absent, EndpointKey, Wish};
+use crate::client_memory::{ClientMemory, RequestMemory};
 use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, Outbound, REQUEST_ID, Relay};
 use crate::worker::Worker;
 
 pub(crate) use asked::{Asked, Payload};
+pub(crate) use body_deadline::{BodyDeadline, BodyPace};
 pub(crate) use browser::KnownHosts;
+pub(crate) use cancelled::Cancelled;
 pub(crate) use error::{Refusal, json_response};
-pub(crate) use held::Budget;
+pub(crate) use held::{Budget, Share};
 pub(crate) use id::Ids;
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use journal::{Journal, Lines};
@@ -65,13 +71,45 @@ pub(crate) struct Caller {
     pub(crate) is_proxy: bool,
     /// What is being served on this connection.
     pub(crate) requests: Counter,
+    pub(crate) memory: Arc<ClientMemory>,
 }
 
 /// Serves one request.
-pub(crate) async fn serve(
+///
+/// Its memory is charged at once, not when its task runs: until then requests of other connections
+/// may arrive, whose heads would be held as well.
+pub(crate) fn serve(
+    caller: Arc<Caller>,
+    request: Request<Incoming>,
+) -> impl Future<Output = Result<Response<Outgoing>, Infallible>> {
+    let memory = RequestMemory::new(&caller.memory, request.version(), request.headers());
+    // A request that does not fit is dropped here.
+    let admitted = memory.map(|memory| (request, memory));
+    async move {
+        Ok(match admitted {
+            Some((request, memory)) => serve_admitted(caller, request, memory).await,
+            None => without_memory(&caller)
+                .map(|body| Outgoing::new(body, &caller.memory.backlog, None)),
+        })
+    }
+}
+
+/// The response to a request that does not fit into the memory, which only happens over HTTP/2. It
+/// has no body: that would be held until the client takes it.
+fn without_memory(caller: &Caller) -> Answer {
+    caller.worker.shared.bodies.note_refusal();
+    let mut response = Response::new(Either::Left(Full::default()));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    let seconds = HeaderValue::from_static("1");
+    response.headers_mut().insert(header::RETRY_AFTER, seconds);
+    response
+}
+
+async fn serve_admitted(
     caller: Arc<Caller>,
     mut request: Request<Incoming>,
-) -> Result<Answer, Infallible> {
+    mut memory: RequestMemory,
+) -> Response<Outgoing> {
     let upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
     let (head, body) = request.into_parts();
     let located = endpoint::parse(&head.method, head.uri.path());
@@ -80,10 +118,13 @@ pub(crate) async fn serve(
         .map_or(Endpoint::NOTHING, |(found, _)| *found);
     let trip = Box::new(Trip::start(&caller, &head, endpoint));
     let id = trip.id.clone();
-    let mut answer = match stages(&caller, &head, located, body, upgrade, trip).await {
+    memory.is_body_read = body.is_end_stream();
+    let served = stages(&caller, &head, located, body, upgrade, &mut memory, trip).await;
+    let mut answer = match served {
         Ok(answer) => answer,
         Err((refusal, mut trip)) => {
             trip.refused(&refusal);
+            memory.refuse();
             own(refusal.into_response(endpoint.dialect, &id))
         }
     };
@@ -94,7 +135,7 @@ pub(crate) async fn serve(
         // The client's next request is for somebody else.
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    Ok(answer)
+    answer.map(|body| Outgoing::new(body, &caller.memory.backlog, Some(memory)))
 }
 
 /// The endpoint of a request and the path that is forwarded, or the reason to reject the request.
@@ -107,6 +148,7 @@ async fn stages(
     located: Located<'_>,
     body: Incoming,
     upgrade: Option<OnUpgrade>,
+    memory: &mut RequestMemory,
     mut trip: Box<Trip>,
 ) -> Result<Answer, (Refusal, Box<Trip>)> {
     let worker = &caller.worker;
@@ -116,10 +158,11 @@ async fn stages(
     };
     let kind = match endpoint.service {
         Service::Own(page) => match page_of(caller, head, page, &path) {
-            Ok(response) => {
+            Ok(response) if has_room_for(&response, &worker.shared.bodies) => {
                 trip.answered_here(response.status());
                 return Ok(own(response));
             }
+            Ok(_) => return Err((body::too_many(&worker.shared.bodies), trip)),
             Err(refusal) => return Err((refusal, trip)),
         },
         Service::Ollama => Some(Kind::Ollama),
@@ -137,6 +180,13 @@ async fn stages(
         Ok(asked) => asked,
         Err(refusal) => return Err((refusal, trip)),
     };
+    match asked.payload {
+        Payload::Read(_) => memory.is_body_read = true,
+        Payload::Passing(Some(_)) if !memory.grow(body::RECEIVING) => {
+            return Err((body::too_many(&worker.shared.bodies), trip));
+        }
+        Payload::Passing(_) => {}
+    }
     trip.asked(&asked);
     let model = asked.model.take();
     let pool = &worker.shared.pool;
@@ -157,9 +207,12 @@ async fn stages(
         issued: asked
             .issued
             .or_else(|| endpoint::id_in(&path).map(|id| forward::hash(id.as_bytes()))),
-        client: id::client(caller.client_address(&head.headers), &head.headers),
+        client: id::client(trip.client, &head.headers),
         endpoint: endpoint_key(&head.method, endpoint, &path),
     };
+    if let Some(delay) = worker.shared.cancelled.delay(trip.client, trip.started) {
+        tokio::time::sleep(delay).await;
+    }
     // What passes through can be sent once.
     let is_kept = matches!(asked.payload, Payload::Read(_)) && upgrade.is_none();
     let outbound = Outbound {
@@ -270,6 +323,12 @@ fn refuse_loop(caller: &Caller, head: &request::Parts) -> Result<(), Refusal> {
         ));
     }
     Ok(())
+}
+
+/// True if a response of our own fits into the memory that is left: a list of models may be long.
+fn has_room_for(response: &Response<Full<Bytes>>, budget: &Budget) -> bool {
+    let length = response.body().size_hint().lower();
+    length <= backlog::FREE as u64 || usize::try_from(length).is_ok_and(|length| budget.has(length))
 }
 
 fn own(response: Response<Full<Bytes>>) -> Answer {

@@ -1,6 +1,7 @@
 //! What is told of a request when it is over, however it ended. Never what it says, nor what is
 //! answered.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,11 +18,18 @@ use crate::meter::usage::Usage;
 use crate::meter::watch::Watch;
 use crate::worker::Worker;
 
+/// Reason of a request that ends because its tunnel carries nothing.
+const TUNNEL_IDLE: &str = "tunnel_idle";
+/// Reason of a request that ends because its client does not take the response.
+const SEND_TIMEOUT: &str = "send_timeout";
+
 /// A request, from its head to the last byte of its answer. It is told when it is dropped: dropped
 /// before its end, it was left by the client.
 #[derive(Debug)]
 pub(crate) struct Trip {
     worker: Arc<Worker>,
+    /// The address that it is counted for.
+    pub(super) client: IpAddr,
     /// Ours alone; no other request has it.
     pub(crate) own_id: Uuid,
     /// What it is called from end to end.
@@ -48,7 +56,7 @@ pub(crate) struct Trip {
     /// Backends that did not answer, or not well.
     pub(crate) failed: Vec<Tried>,
     pub(crate) status: u16,
-    /// Why it was refused.
+    /// Why it was refused, or ended by this server.
     pub(crate) code: Option<&'static str>,
     pub(crate) started: Instant,
     /// When the first byte of the answer's body came.
@@ -85,6 +93,7 @@ impl Trip {
             id: id::of_request(&head.headers, &own_id),
             own_id,
             worker,
+            client: caller.client_address(&head.headers),
             method: head.method.clone(),
             uri: head.uri.clone(),
             model: None,
@@ -153,6 +162,18 @@ impl Trip {
     pub(super) fn answered_here(&mut self, status: StatusCode) {
         self.status = status.as_u16();
         self.end = End::Complete;
+    }
+
+    /// It is a tunnel that carried nothing for too long.
+    pub(crate) fn idled(&mut self) {
+        self.code = Some(TUNNEL_IDLE);
+    }
+
+    /// The client does not take its response.
+    pub(crate) fn not_taken(&mut self) {
+        if self.end == End::Left {
+            self.code = Some(SEND_TIMEOUT);
+        }
     }
 
     pub(super) fn refused(&mut self, refusal: &Refusal) {
@@ -251,6 +272,7 @@ impl Trip {
             is_stream: self.stream || self.watch.as_ref().is_some_and(Watch::is_stream),
             status: (self.status > 0).then_some(self.status),
             outcome,
+            reason: self.code.filter(|_| end == End::Left),
             attempts: &attempts,
             usage,
             ms: ms(Instant::now()),
@@ -291,6 +313,10 @@ impl Tried {
 impl Drop for Trip {
     fn drop(&mut self) {
         self.settle(self.end);
+        if self.end == End::Left && self.is_worked_on && self.status == 0 {
+            let cancelled = &self.worker.shared.cancelled;
+            cancelled.note(self.client, Instant::now());
+        }
         // Monitoring requests the server's own pages again and again.
         if self.endpoint.is_logged() || self.end != End::Complete {
             self.worker.journal.tell(self);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -13,9 +14,12 @@ use tokio_util::io::poll_read_buf;
 
 use super::framing::{Framing, Piece};
 use super::{Broken, Head, Stream, Upload, head};
+use crate::request::{Budget, Share};
 
-/// How much is read at once, at first; a busy stream gets more.
+/// Size of a read at first, of one that needs no further memory, and of the largest: a busy stream
+/// gets more.
 const FIRST_READ: usize = 4 << 10;
+const USUAL_READ: usize = 8 << 10;
 const LARGEST_READ: usize = 64 << 10;
 /// How often a backend may inform before it answers.
 const MOST_INFORMATION: u32 = 32;
@@ -32,6 +36,8 @@ pub(crate) struct Exchange {
     /// The pieces of the answer that somebody looked at before they were passed on.
     seen: VecDeque<Result<Frame<Bytes>, Broken>>,
     next_read: usize,
+    /// Maximum of `next_read`.
+    largest_read: usize,
     framing: Framing,
     /// The status of the response.
     status: StatusCode,
@@ -54,6 +60,7 @@ impl Exchange {
             inbox: BytesMut::new(),
             seen: VecDeque::new(),
             next_read: FIRST_READ,
+            largest_read: USUAL_READ,
             framing: Framing::UntilClose,
             status: StatusCode::OK,
             reusable: false,
@@ -216,9 +223,27 @@ impl Exchange {
         let read = read.map_err(|error| Broken::cut(&error))?;
         self.heard |= read > 0;
         if read >= self.next_read {
-            self.next_read = (read * 2).min(LARGEST_READ);
+            self.next_read = (read * 2).min(self.largest_read);
+        } else if read < self.next_read / 4 {
+            // Each piece keeps the buffer that it was read into.
+            self.next_read = (self.next_read / 2).max(FIRST_READ);
         }
         Poll::Ready(Ok(read > 0))
+    }
+
+    /// Charges the memory of large reads while the backend sends that much, if it is left.
+    pub(crate) fn fit_reads(&mut self, memory: &mut Option<Share>, budget: &Arc<Budget>) {
+        let is_busy = self.next_read >= self.largest_read;
+        if memory.is_none() && is_busy {
+            let mut share = Share::new(budget);
+            if share.grow_to(LARGEST_READ) {
+                self.largest_read = LARGEST_READ;
+                *memory = Some(share);
+            }
+        } else if memory.is_some() && self.next_read == FIRST_READ {
+            self.largest_read = USUAL_READ;
+            *memory = None;
+        }
     }
 
     /// All of the body, if it came with the head.

@@ -9,6 +9,7 @@ use super::limit::Permit;
 use super::{Broken, Connector, Exchange, Upload};
 use crate::balance::Backend;
 use crate::forward;
+use crate::meter::request::BodyPieces;
 
 /// What it answered.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(crate) async fn get(
     most: usize,
 ) -> Result<Got, Broken> {
     let stream = connector.connect_with(&backend.url, permit).await?;
-    let upload = Upload::whole(forward::question(backend, path), Bytes::new());
+    let upload = Upload::whole(forward::question(backend, path), BodyPieces::default());
     let mut exchange = Exchange::new(stream, Method::GET, upload);
     let head = exchange.head().await?;
     let mut body = BytesMut::new();

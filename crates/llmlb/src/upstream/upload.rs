@@ -3,22 +3,25 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
 use hyper::body::{Body, Incoming};
 use tokio::io::AsyncWrite;
-use tokio::time::{Sleep, sleep};
 
 use super::{Broken, Stream};
+use crate::meter::request::BodyPieces;
+use crate::request::{BodyDeadline, BodyPace};
 
 /// What is still to be sent.
 #[derive(Debug)]
 pub(crate) struct Upload {
     /// The head first; then the pieces of a body that passes, in their frames.
     out: Bytes,
-    /// A body that was read already.
+    /// A body that was read already: the piece that is being sent, and those after it, the last one
+    /// first.
     whole: Bytes,
+    rest: Vec<Bytes>,
     passing: Option<Passing>,
     /// When the backend took something of a body that passes.
     taken: Option<Instant>,
@@ -35,18 +38,18 @@ struct Passing {
     chunked: bool,
     /// How much is to come, if that was announced.
     left: Option<u64>,
-    /// How long the client may pause, and while it does, the rest of that.
-    pause: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
+    /// Expires when the client sends too slowly.
+    deadline: BodyDeadline,
 }
 
 impl Upload {
     /// A body that was read already; `head` says how long it is.
-    pub(crate) fn whole(head: Bytes, body: Bytes) -> Self {
+    pub(crate) fn whole(head: Bytes, body: BodyPieces) -> Self {
         Self {
             out: head,
-            has_body: !body.is_empty(),
-            whole: body,
+            has_body: body.len() > 0,
+            whole: body.first,
+            rest: body.rest,
             passing: None,
             taken: None,
             flushed: false,
@@ -54,19 +57,18 @@ impl Upload {
         }
     }
 
-    /// A body as it comes, with pauses no longer than `pause`; `head` says whether in chunks or of
-    /// which length.
-    pub(crate) fn passing(head: Bytes, body: Incoming, chunked: bool, pause: Duration) -> Self {
+    /// A body as it comes, at this pace; `head` says whether in chunks or of which length.
+    pub(crate) fn passing(head: Bytes, body: Incoming, chunked: bool, pace: BodyPace) -> Self {
         Self {
             out: head,
             has_body: true,
             whole: Bytes::new(),
+            rest: Vec::new(),
             passing: Some(Passing {
                 left: (!chunked).then(|| body.size_hint().lower()),
                 body,
                 chunked,
-                pause,
-                timer: None,
+                deadline: BodyDeadline::new(pace),
             }),
             taken: Some(Instant::now()),
             flushed: false,
@@ -85,8 +87,8 @@ impl Upload {
 
     /// Whether it is the client's turn.
     pub(super) fn is_paused(&self) -> bool {
-        let timer = self.passing.as_ref().map(|passing| &passing.timer);
-        timer.is_some_and(Option::is_some)
+        let passing = self.passing.as_ref();
+        passing.is_some_and(|passing| passing.deadline.is_waiting())
     }
 
     /// When the backend took the last of what there is; `None` for a body that does not pass.
@@ -118,12 +120,18 @@ impl Upload {
                     Err(error) => return Poll::Ready(Err(Broken::cut(&error))),
                 }
             }
+            if let Some(next) = self.rest.pop() {
+                self.whole = next;
+                continue;
+            }
             let Some(passing) = &mut self.passing else {
                 break;
             };
             let frame = Pin::new(&mut passing.body).poll_frame(cx);
-            if frame.is_ready() {
-                passing.timer = None;
+            if let Poll::Ready(Some(Ok(frame))) = &frame {
+                passing
+                    .deadline
+                    .note(frame.data_ref().map_or(0, Bytes::len));
             }
             match frame {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
@@ -155,9 +163,9 @@ impl Upload {
                 Poll::Pending => {
                     // What was sent so far must not wait for what comes.
                     let _ = Pin::new(stream).poll_flush(cx);
-                    ready!(passing.poll_pause(cx));
+                    ready!(passing.deadline.poll_expired(cx));
                     self.failed = true;
-                    let why = "the client stopped sending".to_owned();
+                    let why = "the client sends too slowly".to_owned();
                     return Poll::Ready(Err(Broken::Stalled(why)));
                 }
             }
@@ -176,16 +184,6 @@ impl Upload {
         let of_first = written.min(self.out.len());
         self.out.advance(of_first);
         self.whole.advance(written - of_first);
-    }
-}
-
-impl Passing {
-    /// Ready when the client has paused for too long.
-    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(sleep(self.pause)));
-        timer.as_mut().poll(cx)
     }
 }
 

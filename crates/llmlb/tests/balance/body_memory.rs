@@ -38,7 +38,7 @@ fn pausing(server: &Server, question: &str, sent: usize) -> Connection {
 fn filling(server: &Server, question: &str) -> Connection {
     eventually("there is no room", || {
         // If the other one was quicker, this one has none.
-        let first = pausing(server, question, 600_000);
+        let first = pausing(server, question, 500_000);
         let answer = server.post(CHAT, question);
         if answer.status() == 200 {
             return None;
@@ -62,11 +62,11 @@ fn what_does_not_fit_is_refused_until_there_is_room_again() {
     let place = Place::new();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
-    let large = question(700_000);
+    let large = question(600_000);
     let mut first = filling(&server, &large);
     // What is small always fits.
     assert_eq!(server.post(CHAT, ASK).status(), 200);
-    first.send(&large[600_000..]);
+    first.send(&large[500_000..]);
     assert_eq!(first.answer().status(), 200);
     until_empty(&server);
 }
@@ -76,7 +76,7 @@ fn what_a_client_that_leaves_had_is_given_back_and_no_more() {
     let place = Place::new();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
-    let large = question(700_000);
+    let large = question(600_000);
     for _ in 0..3 {
         drop(filling(&server, &large));
         until_empty(&server);
@@ -157,4 +157,20 @@ fn announced_length_takes_no_memory() {
         assert_eq!(server.post(CHAT, ASK).status(), 200);
     }
     drop(held);
+}
+
+#[test]
+fn client_that_sends_on_after_a_refusal_sees_the_response() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], LIMITS);
+    for _ in 0..5 {
+        let mut client = Connection::open(server.address);
+        // Larger than allowed, which is known from the head, and than the sockets hold.
+        client.send_post(CHAT, &question(16 << 20));
+        let answer = client.answer();
+        assert_eq!(answer.status(), 413, "{answer:?}");
+        assert_eq!(code(&answer), "body_too_large");
+        assert!(client.is_closed());
+    }
 }

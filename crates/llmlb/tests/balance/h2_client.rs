@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use ::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
 use h2::RecvStream;
-use h2::client::{ResponseFuture, SendRequest};
+use h2::client::{Builder, ResponseFuture, SendRequest};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -38,19 +39,31 @@ impl Answer {
 
 /// Opens a connection, and lets the test talk on it. The connection ends with that.
 pub(crate) fn connected(address: SocketAddr, talk: impl AsyncFnOnce(Client)) {
+    run(async {
+        let (client, _) = connect(address, &Builder::new()).await;
+        talk(client).await;
+    });
+}
+
+/// Runs clients. All of their connections end with that.
+pub(crate) fn run(clients: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
-    let conversation = async {
-        let stream = TcpStream::connect(address).await.expect("a connection");
-        stream.set_nodelay(true).expect("no delay");
-        let (client, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
-        TaskTracker::new().spawn(connection);
-        talk(client).await;
-    };
-    let done = runtime.block_on(async { timeout(PATIENCE, conversation).await });
+    let done = runtime.block_on(async { timeout(PATIENCE, clients).await });
     done.expect("in time");
+}
+
+/// Opens a connection. The second value tells how the connection ends.
+pub(crate) async fn connect(
+    address: SocketAddr,
+    builder: &Builder,
+) -> (Client, JoinHandle<Result<(), h2::Error>>) {
+    let stream = TcpStream::connect(address).await.expect("a connection");
+    stream.set_nodelay(true).expect("no delay");
+    let (client, connection) = builder.handshake(stream).await.expect("HTTP/2");
+    (client, TaskTracker::new().spawn(connection))
 }
 
 /// A request for this path with this body.

@@ -35,6 +35,7 @@ mod answers;
 mod backpressure;
 mod bad_answers;
 mod body_memory;
+mod cancelling;
 mod changing_models;
 mod coming_back;
 mod connections;
@@ -64,6 +65,8 @@ mod limits;
 mod long_names;
 #[cfg(target_os = "linux")]
 mod memory;
+#[cfg(target_os = "linux")]
+mod memory_bound;
 mod model_lists;
 mod multipart;
 mod names;

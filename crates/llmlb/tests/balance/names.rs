@@ -185,3 +185,17 @@ fn only_the_models_that_are_allowed_are_used() {
     assert_eq!(server.post(CHAT, r#"{"model":"llama-70b"}"#).status(), 200);
     assert_eq!(count(&b), 0);
 }
+
+#[test]
+fn alias_in_a_large_body_is_replaced_and_the_rest_arrives_unchanged() {
+    let place = Place::new();
+    let mock = backend_of(&["real"], ok);
+    let server = serve_file(&place, &file(&[("a", &mock, "")], "fast = \"real\""));
+    let (before, after) = ("0123456789".repeat(70_000), "9876543210".repeat(70_000));
+    let body = |model: &str, option: &str| {
+        format!(r#"{{{option}"x":"{before}","model":"{model}","stream":true,"y":"{after}"}}"#)
+    };
+    assert_eq!(server.post(CHAT, &body("fast", "")).status(), 200);
+    let option = r#""stream_options":{"include_usage":true},"#;
+    assert!(asked(&mock)[0].text() == body("real", option));
+}

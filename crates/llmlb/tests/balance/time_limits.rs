@@ -200,6 +200,107 @@ fn an_upload_over_http_2_that_stops_does_not_keep_a_backends_place_either() {
     server.until_in_flight(0);
 }
 
+/// Sends a byte now and then until there is an answer.
+fn answer_to_drops(client: &mut Connection) -> crate::http::Answer {
+    let stream = client.reader.get_ref().try_clone().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.peek(&mut [0]).is_err() {
+        (&stream).write_all(b"x").unwrap();
+        thread::sleep(Duration::from_millis(50));
+    }
+    stream.set_nonblocking(false).unwrap();
+    client.answer()
+}
+
+#[test]
+fn upload_below_the_minimum_rate_does_not_keep_a_slot() {
+    let place = Place::new();
+    let mock = backend(ok);
+    // Shorter and longer than a second.
+    for limit in ["700ms", "1200ms"] {
+        let server = serve(&place, &[&mock], &[("LLMLB_BODY_TIMEOUT", limit)]);
+        for kind in ["application/octet-stream", "application/json"] {
+            let mut client = Connection::open(server.address);
+            client.send(upload(kind, 100_000));
+            let answer = answer_to_drops(&mut client);
+            assert_eq!(answer.status(), 408, "{limit} {kind}: {answer:?}");
+            assert_eq!(code(&answer), "body_timeout", "{limit} {kind}");
+            server.until_in_flight(0);
+            assert_eq!(server.status()["backends"][0]["in_flight"], 0);
+        }
+    }
+    assert_eq!(count(&mock), 0);
+}
+
+#[test]
+fn upload_over_http_2_below_the_minimum_rate_does_not_keep_a_slot() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], &[("LLMLB_BODY_TIMEOUT", "700ms")]);
+    connected(server.address, async |client| {
+        for kind in ["application/octet-stream", "application/json"] {
+            let mut asking = request(Method::POST, "/v1/whatever");
+            let kind = kind.parse().unwrap();
+            asking.headers_mut().insert("content-type", kind);
+            let mut ready = client.clone().ready().await.unwrap();
+            let (mut response, mut body) = ready.send_request(asking, false).unwrap();
+            let answer = loop {
+                let drops = Duration::from_millis(50);
+                match tokio::time::timeout(drops, &mut response).await {
+                    Ok(answer) => break answer.unwrap(),
+                    Err(_) => body.send_data("x".into(), false).unwrap(),
+                }
+            };
+            assert_eq!(answer.status(), 408);
+        }
+    });
+    server.until_in_flight(0);
+    assert_eq!(server.status()["backends"][0]["in_flight"], 0);
+}
+
+#[test]
+fn upload_above_the_minimum_rate_passes_however_long_it_takes() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let limits = [("LLMLB_BODY_TIMEOUT", "1s"), ("LLMLB_MIN_BODY_RATE", "100")];
+    let server = serve(&place, &[&mock], &limits);
+    for kind in ["application/octet-stream", "application/json"] {
+        let mut client = Connection::open(server.address);
+        client.send(upload(kind, 3000));
+        for _ in 0..30 {
+            client.send([b' '; 98]);
+            thread::sleep(Duration::from_millis(100));
+        }
+        client.send([[b' '; 58].as_slice(), b"{}"].concat());
+        assert_eq!(client.answer().status(), 200, "{kind}");
+    }
+}
+
+#[test]
+fn backend_that_reads_slowly_is_no_slow_client() {
+    const LENGTH: usize = 24 << 20;
+    let place = Place::new();
+    let raw = raw::heads(|_, reader| {
+        // Longer than the client may take.
+        thread::sleep(Duration::from_secs(2));
+        let mut rest = LENGTH;
+        let mut piece = vec![0; 1 << 20];
+        while rest > 0 {
+            match reader.read(&mut piece) {
+                Ok(count @ 1..) => rest -= count,
+                _ => return,
+            }
+        }
+        mock::json(reader.get_mut(), 200, "{}");
+    });
+    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = place.serve_with(command.env("LLMLB_BODY_TIMEOUT", "500ms"));
+    let mut client = Connection::open(server.address);
+    client.send(upload("application/octet-stream", LENGTH));
+    client.send(vec![b'x'; LENGTH]);
+    assert_eq!(client.answer().status(), 200);
+}
+
 #[test]
 fn a_client_that_sends_slowly_is_no_slow_backend() {
     let place = Place::new();

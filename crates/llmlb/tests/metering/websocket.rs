@@ -69,12 +69,13 @@ fn echoed(server: &Server) -> Connection {
     client
 }
 
-fn assert_record(place: &Place, outcome: &str) {
+fn assert_record(place: &Place, outcome: &str) -> Value {
     let record = records::eventually(place, "a");
     assert_eq!(record["outcome"], outcome, "{record:#}");
     assert_eq!(record["bytes"], 5, "{record:#}");
     assert!(record["first_byte_ms"].is_u64(), "{record:#}");
     assert_eq!(record["tokens"], 0, "{record:#}");
+    record
 }
 
 #[test]
@@ -171,9 +172,60 @@ fn a_websocket_that_one_side_has_left_has_a_limit() {
     }
 }
 
-/// Whoever is silent and there may be so for as long as it likes.
 #[test]
-fn a_websocket_that_nobody_has_left_has_no_limit() {
+fn tunnel_that_carries_nothing_is_closed_and_its_record_names_the_limit() {
+    let place = Place::new();
+    let raw = echoing(|reader| {
+        let _ = reader.read(&mut [0]);
+    });
+    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = place.serve_with(command.env("LLMLB_TUNNEL_IDLE", "200ms"));
+    let mut client = echoed(&server);
+    assert!(client.is_closed());
+    let record = assert_record(&place, "cancelled");
+    assert_eq!(record["reason"], "tunnel_idle", "{record:#}");
+    server.until_in_flight(0);
+    assert_eq!(server.status()["backends"][0]["in_flight"], 0);
+    let line = "GET /v1/realtime 101 tunnel_idle";
+    crate::process::until("it is logged", || server.process.err().contains(line));
+}
+
+#[test]
+fn tunnel_in_which_one_side_sends_now_and_then_stays_open() {
+    for is_client in [true, false] {
+        let place = Place::new();
+        let raw = echoing(move |reader| {
+            for _ in 0..30 {
+                if is_client {
+                    reader.read_exact(&mut [0]).unwrap();
+                } else {
+                    reader.get_mut().write_all(b".").unwrap();
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                }
+            }
+            reader.get_mut().write_all(b"end").unwrap();
+            let _ = reader.read(&mut [0]);
+        });
+        let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
+        let server = place.serve_with(command.env("LLMLB_TUNNEL_IDLE", "2s"));
+        let mut client = echoed(&server);
+        for _ in 0..30 {
+            if is_client {
+                client.send(".");
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            } else {
+                client.reader.read_exact(&mut [0]).unwrap();
+            }
+        }
+        let mut end = [0; 3];
+        client.reader.read_exact(&mut end).unwrap();
+        assert_eq!(&end, b"end");
+    }
+}
+
+/// The limit on a silent backend is for responses: while both sides are there, `tunnel_idle` counts.
+#[test]
+fn tunnel_that_nobody_has_left_may_be_silent_longer_than_a_backend() {
     let place = Place::new();
     let raw = echoing(|reader| {
         std::thread::sleep(std::time::Duration::from_millis(500));

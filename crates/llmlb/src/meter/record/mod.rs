@@ -51,6 +51,8 @@ pub(crate) struct Record<'a> {
     /// What the client was answered, if it was.
     pub(crate) status: Option<u16>,
     pub(crate) outcome: Outcome,
+    /// The limit by which this server ended a request that was being served.
+    pub(crate) reason: Option<&'a str>,
     /// Who was tried before, in vain.
     pub(crate) attempts: &'a [Attempt<'a>],
     pub(crate) usage: Usage,
@@ -128,6 +130,9 @@ impl Record<'_> {
         line.truth("stream", self.is_stream);
         line.number("status", self.status.map(u64::from));
         line.plain("outcome", self.outcome.name());
+        if let Some(reason) = self.reason {
+            line.plain("reason", reason);
+        }
         self.write_attempts(&mut line);
         let usage = &self.usage;
         line.number("prompt_tokens", Some(usage.prompt));

@@ -18,6 +18,7 @@ fn record() -> Record<'static> {
         is_stream: true,
         status: Some(200),
         outcome: Outcome::Complete,
+        reason: None,
         attempts: &[Attempt {
             backend: "gpu-2",
             error: "connection refused",
@@ -68,6 +69,7 @@ fn what_is_not_known_is_null_or_not_there() {
         backend: None,
         status: None,
         outcome: Outcome::Refused,
+        reason: None,
         attempts: &[],
         usage: Usage::default(),
         first_byte_ms: None,

@@ -1,0 +1,139 @@
+//! Requests that clients cancel before their response begins, counted for each address.
+//!
+//! A backend works on a request until it is cancelled, so a client that sends and cancels makes
+//! backends work at no cost of its own. `server.max_resets` ends an HTTP/2 connection that does so.
+//! A client that opens a new connection each time is slowed down: the requests of an address that
+//! has cancelled too many wait before they are forwarded. They are not rejected, because many users
+//! may share an address.
+
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use foldhash::quality::RandomState;
+
+/// Requests that one address may cancel, compared with one connection.
+const CONNECTIONS: u32 = 10;
+/// An address may cancel as many requests at once as its limit allows in this time.
+const BURST: Duration = Duration::from_secs(6);
+/// Maximum time that a request waits.
+const MAX_DELAY: Duration = Duration::from_secs(1);
+/// Number of counters. Addresses that share one are delayed together, which is rare and harmless.
+const CELLS: usize = 1024;
+
+/// The cancelled requests of all addresses.
+#[derive(Debug)]
+pub(crate) struct Cancelled {
+    /// Time that one cancelled request uses up; zero if there is no limit.
+    interval: Duration,
+    started: Instant,
+    hasher: RandomState,
+    /// For each counter the time up to which its cancelled requests have used up, in microseconds
+    /// since the start.
+    used_up: Box<[AtomicU64]>,
+}
+
+impl Cancelled {
+    /// The limit of one connection, in requests per minute; 0 is no limit.
+    pub(crate) fn new(per_minute: u32) -> Self {
+        let interval = Duration::from_secs(60).checked_div(per_minute.saturating_mul(CONNECTIONS));
+        Self {
+            interval: interval.unwrap_or_default(),
+            started: Instant::now(),
+            hasher: RandomState::default(),
+            used_up: (0..CELLS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Counts a request that this address has cancelled.
+    pub(crate) fn note(&self, address: IpAddr, now: Instant) {
+        let now = self.micros(now);
+        let interval = micros(self.interval);
+        let most = now + micros(BURST) + micros(MAX_DELAY);
+        let later = |until: u64| Some((until.max(now) + interval).min(most));
+        let _ = (self.cell(address)).fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+    }
+
+    /// Time that the next request of this address waits, if it has to.
+    pub(crate) fn delay(&self, address: IpAddr, now: Instant) -> Option<Duration> {
+        let until = self.cell(address).load(Ordering::Relaxed);
+        let free = self.micros(now) + micros(BURST);
+        let over = until.checked_sub(free).filter(|over| *over > 0)?;
+        Some(Duration::from_micros(over))
+    }
+
+    fn micros(&self, now: Instant) -> u64 {
+        micros(now.saturating_duration_since(self.started))
+    }
+
+    fn cell(&self, address: IpAddr) -> &AtomicU64 {
+        // A client of IPv6 has all addresses of its /64.
+        let network = match address.to_canonical() {
+            IpAddr::V4(address) => u64::from(address.to_bits()),
+            IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a part of the hash is enough"
+        )]
+        let index = self.hasher.hash_one(network) as usize % CELLS;
+        &self.used_up[index]
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    #[test]
+    fn requests_of_an_address_wait_once_it_has_cancelled_too_many() {
+        // 200 per second, and 1200 at once.
+        let cancelled = Cancelled::new(1200);
+        let now = Instant::now();
+        for _ in 0..1200 {
+            assert_eq!(cancelled.delay(address(1), now), None);
+            cancelled.note(address(1), now);
+        }
+        cancelled.note(address(1), now);
+        let delay = cancelled.delay(address(1), now).unwrap();
+        assert!(delay <= Duration::from_millis(6), "{delay:?}");
+        for _ in 0..10_000 {
+            cancelled.note(address(1), now);
+        }
+        assert_eq!(cancelled.delay(address(1), now), Some(MAX_DELAY));
+        assert_eq!(cancelled.delay(address(1), now + MAX_DELAY), None);
+    }
+
+    #[test]
+    fn other_addresses_do_not_wait() {
+        let cancelled = Cancelled::new(10);
+        let now = Instant::now();
+        for _ in 0..10_000 {
+            cancelled.note(address(1), now);
+        }
+        let waiting = (2..=255).filter(|last| cancelled.delay(address(*last), now).is_some());
+        // Some may share its counter.
+        assert!(waiting.count() < 10);
+        let mapped = "::ffff:10.0.0.1".parse().unwrap();
+        assert!(cancelled.delay(mapped, now).is_some());
+    }
+
+    #[test]
+    fn a_limit_of_zero_is_none() {
+        let cancelled = Cancelled::new(0);
+        let now = Instant::now();
+        for _ in 0..10_000 {
+            cancelled.note(address(1), now);
+        }
+        assert_eq!(cancelled.delay(address(1), now), None);
+    }
+}

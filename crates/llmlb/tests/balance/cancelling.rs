@@ -1,0 +1,134 @@
+//! Clients that cancel many requests. (L11)
+
+use std::io::Read;
+use std::time::Duration;
+
+use ::http::Method;
+use h2::Reason;
+use h2::client::Builder;
+
+use crate::backends::{ASK, CHAT, backend, count, ok, serve};
+use crate::h2_client::{Client, connect, post, request, run, send};
+use crate::http::Connection;
+use crate::mock::Mock;
+use crate::process::until;
+use crate::support::{Place, Server};
+
+/// A backend that responds to nothing but `ASK`.
+fn silent() -> Mock {
+    backend(|request, stream| {
+        if request.text() == ASK {
+            return ok(request, stream);
+        }
+        let _ = stream.read(&mut [0]);
+    })
+}
+
+fn limited(place: &Place, mock: &Mock, per_minute: &str) -> Server {
+    let limits = [
+        ("LLMLB_PROBE_INTERVAL", "1h"),
+        ("LLMLB_MAX_RESETS", per_minute),
+    ];
+    serve(place, &[mock], &limits)
+}
+
+/// Cancels a request that a backend works on.
+async fn cancel_one(client: &Client, mock: &Mock) -> Result<(), h2::Error> {
+    let before = count(mock);
+    let mut ready = client.clone().ready().await?;
+    let (response, mut body) = ready.send_request(request(Method::POST, CHAT), false)?;
+    body.send_data(r#"{"model":"m","silent":true}"#.into(), true)?;
+    let mut looks = 0;
+    // The connection may be closed before the backend sees it.
+    while count(mock) == before && looks < 100 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        looks += 1;
+    }
+    body.send_reset(Reason::CANCEL);
+    drop(response);
+    Ok(())
+}
+
+#[test]
+fn client_that_cancels_too_many_requests_loses_its_http_2_connection() {
+    let place = Place::new();
+    let mock = silent();
+    // Ten at once.
+    let server = limited(&place, &mock, "100");
+    run(async {
+        let (client, connection) = connect(server.address, &Builder::new()).await;
+        while !connection.is_finished() && cancel_one(&client, &mock).await.is_ok() {
+            assert!(count(&mock) < 50);
+        }
+        let error = connection.await.unwrap().unwrap_err();
+        assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM), "{error}");
+        assert!(error.to_string().contains("server.max_resets"), "{error}");
+        // Another connection is served.
+        let (client, _) = connect(server.address, &Builder::new()).await;
+        assert_eq!(post(&client, CHAT, ASK).await.status, 200);
+    });
+    assert!(count(&mock) >= 10);
+    until("every request is cancelled", || {
+        server.status()["backends"][0]["in_flight"] == 0
+    });
+}
+
+#[test]
+fn client_that_cancels_requests_within_the_limit_keeps_its_http_2_connection() {
+    let place = Place::new();
+    let mock = silent();
+    for per_minute in ["1200", "0"] {
+        let server = limited(&place, &mock, per_minute);
+        run(async {
+            let (client, connection) = connect(server.address, &Builder::new()).await;
+            for _ in 0..60 {
+                cancel_one(&client, &mock).await.unwrap();
+            }
+            assert_eq!(post(&client, CHAT, ASK).await.status, 200);
+            assert!(!connection.is_finished());
+        });
+    }
+}
+
+#[test]
+fn responses_that_have_begun_may_be_cancelled_without_limit() {
+    let place = Place::new();
+    let mock = backend(|_, stream| {
+        crate::mock::begin_stream(stream);
+        crate::mock::chunk(stream, "data: 1\n\n");
+        let _ = stream.read(&mut [0]);
+    });
+    let server = limited(&place, &mock, "10");
+    run(async {
+        let (client, connection) = connect(server.address, &Builder::new()).await;
+        for _ in 0..20 {
+            let response = send(&client, request(Method::POST, CHAT), ASK).await;
+            // Dropped, it is reset.
+            drop(response.await.unwrap());
+        }
+        assert!(!connection.is_finished());
+    });
+}
+
+#[test]
+fn requests_wait_when_their_address_has_cancelled_many_on_other_connections() {
+    let place = Place::new();
+    let mock = silent();
+    // Ten per minute for the address, one of them at once.
+    let server = limited(&place, &mock, "1");
+    for attempt in 0..40 {
+        let mut client = Connection::open(server.address);
+        client.send_post(CHAT, r#"{"model":"m","silent":true}"#);
+        if attempt < 4 {
+            until("a backend has it", || count(&mock) > attempt);
+        } else {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(client);
+        server.until_in_flight(0);
+    }
+    let reached = count(&mock);
+    assert!(reached < 20, "{reached} of 40 reached the backend");
+    // Nobody is rejected.
+    assert_eq!(server.post(CHAT, ASK).status(), 200);
+}

@@ -1,0 +1,354 @@
+//! `server.body_memory` is a bound on what clients can make the server hold. (L11)
+//!
+//! Each test has clients that hold as much as they can get, and looks at the memory of the process.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use ::http::{Method, Request};
+use bytes::Bytes;
+use h2::client::Builder;
+
+use crate::backends::{CHAT, backend, backend_of, ok, serve};
+use crate::h2_client::{Client, connect, request, run};
+use crate::mock::Mock;
+use crate::support::{Place, Server};
+
+const MIB: usize = 1 << 20;
+const BOUND: usize = 16 * MIB;
+/// What the process takes besides: the allocator's rest, stacks, pages of the program that were not
+/// used before.
+const BESIDES: usize = 16 * MIB;
+
+const LIMITS: &[(&str, &str)] = &[
+    ("LLMLB_BODY_MEMORY", "16MiB"),
+    ("LLMLB_PROBE_INTERVAL", "1h"),
+    ("LLMLB_WORKERS", "2"),
+    // Nobody is given up during the test.
+    ("LLMLB_BODY_TIMEOUT", "1h"),
+    ("LLMLB_SEND_TIMEOUT", "1h"),
+];
+
+/// A figure of the process, in bytes.
+fn memory(server: &Server, name: &str) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.process.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.unwrap().split_whitespace().next().unwrap();
+    number.parse::<usize>().unwrap() << 10
+}
+
+/// Waits until the server's memory does not grow any more, and returns by how much it has grown.
+fn grown(server: &Server, before: usize) -> usize {
+    let mut last = 0;
+    loop {
+        let peak = memory(server, "VmHWM:");
+        if peak == last {
+            return peak.saturating_sub(before);
+        }
+        last = peak;
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+}
+
+#[track_caller]
+fn assert_bound(server: &Server, before: usize) {
+    let grown = grown(server, before);
+    assert!(grown <= BOUND + BESIDES, "grown by {} MiB", grown / MIB);
+}
+
+/// A request whose body does not end. Returns `None` when the connection is closed.
+async fn open_upload(
+    client: &Client,
+    asking: Request<()>,
+    sent: usize,
+) -> Option<(h2::client::ResponseFuture, h2::SendStream<Bytes>)> {
+    let mut ready = client.clone().ready().await.ok()?;
+    let (response, mut body) = ready.send_request(asking, false).ok()?;
+    let text = Bytes::from(vec![b' '; sent]);
+    body.send_data(text, false).ok()?;
+    Some((response, body))
+}
+
+/// Clients that open so many connections, with so many streams on each, which all send so much of a
+/// body and stop.
+fn hold_uploads(
+    server: &Server,
+    connections: usize,
+    streams: usize,
+    sent: usize,
+    asking: impl Fn() -> Request<()>,
+) {
+    let before = memory(server, "VmHWM:");
+    run(async {
+        let mut held = Vec::new();
+        for _ in 0..connections {
+            let Ok(stream) = tokio::net::TcpStream::connect(server.address).await else {
+                break;
+            };
+            let builder = Builder::new().initial_max_send_streams(streams).clone();
+            let Ok((client, connection)) = builder.handshake::<_, Bytes>(stream).await else {
+                continue;
+            };
+            tokio_util::task::TaskTracker::new().spawn(connection);
+            for _ in 0..streams {
+                let upload = open_upload(&client, asking(), sent);
+                match tokio::time::timeout(Duration::from_millis(200), upload).await {
+                    Ok(Some(upload)) => held.push(upload),
+                    // It is full, or closed.
+                    Ok(None) | Err(_) => break,
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!held.is_empty());
+        assert_bound(server, before);
+    });
+}
+
+fn chat() -> Request<()> {
+    request(Method::POST, CHAT)
+}
+
+fn file() -> Request<()> {
+    let mut asking = request(Method::PUT, "/v1/whatever");
+    let kind = "application/octet-stream".parse().unwrap();
+    asking.headers_mut().insert("content-type", kind);
+    asking
+}
+
+/// A request with as many header fields as there may be.
+fn with_fields() -> Request<()> {
+    let mut asking = chat();
+    for number in 0..300 {
+        let name: ::http::HeaderName = format!("x-{number}").parse().unwrap();
+        asking.headers_mut().insert(name, "1".parse().unwrap());
+    }
+    asking
+}
+
+#[test]
+fn small_bodies_over_http_2_stay_within_the_bound() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], LIMITS);
+    hold_uploads(&server, 60, 50, 15_000, chat);
+}
+
+#[test]
+fn large_bodies_over_http_2_stay_within_the_bound() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], LIMITS);
+    hold_uploads(&server, 60, 20, 500_000, chat);
+}
+
+#[test]
+fn bodies_that_pass_over_http_2_stay_within_the_bound() {
+    let place = Place::new();
+    // It reads nothing.
+    let raw = crate::raw::heads(|_, _| std::thread::park());
+    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = place.serve_with(command.envs(LIMITS.iter().copied()));
+    hold_uploads(&server, 60, 20, 500_000, file);
+}
+
+#[test]
+fn header_fields_over_http_2_stay_within_the_bound() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], LIMITS);
+    hold_uploads(&server, 12, 60, 100, with_fields);
+}
+
+/// Clients of HTTP/1.1 that send this as long as they can, and read nothing.
+fn hold_sent(server: &Server, connections: usize, sent: &[u8]) {
+    let before = memory(server, "VmHWM:");
+    let mut held = Vec::new();
+    for _ in 0..connections {
+        let Ok(mut stream) = TcpStream::connect(server.address) else {
+            break;
+        };
+        stream.set_nonblocking(true).unwrap();
+        let mut rest = sent;
+        let mut waits = 0;
+        while !rest.is_empty() && waits < 20 {
+            match stream.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    waits += 1;
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                // It was refused.
+                Err(_) => break,
+            }
+        }
+        held.push(stream);
+    }
+    assert_bound(server, before);
+}
+
+fn partial(kind: &str, path: &str, sent: usize) -> Vec<u8> {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
+         content-length: 30000000\r\n\r\n"
+    );
+    [head.as_bytes(), &vec![b' '; sent]].concat()
+}
+
+#[test]
+fn bodies_over_http_1_stay_within_the_bound() {
+    for sent in [15_000, 300_000] {
+        let place = Place::new();
+        let mock = backend(ok);
+        let server = serve(&place, &[&mock], LIMITS);
+        hold_sent(&server, 800, &partial("application/json", CHAT, sent));
+    }
+}
+
+#[test]
+fn bodies_that_pass_over_http_1_stay_within_the_bound() {
+    let place = Place::new();
+    let raw = crate::raw::heads(|_, _| std::thread::park());
+    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = place.serve_with(command.envs(LIMITS.iter().copied()));
+    let sent = partial("application/octet-stream", "/v1/whatever", 3_000_000);
+    hold_sent(&server, 300, &sent);
+}
+
+#[test]
+fn unfinished_heads_stay_within_the_bound() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], LIMITS);
+    let head = format!(
+        "GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: {}",
+        "y".repeat(30_000)
+    );
+    hold_sent(&server, 1000, head.as_bytes());
+}
+
+/// A backend with long answers.
+fn talkative() -> Mock {
+    backend(|_, stream| {
+        let head = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
+        let _ = stream.write_all(head.as_bytes());
+        let piece = vec![b'x'; MIB];
+        while stream.write_all(&piece).is_ok() {}
+    })
+}
+
+#[test]
+fn unread_responses_over_http_1_stay_within_the_bound() {
+    let place = Place::new();
+    let mock = talkative();
+    let server = serve(&place, &[&mock], LIMITS);
+    let asking = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: 13\r\n\r\n{{\"model\":\"m\"}}"
+    );
+    hold_sent(&server, 400, asking.as_bytes());
+}
+
+#[test]
+fn unread_lists_of_models_over_http_1_stay_within_the_bound() {
+    let place = Place::new();
+    let names: Vec<_> = (0..1000).map(|number| format!("{number:0>100}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mock = backend_of(&names, ok);
+    let server = serve(&place, &[&mock], LIMITS);
+    let asking = "GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(40);
+    hold_sent(&server, 300, asking.as_bytes());
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&head, payload].concat()
+}
+
+/// All that a client of HTTP/2 sends which opens its windows as far as it can, asks for a long
+/// response on many streams, and reads nothing at all.
+fn questions_over_http_2(streams: u32) -> Vec<u8> {
+    const WINDOW: u32 = 0x7fff_ffff;
+    let settings = [&[0, 4], &WINDOW.to_be_bytes()[..]].concat();
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    sent.extend(frame(4, 0, 0, &settings));
+    sent.extend(frame(8, 0, 0, &(WINDOW - 65_535).to_be_bytes()));
+    // POST and http are entries of the static table; the others are literals without an index.
+    let mut fields = vec![0x83, 0x86];
+    for (name, value) in [(4_u8, CHAT), (1, "localhost")] {
+        fields.extend([name, u8::try_from(value.len()).unwrap()]);
+        fields.extend(value.as_bytes());
+    }
+    for number in 0..streams {
+        let stream = 2 * number + 1;
+        sent.extend(frame(1, 4, stream, &fields));
+        sent.extend(frame(0, 1, stream, br#"{"model":"m"}"#));
+    }
+    sent
+}
+
+#[test]
+fn unread_responses_over_http_2_with_open_windows_stay_within_the_bound() {
+    let place = Place::new();
+    let mock = talkative();
+    let server = serve(&place, &[&mock], LIMITS);
+    hold_sent(&server, 20, &questions_over_http_2(20));
+    assert!(crate::backends::count(&mock) >= 100);
+}
+
+/// Clients of HTTP/2 that ask for something on many streams, and take nothing of it.
+fn hold_responses(
+    server: &Server,
+    connections: usize,
+    window: u32,
+    asking: impl Fn() -> Request<()>,
+    body: &'static str,
+) {
+    let before = memory(server, "VmHWM:");
+    run(async {
+        let mut held = Vec::new();
+        for _ in 0..connections {
+            let builder = Builder::new().initial_window_size(window).clone();
+            let (client, _) = connect(server.address, &builder).await;
+            for _ in 0..100 {
+                let Ok(mut ready) = client.clone().ready().await else {
+                    break;
+                };
+                let Ok((response, mut sender)) = ready.send_request(asking(), body.is_empty())
+                else {
+                    break;
+                };
+                if !body.is_empty() {
+                    let _ = sender.send_data(body.into(), true);
+                }
+                held.push(response);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_bound(server, before);
+    });
+}
+
+#[test]
+fn unread_responses_over_http_2_stay_within_the_bound() {
+    let place = Place::new();
+    let mock = talkative();
+    let server = serve(&place, &[&mock], LIMITS);
+    hold_responses(&server, 8, 1, chat, r#"{"model":"m"}"#);
+}
+
+#[test]
+fn unread_lists_of_models_over_http_2_stay_within_the_bound() {
+    let place = Place::new();
+    let names: Vec<_> = (0..1000).map(|number| format!("{number:0>100}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mock = backend_of(&names, ok);
+    let server = serve(&place, &[&mock], LIMITS);
+    hold_responses(&server, 20, 1, || request(Method::GET, "/v1/models"), "");
+}
