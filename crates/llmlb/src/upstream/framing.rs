@@ -70,7 +70,12 @@ impl Framing {
                 Ok(Piece::Data(inbox.split_to(here).freeze()))
             }
             Self::Chunked(chunk) => {
-                let piece = chunks(chunk, inbox)?;
+                let mut piece = chunks(chunk, inbox)?;
+                // The end may come without data: no bytes follow that would be waited for.
+                let is_empty = matches!(&piece, Piece::Data(data) if data.is_empty());
+                if is_empty && matches!(chunk, Chunk::Trailers) {
+                    piece = trailers(inbox)?;
+                }
                 if let Piece::Trailers(fields) = piece {
                     *self = Self::Ended;
                     return Ok(if fields.is_empty() {
@@ -256,6 +261,26 @@ mod tests {
             let (text, fields) = read(chunked(), input, step).unwrap();
             assert_eq!(text, "a");
             assert_eq!(fields.unwrap().get_all("x-sum").iter().count(), 2);
+        }
+    }
+
+    #[test]
+    fn trailers_that_arrive_without_data_end_the_body_at_once() {
+        for input in [&b"0\r\nx-sum: 1\r\n\r\n"[..], b"0\r\n\r\n"] {
+            let (text, fields) = read(chunked(), input, input.len()).unwrap();
+            assert_eq!((text.as_str(), fields.is_some()), ("", input.len() > 5));
+        }
+    }
+
+    #[test]
+    fn trailers_end_with_an_empty_line_and_not_before() {
+        for input in [
+            &b"0\r\n\nx-sum: 1\r\n\r\n"[..],
+            b"0\r\nx: 1\n\ny: 2\r\n\r\n",
+        ] {
+            for step in 1..=input.len() {
+                assert!(read(chunked(), input, step).is_err(), "{input:?}");
+            }
         }
     }
 

@@ -178,9 +178,9 @@ fn gather(bytes: &Bytes, places: &[Place]) -> Result<(HeaderMap, Connection), St
 pub(super) fn trailers(lines: &Bytes) -> Result<HeaderMap, String> {
     let mut fields = [httparse::EMPTY_HEADER; 32];
     let bad = || "the fields after its last chunk are not valid".to_owned();
-    let Ok(httparse::Status::Complete((_, fields))) = httparse::parse_headers(lines, &mut fields)
-    else {
-        return Err(bad());
+    let fields = match httparse::parse_headers(lines, &mut fields) {
+        Ok(httparse::Status::Complete((length, fields))) if length == lines.len() => fields,
+        _ => return Err(bad()),
     };
     let mut trailers = HeaderMap::new();
     for field in fields {
