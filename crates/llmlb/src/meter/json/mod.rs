@@ -184,7 +184,7 @@ impl Finder {
                     _ => self.skip_space(byte),
                 },
                 State::Value => {
-                    if !byte.is_ascii_whitespace() {
+                    if !is_space(byte) {
                         from = at;
                         self.begin(byte);
                     }
@@ -214,7 +214,7 @@ impl Finder {
                     }
                 }
                 State::InScalar => {
-                    if byte == b',' || byte == b'}' || byte.is_ascii_whitespace() {
+                    if byte == b',' || byte == b'}' || is_space(byte) {
                         self.end(&piece[from..at]);
                         continue;
                     }
@@ -233,7 +233,7 @@ impl Finder {
 
     /// Nothing but white space may be here.
     fn skip_space(&mut self, byte: u8) {
-        if !byte.is_ascii_whitespace() {
+        if !is_space(byte) {
             self.state = State::Strange;
         }
     }
@@ -328,6 +328,11 @@ impl Finder {
             None => State::End,
         };
     }
+}
+
+/// The white space of JSON, which is less than that of ASCII.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
 impl Name {

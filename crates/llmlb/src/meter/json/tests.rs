@@ -174,6 +174,12 @@ fn what_is_no_object_is_not_followed() {
 }
 
 #[test]
+fn a_form_feed_is_no_white_space() {
+    let text = "{\"usage\":{\"prompt_tokens\":1},\"a\":1\u{c}\"b\":2}";
+    every_way(text);
+}
+
+#[test]
 fn long_values_are_bounded() {
     let long = format!(
         r#"{{"usage":{{"x":"{}","prompt_tokens":1}},"type":"{}","error":"{}"}}"#,
