@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use crate::backends::{ASK, CHAT, UNPROBED, backend, code, count, ok, serve};
+use crate::backends::{ASK, CHAT, backend, code, count, ok, serve};
 use crate::http::Connection;
 use crate::mock;
 use crate::process::{eventually, until};
@@ -117,6 +117,7 @@ fn a_body_is_held_until_it_is_answered_and_not_while_it_is() {
 }
 
 /// The address space of a process, in bytes.
+#[cfg(target_os = "linux")]
 fn address_space(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmSize:"));
@@ -129,7 +130,7 @@ fn address_space(pid: u32) -> u64 {
 fn announced_length_takes_no_memory() {
     let place = Place::new();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&place, &[&mock], crate::backends::UNPROBED);
     let limit = Some(address_space(server.process.pid()) + (256 << 20));
     let limit = rustix::process::Rlimit {
         current: limit,

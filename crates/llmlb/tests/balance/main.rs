@@ -18,6 +18,10 @@ mod http;
 #[expect(dead_code, reason = "the `serve` tests use the rest")]
 #[path = "../serve/mock.rs"]
 mod mock;
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "tests for Linux use the rest")
+)]
 #[path = "../serve/process.rs"]
 mod process;
 #[expect(dead_code, reason = "the `serve` tests use the rest")]

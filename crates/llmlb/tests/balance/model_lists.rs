@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-use crate::backends::{CHAT, backend, ok, serve};
+use crate::backends::serve;
 use crate::mock::{self, Mock};
 use crate::process::until;
 use crate::support::{Place, Server};
@@ -105,14 +105,17 @@ fn a_list_of_half_a_million_models_takes_little_memory_and_the_first_ones_are_us
         ("LLMLB_PROBE_INTERVAL", "100ms"),
         ("LLMLB_PROBE_TIMEOUT", "1m"),
     ];
-    let before = peak(&serve(&place, &[&backend(ok)], &settings));
+    let small = crate::backends::backend(crate::backends::ok);
+    let before = peak(&serve(&place, &[&small], &settings));
+    let status = |server: &Server, name: &str| {
+        let body = format!(r#"{{"model":"{name}"}}"#);
+        server.post(crate::backends::CHAT, &body).status()
+    };
     let server = serve(&place, &[&mock], &settings);
-    until("it is up", || {
-        server.post(CHAT, r#"{"model":"0"}"#).status() == 200
-    });
+    until("it is up", || status(&server, "0") == 200);
     assert_eq!(models(&server).len(), 10_000);
-    assert_eq!(server.post(CHAT, r#"{"model":"270f"}"#).status(), 200);
-    assert_eq!(server.post(CHAT, r#"{"model":"2710"}"#).status(), 404);
+    assert_eq!(status(&server, "270f"), 200);
+    assert_eq!(status(&server, "2710"), 404);
     // The list itself, once more while it grows, and what is kept of it.
     let more = peak(&server) - before;
     assert!(more < 80 << 20, "{} MiB more", more >> 20);

@@ -3,7 +3,8 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::mock::{self, Mock};
 use crate::process::Outcome;
@@ -160,15 +161,21 @@ fn the_file_that_a_link_leads_to_decides() {
     );
 }
 
+/// A named pipe where the file would be.
+fn pipe(place: &Place) -> PathBuf {
+    let path = place.path(FILE);
+    let made = Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    path
+}
+
 #[test]
 fn a_pipe_of_another_user_does_not_hold_up_the_start() {
     if !is_root() {
         return;
     }
     let place = Place::new();
-    let path = place.path(FILE);
-    let kind = rustix::fs::FileType::Fifo;
-    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, 0o600.into(), 0).unwrap();
+    let path = pipe(&place);
     chown(&path, Some(STRANGER), None).unwrap();
     refused(
         &place,
@@ -181,9 +188,7 @@ fn a_pipe_of_another_user_does_not_hold_up_the_start() {
 #[test]
 fn a_pipe_of_this_user_is_read_to_its_end() {
     let place = Place::new();
-    let path = place.path(FILE);
-    let kind = rustix::fs::FileType::Fifo;
-    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, 0o600.into(), 0).unwrap();
+    let path = pipe(&place);
     let writer = std::thread::spawn(move || fs::write(path, "[server]\nport = 70000\n").unwrap());
     let outcome = place.run("check");
     writer.join().unwrap();
