@@ -129,7 +129,12 @@ fn the_page_names_every_field_of_a_record() {
         .filter(|name| !fields.contains(&name.as_str()))
         .collect();
     assert!(unnamed.is_empty(), "not on the page: {unnamed:?}");
-    let optional = ["served_model", "reasoning_tokens", "estimated_tokens"];
+    let optional = [
+        "served_model",
+        "reason",
+        "reasoning_tokens",
+        "estimated_tokens",
+    ];
     for field in fields.iter().filter(|field| !optional.contains(field)) {
         assert!(record.contains_key(*field), "no {field} in {record:?}");
     }
