@@ -14,10 +14,11 @@ impl Dice {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        usize::try_from((self.0 >> 11) % sides as u64).unwrap()
+        usize::try_from((self.0 >> 11) % sides as u64).unwrap_or(0)
     }
 
     /// One of them.
+    #[cfg(test)]
     pub(crate) fn of<'a, T: ?Sized>(&mut self, things: &[&'a T]) -> &'a T {
         things[self.below(things.len())]
     }

@@ -16,12 +16,15 @@ mod connections;
 mod data_dir;
 mod demo;
 mod descriptors;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod dice;
 mod endpoint;
 mod episode;
 mod exporter;
 mod forward;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod h2_answers;
 mod h2_idle;
 mod headers;

@@ -32,7 +32,7 @@ use std::time::Duration;
 pub(crate) use aliases::Alias;
 pub(crate) use backends::is_among;
 pub(crate) use kind::Kind;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) use networks::Network;
 pub(crate) use networks::Networks;
 pub(crate) use origin::{Origin, Origins};

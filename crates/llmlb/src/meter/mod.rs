@@ -11,6 +11,8 @@
 pub(crate) mod api;
 mod batch;
 pub(crate) mod estimate;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub(crate) mod json;
 pub(crate) mod loss;
 pub(crate) mod ndjson;

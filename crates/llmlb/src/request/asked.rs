@@ -71,7 +71,7 @@ struct Fields {
 
 /// Why a request is not read.
 #[derive(Debug, PartialEq, Eq)]
-enum Unread {
+pub(super) enum Unread {
     /// It is no JSON object.
     Malformed(String),
     /// It would be routed and billed as one thing, and might be served as another.
@@ -293,7 +293,7 @@ fn has_plain_charset(content_type: &str) -> bool {
 }
 
 /// What a JSON request asks for. Its bytes are not copied.
-fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
+pub(super) fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
     let mut fields = Fields::default();
     let found = scan::fields(body, |name, at| fields.note(api, name, at, body));
     if found.is_err() {

@@ -55,7 +55,7 @@ fn is_proxied(headers: &HeaderMap) -> bool {
 
 /// The address that the proxy `peer` reports. If both fields are there and differ, the proxy sets
 /// one and passes on a client's other one. Which is unknown, so neither is believed.
-fn reported(headers: &HeaderMap, peer: IpAddr, proxies: &Networks) -> IpAddr {
+pub(super) fn reported(headers: &HeaderMap, peer: IpAddr, proxies: &Networks) -> IpAddr {
     let read = |name: &HeaderName, address: fn(&str) -> Option<IpAddr>| {
         let values = headers.get_all(name);
         let mut values = values.iter().rev().peekable();

@@ -12,6 +12,8 @@ mod error;
 mod explain;
 mod failed;
 mod form;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod held;
 mod host;
 mod id;

@@ -8,6 +8,8 @@ mod broken;
 mod connect;
 mod exchange;
 mod framing;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod head;
 mod idle;
 mod limit;

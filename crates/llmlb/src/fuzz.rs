@@ -1,0 +1,108 @@
+//! Properties of the parsers that hold for any input, one function for each fuzz target.
+//!
+//! `cargo fuzz run -s none TARGET` searches for inputs that break them; `fuzz/corpus/TARGET` holds inputs
+//! that reach different parts of the code, and `cargo test` replays these.
+
+use crate::dice::Dice;
+pub use crate::meter::fuzz::{estimate, ndjson, sse, usage_report};
+pub use crate::request::fuzz::{forwarded_for, json_fields, multipart, path, query, request_body};
+pub use crate::upstream::fuzz::{chunks, response_head};
+
+/// The input in pieces, in several ways: whole, byte by byte, in two, in pieces of any length.
+pub(crate) fn split(data: &[u8]) -> Vec<Vec<&[u8]>> {
+    let mut dice = Dice::new(data.len() as u64);
+    let mut ways = vec![vec![data]];
+    if data.len() <= 4096 {
+        ways.push(data.chunks(1).collect());
+    }
+    let cuts = if data.len() <= 64 { data.len() } else { 8 };
+    for number in 0..cuts {
+        let at = if cuts == data.len() {
+            number
+        } else {
+            dice.below(data.len())
+        };
+        ways.push(vec![&data[..at], &data[at..]]);
+    }
+    for longest in [3, 30, 300] {
+        if data.len() <= 100 * longest {
+            ways.push(dice.pieces(data, longest));
+        }
+    }
+    ways
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    type Target = fn(&[u8]);
+
+    const TARGETS: [(&str, Target); 12] = [
+        ("chunks", chunks),
+        ("estimate", estimate),
+        ("forwarded_for", forwarded_for),
+        ("json_fields", json_fields),
+        ("multipart", multipart),
+        ("ndjson", ndjson),
+        ("path", path),
+        ("query", query),
+        ("request_body", request_body),
+        ("response_head", response_head),
+        ("sse", sse),
+        ("usage_report", usage_report),
+    ];
+
+    fn directory() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Replays the corpus of one target, and variations of it.
+    fn replay(name: &str, target: Target) {
+        let corpus = directory().join("corpus").join(name);
+        let files = names(&corpus);
+        assert!(!files.is_empty(), "{name} has no corpus");
+        let mut dice = Dice::new(1);
+        for file in files {
+            let data = fs::read(corpus.join(&file)).unwrap();
+            target(&data);
+            for _ in 0..8 {
+                let mut data = data.clone();
+                data.truncate(dice.below(data.len() + 1));
+                target(&data);
+                if !data.is_empty() {
+                    let at = dice.below(data.len());
+                    data[at] = *dice.of(&[&b'"', &b'{', &b'\\', &b'\r', &b'\n', &b'%', &0, &0xFF]);
+                    target(&data);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_corpus_belongs_to_a_target() {
+        let expected: Vec<_> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(names(&directory().join("corpus")), expected);
+        let sources: Vec<_> = expected.iter().map(|name| format!("{name}.rs")).collect();
+        assert_eq!(names(&directory().join("fuzz_targets")), sources);
+    }
+
+    #[test]
+    fn inputs_of_the_corpora_keep_the_properties() {
+        for (name, target) in TARGETS {
+            replay(name, target);
+        }
+    }
+}

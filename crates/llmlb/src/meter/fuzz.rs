@@ -1,0 +1,192 @@
+//! Fuzz targets of the parsers of responses, and of estimates.
+
+#![expect(
+    clippy::missing_panics_doc,
+    reason = "a panic is how a fuzz target reports a broken property"
+)]
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::api::Api;
+use super::json::Finder;
+use super::ndjson::Ndjson;
+use super::sse::{Heard, Sse};
+use super::usage::{Counts, Report};
+use crate::fuzz::split;
+
+const APIS: [Api; 8] = [
+    Api::Chat,
+    Api::Completions,
+    Api::Responses,
+    Api::Messages,
+    Api::OllamaChat,
+    Api::OllamaGenerate,
+    Api::Embeddings,
+    Api::Unknown,
+];
+
+/// Estimates of text are exact within the rule for it, and bounded.
+pub fn estimate(data: &[u8]) {
+    let _ = super::estimate::images(data);
+    let _ = super::estimate::embedded(data);
+    let strings = memchr::memchr_iter(b'"', data).count() as u64;
+    let most = 2 * data.len() as u64 + 501 * strings + 1;
+    assert!(super::estimate::prompt(data) <= most);
+    let parts = super::estimate::parts(data);
+    assert!(parts <= 24 * data.len() as u64);
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    // The characters that a JSON string means are counted, however it is written.
+    let characters = |text: &str| -> u64 {
+        text.chars()
+            .map(|letter| [3, 6, 12, 24][letter.len_utf8() - 1])
+            .sum()
+    };
+    let plain = Value::from(text).to_string();
+    let units = text.encode_utf16();
+    let ascii: Vec<_> = units.map(|unit| format!("\\u{unit:04x}")).collect();
+    let ascii = ascii.concat();
+    let has_run = text.contains("\\\\") || text.contains("\\\"") || text.contains("\\\n");
+    for written in [&plain[1..plain.len() - 1], &ascii] {
+        let counted = super::estimate::parts(written.as_bytes());
+        assert!(counted >= characters(text), "{written}");
+        let is_exact =
+            !has_run && !text.contains(|letter: char| letter == '\\' || letter.is_control());
+        assert!(!is_exact || counted == characters(text), "{written}");
+        let json = format!("\"{written}\"");
+        let tokens = super::estimate::prompt(json.as_bytes());
+        assert_eq!(tokens, super::estimate::tokens(counted));
+    }
+}
+
+/// Usage is found as another parser finds it, however the response is split.
+pub fn usage_report(data: &[u8]) {
+    let read = |pieces: &[&[u8]]| {
+        let mut finder = Finder::default();
+        for piece in pieces {
+            finder.read(piece);
+        }
+        finder
+    };
+    let whole = read(&[data]);
+    for pieces in split(data) {
+        let finder = read(&pieces);
+        assert_eq!(finder.said(), whole.said(), "{pieces:?}");
+        assert_eq!(
+            (finder.is_over(), finder.is_strange(), finder.has_choices()),
+            (whole.is_over(), whole.is_strange(), whole.has_choices())
+        );
+    }
+    for api in APIS {
+        bounded(whole.said().counts.report(api));
+    }
+    let Some(value) = unique(data).filter(Value::is_object) else {
+        return;
+    };
+    assert!(whole.is_over());
+    let mut expected = Counts::default();
+    let inner = ["response", "message"].map(|name| field(data, name));
+    for place in [Some(data), inner[0], inner[1]].into_iter().flatten() {
+        if let Some(usage) = field(place, "usage") {
+            expected.merge(&Counts::read(usage));
+        }
+    }
+    let report = |counts: &Counts| counts.report(Api::Embeddings).map(|report| report.prompt);
+    if data.len() < 4 << 10
+        && value
+            .get("eval_count")
+            .or(value.get("prompt_eval_count"))
+            .is_none()
+    {
+        assert_eq!(report(&whole.said().counts), report(&expected));
+    }
+    let mut finder = Finder::default();
+    finder.read_answer(data);
+    assert!(finder.is_over());
+}
+
+/// The value of a field, if this is an object.
+fn field<'a>(object: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let fields: HashMap<String, &RawValue> = serde_json::from_slice(object).ok()?;
+    fields.get(name).map(|value| value.get().as_bytes())
+}
+
+fn bounded(report: Option<Report>) {
+    if let Some(report) = report {
+        let most = 3_000_000_000;
+        assert!(report.prompt.unwrap_or(0) <= most && report.completion.unwrap_or(0) <= most);
+    }
+}
+
+/// The value, if no object in it has a field twice.
+fn unique(data: &[u8]) -> Option<Value> {
+    let value: Value = serde_json::from_slice(data).ok()?;
+    let colons = |text: &[u8]| memchr::memchr_iter(b':', text).count();
+    (colons(value.to_string().as_bytes()) == colons(data)).then_some(value)
+}
+
+type Facts = (Option<Report>, bool, bool, bool, u64);
+
+fn facts(heard: &Heard, api: Api) -> Facts {
+    (
+        heard.counts.report(api),
+        heard.saw_end,
+        heard.saw_error(),
+        heard.saw_finish(),
+        heard.streamed.tokens(),
+    )
+}
+
+/// A stream passes unchanged, but for the usage that is hidden; how it is split changes nothing. The
+/// first byte of the input selects the API, and hiding.
+pub fn sse(data: &[u8]) {
+    let Some((first, stream)) = data.split_first() else {
+        return;
+    };
+    let api = APIS[usize::from(*first >> 1) % APIS.len()];
+    let is_hiding = first & 1 == 1;
+    let pass = |pieces: &[&[u8]]| {
+        let mut sse = Sse::new(api, is_hiding);
+        let mut out = Vec::new();
+        for piece in pieces {
+            out.extend_from_slice(&sse.pass(Bytes::copy_from_slice(piece)));
+        }
+        out.extend_from_slice(&sse.finish());
+        (out, facts(sse.heard(), api))
+    };
+    let whole = pass(&[stream]);
+    bounded(whole.1.0);
+    if !is_hiding || memchr::memmem::find(stream, b"usage").is_none() {
+        assert_eq!(whole.0, stream);
+    }
+    for pieces in split(stream) {
+        assert_eq!(pass(&pieces), whole, "{pieces:?}");
+    }
+}
+
+/// Lines of JSON have the same meaning however they are split. The first byte of the input selects the
+/// API.
+pub fn ndjson(data: &[u8]) {
+    let Some((first, stream)) = data.split_first() else {
+        return;
+    };
+    let api = APIS[usize::from(*first) % APIS.len()];
+    let look = |pieces: &[&[u8]]| {
+        let mut lines = Ndjson::new(api);
+        for piece in pieces {
+            lines.look(piece);
+        }
+        lines.finish();
+        facts(lines.heard(), api)
+    };
+    let whole = look(&[stream]);
+    bounded(whole.0);
+    for pieces in split(stream) {
+        assert_eq!(look(&pieces), whole, "{pieces:?}");
+    }
+}
