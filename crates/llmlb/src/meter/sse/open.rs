@@ -97,8 +97,9 @@ impl Open {
     /// Whether it is the mark at the end of a stream, which some do not end as an event ends.
     pub(super) fn is_end_mark(&self) -> bool {
         let line = self.bytes.trim_ascii_end();
+        let is_one_line = memchr::memchr2(b'\n', b'\r', line).is_none();
         let data = line.strip_prefix(b"data:").unwrap_or_default();
-        data.trim_ascii_start() == b"[DONE]"
+        is_one_line && data.trim_ascii_start() == b"[DONE]"
     }
 
     /// It ends with this.

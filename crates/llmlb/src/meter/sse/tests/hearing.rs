@@ -138,3 +138,16 @@ fn errors_within_an_answer_are_heard() {
         }
     }
 }
+
+#[test]
+fn the_end_mark_is_on_the_line_of_its_data() {
+    for (stream, is_end) in [
+        ("data: [DONE]\n\n", true),
+        ("data:  [DONE]", true),
+        ("data: \n[DONE]\n\n", false),
+        ("data:\n [DONE]", false),
+    ] {
+        let heard = every_way(Api::Chat, false, stream, stream);
+        assert_eq!(heard.saw_end, is_end, "{stream:?}");
+    }
+}
