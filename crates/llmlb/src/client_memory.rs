@@ -20,8 +20,9 @@ const HEAD: usize = 8 << 10;
 /// Memory that a parsed header field takes besides its text, at most.
 const PER_FIELD: usize = 256;
 
-/// Size of each buffer of an HTTP/1.1 connection.
-pub(crate) const H1_BUFFER: usize = 64 << 10;
+/// Size of each buffer of an HTTP/1.1 connection. A body that arrives in one piece is not copied, so
+/// it is larger than most bodies.
+pub(crate) const H1_BUFFER: usize = 128 << 10;
 
 /// Bytes of request bodies that a client may send ahead on an HTTP/2 connection. They are charged
 /// while the connection is open: h2 buffers them before a request is known.

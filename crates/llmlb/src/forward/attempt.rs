@@ -23,7 +23,7 @@ const STALE_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Reached {
     pub(super) head: Head,
-    pub(super) exchange: Exchange,
+    pub(super) exchange: Box<Exchange>,
     pub(super) slot: Slot,
     /// Usage that comes because we asked for it is kept from the client.
     pub(super) hides: bool,
@@ -74,7 +74,7 @@ async fn send(
     trip: &mut Trip,
     ask_usage: bool,
     now: Instant,
-) -> Result<(Head, Exchange), Broken> {
+) -> Result<(Head, Box<Exchange>), Broken> {
     let backend = slot.backend();
     // A connection that has been idle may be closed by the backend this very moment. Only what may
     // be sent twice is sent on one.
@@ -94,7 +94,8 @@ async fn send(
             Ok(head) => return Ok((head, exchange)),
         }
     }
-    fresh(worker, slot, outbound, trip, ask_usage)
+    // Boxed because it is rare and takes much memory.
+    Box::pin(fresh(worker, slot, outbound, trip, ask_usage))
         .await
         .map_err(|broken| judged(slot, broken))
 }
@@ -105,7 +106,7 @@ async fn fresh(
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
     ask_usage: bool,
-) -> Result<(Head, Exchange), Broken> {
+) -> Result<(Head, Box<Exchange>), Broken> {
     let stream: Stream = worker.connector.connect(&slot.backend().url).await?;
     let Some(upload) = upload(worker, slot, outbound, trip, ask_usage) else {
         // It passed through already.

@@ -223,8 +223,9 @@ async fn refuses_connections(worker: &Worker, backend: &Backend) -> bool {
         return true;
     }
     let connecting = worker.connector.connect(&backend.url);
+    // Boxed because it is rare and takes much memory.
     matches!(
-        timeout(REFUSES_WITHIN, connecting).await,
+        Box::pin(timeout(REFUSES_WITHIN, connecting)).await,
         Ok(Err(Broken::Refused(_) | Broken::Gone(_)))
     )
 }

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode, Version, header, request};
 use http_body_util::{Either, Full};
 use hyper::upgrade::OnUpgrade;
+use spool::Record;
 
 use crate::balance::{Backend, BackendId, Choice, Pool, Route, Slot, Waited, Wish};
 use crate::endpoint::Endpoint;
@@ -63,7 +64,7 @@ pub(crate) struct Outbound<'a> {
 #[derive(Debug)]
 struct Opened {
     head: Head,
-    exchange: Exchange,
+    exchange: Box<Exchange>,
     backend: Arc<Backend>,
     /// What it was told that the model is called, if not as the client did.
     model: Option<String>,
@@ -105,7 +106,14 @@ pub(crate) async fn forward(
     mut trip: Box<Trip>,
 ) -> Result<Answer, (Failed, Box<Trip>)> {
     match open(worker, route, &mut outbound, &mut trip).await {
-        Ok(opened) => Ok(answer(worker, opened, outbound, trip).await),
+        Ok(opened) => {
+            let (answer, unstaged) = answer(worker, opened, outbound, trip);
+            if let Some((record, trip)) = unstaged {
+                worker.batch.add(record).await;
+                drop(trip);
+            }
+            Ok(answer)
+        }
         Err(failed) => Err((failed, trip)),
     }
 }
@@ -221,14 +229,14 @@ async fn next_slot(
     Ok(slot.or_else(|| pool.last_resort(route, wish, tried)))
 }
 
-/// An answer that came in one piece. Its record is kept together with those of others.
-async fn whole(
+/// An answer that came in one piece, and its record.
+fn whole(
     worker: &Arc<Worker>,
     opened: Opened,
     data: Bytes,
     issued: Option<issued::Watch>,
-    mut trip: Box<Trip>,
-) -> Bytes {
+    trip: &mut Trip,
+) -> (Bytes, Option<Record>) {
     if let Some(mut watch) = issued {
         watch.see(&data, &worker.shared.pool, &opened.backend);
     }
@@ -240,19 +248,19 @@ async fn whole(
     if let Some(slot) = opened.slot {
         slot.ended();
     }
-    if let Some(record) = record {
-        worker.batch.add(record).await;
-    }
-    body
+    (body, record)
 }
 
-/// The answer as the client gets it.
-async fn answer(
+/// A record that must be staged before the answer is sent. The request is in flight until then.
+type Unstaged = (Record, Box<Trip>);
+
+/// The answer as the client gets it, and its record if it is complete.
+fn answer(
     worker: &Arc<Worker>,
     mut opened: Opened,
     outbound: Outbound<'_>,
     mut trip: Box<Trip>,
-) -> Answer {
+) -> (Answer, Option<Unstaged>) {
     let (status, backend) = (opened.head.status, &opened.backend);
     let mut headers = std::mem::take(&mut opened.head.headers);
     trip.sent(backend, opened.model.as_deref());
@@ -286,16 +294,17 @@ async fn answer(
         let upgraded = outbound.head.headers.get(header::UPGRADE);
         tunnel::open(worker, upgrade, opened.exchange, opened.slot, trip);
         tunnel::announce(response.headers_mut(), upgraded);
-        return response.map(|()| Either::Left(Full::default()));
+        return (response.map(|()| Either::Left(Full::default())), None);
     }
     let issued = status
         .is_success()
         .then(|| issued::Watch::new(outbound.endpoint.issues, outbound.asked.is_stored))
         .flatten();
     if let Some(data) = opened.exchange.take_whole() {
-        let body = whole(worker, opened, data, issued, trip).await;
-        return response.map(|()| Either::Left(Full::new(body)));
+        let (body, record) = whole(worker, opened, data, issued, &mut trip);
+        let unstaged = record.map(|record| (record, trip));
+        return (response.map(|()| Either::Left(Full::new(body))), unstaged);
     }
     let relay = Relay::new(Arc::clone(worker), opened, issued, trip);
-    response.map(|()| Either::Right(relay))
+    (response.map(|()| Either::Right(relay)), None)
 }

@@ -26,7 +26,7 @@ type Answered = Result<Frame<Bytes>, Broken>;
 #[derive(Debug)]
 pub(crate) struct Relay {
     /// `None` when the answer is over.
-    exchange: Option<Exchange>,
+    exchange: Option<Box<Exchange>>,
     worker: Arc<Worker>,
     backend: Arc<Backend>,
     slot: Option<Slot>,
@@ -35,7 +35,7 @@ pub(crate) struct Relay {
     /// Less may go to the client than comes.
     may_shorten: bool,
     /// What follows when the answer is over: its trailers, or why it ended early.
-    last: Option<Answered>,
+    last: Option<Box<Answered>>,
     /// Memory for large reads, while there are any.
     reading: Option<Share>,
     trip: Box<Trip>,
@@ -119,7 +119,7 @@ impl Relay {
             let name = &self.backend.name;
             tracing::warn!("backend {name} cut its answer: {broken}");
         }
-        self.last = Some(Err(broken));
+        self.last = Some(Box::new(Err(broken)));
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -127,7 +127,7 @@ impl Relay {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
         loop {
             let Some(exchange) = &mut self.exchange else {
-                return Poll::Ready(self.last.take());
+                return Poll::Ready(self.last.take().map(|last| *last));
             };
             exchange.fit_reads(&mut self.reading, &self.worker.shared.bodies);
             match exchange.poll_frame(cx) {
@@ -144,7 +144,7 @@ impl Relay {
                                 return Poll::Ready(Some(Ok(trailers)));
                             }
                             // Nothing may follow trailers.
-                            self.last = Some(Ok(trailers));
+                            self.last = Some(Box::new(Ok(trailers)));
                             return Poll::Ready(Some(Ok(Frame::data(rest))));
                         }
                     }

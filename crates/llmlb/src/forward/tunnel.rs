@@ -32,7 +32,7 @@ pub(super) fn announce(headers: &mut HeaderMap, protocol: Option<&HeaderValue>) 
 pub(super) fn open(
     worker: &Arc<Worker>,
     upgrade: OnUpgrade,
-    exchange: Exchange,
+    exchange: Box<Exchange>,
     slot: Option<Slot>,
     trip: Box<Trip>,
 ) {

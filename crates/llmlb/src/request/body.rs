@@ -14,6 +14,7 @@ use hyper::body::{Body, Incoming};
 use super::body_deadline::{BodyDeadline, BodyPace};
 use super::error::Refusal;
 use super::held::{BodyShare, Budget};
+use crate::client_memory::H1_BUFFER;
 
 /// What a client is told, if it is still there, that broke off its request.
 pub(super) const INCOMPLETE: &str = "incomplete_body";
@@ -26,9 +27,9 @@ pub(super) const STALLED: &str = "body_timeout";
 const FREE: usize = 16 << 10;
 /// Room for a body of this size is made at once; a larger one grows with what arrives.
 const USUAL: usize = 64 << 10;
-/// Memory that the protocol's buffers take while a larger body arrives: the window of an HTTP/2
-/// stream, or a piece of HTTP/1.1 and the buffer that the next one is read into.
-pub(super) const RECEIVING: usize = 128 << 10;
+/// Memory that the protocol's buffers take while a larger body arrives: a piece of HTTP/1.1 and the
+/// buffer that the next one is read into. The window of an HTTP/2 stream is smaller.
+pub(super) const RECEIVING: usize = 2 * H1_BUFFER;
 
 /// Reads all of a body, of at most so many bytes, which arrives at this pace, within what there is
 /// for all bodies.
@@ -88,14 +89,11 @@ where
 
 /// Rejects a body on a method whose body has no meaning: servers that do not read it parse it as the
 /// next request. A body that is announced but turns out to be empty is none.
-pub(super) async fn none_if_safe(
+pub(super) async fn expect_none(
     method: &Method,
-    mut body: Incoming,
+    body: &mut Incoming,
     pace: BodyPace,
-) -> Result<Incoming, Refusal> {
-    if !method.is_safe() || body.is_end_stream() {
-        return Ok(body);
-    }
+) -> Result<(), Refusal> {
     let mut patience = Patience::new(pace);
     while let Some(frame) = patience.wait_for(body.frame(), 0).await? {
         let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
@@ -107,7 +105,7 @@ pub(super) async fn none_if_safe(
             ));
         }
     }
-    Ok(body)
+    Ok(())
 }
 
 /// Waits for the pieces of a body.

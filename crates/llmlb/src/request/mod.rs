@@ -148,7 +148,7 @@ async fn stages(
     caller: &Caller,
     head: &request::Parts,
     located: Located<'_>,
-    body: Incoming,
+    mut body: Incoming,
     upgrade: Option<OnUpgrade>,
     memory: &mut RequestMemory,
     mut trip: Box<Trip>,
@@ -173,10 +173,13 @@ async fn stages(
     if let Some(why) = worker.shared.meter.refusal() {
         return Err((failed::unmetered(&why), trip));
     }
-    let body = match body::none_if_safe(&head.method, body, worker.shared.limits.body).await {
-        Ok(body) => body,
-        Err(refusal) => return Err((refusal, trip)),
-    };
+    if head.method.is_safe() && !body.is_end_stream() {
+        let pace = worker.shared.limits.body;
+        let expected = Box::pin(body::expect_none(&head.method, &mut body, pace)).await;
+        if let Err(refusal) = expected {
+            return Err((refusal, trip));
+        }
+    }
     trip.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
     let mut asked = match asked::read(head, endpoint, body, &worker.shared).await {
         Ok(asked) => asked,

@@ -52,8 +52,9 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    pub(crate) fn new(stream: Stream, method: Method, upload: Upload) -> Self {
-        Self {
+    /// In a box: it is handed on several times on its way to the client.
+    pub(crate) fn new(stream: Stream, method: Method, upload: Upload) -> Box<Self> {
+        Box::new(Self {
             stream,
             method,
             upload,
@@ -67,7 +68,7 @@ impl Exchange {
             was_sent_first: false,
             heard: false,
             informed: 0,
-        }
+        })
     }
 
     /// Whether it is the client that is waited for: the rest of a body that passes.
@@ -279,7 +280,7 @@ impl Exchange {
     /// request, and the response to that would reach another client. So a connection is kept only
     /// if the backend is known to have consumed the request: the request had no body, or it
     /// succeeded. With `reuse_after_errors` the operator vouches for the backend.
-    pub(crate) fn into_idle(self, reuse_after_errors: bool) -> Option<Stream> {
+    pub(crate) fn into_idle(self: Box<Self>, reuse_after_errors: bool) -> Option<Stream> {
         let is_consumed = !self.upload.has_body()
             || (self.was_sent_first
                 && matches!(self.method, Method::POST | Method::PUT | Method::PATCH)
@@ -294,7 +295,7 @@ impl Exchange {
 
     /// The connection, and what was already read of what follows the head: for a protocol that
     /// begins after it.
-    pub(crate) fn into_parts(self) -> (Stream, Bytes) {
+    pub(crate) fn into_parts(self: Box<Self>) -> (Stream, Bytes) {
         (self.stream, self.inbox.freeze())
     }
 }

@@ -167,10 +167,9 @@ impl Watch {
             Kind::Whole(finder) => Some(&finder.said().counts),
             _ => heard.map(|heard| &heard.counts),
         };
-        let is_empty = self.is_empty();
-        let prompt = || if is_empty { 0 } else { prompt() };
+        let prompt = || if self.is_empty() { 0 } else { prompt() };
         let Some(report) = counts.and_then(|counts| counts.report(self.api)) else {
-            if is_empty {
+            if self.is_empty() {
                 return Usage::default();
             }
             let (prompt, completion) = (prompt(), self.estimated_completion(bytes));
