@@ -181,7 +181,8 @@ pub(crate) fn is_removed_from_responses(name: &str) -> bool {
 /// The value of a client's `Accept` if it is well-formed, else `*/*`: servers that reject a
 /// malformed one may leave the request's body unread.
 pub(crate) fn accept(value: &[u8]) -> &[u8] {
-    if std::str::from_utf8(value).is_ok_and(is_accept) {
+    let is_usual = matches!(value, b"*/*" | b"application/json" | b"text/event-stream");
+    if is_usual || std::str::from_utf8(value).is_ok_and(is_accept) {
         value
     } else {
         b"*/*"

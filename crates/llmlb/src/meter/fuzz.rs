@@ -31,11 +31,14 @@ const APIS: [Api; 8] = [
 
 /// Estimates of text are exact within the rule for it, and bounded.
 pub fn estimate(data: &[u8]) {
-    let _ = super::estimate::images(data);
-    let _ = super::estimate::embedded(data);
+    let _ = super::estimate::images(data, 0);
+    let _ = super::estimate::embedded(data, 0);
     let strings = memchr::memchr_iter(b'"', data).count() as u64;
     let most = 2 * data.len() as u64 + 501 * strings + 1;
-    assert!(super::estimate::prompt(data) <= most);
+    let tokens = super::estimate::prompt(data, 0);
+    assert!(
+        tokens.is_ok_and(|(tokens, end)| tokens <= most && end <= data.len()) || tokens.is_err()
+    );
     let parts = super::estimate::parts(data);
     assert!(parts <= 24 * data.len() as u64);
     let Ok(text) = std::str::from_utf8(data) else {
@@ -59,8 +62,8 @@ pub fn estimate(data: &[u8]) {
             !has_run && !text.contains(|letter: char| letter == '\\' || letter.is_control());
         assert!(!is_exact || counted == characters(text), "{written}");
         let json = format!("\"{written}\"");
-        let tokens = super::estimate::prompt(json.as_bytes());
-        assert_eq!(tokens, super::estimate::tokens(counted));
+        let read = super::estimate::prompt(json.as_bytes(), 0);
+        assert_eq!(read, Ok((super::estimate::tokens(counted), json.len())));
     }
 }
 

@@ -11,7 +11,8 @@ use serde::de::IgnoredAny;
 use super::error::Refusal;
 use super::explain::explain;
 use super::prompt_fields::PromptFields;
-use super::{alike, body, form, prefix, query, scan};
+use super::scan::{self, Malformed};
+use super::{alike, body, form, prefix, query};
 use crate::app::Shared;
 use crate::endpoint::{BodyFormat, Endpoint};
 use crate::forward;
@@ -295,7 +296,7 @@ fn has_plain_charset(content_type: &str) -> bool {
 /// What a JSON request asks for. Its bytes are not copied.
 pub(super) fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
     let mut fields = Fields::default();
-    let found = scan::fields(body, |name, at| fields.note(api, name, at, body));
+    let found = scan::read_fields(body, |name, at| fields.read(api, name, at, body));
     if found.is_err() {
         return Err(Unread::Malformed(explain(body)));
     }
@@ -328,20 +329,28 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
 }
 
 impl Fields {
-    fn note(&mut self, api: Api, name: &[u8], at: Range<usize>, body: &[u8]) {
+    /// Reads the field whose value begins at `at`. Returns the place where it ends.
+    fn read(&mut self, api: Api, name: &[u8], at: usize, body: &[u8]) -> Result<usize, Malformed> {
         let (place, known) = match name {
-            b"model" => (&mut self.model, "model"),
-            b"stream" => (&mut self.usage.stream, "stream"),
-            b"stream_options" => (&mut self.usage.stream_options, "stream_options"),
+            b"model" => (&mut self.model, Some("model")),
+            b"stream" => (&mut self.usage.stream, Some("stream")),
+            b"stream_options" => (&mut self.usage.stream_options, Some("stream_options")),
             // Of these the last one counts: they decide nothing that another could be told.
-            b"previous_response_id" => return self.previous = Some(at),
-            b"store" => return self.store = Some(at),
-            _ if self.given.note(api, name, &at, body) => return,
-            _ => return self.ambiguous = self.ambiguous.or_else(|| alike::meant(name)),
+            b"previous_response_id" => (&mut self.previous, None),
+            b"store" => (&mut self.store, None),
+            _ => {
+                if let Some(end) = self.given.read(api, name, at, body)? {
+                    return Ok(end);
+                }
+                self.ambiguous = self.ambiguous.or_else(|| alike::meant(name));
+                return scan::skip(body, at);
+            }
         };
-        if place.replace(at).is_some() {
-            self.ambiguous = Some(known);
+        let end = scan::skip(body, at)?;
+        if place.replace(at..end).is_some() && known.is_some() {
+            self.ambiguous = known;
         }
+        Ok(end)
     }
 }
 

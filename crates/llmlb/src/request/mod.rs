@@ -207,11 +207,14 @@ async fn stages(
         }
     };
     let blocks = std::mem::take(&mut asked.blocks);
+    let id_in_path = || {
+        // The path of an inference endpoint is the endpoint's alone.
+        let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
+        id.map(|id| forward::hash(id.as_bytes()))
+    };
     let wish = Wish {
         blocks: &blocks,
-        issued: asked
-            .issued
-            .or_else(|| endpoint::id_in(&path).map(|id| forward::hash(id.as_bytes()))),
+        issued: asked.issued.or_else(id_in_path),
         client: id::client(trip.client, &head.headers),
         endpoint: endpoint_key(&head.method, endpoint, &path),
     };

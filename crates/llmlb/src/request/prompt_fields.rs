@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::meter::api::Api;
 use crate::meter::estimate;
-use crate::request::scan;
+use crate::request::scan::{self, Malformed};
 
 /// An estimate is at most this: a request is limited by its size, but a query repeats for every
 /// document.
@@ -90,16 +90,17 @@ impl Part {
         apis.contains(&api).then_some(part)
     }
 
-    /// The tokens of its value.
-    fn tokens(self, value: &[u8]) -> u64 {
+    /// The tokens of its value, which begins at `at`, and the place where it ends.
+    fn tokens(self, body: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
         match self {
-            Self::Images => estimate::images(value),
-            Self::Embedded => estimate::embedded(value),
+            Self::Images => estimate::images(body, at),
+            Self::Embedded => estimate::embedded(body, at),
             // The model reads these as JSON.
             Self::Tools | Self::Functions | Self::Schema | Self::Variables => {
-                estimate::by_length(value.len() as u64)
+                let end = scan::skip(body, at)?;
+                Ok((estimate::by_length((end - at) as u64), end))
             }
-            _ => estimate::prompt(value),
+            _ => estimate::prompt(body, at),
         }
     }
 }
@@ -118,8 +119,15 @@ pub(super) struct PromptFields {
 }
 
 impl PromptFields {
-    /// Counts a field of the request. False if its name has no meaning here.
-    pub(super) fn note(&mut self, api: Api, name: &[u8], at: &Range<usize>, body: &[u8]) -> bool {
+    /// Counts a field of the request whose value begins at `at`. Returns the place where it ends, or
+    /// `None` if its name has no meaning here.
+    pub(super) fn read(
+        &mut self,
+        api: Api,
+        name: &[u8],
+        at: usize,
+        body: &[u8],
+    ) -> Result<Option<usize>, Malformed> {
         let is_exact = !name
             .iter()
             .any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii());
@@ -128,35 +136,37 @@ impl PromptFields {
         } else {
             lower_case(name)
         };
-        let value = &body[at.clone()];
         if !api.reads_text() {
             // No estimate is made of it, but a backend may have seen the beginning of it.
             let is_prompt = is_exact && matches!(&*name, b"messages" | b"prompt" | b"input");
-            if is_prompt {
-                self.prompt = Some(at.clone());
+            if !is_prompt {
+                return Ok(None);
             }
-            return is_prompt;
+            let end = scan::skip(body, at)?;
+            self.prompt = Some(at..end);
+            return Ok(Some(end));
         }
         let Some(mut part) = Part::find(api, &name) else {
-            return false;
+            return Ok(None);
         };
-        if part == Part::Query && value.starts_with(b"[") {
+        if part == Part::Query && body.get(at) == Some(&b'[') {
             part = Part::Queries;
         }
+        let (tokens, end) = part.tokens(body, at)?;
         if part == Part::Documents {
-            self.documents = self.documents.max(elements(value));
+            self.documents = self.documents.max(elements(&body[at..end]));
         }
-        let tokens = &mut self.tokens[part as usize];
-        *tokens = part.tokens(value).max(*tokens);
+        let most = &mut self.tokens[part as usize];
+        *most = tokens.max(*most);
         if is_exact {
             match part {
-                Part::Prompt => self.prompt = Some(at.clone()),
-                Part::System => self.system = Some(at.clone()),
-                Part::Tools => self.tools = Some(at.clone()),
+                Part::Prompt => self.prompt = Some(at..end),
+                Part::System => self.system = Some(at..end),
+                Part::Tools => self.tools = Some(at..end),
                 _ => {}
             }
         }
-        true
+        Ok(Some(end))
     }
 
     /// The tokens of the prompt.
@@ -205,7 +215,7 @@ fn elements(value: &[u8]) -> u64 {
                     count += 1;
                     at = end;
                 }
-                Err(scan::Malformed) => break,
+                Err(Malformed) => break,
             },
         }
     }
@@ -218,12 +228,17 @@ mod tests {
 
     /// The estimate of a request.
     fn of(api: Api, body: &str) -> u64 {
-        let mut fields = PromptFields::default();
-        scan::fields(body.as_bytes(), |name, at| {
-            fields.note(api, name, &at, body.as_bytes());
+        read(api, body).tokens(api)
+    }
+
+    fn read(api: Api, body: &str) -> PromptFields {
+        let (mut fields, body) = (PromptFields::default(), body.as_bytes());
+        scan::read_fields(body, |name, at| match fields.read(api, name, at, body)? {
+            Some(end) => Ok(end),
+            None => scan::skip(body, at),
         })
         .unwrap();
-        fields.tokens(api)
+        fields
     }
 
     /// A text of 100 tokens.
@@ -354,17 +369,11 @@ mod tests {
     #[test]
     fn the_last_field_of_its_exact_name_is_kept_for_affinity() {
         let body = r#"{"messages":"a","messages":"b","Messages":"c","tools":[],"system":"d"}"#;
-        let mut fields = PromptFields::default();
-        let note = |name: &[u8], at: Range<usize>| {
-            fields.note(Api::Messages, name, &at, body.as_bytes());
-        };
-        scan::fields(body.as_bytes(), note).unwrap();
+        let fields = read(Api::Messages, body);
         let value = |at: Option<Range<usize>>| at.map(|at| &body[at]);
         assert_eq!(value(fields.prompt), Some(r#""b""#));
         assert_eq!(value(fields.tools), Some("[]"));
         assert_eq!(value(fields.system), Some(r#""d""#));
-        let mut fields = PromptFields::default();
-        assert!(fields.note(Api::Other, b"input", &(0..1), b"1"));
-        assert_eq!(fields.prompt, Some(0..1));
+        assert_eq!(read(Api::Other, r#"{"input":1}"#).prompt, Some(9..10));
     }
 }

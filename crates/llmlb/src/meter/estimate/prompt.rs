@@ -5,9 +5,9 @@
 //! says little about its tokens. Elsewhere the same bytes are text that the model reads, whatever
 //! they look like; so is everything within the arguments of a tool call.
 
-use super::text::{count_pairs, parts};
+use super::text::{count_pairs, parts_with_escapes};
 use super::{ATTACHMENT, by_length, tokens};
-use crate::request::scan::{self, structure};
+use crate::request::scan::{self, Malformed, Visitor};
 
 /// A vector of 16-bit numbers that stands for one token is at least so long in base64: no model has
 /// fewer than 768 dimensions.
@@ -19,20 +19,20 @@ const DEEPEST: usize = 32;
 /// A generated image is longer than this.
 const SHORTEST_RESULT: usize = 1024;
 
-/// The tokens of the JSON value of `messages`, `prompt`, `input` and the like. A number is the id of a
-/// token.
-pub(crate) fn prompt(json: &[u8]) -> u64 {
-    Walk::new(Name::Content).tokens(json)
+/// The tokens of the JSON value that begins at `at`, which is that of `messages`, `prompt`, `input` or
+/// the like, and the place where it ends. A number is the id of a token.
+pub(crate) fn prompt(json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
+    Walk::new(Name::Content).tokens(json, at)
 }
 
-/// The tokens of a list of images in base64.
-pub(crate) fn images(json: &[u8]) -> u64 {
-    Walk::new(Name::Images).tokens(json)
+/// The same of a list of images in base64.
+pub(crate) fn images(json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
+    Walk::new(Name::Images).tokens(json, at)
 }
 
-/// The tokens of a prompt that is given as vectors in base64.
-pub(crate) fn embedded(json: &[u8]) -> u64 {
-    Walk::new(Name::Embedded).tokens(json)
+/// The same of a prompt that is given as vectors in base64.
+pub(crate) fn embedded(json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
+    Walk::new(Name::Embedded).tokens(json, at)
 }
 
 /// The name of a field that decides how its value is counted.
@@ -147,36 +147,10 @@ impl Walk {
         }
     }
 
-    fn tokens(mut self, json: &[u8]) -> u64 {
-        let mut at = 0;
-        while let Some(byte) = json.get(at) {
-            match byte {
-                b'"' => {
-                    let from = at + 1;
-                    at = scan::skip(json, at).unwrap_or(json.len());
-                    let text = &json[from..(at - 1).max(from)];
-                    let place = self.place();
-                    if place != Place::Text && is_name(json, at) {
-                        self.name(place, text);
-                    } else {
-                        self.string(place, text);
-                    }
-                    continue;
-                }
-                b'{' | b'[' => self.open(),
-                b'}' | b']' => self.close(),
-                b',' | b':' | b' ' | b'\n' => {}
-                _ => {
-                    let from = at;
-                    at = structure(json, at);
-                    self.tokens += numbers(&json[from..at]);
-                    continue;
-                }
-            }
-            at += 1;
-        }
+    fn tokens(mut self, json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
+        let end = scan::visit(json, at, &mut self)?;
         self.settle();
-        tokens(self.parts) + self.tokens
+        Ok((tokens(self.parts) + self.tokens, end))
     }
 
     /// The place of the value that comes next.
@@ -184,6 +158,70 @@ impl Walk {
         match self.depth.checked_sub(1) {
             None => Place::Content,
             Some(last) => self.places.get(last).copied().unwrap_or(Place::Text),
+        }
+    }
+
+    fn name(&mut self, place: Place, text: &[u8], parts: u64) {
+        let name = Name::parse(text);
+        if place == Place::Source && name == Name::Other {
+            // Perhaps a known name in another spelling.
+            self.source.is_text = true;
+        }
+        self.name = Some(name);
+        self.parts += parts;
+    }
+
+    fn value(&mut self, place: Place, text: &[u8], parts: impl FnOnce() -> u64) {
+        match (place, self.name.take()) {
+            (Place::Content, Some(Name::Media | Name::FileElsewhere))
+            | (Place::Media, Some(Name::Url | Name::Data))
+            | (Place::Images, None)
+            | (Place::Source, Some(Name::Url | Name::FileElsewhere)) => self.tokens += ATTACHMENT,
+            (Place::Content | Place::File, Some(Name::FileData)) => self.tokens += file(text),
+            (Place::Content, Some(Name::Embedded)) | (Place::Embedded, None) => {
+                self.tokens += 1 + text.len() as u64 / EMBEDDED_TOKEN;
+            }
+            (Place::Content, Some(Name::Result))
+                if text.len() >= SHORTEST_RESULT && is_base64(text) =>
+            {
+                self.tokens += ATTACHMENT;
+            }
+            (Place::Source, Some(Name::Data)) => {
+                self.source.parts += parts();
+                self.source.attachments += 1;
+            }
+            (Place::Source, name) => {
+                let is_media = text.starts_with(b"image/") || text == b"application/pdf";
+                match name {
+                    Some(Name::Type) if text == b"base64" => self.source.is_base64 = true,
+                    Some(Name::MediaType) if is_media => {}
+                    _ => self.source.is_text = true,
+                }
+                self.parts += parts();
+            }
+            _ => self.parts += parts(),
+        }
+    }
+
+    /// Counts the data of a `source` that ends here.
+    fn settle(&mut self) {
+        let source = std::mem::take(&mut self.source);
+        if source.is_base64 && !source.is_text {
+            self.tokens += source.attachments * ATTACHMENT;
+        } else {
+            self.parts += source.parts;
+        }
+    }
+}
+
+impl Visitor for Walk {
+    fn string(&mut self, text: &[u8], first_escape: Option<usize>, after: &[u8]) {
+        let parts = || parts_with_escapes(text, first_escape);
+        let place = self.place();
+        if place != Place::Text && is_name(after) {
+            self.name(place, text, parts());
+        } else {
+            self.value(place, text, parts);
         }
     }
 
@@ -206,65 +244,18 @@ impl Walk {
         self.depth = self.depth.saturating_sub(1);
     }
 
-    fn name(&mut self, place: Place, text: &[u8]) {
-        let name = Name::parse(text);
-        if place == Place::Source && name == Name::Other {
-            // Perhaps a known name in another spelling.
-            self.source.is_text = true;
-        }
-        self.name = Some(name);
-        self.parts += parts(text);
-    }
-
-    fn string(&mut self, place: Place, text: &[u8]) {
-        match (place, self.name.take()) {
-            (Place::Content, Some(Name::Media | Name::FileElsewhere))
-            | (Place::Media, Some(Name::Url | Name::Data))
-            | (Place::Images, None)
-            | (Place::Source, Some(Name::Url | Name::FileElsewhere)) => self.tokens += ATTACHMENT,
-            (Place::Content | Place::File, Some(Name::FileData)) => self.tokens += file(text),
-            (Place::Content, Some(Name::Embedded)) | (Place::Embedded, None) => {
-                self.tokens += 1 + text.len() as u64 / EMBEDDED_TOKEN;
-            }
-            (Place::Content, Some(Name::Result))
-                if text.len() >= SHORTEST_RESULT && is_base64(text) =>
-            {
-                self.tokens += ATTACHMENT;
-            }
-            (Place::Source, Some(Name::Data)) => {
-                self.source.parts += parts(text);
-                self.source.attachments += 1;
-            }
-            (Place::Source, name) => {
-                let is_media = text.starts_with(b"image/") || text == b"application/pdf";
-                match name {
-                    Some(Name::Type) if text == b"base64" => self.source.is_base64 = true,
-                    Some(Name::MediaType) if is_media => {}
-                    _ => self.source.is_text = true,
-                }
-                self.parts += parts(text);
-            }
-            _ => self.parts += parts(text),
-        }
-    }
-
-    /// Counts the data of a `source` that ends here.
-    fn settle(&mut self) {
-        let source = std::mem::take(&mut self.source);
-        if source.is_base64 && !source.is_text {
-            self.tokens += source.attachments * ATTACHMENT;
-        } else {
-            self.parts += source.parts;
+    fn between(&mut self, bytes: &[u8]) {
+        if !matches!(bytes, [] | [b',' | b':'] | [b',' | b':', b' ']) {
+            self.tokens += numbers(bytes);
         }
     }
 }
 
-/// True if the string that ends here is the name of a field.
-fn is_name(json: &[u8], at: usize) -> bool {
-    let rest = json.get(at..).unwrap_or_default();
-    match rest.first() {
+/// True if the string in front of this is the name of a field.
+fn is_name(after: &[u8]) -> bool {
+    match after.first() {
         Some(b':') => true,
-        Some(b' ' | b'\t' | b'\n' | b'\r') => rest.trim_ascii_start().first() == Some(&b':'),
+        Some(b' ' | b'\t' | b'\n' | b'\r') => after.trim_ascii_start().first() == Some(&b':'),
         _ => false,
     }
 }
@@ -304,7 +295,9 @@ mod tests {
     use super::*;
 
     fn of(json: &str) -> u64 {
-        prompt(json.as_bytes())
+        let (tokens, end) = prompt(json.as_bytes(), 0).unwrap();
+        assert_eq!(end, json.len());
+        tokens
     }
 
     #[test]
@@ -317,10 +310,12 @@ mod tests {
         assert_eq!(of(r#"[1,"abcd",2]"#), 3);
         assert_eq!(of(r#"{"a":1.5e+3,"b":true}"#), 2);
         assert_eq!(of(&format!("[{}]", vec!["12345"; 1000].join(","))), 1000);
-        for nothing in ["", "null", "\"", "[]", "{}", "]]"] {
+        for nothing in ["[null]", "\"\"", "[]", "{}"] {
             assert_eq!(of(nothing), 0, "{nothing}");
         }
-        assert_eq!(of("\"abcd"), 1);
+        for malformed in ["", "\"", "\"abcd", "]]", "[1,2"] {
+            assert_eq!(prompt(malformed.as_bytes(), 0), Err(Malformed));
+        }
     }
 
     #[test]
@@ -371,8 +366,8 @@ mod tests {
         let images = format!(r#""images":["{data}","{data}"]"#);
         assert!((1000..1020).contains(&of_message(&images)));
         assert_eq!(
-            super::images(format!(r#"["{data}","{data}"]"#).as_bytes()),
-            1000
+            super::images(format!(r#"["{data}","{data}"]"#).as_bytes(), 0).map(|read| read.0),
+            Ok(1000)
         );
         let prompt = format!(r#"{{"prompt_string":"abcd","multimodal_data":["{data}"]}}"#);
         assert!((500..520).contains(&of(&prompt)));
@@ -436,7 +431,8 @@ mod tests {
     #[test]
     fn embedded_prompts_count_by_their_smallest_vectors() {
         let data = "A".repeat(100 * 2048);
-        assert_eq!(embedded(format!("\"{data}\"").as_bytes()), 101);
-        assert_eq!(embedded(format!("[\"{data}\",\"{data}\"]").as_bytes()), 202);
+        let of = |json: String| embedded(json.as_bytes(), 0).unwrap().0;
+        assert_eq!(of(format!("\"{data}\"")), 101);
+        assert_eq!(of(format!("[\"{data}\",\"{data}\"]")), 202);
     }
 }

@@ -19,12 +19,17 @@ pub(crate) fn parts(text: &[u8]) -> u64 {
     if text.len() < LANES && text.iter().all(is_plain) {
         return 3 * text.len() as u64;
     }
+    parts_with_escapes(text, memchr::memchr(b'\\', text))
+}
+
+/// As [`parts`], if the place of the first backslash is known.
+pub(super) fn parts_with_escapes(text: &[u8], first_escape: Option<usize>) -> u64 {
     let raw = if is_ascii(text) {
         3 * text.len() as u64
     } else {
         by_length_of_characters(text)
     };
-    match memchr::memchr(b'\\', text) {
+    match first_escape {
         None => raw,
         Some(first) => raw - excess_of_escapes(&text[first..]),
     }

@@ -10,7 +10,7 @@ mod tests;
 use std::borrow::Cow;
 use std::ops::Range;
 
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 
 /// Not a JSON object, or one that only a patient parser should read. Whoever wants to tell what
 /// is wrong with it, and where, asks one.
@@ -26,8 +26,28 @@ const DEEPEST: u32 = u128::BITS;
 /// Of valid JSON it finds what any parser finds, unless it is nested more than 128 deep. Of
 /// other texts it refuses those whose brackets, strings or top-level fields do not add up; what
 /// is wrong inside of a value is for whoever reads that value.
-pub(crate) fn fields(body: &[u8], each: impl FnMut(&[u8], Range<usize>)) -> Result<(), Malformed> {
-    walk(body, |_, _| {}, each)
+pub(crate) fn fields(
+    body: &[u8],
+    mut each: impl FnMut(&[u8], Range<usize>),
+) -> Result<(), Malformed> {
+    read_fields(body, |name, value| {
+        let end = skip(body, value)?;
+        each(name, value..end);
+        Ok(end)
+    })
+}
+
+/// As [`fields`], but `read` is called with the place where a value begins, and returns the place
+/// where it ends, as [`skip`] and [`visit`] do.
+pub(crate) fn read_fields(
+    body: &[u8],
+    read: impl FnMut(&[u8], usize) -> Result<usize, Malformed>,
+) -> Result<(), Malformed> {
+    let at = space(body, expect(body, space(body, 0), b'{')?);
+    if body.get(at) == Some(&b'}') {
+        return nothing_after(body, at + 1);
+    }
+    read_fields_from(body, at, read)
 }
 
 /// As [`fields`], but only of those from the one on whose name begins here. What comes before is not
@@ -35,49 +55,40 @@ pub(crate) fn fields(body: &[u8], each: impl FnMut(&[u8], Range<usize>)) -> Resu
 pub(crate) fn last_fields(
     body: &[u8],
     at: usize,
-    each: impl FnMut(&[u8], Range<usize>),
+    mut each: impl FnMut(&[u8], Range<usize>),
 ) -> Result<(), Malformed> {
     expect(body, space(body, 0), b'{')?;
     let before = body.get(..at).unwrap_or_default().trim_ascii_end();
     if !matches!(before.last(), Some(b'{' | b',')) {
         return Err(Malformed);
     }
-    walk_from(body, at, |_, _| {}, each)
+    read_fields_from(body, at, |name, value| {
+        let end = skip(body, value)?;
+        each(name, value..end);
+        Ok(end)
+    })
 }
 
 /// As [`fields`], but tells where each value begins, before its end is looked for: so also of the
 /// field in which a text ends that is not all there.
-pub(crate) fn beginnings(body: &[u8], each: impl FnMut(&[u8], usize)) -> Result<(), Malformed> {
-    walk(body, each, |_, _| {})
+pub(crate) fn beginnings(body: &[u8], mut each: impl FnMut(&[u8], usize)) -> Result<(), Malformed> {
+    read_fields(body, |name, value| {
+        each(name, value);
+        skip(body, value)
+    })
 }
 
-fn walk(
-    body: &[u8],
-    begins: impl FnMut(&[u8], usize),
-    ends: impl FnMut(&[u8], Range<usize>),
-) -> Result<(), Malformed> {
-    let at = space(body, expect(body, space(body, 0), b'{')?);
-    if body.get(at) == Some(&b'}') {
-        return nothing_after(body, at + 1);
-    }
-    walk_from(body, at, begins, ends)
-}
-
-fn walk_from(
+fn read_fields_from(
     body: &[u8],
     mut at: usize,
-    mut begins: impl FnMut(&[u8], usize),
-    mut ends: impl FnMut(&[u8], Range<usize>),
+    mut read: impl FnMut(&[u8], usize) -> Result<usize, Malformed>,
 ) -> Result<(), Malformed> {
     loop {
         let name = expect(body, at, b'"')?;
         at = string(body, name)?;
         let name = written(&body[name..at - 1])?;
         let value = space(body, expect(body, space(body, at), b':')?);
-        begins(&name, value);
-        at = skip(body, value)?;
-        ends(&name, value..at);
-        at = space(body, at);
+        at = space(body, read(&name, value)?);
         match body.get(at) {
             Some(b',') => at = space(body, at + 1),
             Some(b'}') => return nothing_after(body, at + 1),
@@ -94,32 +105,90 @@ pub(crate) fn text(value: &[u8]) -> Option<Cow<'_, str>> {
 
 /// Where the value that begins at `at` ends.
 pub(crate) fn skip(body: &[u8], at: usize) -> Result<usize, Malformed> {
+    visit(body, at, &mut ())
+}
+
+/// Called with what a value consists of, in its order.
+pub(crate) trait Visitor {
+    /// False: nothing of a string is of interest.
+    const READS_STRINGS: bool = true;
+
+    /// A string, or the name of a field. `first_escape` is the place of the first backslash in its
+    /// text, `after` everything behind it.
+    fn string(&mut self, text: &[u8], first_escape: Option<usize>, after: &[u8]);
+    /// The beginning of an object or a list.
+    fn open(&mut self);
+    /// The end of an object or a list.
+    fn close(&mut self);
+    /// Everything between two of these: numbers, words and punctuation.
+    fn between(&mut self, bytes: &[u8]);
+}
+
+impl Visitor for () {
+    const READS_STRINGS: bool = false;
+
+    fn string(&mut self, _text: &[u8], _first_escape: Option<usize>, _after: &[u8]) {}
+    fn open(&mut self) {}
+    fn close(&mut self) {}
+    fn between(&mut self, _bytes: &[u8]) {}
+}
+
+/// As [`skip`], and tells what is in the value.
+pub(crate) fn visit<V: Visitor>(
+    body: &[u8],
+    at: usize,
+    visitor: &mut V,
+) -> Result<usize, Malformed> {
     match body.get(at) {
-        Some(b'"') => string(body, at + 1),
-        Some(b'{' | b'[') => nested(body, at),
-        Some(_) => scalar(body, at),
+        Some(b'"') => visit_string(body, at + 1, visitor),
+        Some(b'{' | b'[') => nested(body, at, visitor),
+        Some(_) => {
+            let end = scalar(body, at)?;
+            visitor.between(&body[at..end]);
+            Ok(end)
+        }
         None => Err(Malformed),
     }
 }
 
+fn visit_string<V: Visitor>(
+    body: &[u8],
+    start: usize,
+    visitor: &mut V,
+) -> Result<usize, Malformed> {
+    if !V::READS_STRINGS {
+        return string(body, start);
+    }
+    let first = start + quote_or(b'\\', body.get(start..).unwrap_or_default()).ok_or(Malformed)?;
+    let (end, first_escape) = match body.get(first) {
+        Some(b'"') => (first + 1, None),
+        _ => (string_from(body, start, first)?, Some(first - start)),
+    };
+    visitor.string(&body[start..end - 1], first_escape, &body[end..]);
+    Ok(end)
+}
+
 /// Where the object or the list that begins at `at` ends.
-fn nested(body: &[u8], mut at: usize) -> Result<usize, Malformed> {
+fn nested<V: Visitor>(body: &[u8], mut at: usize, visitor: &mut V) -> Result<usize, Malformed> {
     // The brackets that are open, the innermost last: 1 is a brace.
     let (mut open, mut depth) = (0_u128, 0);
     loop {
+        let from = at;
         at = structure(body, at);
         let Some(&byte) = body.get(at) else {
             return Err(Malformed);
         };
+        visitor.between(&body[from..at]);
         at += 1;
         match byte {
-            b'"' => at = string(body, at)?,
+            b'"' => at = visit_string(body, at, visitor)?,
             b'{' | b'[' => {
                 if depth == DEEPEST {
                     return Err(Malformed);
                 }
                 open = (open << 1) | u128::from(byte == b'{');
                 depth += 1;
+                visitor.open();
             }
             _ => {
                 if (open & 1 == 1) != (byte == b'}') {
@@ -127,6 +196,7 @@ fn nested(body: &[u8], mut at: usize) -> Result<usize, Malformed> {
                 }
                 open >>= 1;
                 depth -= 1;
+                visitor.close();
                 if depth == 0 {
                     return Ok(at);
                 }
@@ -167,7 +237,11 @@ pub(crate) fn structure(body: &[u8], mut at: usize) -> usize {
 
 /// Where the string ends whose first byte after the quotation mark is at `start`.
 fn string(body: &[u8], start: usize) -> Result<usize, Malformed> {
-    let mut at = start;
+    string_from(body, start, start)
+}
+
+/// As [`string`], if there is no quotation mark before `at`.
+fn string_from(body: &[u8], start: usize, mut at: usize) -> Result<usize, Malformed> {
     loop {
         at += quote(body.get(at..).unwrap_or_default()).ok_or(Malformed)?;
         // Text is full of `\n`, and `\"` is rarer. So only before a quotation mark it matters
@@ -184,20 +258,35 @@ fn string(body: &[u8], start: usize) -> Result<usize, Malformed> {
 /// The next quotation mark. Names, roles and quotations in code are short; for these a search
 /// that sets out to be fast would take longer than it lasts.
 pub(crate) fn quote(text: &[u8]) -> Option<usize> {
+    quote_or(b'"', text)
+}
+
+/// The next quotation mark or byte of this kind.
+#[inline(always)]
+fn quote_or(other: u8, text: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const TOPS: u64 = ONES << 7;
     let (words, _) = text.as_chunks::<8>();
     for (place, word) in words.iter().take(4).enumerate() {
-        // A byte that is a quotation mark becomes 0, and of the bytes of a word the lowest that
-        // is 0 is the lowest whose top bit is set by this.
-        let word = u64::from_le_bytes(*word) ^ (ONES * u64::from(b'"'));
-        let zeros = word.wrapping_sub(ONES) & !word & TOPS;
-        if zeros != 0 {
-            return Some(place * 8 + zeros.trailing_zeros() as usize / 8);
+        // A byte that is searched for becomes 0, and of the bytes of a word the lowest that is 0 is
+        // the lowest whose top bit is set by this.
+        let word = u64::from_le_bytes(*word);
+        let zeros = |byte: u8| {
+            let word = word ^ (ONES * u64::from(byte));
+            word.wrapping_sub(ONES) & !word & TOPS
+        };
+        let found = zeros(b'"') | zeros(other);
+        if found != 0 {
+            return Some(place * 8 + found.trailing_zeros() as usize / 8);
         }
     }
     let near = words.len().min(4) * 8;
-    Some(near + memchr(b'"', &text[near..])?)
+    let rest = &text[near..];
+    let found = match other {
+        b'"' => memchr(b'"', rest),
+        _ => memchr2(b'"', other, rest),
+    };
+    Some(near + found?)
 }
 
 /// Where the number or the word that begins at `at` ends.
