@@ -31,7 +31,7 @@ pub(super) struct Parsed {
 }
 
 /// Where a field is in the input.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Place {
     name: (usize, usize),
     value: (usize, usize),
@@ -64,14 +64,13 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
         let start = part.as_ptr() as usize - origin;
         (start, start + part.len())
     };
-    let mut places = [Place::default(); MOST_FIELDS];
-    let count = response.headers.len();
-    for (field, at) in response.headers.iter().zip(&mut places) {
-        at.name = place(field.name.as_bytes());
-        at.value = place(field.value);
-    }
+    let places = response.headers.iter().map(|field| Place {
+        name: place(field.name.as_bytes()),
+        value: place(field.value),
+    });
+    let places: Vec<_> = places.collect();
     let bytes = inbox.split_to(length).freeze();
-    let (headers, connection) = gather(&bytes, &places[..count])?;
+    let (headers, connection) = gather(&bytes, &places)?;
     let framing = if has_no_body(method, status) {
         Framing::Ended
     } else {
