@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::backends::{CHAT, UNPROBED};
 use crate::http::{Connection, Head};
 use crate::mock;
+use crate::process::eventually;
 use crate::raw::{self, Raw};
 use crate::support::{Place, Server};
 
@@ -314,12 +315,15 @@ fn connection_with_two_lengths_is_not_reused() {
 #[test]
 fn connection_on_which_the_backend_sent_more_than_its_response_is_not_reused() {
     let place = Place::new();
-    let raw = raw::heads(|head, reader| {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
+    let raw = raw::heads(move |head, reader| {
         consume(head, reader);
         mock::json(reader.get_mut(), 200, r#"{"answer":"as asked"}"#);
         // Later than the response, and before the next request.
         thread::sleep(Duration::from_millis(50));
         mock::json(reader.get_mut(), 200, r#"{"secret":"of another client"}"#);
+        counter.fetch_add(1, Ordering::SeqCst);
     });
     let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
     let server = place.serve_with(
@@ -328,9 +332,12 @@ fn connection_on_which_the_backend_sent_more_than_its_response_is_not_reused() {
             .envs(UNPROBED.iter().copied()),
     );
     let mut client = Connection::open(server.address);
-    for _ in 0..5 {
+    for round in 1..=5 {
         client.send_post(CHAT, r#"{"model":"m"}"#);
         assert_eq!(client.answer().text(), r#"{"answer":"as asked"}"#);
-        thread::sleep(Duration::from_millis(100));
+        // What was sent on the loopback interface is in the socket of the receiver.
+        eventually("the second response is sent", || {
+            (sent.load(Ordering::SeqCst) == round).then_some(())
+        });
     }
 }
