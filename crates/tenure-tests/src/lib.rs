@@ -11,6 +11,8 @@
 pub mod boot;
 #[cfg(unix)]
 pub mod contenders;
+#[cfg(target_os = "linux")]
+pub mod disk;
 mod owner;
 #[cfg(unix)]
 pub mod storm;
@@ -20,6 +22,17 @@ pub mod witness;
 use std::time::{Duration, Instant};
 
 pub use owner::Owner;
+
+/// Reports that a test is skipped because a privilege or a tool is missing. With `REQUIRE_TEST_TOOLS`
+/// set, as in CI, the test fails instead: a test that was not run must not look like one that passed.
+#[expect(clippy::print_stdout, reason = "a skipped test must say so")]
+pub fn skip(why: &str) {
+    assert!(
+        std::env::var_os("REQUIRE_TEST_TOOLS").is_none(),
+        "this test cannot be skipped here: {why}"
+    );
+    println!("skipped: {why}");
+}
 
 /// Waits until something is so. The time limit only ends a test that has failed.
 pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {

@@ -86,8 +86,25 @@ impl Claim {
         self
     }
 
-    /// Leaves the file in place on release, marked as released, so that tokens keep rising even
-    /// if the clock is set back. On network file systems this is always so.
+    /// Leaves the file in place on release, marked as released. On network file systems this is
+    /// always so.
+    ///
+    /// The file is a multiple of 4 KiB long, and its record is rewritten in place. So a disk that is
+    /// full later keeps nobody from taking the key and from naming itself as its owner. Tokens keep
+    /// rising even if the clock is set back.
+    ///
+    /// ```
+    /// use tenure::{Key, State, Store};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let store = Store::in_dir(dir.path());
+    /// let key = Key::name("deliver")?;
+    /// store.claim(&key).keep_file(true).try_acquire()?.release()?;
+    ///
+    /// assert_eq!(std::fs::metadata(store.path_of(&key))?.len(), 4096);
+    /// assert!(matches!(store.status(&key)?.state(), State::Free));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keep_file(mut self, keep: bool) -> Self {
         self.keep_file = keep;
         self
@@ -125,6 +142,10 @@ impl Claim {
     }
 
     /// Takes the key, or says at once who has it.
+    ///
+    /// The lock decides, not the record: if the record cannot be written (the disk is full, damaged
+    /// or read-only), the key is taken all the same, a warning is logged once, and
+    /// [`Tenure::record_error`] has the reason. Others are then refused without a name.
     pub fn try_acquire(self) -> Result<Tenure, Error> {
         match store::take(self.store.target(&self.key)?)? {
             Attempt::Taken(held, previous) => self.settle(held, previous),
@@ -188,7 +209,7 @@ impl Claim {
     /// The lock is ours: say so in the record.
     fn settle(mut self, mut held: Held, previous: Previous) -> Result<Tenure, Error> {
         let path = held.path().display();
-        let was_there = previous.is_some();
+        let me = Me::get();
         if let Some(Ok(record)) = &previous
             && record.released_at.is_none()
         {
@@ -200,7 +221,9 @@ impl Claim {
         }
         let last_token = match previous {
             Some(Ok(record)) => {
-                if record.released_at.is_none() {
+                if is_of(&record, &me) {
+                    tracing::debug!(path = %path, "this process left its own record here before");
+                } else if record.released_at.is_none() {
                     tracing::warn!(
                         path = %path,
                         pid = record.pid,
@@ -225,9 +248,10 @@ impl Claim {
                  lease, and the file is kept after release"
             );
         }
-        let keep_file = self.keep_file || held.is_on_network();
+        if self.keep_file || held.is_on_network() {
+            held.keep_file();
+        }
         let now = SystemTime::now();
-        let me = Me::get();
         let record = Record {
             pid: me.pid,
             started_at: Some(now),
@@ -246,14 +270,19 @@ impl Claim {
             released_at: None,
             extra: self.extra,
         };
-        if let Err(error) = held.write(&record) {
-            // Without its record the owner could be neither named nor stopped.
-            let _ = held.release(was_there);
-            return Err(error);
+        let record_error = held.write(&record).err();
+        if let Some(error) = &record_error {
+            tracing::warn!(%error, "the lock is held, but others cannot see by whom");
         }
         tracing::debug!(path = %held.path().display(), token = record.token, "acquired");
-        Ok(Tenure::new(held, record, keep_file))
+        Ok(Tenure::new(held, record, record_error))
     }
+}
+
+/// True if this very process wrote the record. It did not mark the record as released, because that
+/// write failed; no other owner is gone.
+fn is_of(record: &Record, me: &Me) -> bool {
+    record.pid == me.pid && me.identity.is_some() && record.process == me.identity
 }
 
 /// Larger than the last one, and larger than any that a clock that only goes forward gave out.

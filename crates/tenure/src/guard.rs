@@ -34,7 +34,8 @@ use crate::sys::inherit;
 pub struct Tenure {
     held: Option<Held>,
     record: Record,
-    keep_file: bool,
+    /// The record that others read is not this one, for this reason.
+    record_error: Option<Error>,
     /// The process that acquired it. A forked child has a copy, but owns nothing.
     owner: u32,
 }
@@ -56,12 +57,12 @@ impl Running {
 }
 
 impl Tenure {
-    pub(crate) fn new(held: Held, record: Record, keep_file: bool) -> Self {
+    pub(crate) fn new(held: Held, record: Record, record_error: Option<Error>) -> Self {
         Self {
             owner: record.pid,
             held: Some(held),
             record,
-            keep_file,
+            record_error,
         }
     }
 
@@ -73,6 +74,13 @@ impl Tenure {
     /// What others read about this owner.
     pub fn record(&self) -> &Record {
         &self.record
+    }
+
+    /// The reason why the record could not be written when the key was taken. The key is held all the
+    /// same; others are told that its owner is unknown. `None` once the record was written, which
+    /// every change of the record ([`set_field`](Self::set_field)) tries again.
+    pub fn record_error(&self) -> Option<&Error> {
+        self.record_error.as_ref()
     }
 
     /// The fencing token: larger than that of every earlier owner of this key in this store.
@@ -148,14 +156,6 @@ impl Tenure {
         self.rewrite()
     }
 
-    /// Waits until the record is on the disk, so that a power failure does not take it away.
-    pub fn sync_record(&self) -> Result<(), Error> {
-        match &self.held {
-            Some(held) => held.sync(),
-            None => Ok(()),
-        }
-    }
-
     /// Lets go of the key and leaves file and record as a crash would: the next owner takes them
     /// over and can [`inherit`](crate::Claim::inherit) from them.
     pub fn leave(mut self) -> Result<(), Error> {
@@ -184,7 +184,9 @@ impl Tenure {
                 self.record.extra.entry(name).or_insert(value);
             }
         }
-        held.write(&self.record)
+        held.write(&self.record)?;
+        self.record_error = None;
+        Ok(())
     }
 
     fn let_go(&mut self) -> Result<(), Error> {
@@ -195,16 +197,22 @@ impl Tenure {
             held.abandon();
             return Ok(());
         }
-        let marked = if self.keep_file {
+        let kept = held.is_kept();
+        let marked = if kept {
             self.record.released_at = Some(SystemTime::now());
             held.write(&self.record)
         } else {
             Ok(())
         };
         let path = held.path().to_owned();
-        held.release(self.keep_file)?;
+        held.release(kept)?;
         tracing::debug!(path = %path.display(), token = self.record.token, "released");
-        marked
+        // A record that was never written needs no mark, and its error was reported before.
+        if self.record_error.is_some() {
+            Ok(())
+        } else {
+            marked
+        }
     }
 }
 

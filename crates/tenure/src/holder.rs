@@ -28,6 +28,8 @@ pub enum Proof {
     NotVisible,
     /// The lock file belongs to another user, so that its record cannot be read.
     OtherUser,
+    /// Nobody owns the key, but a [`ReadLock`](crate::ReadLock) keeps owners out.
+    Reader,
     /// The kernel says that the key is held; no process could be proven to hold it.
     Unknown,
 }
@@ -75,6 +77,11 @@ impl Holder {
         self.file_gone
     }
 
+    /// True if nobody owns the key, but a [`ReadLock`](crate::ReadLock) keeps owners out.
+    pub fn is_reading(&self) -> bool {
+        self.proof == Proof::Reader
+    }
+
     /// The lock file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -86,6 +93,7 @@ impl fmt::Display for Holder {
         match (self.proof, self.pid) {
             (_, Some(pid)) => write!(f, "pid {pid}")?,
             (Proof::OtherUser, None) => f.write_str("another user's process")?,
+            (Proof::Reader, None) => f.write_str("a process that only reads")?,
             (Proof::NotVisible, None) => f.write_str("a process that is not visible from here")?,
             (_, None) => f.write_str("an unknown process")?,
         }

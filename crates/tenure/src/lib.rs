@@ -61,7 +61,7 @@ pub use key::Key;
 pub use record::Record;
 pub use stop::{Stop, Stopped};
 pub use stop_request::StopRequest;
-pub use store::Store;
+pub use store::{ReadLock, Store};
 pub use watch::Watch;
 
 /// The README's example is compiled and run.

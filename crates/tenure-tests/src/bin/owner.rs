@@ -1,8 +1,9 @@
 //! Takes a key, then does what it is told on stdin, one word a line:
-//! `release`, `drop`, `lost`, `fork`, `fork-drop`, `ignore-term`, `set NAME VALUE`, `stop-request`.
+//! `release`, `drop`, `lost`, `record-error`, `fork`, `fork-drop`, `ignore-term`, `set NAME VALUE`,
+//! `stop-request`.
 //!
 //! `owner DIR KEY`: KEY is a name, or a path that begins with `/`, `.` or `DIR` itself.
-//! `--keep-file` and `--wait` may come first.
+//! `--keep-file` and `--wait` may come first; `--read` takes a read lock until stdin ends.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -24,7 +25,11 @@ fn main() {
         found.map(|place| words.remove(place)).is_some()
     };
     let (keep, wait) = (take_option("--keep-file"), take_option("--wait"));
+    let read = take_option("--read");
     let (dir, key) = (&words[0], &words[1]);
+    if read {
+        return read_under_lock(dir, key);
+    }
     match take(dir, key, keep, wait) {
         Ok(tenure) => {
             say!("held {} {}", std::process::id(), tenure.token());
@@ -38,12 +43,27 @@ fn main() {
     }
 }
 
-fn take(dir: &str, key: &str, keep: bool, wait: bool) -> Result<Tenure, Error> {
-    let key = if Path::new(key).components().count() > 1 {
-        Key::file(key)?
+fn parse_key(key: &str) -> Result<Key, Error> {
+    if Path::new(key).components().count() > 1 {
+        Key::file(key)
     } else {
-        Key::name(key)?
-    };
+        Key::name(key)
+    }
+}
+
+fn read_under_lock(dir: &str, key: &str) {
+    match parse_key(key).and_then(|key| Store::in_dir(dir).read_lock(&key)) {
+        Ok(Some(_reading)) => {
+            say!("reading {}", std::process::id());
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        }
+        Ok(None) => say!("no file"),
+        Err(error) => say!("refused {error}"),
+    }
+}
+
+fn take(dir: &str, key: &str, keep: bool, wait: bool) -> Result<Tenure, Error> {
+    let key = parse_key(key)?;
     let claim: Claim = Store::in_dir(dir).claim(&key).verb("test").keep_file(keep);
     if wait {
         claim.acquire_within(Duration::from_secs(60), |holder| {
@@ -67,6 +87,10 @@ fn obey(tenure: Tenure) {
             "drop" => {
                 drop(tenure.take());
                 say!("dropped");
+            }
+            "record-error" => {
+                let error = tenure.as_ref().and_then(Tenure::record_error);
+                say!("{}", error.map_or("none".to_owned(), Error::to_string));
             }
             "lost" => say!("{}", tenure.as_ref().is_none_or(Tenure::lost)),
             "set" => {

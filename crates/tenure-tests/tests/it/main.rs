@@ -4,8 +4,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a test that cannot go on must fail; one that is skipped must say so"
+    reason = "a test that cannot go on must fail"
 )]
 
 mod bad_files;
@@ -14,6 +13,7 @@ mod fork;
 mod guard;
 #[cfg(unix)]
 mod hostile;
+mod kept_file;
 mod lost_file;
 #[cfg(target_os = "linux")]
 mod namespaces;
@@ -21,6 +21,7 @@ mod namespaces;
 mod never_two;
 #[cfg(target_os = "linux")]
 mod pid_reuse;
+mod read_lock;
 mod recovery;
 mod refusals;
 #[cfg(target_os = "linux")]
@@ -133,12 +134,13 @@ impl Drop for Stranger {
     }
 }
 
-/// Whether this test runs with the rights that it needs; says so if not.
+/// True if this test runs as root. Otherwise it is skipped and says so, or fails where everything that
+/// tests need is promised to be there.
 #[cfg(unix)]
 fn root(what: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("skipped: {what} needs root");
+        tenure_tests::skip(&format!("{what} needs root"));
     }
     root
 }

@@ -24,6 +24,10 @@ const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// How often the file may be replaced under our hands.
 const RETRIES: u32 = 10_000;
+/// A kept file is a multiple of this long: the blocks that a later record needs exist already.
+const KEPT_UNIT: usize = 4096;
+/// A kept file that a record once made longer than its unit stays as long, up to this much.
+const KEPT_MOST: usize = 64 << 10;
 
 /// A lock that this process holds.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub(crate) struct Held {
     name: OsString,
     path: PathBuf,
     network: bool,
+    /// The file stays when the lock is released, and its length is rounded up.
+    kept: bool,
 }
 
 /// What the file said when we got it; `None` if there was no file.
@@ -60,8 +66,8 @@ pub(crate) fn take(target: Target) -> Result<Attempt, Error> {
             Step::WithoutFile(holder) => (Some(holder), LETTING_GO),
         };
         if undecided_since.get_or_insert_with(Instant::now).elapsed() >= patience {
-            let unknown = || Box::new(Holder::unknown(target.path().to_owned()));
-            return Ok(Attempt::Busy(holder.unwrap_or_else(unknown), target));
+            let unnamed = || inspect::unnamed(&target.directory, &target.name, target.path());
+            return Ok(Attempt::Busy(holder.unwrap_or_else(unnamed), target));
         }
         thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
@@ -170,6 +176,7 @@ fn taken(target: Target, file: LockFile, guard: Guard) -> Result<Attempt, Error>
     };
     let held = Held {
         network: target.directory.is_network(),
+        kept: false,
         directory: target.directory,
         file,
         guard,
@@ -228,16 +235,26 @@ impl Held {
         Ok(Record::decode(&bytes))
     }
 
-    pub(crate) fn write(&mut self, record: &Record) -> Result<(), Error> {
-        self.file
-            .write(&record.encode())
-            .map_err(|error| Error::io("write the record to", &self.path, error))
+    /// Leaves the file in place when the lock is released. To be called before the first write.
+    pub(crate) fn keep_file(&mut self) {
+        self.kept = true;
+        if self.file.created {
+            self.file.overwrite_in_place();
+        }
     }
 
-    pub(crate) fn sync(&self) -> Result<(), Error> {
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    pub(crate) fn write(&mut self, record: &Record) -> Result<(), Error> {
+        let mut bytes = record.encode();
+        if self.kept {
+            pad(&mut bytes, self.file.size());
+        }
         self.file
-            .sync()
-            .map_err(|error| Error::io("sync", &self.path, error))
+            .write(&bytes)
+            .map_err(|error| Error::io("write the record to", &self.path, error))
     }
 
     /// Whether the path no longer leads to the file that we hold.
@@ -276,5 +293,38 @@ impl Held {
             self.directory.remove(&self.name)?;
         }
         Ok(())
+    }
+}
+
+/// Fills up with blanks, which readers of a record pass over.
+fn pad(bytes: &mut Vec<u8>, present: u64) {
+    let present = usize::try_from(present).map_or(KEPT_MOST, |size| size.min(KEPT_MOST));
+    let length = bytes.len().next_multiple_of(KEPT_UNIT).max(present);
+    if length > bytes.len() {
+        bytes.resize(length - 1, b' ');
+        bytes.push(b'\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_record_fills_whole_units_and_never_becomes_shorter() {
+        for (record, present, expected) in [
+            (600, 0, 4096),
+            (600, 600, 4096),
+            (600, 8192, 8192),
+            (4096, 0, 4096),
+            (4097, 4096, 8192),
+            (600, 1 << 30, KEPT_MOST),
+            (100_000, 0, 102_400),
+        ] {
+            let mut bytes = vec![b'x'; record];
+            pad(&mut bytes, present);
+            assert_eq!(bytes.len(), expected, "{record} bytes over {present}");
+            assert_eq!(bytes.trim_ascii_end().len(), record);
+        }
     }
 }

@@ -16,8 +16,8 @@ use crate::sys::guard::{self, Seen};
 use crate::sys::process;
 use crate::sys::testimony::{Attested, Word};
 
-const UNDECIDED: Duration = Duration::from_millis(100);
-const UNDECIDED_PAUSE: Duration = Duration::from_micros(500);
+pub(super) const UNDECIDED: Duration = Duration::from_millis(100);
+pub(super) const UNDECIDED_PAUSE: Duration = Duration::from_micros(500);
 
 /// Who holds a lock that is known to be held.
 pub(crate) enum Identified {
@@ -79,6 +79,18 @@ pub(crate) fn owner_without_file(path: &Path, key: &Key, pid: Option<u32>) -> Bo
         holder.suspended = process::is_suspended(pid);
         holder.command_only = record.command_pid() == Some(pid);
         holder.record = Some(record);
+    }
+    Box::new(holder)
+}
+
+/// The holder of a lock that no process could be proven to have: a reader, or an unknown owner.
+pub(crate) fn unnamed(directory: &Directory, name: &OsStr, path: &Path) -> Box<Holder> {
+    let mut holder = Holder::unknown(path.to_owned());
+    // A shared lock can be had beside other shared ones, but not beside an owner's.
+    if let Ok(Look::File(file)) = directory.look(name)
+        && matches!(file.probe(), Ok(true))
+    {
+        holder.proof = Proof::Reader;
     }
     Box::new(holder)
 }
@@ -197,7 +209,7 @@ fn inspect_in(directory: &Directory, key: &Key, name: &OsStr) -> Result<Inspecti
     }
 }
 
-fn without_readable_file(
+pub(super) fn without_readable_file(
     directory: &Directory,
     key: &Key,
     name: &OsStr,

@@ -3,11 +3,12 @@
 mod file;
 mod inspect;
 mod place;
+mod read_lock;
 
 use std::path::{Path, PathBuf};
 
 use crate::claim::Claim;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::holder::Status;
 use crate::key::{Key, absolute};
 use crate::stop::Stop;
@@ -16,6 +17,7 @@ pub(crate) use file::{Attempt, FilePlace, Held, Previous, take};
 pub(crate) use inspect::Inspection;
 use place::Place;
 pub(crate) use place::Target;
+pub use read_lock::ReadLock;
 
 /// A set of keys, each with at most one owner: a directory of lock files on this machine.
 ///
@@ -62,6 +64,12 @@ impl Store {
     /// Prepares to take a key.
     pub fn claim(&self, key: &Key) -> Claim {
         Claim::new(self.clone(), key.clone())
+    }
+
+    /// Keeps owners out of a key while its files are read, leaving nothing behind. `None`: the key has
+    /// no file, so that there is nothing to lock; an owner may come at any time.
+    pub fn read_lock(&self, key: &Key) -> Result<Option<ReadLock>, Error> {
+        read_lock::take(&self.place, key)
     }
 
     /// Looks at a key without disturbing its owner.
@@ -112,10 +120,15 @@ impl Default for Store {
     }
 }
 
-/// Removes a file that nobody holds, as its next owner would. `false`: somebody holds it now.
+/// Removes a file that nobody holds, as its next owner would. `false`: an owner holds it now.
 pub(crate) fn clean(status: &Status) -> Result<bool, Error> {
     let dir = status.path().parent().unwrap_or(Path::new("."));
     match take(Store::in_dir(dir).target(status.key())?)? {
+        Attempt::Busy(holder, _) if holder.is_reading() => Err(Error::new(Kind::StopRefused {
+            key: status.key().to_string(),
+            why: "its stale file cannot be removed while another process reads under its lock"
+                .into(),
+        })),
         Attempt::Busy(..) => Ok(false),
         Attempt::Taken(held, _) => {
             let keep = held.is_on_network();

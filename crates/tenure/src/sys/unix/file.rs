@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
-use rustix::process::geteuid;
+use rustix::process::{Gid, Uid, geteuid};
 
 use super::names;
 use crate::error::Error;
@@ -32,6 +32,7 @@ pub(crate) struct Directory {
     path: PathBuf,
     id: FileId,
     owner: u32,
+    group: u32,
 }
 
 /// An open lock file.
@@ -42,6 +43,8 @@ pub(crate) struct LockFile {
     size: u64,
     /// This call created it.
     pub(crate) created: bool,
+    /// The file system is read-only: the file can be locked, but not written.
+    is_read_only: bool,
 }
 
 /// What lies at a path, seen without touching it.
@@ -97,6 +100,7 @@ impl Directory {
             path: path.to_owned(),
             id: file_id(&stat),
             owner: stat.st_uid,
+            group: stat.st_gid,
         })
     }
 
@@ -142,11 +146,13 @@ impl Directory {
         rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| network_file_system(&stat))
     }
 
-    /// Opens the lock file, or creates it with mode 0600.
+    /// Opens the lock file, or creates it with mode 0600. A file that root creates in the directory of
+    /// another user belongs to that user, so that one command of root does not lock the user out.
     pub(crate) fn open_or_create(&self, name: &OsStr) -> Result<LockFile, Error> {
-        let common =
-            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let careful = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let common = OFlags::RDWR | careful;
         let owner_only = Mode::RUSR | Mode::WUSR;
+        let mut is_read_only = false;
         for _ in 0..RETRIES {
             // What exists is opened without O_CREAT: to that, the kernel may answer EACCES for
             // somebody's file in a sticky directory, and it would lock the directory.
@@ -163,10 +169,22 @@ impl Directory {
                         }
                     }
                 }
+                Err(Errno::ROFS) => {
+                    is_read_only = true;
+                    let flags = OFlags::RDONLY | careful;
+                    match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+                        Ok(fd) => (fd, false),
+                        Err(errno) => return Err(self.cannot_open(name, errno)),
+                    }
+                }
                 Err(errno) => return Err(self.cannot_open(name, errno)),
             };
             let failed = |errno| Error::io("look at", &self.path.join(name), errno);
             let fd = above_standard(fd).map_err(failed)?;
+            if created {
+                self.hand_to_owner(&fd)
+                    .map_err(|errno| Error::io("chown", &self.path.join(name), errno))?;
+            }
             let stat = rustix::fs::fstat(&fd).map_err(failed)?;
             if stat.st_nlink == 0 {
                 continue;
@@ -174,15 +192,33 @@ impl Directory {
             if let Some(why) = unusable(&stat) {
                 return Err(Error::hostile(&self.path.join(name), why));
             }
-            if stat.st_uid != geteuid().as_raw() {
+            if !self.may_use(&stat) {
                 return Err(Error::hostile(&self.path.join(name), others(&stat)));
             }
-            return Ok(LockFile::new(fd, &stat, created));
+            return Ok(LockFile {
+                is_read_only,
+                ..LockFile::new(fd, &stat, created)
+            });
         }
         Err(Error::hostile(
             &self.path.join(name),
             "it is being created and removed without end",
         ))
+    }
+
+    /// Gives a file that root has just created to the directory's owner.
+    fn hand_to_owner(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        if !geteuid().is_root() || self.owner == 0 {
+            return Ok(());
+        }
+        let (user, group) = (Uid::from_raw(self.owner), Gid::from_raw(self.group));
+        rustix::fs::fchown(fd, Some(user), Some(group))
+    }
+
+    /// True for a file of our own, and for root also for a file of the directory's owner.
+    fn may_use(&self, stat: &Stat) -> bool {
+        let user = geteuid();
+        stat.st_uid == user.as_raw() || (user.is_root() && stat.st_uid == self.owner)
     }
 
     /// Opens the lock file for reading, if there is one.
@@ -243,6 +279,7 @@ impl Directory {
             path: self.path.clone(),
             id: self.id,
             owner: self.owner,
+            group: self.group,
         })
     }
 
@@ -275,7 +312,13 @@ impl LockFile {
             id: file_id(stat),
             size: u64::try_from(stat.st_size).unwrap_or(0),
             created,
+            is_read_only: false,
         }
+    }
+
+    /// The length of the content, as this process last saw or wrote it.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
     }
 
     pub(crate) fn id(&self) -> FileId {
@@ -291,9 +334,14 @@ impl LockFile {
         self.flock(FlockOperation::NonBlockingLockExclusive)
     }
 
+    /// Takes a shared lock, without waiting. `false`: an owner has the lock.
+    pub(crate) fn try_lock_shared(&self) -> io::Result<bool> {
+        self.flock(FlockOperation::NonBlockingLockShared)
+    }
+
     /// Whether a lock could be had just now, by taking a shared one for an instant.
     pub(crate) fn probe(&self) -> io::Result<bool> {
-        let free = self.flock(FlockOperation::NonBlockingLockShared)?;
+        let free = self.try_lock_shared()?;
         if free {
             self.unlock()?;
         }
@@ -328,6 +376,9 @@ impl LockFile {
 
     /// Replaces the content in place. Only the holder of the lock may call this.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.is_read_only {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
         let mut written = 0;
         while written < bytes.len() {
             let offset = written as u64;
@@ -347,10 +398,18 @@ impl LockFile {
         Ok(())
     }
 
-    /// Waits until the content is on the disk.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::fsync(&self.fd)?)
+    /// Lets the blocks of an empty file be overwritten where they are (btrfs), so that rewriting
+    /// needs no new ones. Best effort: other file systems do so anyway, or cannot.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn overwrite_in_place(&self) {
+        if let Ok(flags) = rustix::fs::ioctl_getflags(&self.fd) {
+            let _ = rustix::fs::ioctl_setflags(&self.fd, flags | rustix::fs::IFlags::NOCOW);
+        }
     }
+
+    /// There is no such setting.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn overwrite_in_place(&self) {}
 
     /// A removed file has no name here, so nobody can come across its record.
     pub(crate) fn blank_before_removal(&self) -> io::Result<()> {

@@ -246,9 +246,13 @@ impl LockFile {
         self.lock(LOCKFILE_EXCLUSIVE_LOCK)
     }
 
+    pub(crate) fn try_lock_shared(&self) -> io::Result<bool> {
+        self.lock(0)
+    }
+
     /// Whether a lock could be had just now, by taking a shared one for an instant.
     pub(crate) fn probe(&self) -> io::Result<bool> {
-        let free = self.lock(0)?;
+        let free = self.try_lock_shared()?;
         if free {
             self.unlock()?;
         }
@@ -268,6 +272,10 @@ impl LockFile {
 
     pub(crate) fn id(&self) -> FileId {
         self.id
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size
     }
 
     pub(crate) fn is_at(&self, directory: &Directory, name: &OsStr) -> io::Result<bool> {
@@ -302,9 +310,8 @@ impl LockFile {
         Ok(())
     }
 
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        self.file.sync_all()
-    }
+    /// There is no such setting.
+    pub(crate) fn overwrite_in_place(&self) {}
 
     /// A removed file may keep its name until the last handle is closed. Whoever comes across it
     /// must not take its record for that of an owner: the process that wrote it lives.

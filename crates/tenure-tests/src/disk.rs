@@ -1,0 +1,68 @@
+//! A small file system of a test's own, which can be filled and made read-only. Needs root.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A mounted tmpfs, unmounted when dropped.
+#[derive(Debug)]
+pub struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// Mounts 64 KiB.
+    pub fn mount() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let disk = Self { dir };
+        fs::create_dir(disk.path()).expect("a mount point");
+        disk.run(
+            "mount",
+            &["-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs"],
+        );
+        disk
+    }
+
+    /// Its root directory.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("disk")
+    }
+
+    /// Fills it to the last byte.
+    pub fn fill(&self) {
+        let mut filler = File::create(self.filler()).expect("a file");
+        while filler.write_all(&[0; 512]).is_ok() {}
+    }
+
+    /// Frees what was filled.
+    pub fn empty(&self) {
+        fs::remove_file(self.filler()).expect("a filled disk");
+    }
+
+    /// Makes it read-only.
+    pub fn make_read_only(&self) {
+        self.run("mount", &["-o", "remount,ro"]);
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.path().join("filler")
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let done = command(program, arguments, &self.path()).status();
+        assert!(done.is_ok_and(|status| status.success()), "{program}");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = command("umount", &["--lazy"], &self.path()).status();
+    }
+}
+
+fn command(program: &str, arguments: &[&str], path: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).arg(path);
+    command
+}

@@ -1,0 +1,98 @@
+//! Keeping owners out for a while, without being one.
+
+use std::ffi::OsStr;
+use std::thread;
+use std::time::Instant;
+
+use super::inspect::{self, Identified, UNDECIDED, UNDECIDED_PAUSE};
+use super::place::Place;
+use crate::error::{Error, Kind};
+use crate::holder::{Holder, State};
+use crate::key::Key;
+use crate::sys::file::{Directory, LockFile, Look};
+use crate::sys::guard::{self, Seen};
+
+/// A shared lock on the file of a key that nobody owns. Others that only read may have one too; who
+/// wants to own the key is refused ([`Holder::is_reading`](crate::Holder::is_reading)).
+///
+/// It creates no file and writes no record, so it leaves nothing behind, however the process ends.
+/// Dropping it lets go.
+///
+/// ```
+/// use tenure::{Key, Store};
+///
+/// let dir = tempfile::tempdir()?;
+/// let store = Store::in_dir(dir.path());
+/// let key = Key::name("deliver")?;
+/// assert!(store.read_lock(&key)?.is_none(), "no file: there has never been an owner");
+///
+/// store.claim(&key).keep_file(true).try_acquire()?.release()?;
+/// let reading = store.read_lock(&key)?.expect("the file was kept");
+/// let refused = store.claim(&key).try_acquire().unwrap_err();
+/// assert!(refused.holder().is_some_and(|holder| holder.is_reading()));
+///
+/// drop(reading);
+/// let owner = store.claim(&key).keep_file(true).try_acquire()?;
+/// assert!(store.read_lock(&key).unwrap_err().is_held());
+/// # drop(owner);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "owners are let in as soon as it is dropped"]
+pub struct ReadLock {
+    _files: Vec<LockFile>,
+}
+
+/// Takes a shared lock on every file of the key that exists.
+pub(super) fn take(place: &Place, key: &Key) -> Result<Option<ReadLock>, Error> {
+    let mut files = Vec::new();
+    for directory in place.existing(Some(key))? {
+        files.extend(take_in(&directory, key, &key.file_name())?);
+    }
+    Ok((!files.is_empty()).then_some(ReadLock { _files: files }))
+}
+
+fn take_in(directory: &Directory, key: &Key, name: &OsStr) -> Result<Option<LockFile>, Error> {
+    let path = directory.path().join(name);
+    let held = |holder: Box<Holder>| {
+        Err(Error::new(Kind::Held {
+            key: key.to_string(),
+            holder: *holder,
+        }))
+    };
+    let give_up_at = Instant::now() + UNDECIDED;
+    loop {
+        let file = match directory.look(name)? {
+            Look::File(file) => file,
+            other => {
+                return match inspect::without_readable_file(directory, key, name, &path, other) {
+                    State::Held(holder) => held(holder),
+                    State::OtherUser(user) => {
+                        let why = format!("the file belongs to {user}, and may not be opened");
+                        Err(Error::hostile(&path, why))
+                    }
+                    State::Unusable(why) => Err(Error::hostile(&path, why)),
+                    _ => Ok(None),
+                };
+            }
+        };
+        let failed = |error| Error::io("lock", &path, error);
+        if file.try_lock_shared().map_err(failed)? {
+            // Its owner may have removed it between our opening and our locking it.
+            if !file.is_at(directory, name).map_err(failed)? {
+                continue;
+            }
+            return match guard::look(directory, name) {
+                Seen::Owner(pid) => held(inspect::owner_without_file(&path, key, pid)),
+                Seen::Nobody => Ok(Some(file)),
+            };
+        }
+        match inspect::identify(&file, &path) {
+            Identified::Proven(holder) => return held(holder),
+            Identified::NotYet(holder) if Instant::now() >= give_up_at => {
+                return held(holder.unwrap_or_else(|| Box::new(Holder::unknown(path.clone()))));
+            }
+            Identified::NotYet(_) => thread::sleep(UNDECIDED_PAUSE),
+        }
+    }
+}
