@@ -11,11 +11,12 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use uuid::Uuid;
 
+use crate::backlog::Backlog;
 use crate::batch::{self, Batch, Part};
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
@@ -89,16 +90,61 @@ pub struct Consolidated {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn consolidate(data: &Path, options: &Options) -> Result<Consolidated, LockError> {
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-    consolidate_on(&disk, data, options, &mut None)
+    Consolidator::new(data).next(options)
 }
 
-/// `book` is what the last one left, if it was in the same process: it need not be read again.
+/// Consolidates one snapshot after another. The journal is read, and the staging directory is
+/// listed, once for many of them.
+///
+/// ```
+/// use spool::{Consolidator, Options};
+///
+/// let data = tempfile::tempdir()?;
+/// let mut consolidator = Consolidator::new(data.path());
+/// while consolidator.next(&Options::default())?.entries > 0 {}
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Consolidator {
+    disk: Arc<dyn Disk>,
+    data: PathBuf,
+    kept: Kept,
+}
+
+/// State that one snapshot leaves for the next one of the same process.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// As it was when the last set was done with.
+    pub(crate) book: Option<TakenBook>,
+    pub(crate) backlog: Backlog,
+}
+
+impl Consolidator {
+    /// Nothing is read or made before the first snapshot.
+    pub fn new(data: impl AsRef<Path>) -> Self {
+        Self {
+            disk: Arc::new(RealDisk),
+            data: data.as_ref().to_owned(),
+            kept: Kept::default(),
+        }
+    }
+
+    /// Consolidates the next snapshot, as [`consolidate`] does.
+    pub fn next(&mut self, options: &Options) -> Result<Consolidated, LockError> {
+        let done = consolidate_on(&self.disk, &self.data, options, &mut self.kept);
+        if done.is_err() {
+            // The state may differ from what was written.
+            self.kept = Kept::default();
+        }
+        done
+    }
+}
+
 pub(crate) fn consolidate_on(
     disk: &Arc<dyn Disk>,
     data: &Path,
     options: &Options,
-    book: &mut Option<TakenBook>,
+    kept: &mut Kept,
 ) -> Result<Consolidated, LockError> {
     let spool = SpoolManager::on(Arc::clone(disk), data);
     let data = DataDir::new(data);
@@ -109,7 +155,7 @@ pub(crate) fn consolidate_on(
         disk,
         data: &data,
         spool: &spool,
-        book,
+        kept,
         done: Consolidated::default(),
     };
     fold.finish(&mut lock, true)?;
@@ -126,8 +172,7 @@ struct Fold<'a> {
     disk: &'a Arc<dyn Disk>,
     data: &'a DataDir,
     spool: &'a dyn BatchStore,
-    /// As it was when the last set was done with.
-    book: &'a mut Option<TakenBook>,
+    kept: &'a mut Kept,
     done: Consolidated,
 }
 
@@ -153,7 +198,7 @@ impl Fold<'_> {
                 .map_err(LockError::Disk)?;
             lock.mark_written()?;
             book.turn_if_full().map_err(LockError::Disk)?;
-            *self.book = Some(book);
+            self.kept.book = Some(book);
         }
         lock.clean_up()?;
         self.done.entries += set.entries.len();
@@ -162,14 +207,17 @@ impl Fold<'_> {
 
     /// The oldest entries that nobody writes any more, by name.
     fn snapshot(&mut self, options: &Options) -> Result<Vec<String>, Error> {
-        for name in self.list()?.iter().filter(|name| name.kind == Kind::Open) {
-            seal_abandoned(&**self.disk, self.data, *name)?;
+        if self.kept.backlog.is_empty() {
+            self.kept.backlog.list(self.data)?;
         }
-        let mut names = self.list()?;
-        names.retain(|name| name.kind != Kind::Open);
-        names.sort_unstable();
         let (mut taken, mut bytes) = (Vec::new(), 0);
-        for name in names {
+        while let Some(mut name) = self.kept.backlog.pop() {
+            if name.kind == Kind::Open {
+                if !seal_abandoned(&**self.disk, self.data, name)? {
+                    continue;
+                }
+                name.kind = Kind::Sealed;
+            }
             let path = name.path_in(&self.data.staging);
             // One that cannot be read is left alone: it must not hold up the others.
             let length = match File::open(&path).and_then(|file| file.metadata()) {
@@ -177,43 +225,32 @@ impl Fold<'_> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "an entry that cannot be read");
-                    self.done.unreadable += 1;
+                    self.kept.backlog.unreadable += 1;
                     continue;
                 }
             };
+            // A rename during the listing may show an entry under both of its names.
+            if taken.last() == Some(&name) {
+                continue;
+            }
             bytes += length;
             if taken.len() == options.most_entries
                 || bytes > options.most_bytes && !taken.is_empty()
             {
+                self.kept.backlog.put_back(name);
                 break;
             }
-            taken.extend(
-                path.file_name()
-                    .and_then(|name| name.to_str())
-                    .map(str::to_owned),
-            );
+            taken.push(name);
         }
-        Ok(taken)
-    }
-
-    /// Entries, by their names. What only looks like one, such as a directory, is none of ours.
-    fn list(&self) -> Result<Vec<Name>, Error> {
-        let staging = &self.data.staging;
-        let failed = |error| Error::new("list", staging, error);
-        let mut names = Vec::new();
-        for file in std::fs::read_dir(staging).map_err(failed)? {
-            let file = file.map_err(failed)?;
-            if file.file_type().is_ok_and(|kind| kind.is_file()) {
-                names.extend(Name::parse(&file.file_name()));
-            }
-        }
-        Ok(names)
+        self.done.unreadable = self.kept.backlog.unreadable;
+        let file_name = |name: &Name| name.path_in(Path::new("")).to_string_lossy().into_owned();
+        Ok(taken.iter().map(file_name).collect())
     }
 
     /// Writes everything that comes of a set of entries, each unless it is there already.
     fn write(&mut self, snapshot: &mut Snapshot, names: &[String]) -> Result<TakenBook, Error> {
         // After an error it is not put back: what it knows may be more than what is written.
-        let mut book = match self.book.take().and_then(|book| book.again(snapshot.id)) {
+        let mut book = match (self.kept.book.take()).and_then(|book| book.again(snapshot.id)) {
             Some(book) => book,
             None => TakenBook::open(self.disk, self.data, snapshot.id)?,
         };

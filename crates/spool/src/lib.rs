@@ -3,6 +3,7 @@
 //! Producers stage records on disk; one consolidator folds a fixed snapshot of them into batches;
 //! batches wait until an external API has accepted them.
 
+mod backlog;
 mod batch;
 mod book;
 mod cancel;
@@ -41,7 +42,7 @@ mod verify;
 
 pub use batch::{Batch, Part};
 pub use cancel::Cancel;
-pub use consolidate::{Consolidated, Options, consolidate};
+pub use consolidate::{Consolidated, Consolidator, Options, consolidate};
 pub use delivery::{
     Answer, Delivered, DeliveryLock, DeliveryOptions, Progress, RunError, Sink, Watch,
 };

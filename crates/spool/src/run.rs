@@ -3,18 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::consolidate::{Consolidated, Options, consolidate_on};
+use crate::consolidate::{Consolidated, Kept, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{
     Delivered, DeliveryLock, DeliveryOptions, Progress, RealClock, RunError, Sink, Watch, archive,
     deliver,
 };
 use crate::disk::{Disk, RealDisk};
-use crate::entry::Name;
-use crate::manager::{SpoolManager, for_each_file};
+use crate::manager::SpoolManager;
 use crate::reserve::{self, Reserve};
 use crate::staging_lock::LockError;
-use crate::taken::TakenBook;
 use crate::time::new_id;
 
 /// Where batches go.
@@ -61,8 +59,7 @@ pub struct Run {
 pub struct Runner {
     disk: Arc<dyn Disk>,
     data: PathBuf,
-    /// What was consolidated.
-    taken: Option<TakenBook>,
+    kept: Kept,
     /// With what became of the batches.
     store: SpoolManager,
 }
@@ -111,7 +108,7 @@ impl Runner {
     fn on(disk: Arc<dyn Disk>, data: &Path) -> Self {
         Self {
             data: data.to_owned(),
-            taken: None,
+            kept: Kept::default(),
             store: SpoolManager::on(Arc::clone(&disk), data),
             disk,
         }
@@ -131,7 +128,7 @@ impl Runner {
             *self = Self::on(Arc::clone(&self.disk), &self.data);
         }
         self.store.rest();
-        self.taken.take_if(|taken| taken.rest().is_err());
+        self.kept.book.take_if(|book| book.rest().is_err());
         done
     }
 
@@ -145,7 +142,7 @@ impl Runner {
         let Self {
             disk,
             data,
-            taken,
+            kept,
             store,
         } = self;
         let (disk, data) = (&*disk, data.as_path());
@@ -161,16 +158,16 @@ impl Runner {
         let (mut all, mut goes_on) = (Run::default(), true);
         let id = new_id();
         // What is staged from now on is for the next run: producers must not keep this one going.
-        let staged = count_entries(data)?;
+        let staged = kept.backlog.list(&DataDir::new(data))?;
         loop {
             // Whatever is folded, delivery must be able to note what it does.
             let folded = match room.lay_by_for_delivery() {
                 Ok(()) => {
-                    let mut folded = consolidate_on(disk, data, options, taken);
+                    let mut folded = consolidate_on(disk, data, options, kept);
                     if folded.as_ref().is_err_and(LockError::is_full)
                         && room.give_up_for_producers()
                     {
-                        folded = consolidate_on(disk, data, options, taken);
+                        folded = consolidate_on(disk, data, options, kept);
                     }
                     folded
                 }
@@ -232,15 +229,6 @@ impl Runner {
         all.no_reserve = room.lay_by_for_producers().err();
         Ok(all)
     }
-}
-
-/// How many entries are staged.
-fn count_entries(data: &Path) -> Result<usize, crate::Error> {
-    let mut count = 0;
-    for_each_file(&DataDir::new(data).staging, |name| {
-        count += usize::from(Name::parse(name.as_ref()).is_some());
-    })?;
-    Ok(count)
 }
 
 /// What is laid by for a full disk: some for delivery alone, and more for folding, without which

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::crashing_disk::{Crash, CrashingDisk};
 use super::place::Place;
 use super::receiver::Act;
-use crate::consolidate::{Options, consolidate, consolidate_on};
+use crate::consolidate::{Kept, Options, consolidate, consolidate_on};
 use crate::delivery::{Answer, Watch, archive};
 use crate::disk::Disk;
 use crate::manager::SpoolManager;
@@ -67,7 +67,13 @@ fn furnished() -> Place {
     archive(&store, &Watch::silent()).unwrap();
     place.entry(4, true);
     let disk = Arc::new(CrashingDisk::new(Crash::Before, 12));
-    consolidate_on(&(disk as Arc<dyn Disk>), place.path(), &options, &mut None).unwrap_err();
+    consolidate_on(
+        &(disk as Arc<dyn Disk>),
+        place.path(),
+        &options,
+        &mut Kept::default(),
+    )
+    .unwrap_err();
     place.entry(2, false);
     place
 }

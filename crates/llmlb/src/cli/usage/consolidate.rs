@@ -1,6 +1,6 @@
 //! `llmlb usage consolidate`: what is staged becomes batches.
 
-use spool::LockError;
+use spool::{Consolidator, LockError};
 
 use super::args::Consolidate;
 use super::place::Place;
@@ -15,9 +15,10 @@ pub(super) fn consolidate(args: &Consolidate, place: &Place) -> Result<u8, Failu
         return Ok(exit::DONE);
     }
     let options = options(args.batches.batch_size);
+    let mut consolidator = Consolidator::new(place.dir());
     let (mut entries, mut records, mut batches) = (0, 0, 0);
     loop {
-        let done = match spool::consolidate(place.dir(), &options) {
+        let done = match consolidator.next(&options) {
             Ok(done) => done,
             Err(LockError::InUse { pid, pod_name, .. }) => {
                 let who = who(pid, pod_name.as_deref());

@@ -1,0 +1,91 @@
+//! Names of staged entries, oldest first, listed once for many snapshots.
+//!
+//! A listing reads the whole directory. One listing for each snapshot would make a backlog of
+//! single-record files cost the square of their number.
+
+use std::collections::BinaryHeap;
+
+use crate::data_dir::DataDir;
+use crate::entry::Name;
+use crate::error::Error;
+use crate::manager::for_each_file;
+
+/// Maximum number of names in memory: 17 bytes each.
+const PAGE: usize = 1 << 20;
+
+/// The oldest entries of the last listing that no snapshot has used yet.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    /// The oldest name is the last.
+    names: Vec<Name>,
+    /// Entries of this listing that could not be read, and were left in place.
+    pub(crate) unreadable: usize,
+}
+
+impl Backlog {
+    /// Replaces the names with the oldest ones that are staged now. Returns how many entries are
+    /// staged in all.
+    pub(crate) fn list(&mut self, data: &DataDir) -> Result<usize, Error> {
+        self.list_page(data, PAGE)
+    }
+
+    fn list_page(&mut self, data: &DataDir, page: usize) -> Result<usize, Error> {
+        *self = Self::default();
+        let (mut oldest, mut count) = (BinaryHeap::new(), 0);
+        for_each_file(&data.staging, |name| {
+            if let Some(name) = Name::parse(name.as_ref()) {
+                count += 1;
+                oldest.push(name);
+                if oldest.len() > page {
+                    oldest.pop();
+                }
+            }
+        })?;
+        self.names = oldest.into_sorted_vec();
+        self.names.reverse();
+        Ok(count)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Removes and returns the oldest name. The entry may be gone, or may be sealed since.
+    pub(crate) fn pop(&mut self) -> Option<Name> {
+        self.names.pop()
+    }
+
+    /// Returns a name that did not fit into a snapshot.
+    pub(crate) fn put_back(&mut self, name: Name) {
+        self.names.push(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::RealDisk;
+
+    #[test]
+    fn a_page_has_the_oldest_names_in_order_and_the_next_page_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::new(dir.path());
+        data.make(&RealDisk).unwrap();
+        let mut staged: Vec<_> = (0..7).map(|_| uuid::Uuid::now_v7()).collect();
+        staged.sort_unstable();
+        for id in staged.iter().rev() {
+            std::fs::write(data.staging.join(format!("{id}.json")), "{}").unwrap();
+        }
+        let (mut backlog, mut seen) = (Backlog::default(), Vec::new());
+        for (left, page) in [(7, 3), (4, 3), (1, 1), (0, 0)] {
+            assert_eq!(backlog.list_page(&data, 3).unwrap(), left);
+            let before = seen.len();
+            while let Some(name) = backlog.pop() {
+                std::fs::remove_file(name.path_in(&data.staging)).unwrap();
+                seen.push(name.id);
+            }
+            assert_eq!(seen.len() - before, page);
+        }
+        assert_eq!(seen, staged);
+    }
+}
