@@ -6,13 +6,23 @@ use crate::config::env;
 use crate::sys;
 
 /// The directory that was asked for, else the one in the environment, else the user's own. `None`:
-/// this user has none. What a demo makes up has a place of its own: it is nobody's usage.
+/// this user has none. The demo's records are nobody's usage: they go to a directory of their own,
+/// whatever the environment names.
 pub(crate) fn find(asked: Option<&Path>, demo: bool) -> Option<PathBuf> {
-    let name = if demo { "llmlb-demo" } else { "llmlb" };
+    let in_environment = || Some(of_demo(env::data_dir()?, demo));
+    let of_user = || {
+        let name = if demo { "llmlb-demo" } else { "llmlb" };
+        Some(sys::data_dir(env::directory)?.join(name))
+    };
     asked
         .map(Path::to_owned)
-        .or_else(env::data_dir)
-        .or_else(|| Some(sys::data_dir(env::directory)?.join(name)))
+        .or_else(in_environment)
+        .or_else(of_user)
+}
+
+/// The directory that the environment names, or the demo's within it.
+fn of_demo(named: PathBuf, demo: bool) -> PathBuf {
+    if demo { named.join("demo") } else { named }
 }
 
 #[cfg(test)]
@@ -25,5 +35,12 @@ mod tests {
         for demo in [false, true] {
             assert_eq!(find(Some(asked), demo).as_deref(), Some(asked));
         }
+    }
+
+    #[test]
+    fn demo_has_its_own_directory_in_the_one_that_the_environment_names() {
+        let named = || PathBuf::from("/var/lib/llmlb");
+        assert_eq!(of_demo(named(), false), named());
+        assert_eq!(of_demo(named(), true), named().join("demo"));
     }
 }

@@ -10,6 +10,7 @@
 //! | [`records`] | usage records, read from the data directory |
 //! | [`resources`] | memory and descriptors of a process (Linux) |
 //! | [`eventually`], [`is_reached`] | waiting with a deadline |
+//! | [`skip`], [`has_tool`], [`run_role`] | tools and privileges that tests need; tests as processes |
 //!
 //! No function panics: failures are returned, so that programs other than tests can report them.
 
@@ -20,6 +21,7 @@ mod http2;
 mod message;
 mod receiver;
 pub mod records;
+mod requirements;
 #[cfg(target_os = "linux")]
 pub mod resources;
 mod sandbox;
@@ -35,6 +37,9 @@ pub use http1::{Http1, send};
 pub use http2::{Frame, FrameKind, Http2, Http2Options, StreamEnd, hpack};
 pub use message::{Head, Request, Response};
 pub use receiver::UsageReceiver;
+#[cfg(unix)]
+pub use requirements::has_root;
+pub use requirements::{Missing, has_tool, run_role, skip};
 pub use sandbox::{Finished, Sandbox};
 pub use serve::{LlmlbServer, ServeBuilder};
 pub use server::{BodyHandling, Received, Reply, ScriptedServer, Step};

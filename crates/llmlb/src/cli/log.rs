@@ -98,11 +98,12 @@ impl Lines {
         let (queue, lines) = sync_channel::<Vec<u8>>(MOST_WAITING);
         let waiting: Arc<(Mutex<usize>, Condvar)> = Arc::default();
         let written = Arc::clone(&waiting);
-        // It ends with the process: it may be stuck in a write for ever.
+        // It ends with the process: it may be stuck in a write forever.
         thread::spawn(move || {
+            let mut printer = Printer::new(io::stderr());
             for line in lines {
                 progress::clear();
-                let _ = io::stderr().write_all(&line);
+                printer.print(&line);
                 let (count, changed) = &*written;
                 *count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
                 changed.notify_all();
@@ -119,8 +120,7 @@ impl Lines {
         let lost = self.lost.swap(0, Ordering::Relaxed);
         let mut text = Vec::new();
         if lost > 0 {
-            text = format!("llmlb: warning: {lost} lines of this log were lost: nobody read it\n")
-                .into_bytes();
+            text = dropped(lost, "stderr is blocked").into_bytes();
         }
         text.extend_from_slice(line);
         let (count, _) = &*self.waiting;
@@ -137,6 +137,67 @@ impl Lines {
         let count = count.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = changed.wait_timeout_while(count, LAST_LINES_WITHIN, |count| *count > 0);
     }
+}
+
+/// Writes lines, and counts those that cannot be written, as on a full disk, until one can.
+struct Printer<W> {
+    to: W,
+    dropped: usize,
+    why: String,
+    /// A part of a line was written last.
+    is_torn: bool,
+}
+
+impl<W: Write> Printer<W> {
+    fn new(to: W) -> Self {
+        Self {
+            to,
+            dropped: 0,
+            why: String::new(),
+            is_torn: false,
+        }
+    }
+
+    fn print(&mut self, line: &[u8]) {
+        let printed = self.catch_up().and_then(|()| self.write(line));
+        if let Err(error) = printed {
+            self.dropped += 1;
+            self.why = format!("stderr: {error}");
+        }
+    }
+
+    /// Ends a line that was torn, and reports how many were dropped since.
+    fn catch_up(&mut self) -> io::Result<()> {
+        if self.is_torn {
+            self.write(b"\n")?;
+        }
+        if self.dropped > 0 {
+            let text = dropped(self.dropped, &self.why);
+            self.write(text.as_bytes())?;
+            self.dropped = 0;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.to.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.is_torn = bytes[count - 1] != b'\n';
+                    bytes = &bytes[count..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn dropped(count: usize, why: &str) -> String {
+    let lines = if count == 1 { "line" } else { "lines" };
+    format!("llmlb: warning: dropped {count} log {lines}: {why}\n")
 }
 
 /// One line, as the formatter writes it: whole, in one call.
@@ -183,5 +244,49 @@ where
         // What a backend or a client calls something must not look like lines of ours.
         let text = text::shortened(&text, LONGEST_LINE);
         writeln!(writer, "llmlb: {level}{}", text::plain(&text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with so many bytes left.
+    #[derive(Default)]
+    struct Disk {
+        left: usize,
+        text: Vec<u8>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.left);
+            if count == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.left -= count;
+            self.text.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_a_full_disk_refuses_are_counted_and_reported_when_there_is_room() {
+        let mut printer = Printer::new(Disk::default());
+        printer.to.left = 8;
+        for line in ["one\n", "two and more\n", "three\n"] {
+            printer.print(line.as_bytes());
+        }
+        printer.to.left = 1000;
+        for line in ["four\n", "five\n"] {
+            printer.print(line.as_bytes());
+        }
+        let expected = "one\ntwo \nllmlb: warning: dropped 2 log lines: stderr: no storage space\n\
+                        four\nfive\n";
+        assert_eq!(String::from_utf8_lossy(&printer.to.text), expected);
     }
 }

@@ -11,14 +11,31 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Who uses the port, if anybody does.
 pub(super) fn on_port(port: u16) -> Option<PortOwner> {
-    let loopback: [SocketAddr; 2] = [
-        (Ipv4Addr::LOCALHOST, port).into(),
-        (Ipv6Addr::LOCALHOST, port).into(),
-    ];
-    let answers = loopback
+    let answers = loopback(port)
         .iter()
         .any(|address| ask::accepts(*address, PATIENCE));
     judge(sys::port_owner(port), answers)
+}
+
+/// The pid of a server of ours that serves on the port, by its own account or by the system's.
+pub(super) fn server_of_llmlb(port: u16, owner: Option<&PortOwner>) -> Option<u32> {
+    let listener = owner.filter(|owner| owner.listening)?;
+    let answer = loopback(port)
+        .into_iter()
+        .find_map(|address| ask::ask(address, PATIENCE).ok());
+    let named = || listener.pid.filter(|_| is_llmlb(listener));
+    answer.map(|answer| answer.pid).or_else(named)
+}
+
+fn is_llmlb(owner: &PortOwner) -> bool {
+    owner.program.as_deref() == Some("llmlb")
+}
+
+fn loopback(port: u16) -> [SocketAddr; 2] {
+    [
+        (Ipv4Addr::LOCALHOST, port).into(),
+        (Ipv6Addr::LOCALHOST, port).into(),
+    ]
 }
 
 fn judge(owner: Option<PortOwner>, answers: bool) -> Option<PortOwner> {
@@ -44,7 +61,7 @@ pub(super) fn line(port: u16, owner: &PortOwner) -> String {
         (true, Some(_)) => format!("Another program answers on port {port}: {owner}"),
         (false, _) => format!("Port {port} is the near end of a connection of {owner}"),
     };
-    if owner.program.as_deref() == Some("llmlb") {
+    if is_llmlb(owner) {
         format!("{what}. Its lock is elsewhere: compare LLMLB_LOCK_DIR and TMPDIR")
     } else {
         what

@@ -33,11 +33,10 @@ pub(super) fn serve(args: &Serve, log: Log) -> Result<u8, Failure> {
     };
     let mut config = config::load(&flags).map_err(|problems| check::refused(&problems))?;
     if args.demo
-        && env::usage_url().is_none()
         && let Some(url) = config.usage.url.take()
     {
         let url = url.shown();
-        tracing::warn!("what the demo makes up is not sent to {url}, the receiver in the file");
+        tracing::warn!("the demo's usage records are not sent to {url}: they are no real usage");
     }
     sys::limits::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()

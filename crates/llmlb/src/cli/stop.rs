@@ -29,10 +29,19 @@ pub(super) fn stop(args: &Stop, quiet: bool) -> Result<u8, Failure> {
     let Some(port) = args.port else {
         return Err(which(&store));
     };
-    for line in stop_in(&store, port, args, say)? {
+    let done = stop_in(&store, port, args, say)?;
+    for line in done.lines {
         output::data(&line)?;
     }
-    Ok(exit::DONE)
+    done.still_running.map_or(Ok(exit::DONE), Err)
+}
+
+/// What came of it.
+#[derive(Debug)]
+struct Done {
+    lines: Vec<String>,
+    /// A server whose lock is in another directory serves on the port and was not stopped.
+    still_running: Option<Failure>,
 }
 
 /// Which servers there are to choose from.
@@ -55,12 +64,7 @@ fn which(store: &Store) -> Failure {
 }
 
 /// Stops the server and gives what there is to tell about it.
-fn stop_in(
-    store: &Store,
-    port: u16,
-    args: &Stop,
-    say: impl Fn(&str),
-) -> Result<Vec<String>, Failure> {
+fn stop_in(store: &Store, port: u16, args: &Stop, say: impl Fn(&str)) -> Result<Done, Failure> {
     let key = lock::key(port);
     let status = store
         .status(&key)
@@ -103,11 +107,22 @@ fn stop_in(
                     "Its drain timeout was over: what was still in flight was cut; see its log";
                 lines.push(text.to_owned());
             }
+            let mut still_running = None;
             if !matches!(stopped, Stopped::Ended { .. }) {
                 let other = neighbour::on_port(port);
-                lines.extend(other.map(|owner| neighbour::line(port, &owner)));
+                let server = neighbour::server_of_llmlb(port, other.as_ref());
+                if let Some(pid) = server {
+                    // There is one, whatever the lock directory says.
+                    lines.remove(0);
+                    still_running = Some(elsewhere(port, pid, status.path()));
+                } else {
+                    lines.extend(other.map(|owner| neighbour::line(port, &owner)));
+                }
             }
-            Ok(lines)
+            Ok(Done {
+                lines,
+                still_running,
+            })
         }
         Err(error) => {
             let by_force = error.is_timeout() || error.to_string().contains("by force");
@@ -194,6 +209,19 @@ fn waiting(timeout: Duration, in_flight: Option<u64>) -> String {
     }
 }
 
+/// A server that runs and has no lock where it was looked for.
+fn elsewhere(port: u16, pid: u32, path: &Path) -> Failure {
+    let dir = path.parent().unwrap_or(path).display();
+    let message =
+        format!("The server on port {port} (PID: {pid}) was not stopped: its lock is not in {dir}");
+    Failure::new(exit::FAILED, message)
+        .hint("LLMLB_LOCK_DIR, or else TMPDIR, of the server names its lock directory")
+        .hint(format!(
+            "`LLMLB_LOCK_DIR=DIR llmlb stop -p {port}` stops it; one in a container is stopped there"
+        ))
+}
+
+/// The first line says that no server runs, unless one was stopped.
 fn outcome(port: u16, path: &Path, stopped: &Stopped) -> Vec<String> {
     let nothing = format!("No server running on port {port}");
     let path = path.display();

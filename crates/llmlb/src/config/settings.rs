@@ -510,7 +510,7 @@ pub(super) const OTHER_VARIABLES: [(&str, &str); 4] = [
     ),
     (
         DATA_DIR,
-        "Where usage data lies, if not in the user's data directory; the flag of `usage` is `--data`.",
+        "Where usage data lies, if not in the user's data directory; the flag of `usage` is `--data`. A demo uses `demo` in it.",
     ),
     (
         TOKEN_VARIABLE,

@@ -32,7 +32,7 @@ fn curl_data_without_a_content_type_reaches_the_backend_unchanged() {
             .arg(&url)
             .output()
         else {
-            return skipped("curl");
+            return testkit::skip("curl").unwrap();
         };
         assert!(outcome.status.success(), "{outcome:?}");
         let asked = asked(&mock);
@@ -254,13 +254,4 @@ fn take_length(head: &Head, reader: &mut BufReader<TcpStream>, expected: &mut Ex
         let length = piece.len();
         body.consume(length);
     }
-}
-
-#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
-fn skipped(tool: &str) {
-    assert!(
-        std::env::var_os("REQUIRE_TEST_TOOLS").is_none(),
-        "{tool} is missing\nRun: scripts/install-test-tools"
-    );
-    eprintln!("skipped: {tool} is missing; scripts/install-test-tools installs it");
 }

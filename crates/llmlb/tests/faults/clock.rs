@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::books::Policy;
-use crate::elsewhere::{run_elsewhere, skip_without};
+use crate::elsewhere::run_elsewhere;
 use crate::fault::Mix;
 use crate::random::Random;
 use crate::reckoning::Reckoning;
@@ -31,7 +31,7 @@ fn set(clock: &Path, hours: i64) {
 #[test]
 fn the_clock_jumps_by_days_in_both_directions() {
     if faketime().is_none() {
-        return skip_without("libfaketime");
+        return testkit::skip("libfaketime: scripts/install-test-tools").unwrap();
     }
     run_elsewhere("clock::jumps");
 }

@@ -4,36 +4,19 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use rustix::process::geteuid;
+
 use crate::books::Policy;
 use crate::fault::Mix;
-use crate::process::Outcome;
 use crate::receiver::Receiver;
 use crate::world::World;
-
-/// Says that a test is skipped because whoever runs it may not do what it takes.
-pub(crate) fn skip(why: &str) {
-    println!("skipped: {why}");
-}
-
-/// Says that a test is skipped for lack of a tool; where tools were installed it is not.
-pub(crate) fn skip_without(tool: &str) {
-    assert!(
-        std::env::var_os("REQUIRE_TEST_TOOLS").is_none(),
-        "{tool} is not installed: scripts/install-test-tools"
-    );
-    skip(&format!("{tool} is not installed"));
-}
-
-pub(crate) fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 /// Runs one of the ignored tests where it can mount what it likes.
 pub(crate) fn run_elsewhere(role: &str) {
     let unshare = |words: &[&str]| {
         let mut command = Command::new("unshare");
         command
-            .arg(if is_root() { "-m" } else { "-rm" })
+            .arg(if geteuid().is_root() { "-m" } else { "-rm" })
             .args(words);
         command
     };
@@ -41,18 +24,10 @@ pub(crate) fn run_elsewhere(role: &str) {
         .status()
         .is_ok_and(|status| status.success())
     {
-        return skip("no mount namespace can be had here");
+        return testkit::skip("the right to make a mount namespace").unwrap();
     }
-    let mut command = unshare(&[]);
-    command.arg(std::env::current_exe().unwrap()).args([
-        "--exact",
-        role,
-        "--ignored",
-        "--nocapture",
-    ]);
-    let outcome = Outcome::of(&mut command, b"");
-    print!("{}", counts(&outcome.out));
-    assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
+    let out = testkit::run_role(&mut unshare(&[]), role).unwrap();
+    print!("{}", counts(&out));
 }
 
 /// The lines of a test's output that are not the test runner's.

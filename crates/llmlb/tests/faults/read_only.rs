@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::books::Policy;
-use crate::elsewhere::{is_root, run_elsewhere, skip, small_world};
+use crate::elsewhere::{run_elsewhere, small_world};
 use crate::fault::Mix;
 use crate::process::{Running, until};
 use crate::reckoning::Reckoning;
@@ -78,8 +78,8 @@ fn pauses() {
 
 #[test]
 fn delivery_pauses_in_a_read_only_directory_and_resumes() {
-    if !is_root() {
-        return skip("only root can become somebody else, to whom a directory is read-only");
+    if !testkit::has_root("who can become a user with a read-only directory").unwrap() {
+        return;
     }
     let world = World::new(Policy::ByRecord, Mix::none());
     world.stage_fresh(60, 0).assert_code(0);

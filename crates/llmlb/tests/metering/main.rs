@@ -15,9 +15,8 @@
 #![expect(
     clippy::expect_used,
     clippy::panic,
-    clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "helpers fail the test that called them; the storm prints its counts"
+    reason = "helpers fail the test that called them"
 )]
 
 #[path = "../sdk/backend/mod.rs"]

@@ -17,21 +17,9 @@ pub(crate) fn run_elsewhere(role: &str) {
     };
     let can = unshare(&["true"]).status();
     if !can.is_ok_and(|status| status.success()) {
-        println!("skipped: no mount namespace can be had here");
-        return;
+        return testkit::skip("the right to make a mount namespace").unwrap();
     }
-    let outcome = unshare(&[])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", role, "--ignored", "--nocapture"])
-        .output()
-        .unwrap();
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        outcome.status.success(),
-        "{}{}",
-        said(&outcome.stdout),
-        said(&outcome.stderr)
-    );
+    testkit::run_role(&mut unshare(&[]), role).unwrap();
 }
 
 /// The data directory of a place, on a disk of so many mebibytes.

@@ -18,13 +18,8 @@ fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        eprintln!("skipped: needs root to give a file away");
-    }
-    is_root
+    testkit::has_root("to give a file away").unwrap()
 }
 
 /// A place with a configuration file in its directory.

@@ -157,8 +157,7 @@ fn a_signal_before_it_is_ready_ends_it_and_leaves_nothing() {
 #[cfg(target_os = "linux")]
 #[test]
 fn it_may_be_pid_1() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root for a PID namespace");
+    if !testkit::has_root("for a PID namespace").unwrap() {
         return;
     }
     let place = Place::new();

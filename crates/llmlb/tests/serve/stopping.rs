@@ -197,3 +197,28 @@ fn stop_without_a_port_says_what_there_is_to_choose_from() {
     assert!(one.err.contains(&hint), "{one:?}");
     assert_eq!(server.get("/healthz").status(), 200);
 }
+
+/// A server that runs and was not stopped is no success, and the next step is named. (L2)
+#[test]
+fn stop_fails_while_the_server_has_its_lock_in_another_directory() {
+    let place = Place::new();
+    let server = place.serve("--demo");
+    let (pid, port) = (server.process.pid(), server.port());
+    let stop = |locks: &str| {
+        let mut command = place.command(&format!("stop -p {port}"));
+        command.env("LLMLB_LOCK_DIR", place.path(locks));
+        place.start(&mut command).finish()
+    };
+    let refused = stop("elsewhere");
+    assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""));
+    let why = format!(
+        "llmlb: The server on port {port} (PID: {pid}) was not stopped: its lock is not in {}\n",
+        place.path("elsewhere").display()
+    );
+    assert!(refused.err.starts_with(&why), "{refused:?}");
+    let hint = format!("`LLMLB_LOCK_DIR=DIR llmlb stop -p {port}` stops it");
+    assert!(refused.err.contains(&hint), "{refused:?}");
+    assert_eq!(server.get("/healthz").status(), 200);
+    assert_eq!(stop("locks").code, Some(0));
+    assert_eq!(server.process.finish().code, Some(0));
+}

@@ -160,10 +160,10 @@ fn a_wrong_token_pauses_delivery_and_loses_nothing() {
         "the others were not even tried"
     );
     let ran = place.usage(&["pending"]);
-    assert!(
-        ran.out.contains(" is paused until somebody has mended it"),
-        "{ran:?}"
-    );
+    let paused = format!("delivery to {} is paused until 20", receiver.url);
+    assert!(ran.out.contains(&paused), "{ran:?}");
+    let again = "`llmlb usage deliver --to URL --now` tries again at once\n";
+    assert!(ran.out.contains(again), "{ran:?}");
 
     let mut command = place.command(&["deliver", "--now", "--to", &receiver.url]);
     let ran = crate::support::Ran::of(command.env("LLMLB_USAGE_TOKEN", "right"));

@@ -24,3 +24,5 @@ mod cli_tls;
 mod cli_words;
 mod serve_archives;
 mod serve_delivers;
+mod systemd;
+mod two_users;

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::receiver::Receiver;
 use crate::support::{Place, Ran};
 
 #[test]
@@ -123,9 +124,33 @@ fn a_user_without_a_home_is_told_where_to_name_a_directory() {
     (server.running).until_said("warning: usage: this user has no home");
 }
 
+/// Whatever the environment names is for real usage. (L14)
+#[test]
+fn demo_never_writes_into_the_real_data_nor_to_the_real_receiver() {
+    let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
+    place.stage(1);
+    let settings = [
+        ("LLMLB_USAGE_URL", receiver.url.as_str()),
+        ("LLMLB_USAGE_EVERY", "1s"),
+    ];
+    let server = place.serve_demo(&settings);
+    let told = "the demo's usage records are not sent to http://127.0.0.1:";
+    server.running.until_said(told);
+    let body = r#"{"model":"demo","max_tokens":2,"messages":[{"role":"user","content":"Hi"}]}"#;
+    server.ask("POST /v1/chat/completions", body);
+    let usage = server.until("it is archived", |usage| usage["delivered"] == 1);
+    assert_eq!(usage["to"], Value::Null);
+    let requests = |words: &[&str]| place.usage(words).json()["total"]["requests"].clone();
+    assert_eq!(requests(&["--json"]), 1, "the one that was staged");
+    assert_eq!(requests(&["--demo", "--json"]), 1, "the demo's");
+    assert_eq!(place.files("_staging").len(), 1);
+    assert!(!place.data().join("archive").exists());
+    assert_eq!(receiver.requests().len(), 0);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
-fn what_a_demo_makes_up_is_kept_apart_and_sent_to_nobody() {
+fn demo_of_a_user_has_a_directory_beside_the_real_one() {
     let place = Place::new();
     let data = place.data();
     let dir = data.parent().unwrap();
@@ -137,8 +162,9 @@ fn what_a_demo_makes_up_is_kept_apart_and_sent_to_nobody() {
         ("XDG_DATA_HOME", ""),
         ("HOME", home.to_str().unwrap()),
     ];
-    let server = place.serve(&at_home);
-    (server.running).until_said("what the demo makes up is not sent to http://127.0.0.1:9/");
+    let server = place.serve_demo(&at_home);
+    let told = "the demo's usage records are not sent to http://127.0.0.1:9/";
+    server.running.until_said(told);
     assert_eq!(server.usage()["to"], Value::Null);
     let theirs = home.join(".local/share");
     assert!(theirs.join("llmlb-demo/_staging").is_dir());

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +18,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A data directory and the program that uses it.
 pub(crate) struct Place {
+    /// The backend of every server here: a demo, which records nothing.
+    demo: OnceLock<Server>,
     dir: TempDir,
 }
 
@@ -31,7 +34,8 @@ pub(crate) struct Ran {
 impl Place {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory for data");
-        Self { dir }
+        let demo = OnceLock::new();
+        Self { demo, dir }
     }
 
     /// The data directory, which the program makes.
@@ -60,10 +64,22 @@ impl Place {
         command
     }
 
-    /// `llmlb serve --demo` on any free port, with these settings.
+    /// `llmlb serve` on any free port, with these settings and a backend that responds.
     pub(crate) fn serve(&self, settings: &[(&str, &str)]) -> Server {
+        let off = [("LLMLB_USAGE", "false")];
+        let demo = self.demo.get_or_init(|| self.serve_demo(&off));
+        let backend = format!("http://{}", demo.address);
+        self.serve_with(&["--backend", &backend], settings)
+    }
+
+    /// `llmlb serve --demo` on any free port, with these settings.
+    pub(crate) fn serve_demo(&self, settings: &[(&str, &str)]) -> Server {
+        self.serve_with(&["--demo"], settings)
+    }
+
+    fn serve_with(&self, words: &[&str], settings: &[(&str, &str)]) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_llmlb"));
-        command.args(["serve", "--demo", "-p", "0"]);
+        command.args(["serve", "-p", "0"]).args(words);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("LLMLB_") {
                 command.env_remove(name);
@@ -189,6 +205,18 @@ impl Running {
         self.child.id()
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("its state").is_some()
+    }
+
+    /// Asks it to end.
+    #[cfg(unix)]
+    pub(crate) fn signal(&self) {
+        let pid = self.pid().to_string();
+        let status = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(status.expect("kill").success());
+    }
+
     /// Waits until it ends, and gives its exit code.
     pub(crate) fn end(&mut self) -> Option<i32> {
         let status = eventually("its end", || self.child.try_wait().expect("its state"));
@@ -247,9 +275,7 @@ impl Server {
 
     #[cfg(unix)]
     pub(crate) fn signal(&self) {
-        let pid = self.running.pid().to_string();
-        let status = Command::new("kill").args(["-TERM", &pid]).status();
-        assert!(status.expect("kill").success());
+        self.running.signal();
     }
 }
 

@@ -1,23 +1,65 @@
 //! Linux and macOS.
+//!
+//! Root may work in the data directory of another user, such as a service's. Root's own files there
+//! would lock that user out, so everything root creates belongs to the owner of its directory. The
+//! owner is set on the open descriptor: a path could name another file by then.
 
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 
-/// Makes a directory for this user alone.
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+
+/// Makes a directory for its owner alone: this user or, for root, the owner of the directory above.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(dir)
+    DirBuilder::new().mode(0o700).create(dir)?;
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+    let made = File::options().read(true).custom_flags(flags).open(dir)?;
+    give_to_owner_of_parent(&made, dir)
 }
 
-/// Makes a file for this user alone.
+/// Makes a file for its owner alone: this user or, for root, the owner of the directory.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
-    File::options()
+    let file = File::options()
         .read(true)
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(path)
+        .open(path)?;
+    if geteuid().is_root() {
+        give_to_owner_of_parent(&file, path)?;
+    }
+    Ok(file)
+}
+
+/// Called by root alone, for a file or directory that root has just created at this path.
+fn give_to_owner_of_parent(made: &File, path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new(".")).metadata()?;
+    // Another process's file that came to this path meanwhile is not ours to give away.
+    if parent.uid() == 0 || made.metadata()?.uid() != 0 {
+        return Ok(());
+    }
+    match fchown(made.as_fd(), Some(parent.uid()), Some(parent.gid())) {
+        // A container's root may have no right to do so, or not know the owner: the file is usable
+        // for root alone then.
+        Err(error) if is_beyond_this_root(&error) => Ok(()),
+        given => given,
+    }
+}
+
+fn is_beyond_this_root(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
+    )
 }
 
 /// Writes to a place in a file.

@@ -67,7 +67,7 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
         return Ok(exit::DONE);
     }
     if let Some(pause) = &paused {
-        output::data(&paused_line(pause))?;
+        output::data(&paused_line(pause, place))?;
     }
     if !batches.is_empty() {
         let now = SystemTime::now();
@@ -150,19 +150,18 @@ fn row(batch: &Waiting, pause: Option<SystemTime>, now: SystemTime) -> Vec<Strin
     ]
 }
 
-pub(super) fn paused_line(pause: &spool::Pause) -> String {
+/// Every pause ends by itself: delivery is tried again then.
+pub(super) fn paused_line(pause: &spool::Pause, place: &Place) -> String {
+    let until = time::point(pause.until());
+    let line = format!(
+        "delivery to {} is paused until {until}: {}",
+        pause.to, pause.why
+    );
     if pause.is_misconfigured {
-        format!(
-            "delivery to {} is paused until somebody has mended it: {}",
-            pause.to, pause.why
-        )
+        let again = place.command("deliver --to URL --now");
+        format!("{line}; {again} tries again at once")
     } else {
-        format!(
-            "delivery to {} is paused until {}: {}",
-            pause.to,
-            time::point(pause.until()),
-            pause.why
-        )
+        line
     }
 }
 

@@ -1,0 +1,90 @@
+//! The units in `examples/systemd`, as systemd itself reads them.
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use crate::support::{Place, Ran};
+
+const UNITS: [(&str, &str); 3] = [
+    (
+        "llmlb.service",
+        include_str!("../../../../examples/systemd/llmlb.service"),
+    ),
+    (
+        "llmlb-usage.service",
+        include_str!("../../../../examples/systemd/llmlb-usage.service"),
+    ),
+    (
+        "llmlb-usage.timer",
+        include_str!("../../../../examples/systemd/llmlb-usage.timer"),
+    ),
+];
+
+#[test]
+fn systemd_accepts_the_units_without_a_warning() {
+    if !testkit::has_tool("systemd-analyze").unwrap() {
+        return;
+    }
+    let place = Place::new();
+    let files: Vec<_> = UNITS
+        .iter()
+        .map(|(name, text)| {
+            let here = text.replace("/usr/local/bin/llmlb", env!("CARGO_BIN_EXE_llmlb"));
+            place.file(name, here)
+        })
+        .collect();
+    let ran = Ran::of(Command::new("systemd-analyze").arg("verify").args(files));
+    assert_eq!((ran.code, ran.all().as_str()), (0, ""), "{ran:?}");
+}
+
+/// The value of every setting; a setting occurs once.
+fn settings(unit: &str) -> BTreeMap<&str, &str> {
+    let (_, text) = UNITS.iter().find(|(name, _)| *name == unit).unwrap();
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once('='))
+        .collect()
+}
+
+/// Two dynamic users of different names could not use each other's files.
+#[test]
+fn both_services_run_as_one_user_on_one_directory() {
+    let (serve, deliver) = (settings("llmlb.service"), settings("llmlb-usage.service"));
+    for name in ["User", "DynamicUser", "StateDirectory"] {
+        assert!(serve.contains_key(name), "{name}");
+        assert_eq!(serve.get(name), deliver.get(name), "{name}");
+    }
+    let data = "LLMLB_DATA_DIR=/var/lib/llmlb";
+    for unit in [serve, deliver] {
+        assert!(unit["Environment"].split(' ').any(|one| one == data));
+    }
+}
+
+/// Commands in the units are commands that llmlb takes.
+#[test]
+fn commands_of_the_units_are_valid() {
+    for unit in ["llmlb.service", "llmlb-usage.service"] {
+        let settings = settings(unit);
+        let words: Vec<&str> = settings["ExecStart"].split(' ').skip(1).collect();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_llmlb"));
+        let ran = Ran::of(command.args(words).arg("--help"));
+        assert_eq!(ran.code, 0, "{unit}: {ran:?}");
+    }
+}
+
+#[test]
+fn pages_show_the_units_as_they_are() {
+    let page = |name: &str, text: &str| {
+        let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == name).unwrap();
+        assert!(text.contains(unit), "{name} differs");
+    };
+    page(
+        "llmlb.service",
+        include_str!("../../../../docs/operations.md"),
+    );
+    page(
+        "llmlb-usage.service",
+        include_str!("../../../../docs/usage.md"),
+    );
+}

@@ -1,0 +1,184 @@
+//! Root and the service's user work on one data directory in turn. With the documented systemd units
+//! the directory belongs to the service's user, and root is the only person who can run commands.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::receiver::Receiver;
+use crate::support::{Place, Ran, Running, Server, eventually};
+
+const SERVICE: u32 = 65534;
+
+/// Every verb, as it is typed. `URL` stands for a receiver.
+const VERBS: [&str; 12] = [
+    "",
+    "stage ../record.json",
+    "consolidate",
+    "deliver --archive",
+    "deliver --to URL",
+    "pending",
+    "failed",
+    "verify",
+    "resend",
+    "resend --all",
+    "resend --archived",
+    "resend --archived --all",
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum User {
+    Root,
+    Service,
+}
+
+/// A data directory of the service's user, in a directory that everybody can read.
+struct World {
+    place: Place,
+    llmlb: PathBuf,
+}
+
+impl World {
+    /// `None`: this user cannot become another one.
+    fn new() -> Option<Self> {
+        if !testkit::has_root("who can become another user").unwrap() {
+            return None;
+        }
+        let place = Place::new();
+        let record = r#"{"model":"m","tokens":1}"#;
+        let dir = place.file("record.json", record);
+        let dir = dir.parent().expect("its directory").to_owned();
+        let llmlb = dir.join("llmlb");
+        fs::copy(env!("CARGO_BIN_EXE_llmlb"), &llmlb).expect("a copy that others can run");
+        for path in [&dir, &llmlb] {
+            fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("readable");
+        }
+        fs::create_dir(place.data()).expect("a data directory");
+        fs::set_permissions(place.data(), PermissionsExt::from_mode(0o700)).expect("private");
+        chown(place.data(), Some(SERVICE), Some(SERVICE)).expect("it is the service's");
+        Some(Self { place, llmlb })
+    }
+
+    fn command(&self, user: User, words: &[&str]) -> Command {
+        let mut command = match user {
+            User::Root => Command::new(&self.llmlb),
+            User::Service => {
+                let mut command = Command::new("setpriv");
+                let id = [format!("--reuid={SERVICE}"), format!("--regid={SERVICE}")];
+                command.args(id).arg("--clear-groups").arg(&self.llmlb);
+                command
+            }
+        };
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("LLMLB_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .args(words)
+            .env("LLMLB_DATA_DIR", self.place.data())
+            .env_remove("NOTIFY_SOCKET")
+            .current_dir(self.place.data())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn usage(&self, user: User, words: &str, receiver: &Receiver) -> Ran {
+        let words = words.replace("URL", &receiver.url);
+        let words: Vec<&str> = ["usage"]
+            .into_iter()
+            .chain(words.split_whitespace())
+            .collect();
+        Ran::of(&mut self.command(user, &words))
+    }
+
+    fn run(&self, user: User, words: &str, receiver: &Receiver) -> Ran {
+        let ran = self.usage(user, words, receiver);
+        assert_eq!(ran.code, 0, "{words:?} as {user:?}: {ran:?}");
+        ran
+    }
+
+    /// The service starts, records a request, archives it and ends.
+    fn serves(&self, why: &str) {
+        let locks = self.place.data().join("../locks");
+        let _ = fs::create_dir(&locks);
+        chown(&locks, Some(SERVICE), Some(SERVICE)).expect("the service's locks");
+        let mut command = self.command(User::Service, &["serve", "-p", "0"]);
+        command
+            .args(["--backend", "http://127.0.0.1:9"])
+            .env("LLMLB_LOCK_DIR", locks)
+            .env("LLMLB_USAGE_ON_FAILURE", "refuse")
+            .env("LLMLB_USAGE_EVERY", "1h");
+        let said = self.place.data().join("../serve.log");
+        let mut running = Running::start(command, &said);
+        let address = eventually("it listens", || {
+            assert!(!running.has_ended(), "{why}: {}", running.said());
+            let said = running.said();
+            let after = said.split("listening on http://").nth(1)?;
+            Some(after.split_once(' ')?.0.to_owned())
+        });
+        let mut server = Server { running, address };
+        let body = r#"{"model":"m","messages":[]}"#;
+        server.ask("POST /v1/chat/completions", body);
+        assert_eq!(server.usage()["recorded"], 1, "{why}");
+        assert_eq!(server.stop(), Some(0), "{why}: {}", server.running.said());
+        let said = server.running.said();
+        assert!(!said.contains("usage: "), "{why}: {said}");
+    }
+}
+
+/// Path, owner, size and time of the last change of everything in a directory.
+type Tree = Vec<(PathBuf, u32, u64, i64, i64)>;
+
+fn tree(dir: &Path) -> Tree {
+    let mut found = Vec::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(path) = left.pop() {
+        let about = fs::symlink_metadata(&path).expect("it is there");
+        if about.is_dir() {
+            let files = fs::read_dir(&path).expect("readable");
+            left.extend(files.map(|file| file.expect("a file").path()));
+        }
+        let (size, uid) = (about.len(), about.uid());
+        found.push((path, uid, size, about.mtime(), about.mtime_nsec()));
+    }
+    found.sort();
+    found
+}
+
+const NONE: [PathBuf; 0] = [];
+
+/// Files that do not belong to the service's user.
+fn others_files(dir: &Path) -> Vec<PathBuf> {
+    let others = tree(dir).into_iter().filter(|(_, uid, ..)| *uid != SERVICE);
+    others.map(|(path, ..)| path).collect()
+}
+
+/// Whichever user types which verb first, the other one can type any, and the service starts.
+#[test]
+fn every_verb_of_root_leaves_a_data_directory_that_its_owner_can_use() {
+    let receiver = Receiver::always("200 OK");
+    for first in [User::Root, User::Service] {
+        let second = match first {
+            User::Root => User::Service,
+            User::Service => User::Root,
+        };
+        for verb in VERBS {
+            let Some(world) = World::new() else { return };
+            let why = format!("{verb:?}, {first:?} first");
+            world.run(first, "stage ../record.json", &receiver);
+            world.run(first, verb, &receiver);
+            assert_eq!(others_files(&world.place.data()), NONE, "{why}");
+            world.run(second, "stage ../record.json", &receiver);
+            world.run(second, verb, &receiver);
+            assert_eq!(others_files(&world.place.data()), NONE, "{why}");
+            world.run(User::Service, "verify", &receiver);
+            world.serves(&why);
+            let books = world.run(User::Root, "verify --json", &receiver).json();
+            let staged = if verb.starts_with("stage") { 5 } else { 3 };
+            assert_eq!(books["staged"], staged, "{why}: {books}");
+        }
+    }
+}
