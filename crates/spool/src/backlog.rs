@@ -5,10 +5,9 @@
 
 use std::collections::BinaryHeap;
 
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, for_each_file};
 use crate::entry::Name;
 use crate::error::Error;
-use crate::manager::for_each_file;
 
 /// Maximum number of names in memory: 17 bytes each.
 const PAGE: usize = 1 << 20;
@@ -18,8 +17,6 @@ const PAGE: usize = 1 << 20;
 pub(crate) struct Backlog {
     /// The oldest name is the last.
     names: Vec<Name>,
-    /// Entries of this listing that could not be read, and were left in place.
-    pub(crate) unreadable: usize,
 }
 
 impl Backlog {
@@ -32,7 +29,7 @@ impl Backlog {
     fn list_page(&mut self, data: &DataDir, page: usize) -> Result<usize, Error> {
         *self = Self::default();
         let (mut oldest, mut count) = (BinaryHeap::new(), 0);
-        for_each_file(&data.staging, |name| {
+        for_each_file(&*data.disk, &data.staging, |name| {
             if let Some(name) = Name::parse(name.as_ref()) {
                 count += 1;
                 oldest.push(name);

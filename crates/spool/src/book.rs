@@ -9,7 +9,7 @@
 //! add up to, and of the older ones only the last is kept.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read as _};
+use std::io::{self, BufRead, BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,10 +17,9 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::data_dir::{DataDir, place};
-use crate::disk::Disk;
+use crate::disk::{Disk, Reading};
 use crate::error::Error;
 use crate::line;
-use crate::manager::for_each_file;
 use crate::quarantine::{move_aside, set_aside};
 
 const VERSION: u32 = 1;
@@ -44,6 +43,12 @@ struct Head<T> {
     generation: u64,
     /// What all events before this file add up to.
     before: T,
+}
+
+/// What every file of ours says of itself.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
 }
 
 /// What is read from a book.
@@ -104,46 +109,73 @@ impl Title {
         (self.file_name(number) == name).then_some(number)
     }
 
-    /// Files that have the name of one.
+    /// What has the name of one, be it a file or not: nothing is put in place of a thing that is not
+    /// ours.
     fn numbers(self, data: &DataDir) -> Result<Vec<u64>, Error> {
-        let mut found = Vec::new();
-        for_each_file(self.dir(data), |name| found.extend(self.generation(name)))?;
-        Ok(found)
+        let (dir, mut found) = (self.dir(data), Vec::new());
+        let listed = data.disk.list(dir, &mut |name, _| {
+            found.extend(name.to_str().and_then(|name| self.generation(name)));
+        });
+        match listed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(found),
+            listed => listed
+                .map(|()| found)
+                .map_err(|error| Error::new("list", dir, error)),
+        }
     }
 
     fn path(self, data: &DataDir, generation: u64) -> PathBuf {
         self.dir(data).join(self.file_name(generation))
     }
 
-    /// Whether a file begins as it must. What does not is none of the book's.
-    fn has_head(self, data: &DataDir, generation: u64) -> bool {
+    /// True if a file begins as it must. What does not is none of the book's. A file that cannot be
+    /// read, or is of another version, is neither: nothing is written beside it.
+    fn has_head(self, data: &DataDir, generation: u64) -> Result<bool, Error> {
         let path = self.path(data, generation);
         let mut line = Vec::new();
-        let file = File::open(&path).map(|file| BufReader::new(file).take(LONGEST_HEAD));
-        let read = file.and_then(|mut file| file.read_until(b'\n', &mut line));
+        let file = Reading::open(&*data.disk, &path);
+        let file = file.map(|file| BufReader::new(file).take(LONGEST_HEAD));
+        match file.and_then(|mut file| file.read_until(b'\n', &mut line)) {
+            // Removed since it was listed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            read => read.map_err(|error| Error::read(&path, error))?,
+        };
         let spot = Spot {
             path: &path,
             generation,
             line: 1,
         };
         let text = line.strip_suffix(b"\n").unwrap_or_default();
-        read.is_ok() && matches!(self.read_line::<IgnoredAny>(&spot, text), Read::Head(_))
+        if let Ok(found) = decode::<Version>(&line)
+            && found.version != VERSION
+        {
+            return Err(Error::version(&path, found.version, VERSION));
+        }
+        Ok(matches!(
+            self.read_line::<IgnoredAny>(&spot, text),
+            Read::Head(_)
+        ))
     }
 
     /// Files that have the name of a generation, and are none.
     pub(crate) fn impostors(self, data: &DataDir) -> Result<Vec<PathBuf>, Error> {
-        let mut found = self.numbers(data)?;
-        found.retain(|generation| !self.has_head(data, *generation));
-        Ok(found
-            .into_iter()
-            .map(|number| self.path(data, number))
-            .collect())
+        let mut found = Vec::new();
+        for generation in self.numbers(data)? {
+            if !self.has_head(data, generation)? {
+                found.push(self.path(data, generation));
+            }
+        }
+        Ok(found)
     }
 
     /// The generations that there are, oldest first.
     pub(crate) fn generations(self, data: &DataDir) -> Result<Vec<u64>, Error> {
-        let mut found = self.numbers(data)?;
-        found.retain(|generation| self.has_head(data, *generation));
+        let mut found = Vec::new();
+        for generation in self.numbers(data)? {
+            if self.has_head(data, generation)? {
+                found.push(generation);
+            }
+        }
         found.sort_unstable();
         Ok(found)
     }
@@ -158,7 +190,7 @@ impl Title {
         for generation in self.generations(data)? {
             let path = self.dir(data).join(self.file_name(generation));
             let failed = |error| Error::read(&path, error);
-            let file = match File::open(&path) {
+            let file = match Reading::open(&*data.disk, &path) {
                 // Older than what is kept now: removed since it was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file.map_err(failed)?,
@@ -230,13 +262,16 @@ impl Book {
         }
         let mut book = Self::at(disk, dir, title, generation)?;
         let failed = |error| Error::new("open", &book.path, error);
-        let (whole, length) = good_length(&book.file).map_err(failed)?;
+        let mut reading = Reading::open(&**disk, &book.path).map_err(failed)?;
+        let (whole, length) = good_length(&mut reading).map_err(failed)?;
         if whole < length {
-            let bytes = std::fs::read(&book.path).map_err(failed)?;
-            let tail = bytes.get(usize::try_from(whole).unwrap_or(usize::MAX)..);
+            let mut tail = Vec::new();
+            let start = io::SeekFrom::Start(whole);
+            reading.file().seek(start).map_err(failed)?;
+            reading.read_to_end(&mut tail).map_err(failed)?;
             let name = format!("{}-{whole}.torn", title.file_name(generation));
             let why = "the end of a book whose writer was interrupted";
-            set_aside(&**disk, &data.failed, &name, tail.unwrap_or_default(), why)?;
+            set_aside(&**disk, &data.failed, &name, &tail, why)?;
             disk.truncate(&book.file, whole).map_err(failed)?;
             disk.sync(&book.file).map_err(failed)?;
         }
@@ -271,7 +306,7 @@ impl Book {
     fn at(disk: &Arc<dyn Disk>, dir: &Path, title: Title, generation: u64) -> Result<Self, Error> {
         let path = dir.join(title.file_name(generation));
         // Not to append: on Windows what is opened for that cannot be cut.
-        let file = File::options().read(true).write(true).open(&path);
+        let file = disk.open_to_write(&path);
         Ok(Self {
             disk: Arc::clone(disk),
             dir: dir.to_owned(),
@@ -291,10 +326,7 @@ impl Book {
     /// Nobody else has written to it since: what is known of it need not be read again. Whoever asks
     /// must be the only one who may write.
     pub(crate) fn is_current(&self) -> bool {
-        let is_newest = |next: &Path| {
-            let gone = next.symlink_metadata();
-            gone.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-        };
+        let is_newest = |next: &Path| self.disk.exists(next).is_ok_and(|is_there| !is_there);
         let is_same = || {
             let (named, ours) = (self.path.metadata()?, self.file.metadata()?);
             // Another file in its place was changed at another time.
@@ -312,8 +344,11 @@ impl Book {
 
     fn reopen(&mut self, is_resting: bool) -> Result<(), Error> {
         if self.is_resting != is_resting {
-            let mut options = File::options();
-            let file = options.read(true).write(!is_resting).open(&self.path);
+            let file = if is_resting {
+                self.disk.open(&self.path)
+            } else {
+                self.disk.open_to_write(&self.path)
+            };
             self.file = file.map_err(|error| Error::new("open", &self.path, error))?;
             self.is_resting = is_resting;
         }
@@ -384,8 +419,22 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
+/// Reads a file of one line that says its version, unless it is another one: such a file is kept as
+/// it is, since a newer program wrote it.
+pub(crate) fn decode_version<T: DeserializeOwned>(
+    path: &Path,
+    bytes: &[u8],
+    known: u32,
+) -> Result<T, Error> {
+    let found = decode::<Version>(bytes).map_err(|why| Error::damage(path, why))?;
+    if found.version != known {
+        return Err(Error::version(path, found.version, known));
+    }
+    decode(bytes).map_err(|why| Error::damage(path, why))
+}
+
 /// Up to the end of the last line that is whole, and the length of the file.
-fn good_length(file: &File) -> io::Result<(u64, u64)> {
+fn good_length(file: &mut Reading<'_>) -> io::Result<(u64, u64)> {
     let (mut good, mut end) = (0, 0);
     let (mut reader, mut text) = (BufReader::new(file), Vec::new());
     loop {

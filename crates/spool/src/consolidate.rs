@@ -9,8 +9,6 @@
 //! 4. mark the set as written, on the disk;
 //! 5. delete exactly those entries, then the lock.
 
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,15 +19,18 @@ use crate::batch::{self, Batch, Part};
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
 use crate::entry::{Kind, Name};
-use crate::entry_reader::EntryReader;
+use crate::entry_reader::probe;
+use crate::entry_records::EntryRecords;
 use crate::error::Error;
 use crate::manager::{BatchStore, SpoolManager};
 use crate::record::Record;
 use crate::recover::seal_abandoned;
+use crate::set::Set;
 use crate::staging_lock::{LockError, StagingLock};
 use crate::stamp::Stamp;
 use crate::taken::{Seen, Taken, TakenBook};
 use crate::totals::{Totals, sum};
+use crate::unreadable::Unreadable;
 
 /// How consolidation works.
 #[derive(Clone, Debug)]
@@ -70,7 +71,7 @@ pub struct Consolidated {
     pub repeated: usize,
     /// Lines that were set aside, and files that are none of ours.
     pub aside: u64,
-    /// Entries that cannot be read, and were left alone.
+    /// Entries that cannot be read, or are of a newer version. They were left where they are.
     pub unreadable: usize,
 }
 
@@ -117,6 +118,22 @@ pub(crate) struct Kept {
     /// As it was when the last set was done with.
     pub(crate) book: Option<TakenBook>,
     pub(crate) backlog: Backlog,
+    pub(crate) unreadable: Unreadable,
+}
+
+impl Kept {
+    /// Lists what is staged now, and returns how many entries that are.
+    pub(crate) fn list(&mut self, data: &DataDir) -> Result<usize, Error> {
+        self.unreadable
+            .begin(|path| data.disk.exists(path).unwrap_or(true));
+        self.backlog.list(data)
+    }
+
+    /// Forgets what may differ from what was written.
+    pub(crate) fn forget(&mut self) {
+        self.book = None;
+        self.backlog = Backlog::default();
+    }
 }
 
 impl Consolidator {
@@ -133,8 +150,7 @@ impl Consolidator {
     pub fn next(&mut self, options: &Options) -> Result<Consolidated, LockError> {
         let done = consolidate_on(&self.disk, &self.data, options, &mut self.kept);
         if done.is_err() {
-            // The state may differ from what was written.
-            self.kept = Kept::default();
+            self.kept.forget();
         }
         done
     }
@@ -147,7 +163,7 @@ pub(crate) fn consolidate_on(
     kept: &mut Kept,
 ) -> Result<Consolidated, LockError> {
     let spool = SpoolManager::on(Arc::clone(disk), data);
-    let data = DataDir::new(data);
+    let data = DataDir::on(Arc::clone(disk), data);
     data.make(&**disk).map_err(LockError::Disk)?;
     let mut lock =
         StagingLock::acquire_on(Arc::clone(disk), &data.staging, &options.pod_name, &[])?;
@@ -183,6 +199,9 @@ impl Fold<'_> {
         let Some(set) = lock.set().cloned() else {
             return Ok(());
         };
+        if again && !set.is_written && self.is_let_go(&set).map_err(LockError::Disk)? {
+            return lock.let_set_go();
+        }
         if !set.is_written {
             let mut snapshot = Snapshot {
                 id: set.id,
@@ -208,43 +227,74 @@ impl Fold<'_> {
     /// The oldest entries that nobody writes any more, by name.
     fn snapshot(&mut self, options: &Options) -> Result<Vec<String>, Error> {
         if self.kept.backlog.is_empty() {
-            self.kept.backlog.list(self.data)?;
+            self.kept.list(self.data)?;
         }
         let (mut taken, mut bytes) = (Vec::new(), 0);
+        let staging = &self.data.staging;
         while let Some(mut name) = self.kept.backlog.pop() {
+            if taken.len() == options.most_entries {
+                self.kept.backlog.put_back(name);
+                break;
+            }
             if name.kind == Kind::Open {
-                if !seal_abandoned(&**self.disk, self.data, name)? {
-                    continue;
+                let open = name.path_in(staging);
+                match seal_abandoned(&**self.disk, self.data, name) {
+                    Ok(is_sealed) => {
+                        self.kept.unreadable.remove(&open);
+                        if !is_sealed {
+                            continue;
+                        }
+                    }
+                    // The caller must know, since it can make room.
+                    Err(error) if error.is_full() => return Err(error),
+                    // It must not hold up the others.
+                    Err(error) => {
+                        self.kept.unreadable.add(error);
+                        continue;
+                    }
                 }
                 name.kind = Kind::Sealed;
             }
-            let path = name.path_in(&self.data.staging);
-            // One that cannot be read is left alone: it must not hold up the others.
-            let length = match File::open(&path).and_then(|file| file.metadata()) {
-                Ok(metadata) => metadata.len(),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "an entry that cannot be read");
-                    self.kept.backlog.unreadable += 1;
-                    continue;
-                }
-            };
             // A rename during the listing may show an entry under both of its names.
             if taken.last() == Some(&name) {
                 continue;
             }
-            bytes += length;
-            if taken.len() == options.most_entries
-                || bytes > options.most_bytes && !taken.is_empty()
-            {
+            match probe(&**self.disk, staging, name) {
+                Ok(Some(length)) => bytes = length.saturating_add(bytes),
+                Ok(None) => continue,
+                // It must not hold up the others.
+                Err(error) => {
+                    self.kept.unreadable.add(error);
+                    continue;
+                }
+            }
+            self.kept.unreadable.remove(&name.path_in(staging));
+            if bytes > options.most_bytes && !taken.is_empty() {
                 self.kept.backlog.put_back(name);
                 break;
             }
             taken.push(name);
         }
-        self.done.unreadable = self.kept.backlog.unreadable;
+        self.done.unreadable = self.kept.unreadable.count();
         let file_name = |name: &Name| name.path_in(Path::new("")).to_string_lossy().into_owned();
         Ok(taken.iter().map(file_name).collect())
+    }
+
+    /// True if a set that was begun cannot be finished now, since one of its entries cannot be read,
+    /// and nothing came of it yet: then the others need not wait for that entry.
+    fn is_let_go(&mut self, set: &Set) -> Result<bool, Error> {
+        let names = set.entries.iter().map(|name| Name::parse(name.as_ref()));
+        let mut unreadable = names
+            .flatten()
+            .filter_map(|name| probe(&**self.disk, &self.data.staging, name).err());
+        let Some(error) = unreadable.next() else {
+            return Ok(false);
+        };
+        let book = TakenBook::open(self.disk, self.data, set.id)?;
+        if book.has_begun() || self.spool.has_any_of(&set.entries)? {
+            return Err(error);
+        }
+        Ok(true)
     }
 
     /// Writes everything that comes of a set of entries, each unless it is there already.
@@ -255,7 +305,7 @@ impl Fold<'_> {
             None => TakenBook::open(self.disk, self.data, snapshot.id)?,
         };
         for name in names {
-            let opened = EntryReader::open(&**self.disk, self.data, name)?;
+            let opened = EntryRecords::open(&**self.disk, self.data, name)?;
             // Missing ones are no error.
             if let Some(reader) = opened {
                 let mut taken = self.write_entry(snapshot, &mut book, reader, name)?;
@@ -273,7 +323,7 @@ impl Fold<'_> {
         &mut self,
         snapshot: &mut Snapshot,
         book: &mut TakenBook,
-        mut reader: EntryReader<'_>,
+        mut reader: EntryRecords<'_>,
         name: &str,
     ) -> Result<Taken, Error> {
         let mut taken = Taken::new(snapshot.id, name);

@@ -1,15 +1,17 @@
 //! The data directory: what lies where.
 
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, Reading, RealDisk};
 use crate::error::Error;
 
 /// The directories of one spool.
 #[derive(Clone, Debug)]
 pub(crate) struct DataDir {
+    /// What they are on.
+    pub(crate) disk: Arc<dyn Disk>,
     /// Entries, until they are consolidated.
     pub(crate) staging: PathBuf,
     /// Batches that wait for delivery.
@@ -26,7 +28,12 @@ pub(crate) struct DataDir {
 
 impl DataDir {
     pub(crate) fn new(root: &Path) -> Self {
+        Self::on(Arc::new(RealDisk), root)
+    }
+
+    pub(crate) fn on(disk: Arc<dyn Disk>, root: &Path) -> Self {
         Self {
+            disk,
             staging: root.join("_staging"),
             spool: root.join("spool"),
             sent: root.join("sent"),
@@ -46,6 +53,7 @@ impl DataDir {
 
     pub(crate) fn all(&self) -> [&Path; 6] {
         let Self {
+            disk: _,
             staging,
             spool,
             sent,
@@ -61,12 +69,29 @@ impl DataDir {
 const MOST_BYTES: u64 = 16 << 20;
 
 /// The content of a file, unless it is longer than anything we write.
-pub(crate) fn read_bounded(path: &Path) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn read_bounded(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
-    File::open(path)?
+    Reading::open(disk, path)?
         .take(MOST_BYTES + 1)
         .read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= MOST_BYTES).then_some(bytes))
+}
+
+/// Calls `each` with the files of a directory, in no order. A directory that is not there has none.
+pub(crate) fn for_each_file(
+    disk: &dyn Disk,
+    dir: &Path,
+    mut each: impl FnMut(&str),
+) -> Result<(), Error> {
+    let listed = disk.list(dir, &mut |name, is_file| {
+        if let Some(name) = name.to_str().filter(|_| is_file) {
+            each(name);
+        }
+    });
+    match listed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        listed => listed.map_err(|error| Error::new("list", dir, error)),
+    }
 }
 
 /// Puts a whole file in place: complete or absent, whatever happens. Its name is on the disk once

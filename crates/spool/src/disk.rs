@@ -1,9 +1,10 @@
-//! The few acts that change a disk. Everything this crate writes goes through them, so that a test
+//! The few acts on a disk. Everything this crate reads or writes goes through them, so that a test
 //! can fail or crash at every single one.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use crate::sys;
@@ -28,10 +29,64 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Cuts the end of a file off.
     fn truncate(&self, file: &File, length: u64) -> io::Result<()>;
+    /// Opens a file to read it. Anything but a regular file is an error, and is not waited for.
+    fn open(&self, path: &Path) -> io::Result<File> {
+        sys::open(path, false)
+    }
+    /// Opens a file to read and write it. Anything but a regular file is an error, and is not waited
+    /// for.
+    fn open_to_write(&self, path: &Path) -> io::Result<File> {
+        sys::open(path, true)
+    }
+    /// Reads the next bytes of an open file. 0: its end.
+    fn read(&self, mut file: &File, into: &mut [u8]) -> io::Result<usize> {
+        file.read(into)
+    }
+    /// Calls `each` with every name in a directory, in no order, and whether it is a regular file.
+    fn list(&self, dir: &Path, each: &mut dyn FnMut(&OsStr, bool)) -> io::Result<()> {
+        for file in std::fs::read_dir(dir)? {
+            let file = file?;
+            let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
+            each(&file.file_name(), is_file);
+        }
+        Ok(())
+    }
+    /// True if something has this name, whatever it is. An error is not taken for "no".
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        match path.symlink_metadata() {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
     /// Called before something is written in another way: the record of a lock. A test can crash
     /// here, too.
     fn before_record(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// An open file whose content is read through the seam.
+#[derive(Debug)]
+pub(crate) struct Reading<'a> {
+    disk: &'a dyn Disk,
+    file: File,
+}
+
+impl<'a> Reading<'a> {
+    pub(crate) fn open(disk: &'a dyn Disk, path: &Path) -> io::Result<Self> {
+        let file = disk.open(path)?;
+        Ok(Self { disk, file })
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Read for Reading<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.disk.read(&self.file, into)
     }
 }
 

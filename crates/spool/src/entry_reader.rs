@@ -1,196 +1,168 @@
-//! The records of an entry, one at a time. What is not good is set aside.
+//! The only reader of the entry format: consolidation, recovery, the report and `verify` read through
+//! it, so that all of them take the same lines for records.
+//!
+//! An entry that cannot be read, or is of another version, is an error, and is left where it is.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use crate::data_dir::DataDir;
-use crate::disk::Disk;
+use crate::disk::{Disk, Reading};
 use crate::entry::{Kind, Name};
 use crate::error::Error;
 use crate::line::{self, Line};
 use crate::lines::Lines;
-use crate::quarantine::{Pile, move_aside, set_aside};
 use crate::record::{self, Record};
 
-/// Reads an entry.
-pub(crate) struct EntryReader<'a> {
-    disk: &'a dyn Disk,
-    data: &'a DataDir,
-    name: &'a str,
+/// Maximum number of a record: no writer makes an entry with more bytes than this, let alone lines.
+/// A larger number was made up, and would make sums overflow.
+pub(crate) const MOST_RECORDS: u64 = 1 << 24;
+
+/// Maximum length of a file with a single record. White space may be taken out of it.
+const LONGEST_SINGLE: u64 = 4 * record::MOST_BYTES as u64;
+
+/// Reads the lines of an entry, one at a time.
+pub(crate) struct EntryReader<R> {
     path: PathBuf,
-    source: Source,
-    /// The highest number that was seen, or that the seal speaks of.
+    lines: Lines<R>,
+    place: u64,
+    /// The highest number of a record so far.
     highest: u64,
-    /// Which lines no good record came of: the first and the last of each range.
-    aside: Vec<[u64; 2]>,
-    /// Those lines.
-    pile: Pile,
 }
 
-enum Source {
-    Single(Option<(Uuid, File)>),
-    Lines { lines: Lines<File>, place: u64 },
+/// A line of an entry.
+pub(crate) struct EntryLine<'a> {
+    /// Which line of the file it is, counted from 1.
+    pub(crate) place: u64,
+    /// As it is in the file, with its end if it has one.
+    pub(crate) text: &'a [u8],
+    /// Where the next line begins.
+    pub(crate) end: u64,
+    /// What it says, or why it says nothing. Numbers of records only grow, and are bounded.
+    pub(crate) content: Result<Line, &'static str>,
 }
 
-impl<'a> EntryReader<'a> {
-    /// `None` if there is no such entry.
-    pub(crate) fn open(
-        disk: &'a dyn Disk,
-        data: &'a DataDir,
-        name: &'a str,
-    ) -> Result<Option<Self>, Error> {
-        let path = data.staging.join(name);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::read(&path, error)),
-        };
-        let source = match Name::parse(name.as_ref()) {
-            Some(Name {
-                id,
-                kind: Kind::Single,
-            }) => Source::Single(Some((id, file))),
-            _ => Source::Lines {
-                lines: Lines::new(file),
-                place: 0,
-            },
-        };
-        Ok(Some(Self {
-            disk,
-            data,
-            name,
-            path,
-            source,
+impl EntryLine<'_> {
+    /// True if the line has its end: otherwise its writer may have been interrupted.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.text.ends_with(b"\n")
+    }
+}
+
+impl<'a> EntryReader<Reading<'a>> {
+    /// Opens an entry with many records. `None`: it is gone.
+    pub(crate) fn open(disk: &'a dyn Disk, path: &Path) -> Result<Option<Self>, Error> {
+        match Reading::open(disk, path) {
+            Ok(file) => Ok(Some(Self::new(path, file))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::read(path, error)),
+        }
+    }
+}
+
+impl<R: Read> EntryReader<R> {
+    /// Reads what is in a file. The path is for messages.
+    pub(crate) fn new(path: &Path, file: R) -> Self {
+        Self {
+            path: path.to_owned(),
+            lines: Lines::new(file),
+            place: 0,
             highest: 0,
-            aside: Vec::new(),
-            pile: Pile::new(format!("{name}.lines")),
+        }
+    }
+
+    /// The next line; `None` at the end of the file.
+    pub(crate) fn next(&mut self) -> Result<Option<EntryLine<'_>>, Error> {
+        let Self {
+            path,
+            lines,
+            place,
+            highest,
+        } = self;
+        let read = lines.next().map_err(|error| Error::read(path, error))?;
+        let Some((text, end)) = read else {
+            return Ok(None);
+        };
+        *place += 1;
+        let content = match line::read(text.strip_suffix(b"\n").unwrap_or(text)) {
+            Ok(Line::Entry { version, .. }) if version != line::VERSION => {
+                return Err(Error::version(path, version, line::VERSION));
+            }
+            Ok(Line::Record { number, .. } | Line::Sealed { records: number })
+                if number > MOST_RECORDS =>
+            {
+                Err("its number is larger than that of any record")
+            }
+            Ok(Line::Record { number, .. }) if number <= *highest => Err("it is out of order"),
+            Ok(Line::Record { number, record }) => {
+                *highest = number;
+                Ok(Line::Record { number, record })
+            }
+            content => content,
+        };
+        Ok(Some(EntryLine {
+            place: *place,
+            text,
+            end,
+            content,
         }))
     }
+}
 
-    /// The next good record, with the number of its line.
-    pub(crate) fn next(&mut self) -> Result<Option<(u64, Record)>, Error> {
-        if let Source::Single(single) = &mut self.source {
-            return match single.take() {
-                Some((id, file)) => self.read_single(id, file),
-                None => Ok(None),
-            };
-        }
-        self.next_line()
-    }
+/// What a file with a single record has.
+pub(crate) enum Single {
+    Record(Record),
+    /// No record, and why.
+    Bad(Vec<u8>, String),
+    /// More than a record can have. It is not read.
+    TooLong(String),
+}
 
-    fn next_line(&mut self) -> Result<Option<(u64, Record)>, Error> {
-        loop {
-            let Source::Lines { lines, place } = &mut self.source else {
-                return Ok(None);
-            };
-            let read = lines.next();
-            let Some(text) = read.map_err(|error| Error::read(&self.path, error))? else {
-                return Ok(None);
-            };
-            *place += 1;
-            if *place == 1
-                && let Some(why) = foreign(text, &self.path)?
-            {
-                move_aside(self.disk, &self.path, &self.data.failed, self.name, why)?;
-                return Ok(None);
-            }
-            let why = match line::read(text.strip_suffix(b"\n").unwrap_or(text)) {
-                Ok(Line::Record { number, .. }) if number <= self.highest => "it is out of order",
-                Ok(Line::Record { number, record }) => {
-                    self.skip_to(number - 1);
-                    self.highest = number;
-                    return Ok(Some((number, record)));
-                }
-                Ok(Line::Entry { .. }) => continue,
-                Ok(Line::Sealed { records }) => {
-                    self.skip_to(records);
-                    continue;
-                }
-                Err(why) => why,
-            };
-            self.pile.add(*place, text, why);
-            if self.pile.is_full() {
-                self.pile.set_aside(self.disk, &self.data.failed)?;
-            }
-        }
-    }
-
-    fn read_single(&mut self, id: Uuid, file: File) -> Result<Option<(u64, Record)>, Error> {
-        self.skip_to(1);
+impl Single {
+    /// Reads `{id}.json`. `None`: it is gone.
+    pub(crate) fn read(disk: &dyn Disk, path: &Path, id: Uuid) -> Result<Option<Self>, Error> {
         let mut bytes = Vec::new();
-        // White space may be taken out of it.
-        let most = 4 * record::MOST_BYTES as u64;
-        file.take(most + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|error| Error::read(&self.path, error))?;
-        if bytes.len() as u64 > most {
-            let why = format!("it is longer than {most} bytes");
-            move_aside(self.disk, &self.path, &self.data.failed, self.name, &why)?;
-            return Ok(None);
+        let read = Reading::open(disk, path)
+            .and_then(|file| file.take(LONGEST_SINGLE + 1).read_to_end(&mut bytes));
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(|error| Error::read(path, error))?,
+        };
+        if bytes.len() as u64 > LONGEST_SINGLE {
+            let why = format!("it is longer than {LONGEST_SINGLE} bytes");
+            return Ok(Some(Self::TooLong(why)));
         }
         let parsed = std::str::from_utf8(&bytes)
             .map_err(|error| error.to_string())
             .and_then(|text| Record::parse_with_id(text, id).map_err(|bad| bad.to_string()));
-        match parsed {
-            Ok(record) => {
-                self.aside.clear();
-                Ok(Some((1, record)))
-            }
-            Err(why) => {
-                set_aside(self.disk, &self.data.failed, self.name, &bytes, &why)?;
-                Ok(None)
-            }
-        }
-    }
-
-    /// Sets a record aside whose line was good.
-    pub(crate) fn set_aside(&mut self, number: u64, record: &Record, why: &str) {
-        self.aside.push([number, number]);
-        let place = match self.source {
-            Source::Single(_) => 1,
-            Source::Lines { place, .. } => place,
-        };
-        self.pile.add(place, record.json().as_bytes(), why);
-    }
-
-    /// No good record has these numbers.
-    fn skip_to(&mut self, number: u64) {
-        if number > self.highest {
-            self.aside.push([self.highest + 1, number]);
-            self.highest = number;
-        }
-    }
-
-    /// How many lines the entry has, and which of them no good record came of; those are set aside.
-    pub(crate) fn account(mut self) -> Result<(u64, Vec<[u64; 2]>), Error> {
-        self.pile.set_aside(self.disk, &self.data.failed)?;
-        Ok((self.highest, self.aside))
+        Ok(Some(match parsed {
+            Ok(record) => Self::Record(record),
+            Err(why) => Self::Bad(bytes, why),
+        }))
     }
 }
 
-/// Why a file that is called an entry is none that can be read, by its first line. One of ours whose
-/// first line is damaged still has good ones.
-fn foreign(first: &[u8], path: &Path) -> Result<Option<&'static str>, Error> {
-    let failed = |error| Error::read(path, error);
-    match line::read(first.strip_suffix(b"\n").unwrap_or(first)) {
-        Ok(Line::Entry { version, .. }) if version == line::VERSION => return Ok(None),
-        Ok(Line::Entry { .. }) => return Ok(Some(UNKNOWN_VERSION)),
-        Ok(_) => return Ok(None),
-        Err(_) => {}
+/// Reads all that consolidation will read of an entry, and returns how much that is. `None`: it is
+/// gone.
+///
+/// An error in the middle of an entry is thus found before the first batch is written. What was just
+/// read is in the kernel's memory: reading it again costs little.
+pub(crate) fn probe(disk: &dyn Disk, staging: &Path, name: Name) -> Result<Option<u64>, Error> {
+    let path = name.path_in(staging);
+    if name.kind == Kind::Single {
+        let single = Single::read(disk, &path, name.id)?;
+        return Ok(single.map(|single| match single {
+            Single::Record(record) => record.json().len() as u64,
+            Single::Bad(bytes, _) => bytes.len() as u64,
+            Single::TooLong(_) => LONGEST_SINGLE,
+        }));
     }
-    let mut lines = Lines::new(File::open(path).map_err(failed)?);
-    while let Some(text) = lines.next().map_err(failed)? {
-        if line::read(text.strip_suffix(b"\n").unwrap_or(text)).is_ok() {
-            return Ok(None);
-        }
-    }
-    Ok(Some(
-        "it is not an entry, although it is called one; to stage lines of JSON, use \
-         `llmlb usage stage` or `Staging`",
-    ))
+    let Some(mut entry) = EntryReader::open(disk, &path)? else {
+        return Ok(None);
+    };
+    // The first line says the version.
+    entry.next()?;
+    let rest = entry.lines.skip_to_end();
+    rest.map(Some).map_err(|error| Error::read(&path, error))
 }
-
-pub(crate) const UNKNOWN_VERSION: &str = "it is of a version that this program does not know";

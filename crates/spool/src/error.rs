@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 const READ: &str = "read";
 const USE: &str = "use";
+const VERSION: &str = "use this version of";
 
 /// Why something could not be staged, consolidated or delivered.
 ///
@@ -27,6 +28,14 @@ impl Error {
     /// What is wrong with it, in words.
     pub(crate) fn damage(path: &Path, what: impl Into<String>) -> Self {
         Self::new(USE, path, io::Error::other(what.into()))
+    }
+
+    /// A file of a version that this program does not know. It is kept as it is.
+    pub(crate) fn version(path: &Path, found: u32, known: u32) -> Self {
+        let what = format!(
+            "its version is {found}, this program knows {known}; use the program that wrote it"
+        );
+        Self::new(VERSION, path, io::Error::other(what))
     }
 
     pub(crate) fn new(act: &'static str, path: &Path, source: io::Error) -> Self {
@@ -55,6 +64,16 @@ impl Error {
     /// Something could be read, and makes no sense.
     pub(crate) fn is_damage(&self) -> bool {
         self.act == USE
+    }
+
+    /// A file of a version that this program does not know.
+    pub(crate) fn is_version(&self) -> bool {
+        self.act == VERSION
+    }
+
+    /// A file that cannot be used now and is left where it is; others can be.
+    pub(crate) fn stays_in_place(&self) -> bool {
+        self.is_unreadable() || self.is_version()
     }
 
     /// The file or directory that the error is about.

@@ -13,6 +13,7 @@ mod delivery;
 mod disk;
 mod entry;
 mod entry_reader;
+mod entry_records;
 mod error;
 mod fields;
 #[cfg(feature = "http")]
@@ -28,6 +29,7 @@ mod reserve;
 mod run;
 mod schedule;
 mod set;
+mod staged;
 mod staging;
 mod staging_lock;
 mod stamp;
@@ -38,6 +40,7 @@ mod tally;
 mod tests;
 mod time;
 mod totals;
+mod unreadable;
 mod verify;
 
 pub use batch::{Batch, Part};
@@ -53,6 +56,7 @@ pub use manager::{BatchStore, Failed, Found, Pause, SpoolManager, State, Waiting
 pub use record::{BadRecord, Record};
 pub use run::{Destination, Run, Runner, run};
 pub use schedule::{Schedule, Tick};
+pub use staged::{Staged, staged};
 pub use staging::{Durability, Staging};
 pub use staging_lock::{LockError, LockRecord, StagingLock};
 pub use tally::{Tally, TallyRow, tally};

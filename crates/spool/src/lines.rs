@@ -11,9 +11,8 @@ const LONGEST: u64 = record::MOST_BYTES as u64 + 1024;
 pub(crate) struct Lines<R> {
     reader: BufReader<R>,
     text: Vec<u8>,
-    /// Where the line begins and ends in the file.
-    pub(crate) start: u64,
-    pub(crate) end: u64,
+    /// Where the last line ends in the file.
+    end: u64,
 }
 
 impl<R: Read> Lines<R> {
@@ -21,19 +20,33 @@ impl<R: Read> Lines<R> {
         Self {
             reader: BufReader::with_capacity(64 * 1024, file),
             text: Vec::new(),
-            start: 0,
             end: 0,
         }
     }
 
-    /// The next line with its end, if it has one. `None` at the end of the file.
-    pub(crate) fn next(&mut self) -> io::Result<Option<&[u8]>> {
+    /// The next line with its end, if it has one, and where it ends in the file. `None` at the end of
+    /// the file.
+    pub(crate) fn next(&mut self) -> io::Result<Option<(&[u8], u64)>> {
         self.text.clear();
-        self.start = self.end;
         let read = (&mut self.reader)
             .take(LONGEST)
             .read_until(b'\n', &mut self.text)?;
         self.end += read as u64;
-        Ok((read > 0).then_some(&*self.text))
+        Ok((read > 0).then_some((&*self.text, self.end)))
+    }
+
+    /// Reads the rest of the file, and returns its length.
+    pub(crate) fn skip_to_end(&mut self) -> io::Result<u64> {
+        loop {
+            let read = match self.reader.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                bytes => bytes?.len(),
+            };
+            if read == 0 {
+                return Ok(self.end);
+            }
+            self.reader.consume(read);
+            self.end += read as u64;
+        }
     }
 }

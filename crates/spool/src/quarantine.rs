@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::book::{decode, encode};
-use crate::data_dir::place;
-use crate::disk::Disk;
+use crate::data_dir::{place, read_bounded};
+use crate::disk::{Disk, Reading};
 use crate::error::Error;
 use crate::time::Moment;
 
@@ -24,13 +24,15 @@ pub(crate) fn set_aside(
     bytes: &[u8],
     reason: &str,
 ) -> Result<(), Error> {
-    let is_same = |path: &Path| std::fs::read(path).is_ok_and(|found| found == bytes);
-    let (name, is_there) = free_name(failed, name, is_same);
+    let checksum = format!("{:08x}", crc32fast::hash(bytes));
+    let (name, is_there) = free_name(disk, failed, name, &checksum)?;
     if is_there {
-        return Ok(());
+        // Its name may not be on the disk yet.
+        return disk
+            .sync_dir(failed)
+            .map_err(|error| Error::new("sync", failed, error));
     }
     // The reason first: what is there has one.
-    let checksum = format!("{:08x}", crc32fast::hash(bytes));
     Reason::new(&name, reason, Some(checksum)).write(disk, failed)?;
     place(disk, failed, &name, bytes)?;
     disk.sync_dir(failed)
@@ -45,8 +47,8 @@ pub(crate) fn move_aside(
     name: &str,
     reason: &str,
 ) -> Result<(), Error> {
-    let (name, _) = free_name(failed, name, |_| false);
-    let checksum = checksum_of(path).map_err(|error| Error::read(path, error))?;
+    let checksum = checksum_of(disk, path).map_err(|error| Error::read(path, error))?;
+    let (name, _) = free_name(disk, failed, name, &checksum)?;
     Reason::new(&name, reason, Some(checksum)).write(disk, failed)?;
     disk.rename(path, &failed.join(name))
         .map_err(|error| Error::new("set aside", path, error))?;
@@ -55,23 +57,29 @@ pub(crate) fn move_aside(
 }
 
 /// A name that nothing has, or (`true`) that the same thing has: what is there is never replaced.
-fn free_name(failed: &Path, name: &str, is_same: impl Fn(&Path) -> bool) -> (String, bool) {
+fn free_name(
+    disk: &dyn Disk,
+    failed: &Path,
+    name: &str,
+    checksum: &str,
+) -> Result<(String, bool), Error> {
     let mut free = name.to_owned();
     for number in 1.. {
         let path = failed.join(&free);
-        if path.symlink_metadata().is_err() {
+        let is_taken = disk.exists(&path);
+        if !is_taken.map_err(|error| Error::read(&path, error))? {
             break;
         }
-        if is_same(&path) {
-            return (free, true);
+        if checksum_of(disk, &path).is_ok_and(|found| found == checksum) {
+            return Ok((free, true));
         }
         free = format!("{name}.{number}");
     }
-    (free, false)
+    Ok((free, false))
 }
 
-pub(crate) fn checksum_of(path: &Path) -> io::Result<String> {
-    let (mut file, mut checksum) = (std::fs::File::open(path)?, crc32fast::Hasher::new());
+pub(crate) fn checksum_of(disk: &dyn Disk, path: &Path) -> io::Result<String> {
+    let (mut file, mut checksum) = (Reading::open(disk, path)?, crc32fast::Hasher::new());
     let mut piece = vec![0; 64 * 1024];
     loop {
         match file.read(&mut piece)? {
@@ -194,10 +202,10 @@ impl Reason {
             .map_err(|error| Error::new("sync", failed, error))
     }
 
-    pub(crate) fn read(failed: &Path, name: &str) -> Result<Option<Self>, Error> {
+    pub(crate) fn read(disk: &dyn Disk, failed: &Path, name: &str) -> Result<Option<Self>, Error> {
         let path = failed.join(Self::file_name(name));
-        match std::fs::read(&path) {
-            Ok(bytes) => decode(&bytes)
+        match read_bounded(disk, &path) {
+            Ok(bytes) => decode(&bytes.unwrap_or_default())
                 .map(Some)
                 .map_err(|why| Error::damage(&path, why)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -1,48 +1,37 @@
 //! Entries whose writer is gone: what is whole is kept and sealed, the rest is set aside.
 
-use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 use std::path::Path;
 
 use crate::data_dir::DataDir;
-use crate::disk::Disk;
+use crate::disk::{Disk, Reading};
 use crate::entry::{Kind, Name};
-use crate::entry_reader::UNKNOWN_VERSION;
+use crate::entry_reader::EntryReader;
 use crate::error::Error;
 use crate::line::{self, Line};
-use crate::lines::Lines;
 use crate::quarantine::{move_aside, set_aside};
 
 /// Seals an open entry, unless somebody still writes it. `true`: it is sealed now, or gone because
-/// there was nothing in it.
+/// there was nothing in it. An entry that cannot be read, or is of another version, stays as it is.
 pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Result<bool, Error> {
     let path = name.path_in(&data.staging);
     let failed = |error| Error::new("recover", &path, error);
-    let file = match File::options().read(true).write(true).open(&path) {
+    let file = match disk.open_to_write(&path) {
         Ok(file) => file,
         // Sealed by its writer just now.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-        // Not ours, or not ours to write: it must not hold up the others.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            tracing::warn!(path = %path.display(), %error, "an entry that cannot be recovered");
-            return Ok(false);
-        }
         Err(error) => return Err(failed(error)),
     };
     if !tenure::file::try_lock(&file).map_err(failed)? {
         return Ok(false);
     }
     // Locked, but perhaps a moment too late: the writer may have sealed it in between.
-    if !path.exists() {
+    if !disk.exists(&path).map_err(failed)? {
         return Ok(true);
     }
-    let good = Good::of(&file).map_err(failed)?;
-    if good.is_foreign {
-        let name = format!("{}.jsonl.open", name.id);
-        move_aside(disk, &path, &data.failed, &name, UNKNOWN_VERSION)?;
-        sync(disk, &data.staging)?;
+    let Some(good) = Good::read(disk, &path)? else {
         return Ok(true);
-    }
+    };
     let why = "the end of an entry whose writer was interrupted";
     if good.records == 0 {
         // Nothing was staged in it. What is in it all the same is kept as it is.
@@ -56,7 +45,7 @@ pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Res
         return Ok(true);
     }
     if good.length < good.end {
-        let tail = read_from(&file, good.length).map_err(failed)?;
+        let tail = read_from(disk, &path, good.length).map_err(failed)?;
         let tail = without_room(&tail);
         if !tail.is_empty() {
             let name = format!("{}.torn", name.id);
@@ -91,9 +80,10 @@ fn without_room(tail: &[u8]) -> &[u8] {
     &tail[..end.map_or(0, |last| last + 1)]
 }
 
-fn read_from(mut file: &File, start: u64) -> io::Result<Vec<u8>> {
+fn read_from(disk: &dyn Disk, path: &Path, start: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    file.seek(io::SeekFrom::Start(start))?;
+    let mut file = Reading::open(disk, path)?;
+    file.file().seek(io::SeekFrom::Start(start))?;
     file.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
@@ -110,36 +100,39 @@ struct Good {
     is_sealed: bool,
     /// There is nothing in it but what every entry begins with, and room.
     is_blank: bool,
-    /// It is of another version: not ours to cut.
-    is_foreign: bool,
 }
 
 impl Good {
-    fn of(file: &File) -> io::Result<Self> {
+    /// `None`: the entry is gone.
+    fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, Error> {
+        let Some(mut lines) = EntryReader::open(disk, path)? else {
+            return Ok(None);
+        };
         let mut good = Self {
             is_blank: true,
             ..Self::default()
         };
-        let mut lines = Lines::new(file);
-        while let Some(text) = lines.next()? {
-            let line = text.strip_suffix(b"\n").map(line::read);
-            match line {
-                Some(Ok(Line::Record { number, .. })) => {
+        while let Some(line) = lines.next()? {
+            good.end = line.end;
+            match &line.content {
+                // A line without its end is not whole, whatever it says.
+                _ if !line.is_ended() => {
+                    good.is_blank &= without_room(line.text).is_empty();
+                    continue;
+                }
+                Ok(Line::Record { number, .. }) => {
                     good.records += 1;
-                    good.last_number = number;
+                    good.last_number = *number;
                 }
-                Some(Ok(Line::Sealed { .. })) => good.is_sealed = true,
-                Some(Ok(Line::Entry { version, .. })) => {
-                    good.is_foreign |= version != line::VERSION;
-                }
-                _ => {
-                    good.is_blank &= without_room(text).is_empty();
+                Ok(Line::Sealed { .. }) => good.is_sealed = true,
+                Ok(Line::Entry { .. }) => {}
+                Err(_) => {
+                    good.is_blank &= without_room(line.text).is_empty();
                     continue;
                 }
             }
-            good.length = lines.end;
+            good.length = line.end;
         }
-        good.end = lines.end;
-        Ok(good)
+        Ok(Some(good))
     }
 }

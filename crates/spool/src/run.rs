@@ -32,6 +32,9 @@ pub struct Run {
     pub consolidated: Consolidated,
     /// What was delivered.
     pub delivered: Delivered,
+    /// Staged entries that cannot be read now, or are of a newer version, and why; not more than 100.
+    /// They are left where they are and tried again in every run.
+    pub unreadable: Vec<crate::Error>,
     /// How many records were archived.
     pub archived: u64,
     /// What kept it from doing all its work.
@@ -59,6 +62,7 @@ pub struct Run {
 pub struct Runner {
     disk: Arc<dyn Disk>,
     data: PathBuf,
+    /// What was consolidated, and what cannot be.
     kept: Kept,
     /// With what became of the batches.
     store: SpoolManager,
@@ -125,7 +129,8 @@ impl Runner {
         let done = self.try_run(options, delivery, destination, watch);
         if done.as_ref().map_or(true, |done| done.trouble.is_some()) {
             // What was written is not known for sure: the books are read again.
-            *self = Self::on(Arc::clone(&self.disk), &self.data);
+            self.kept.forget();
+            self.store = SpoolManager::on(Arc::clone(&self.disk), &self.data);
         }
         self.store.rest();
         self.kept.book.take_if(|book| book.rest().is_err());
@@ -158,7 +163,9 @@ impl Runner {
         let (mut all, mut goes_on) = (Run::default(), true);
         let id = new_id();
         // What is staged from now on is for the next run: producers must not keep this one going.
-        let staged = kept.backlog.list(&DataDir::new(data))?;
+        let staged = kept
+            .list(&DataDir::on(Arc::clone(disk), data))
+            .map_err(RunError::Disk)?;
         loop {
             // Whatever is folded, delivery must be able to note what it does.
             let folded = match room.lay_by_for_delivery() {
@@ -226,6 +233,7 @@ impl Runner {
                 break;
             }
         }
+        all.unreadable = kept.unreadable.errors();
         all.no_reserve = room.lay_by_for_producers().err();
         Ok(all)
     }

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::book::{decode, encode};
-use crate::data_dir::place;
+use crate::book::{decode_version, encode};
+use crate::data_dir::{place, read_bounded};
 use crate::disk::Disk;
 use crate::entry::Name;
 use crate::error::Error;
@@ -50,22 +50,15 @@ impl Set {
     }
 
     /// The set that somebody began in a staging directory and did not end.
-    pub(crate) fn read(staging: &Path) -> Result<Option<Self>, Error> {
+    pub(crate) fn read(disk: &dyn Disk, staging: &Path) -> Result<Option<Self>, Error> {
         for (name, is_written) in [(WRITTEN, true), (SET, false)] {
             let path = staging.join(name);
-            let bytes = match std::fs::read(&path) {
-                Ok(bytes) => bytes,
+            let bytes = match read_bounded(disk, &path) {
+                Ok(bytes) => bytes.unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(Error::read(&path, error)),
             };
-            let set = decode::<Self>(&bytes).and_then(|set| {
-                if set.version == VERSION {
-                    Ok(set)
-                } else {
-                    Err(format!("its version is {}, not {VERSION}", set.version))
-                }
-            });
-            let mut set = set.map_err(|why| Error::damage(&path, why))?;
+            let mut set: Self = decode_version(&path, &bytes, VERSION)?;
             // Whatever it says: nothing but entries is ever read or deleted.
             set.entries
                 .retain(|name| Name::parse(name.as_ref()).is_some());
@@ -96,7 +89,8 @@ impl Set {
     pub(crate) fn end(disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         let mut ended = false;
         for path in Self::paths(staging) {
-            if path.exists() {
+            let is_there = disk.exists(&path);
+            if is_there.map_err(|error| Error::read(&path, error))? {
                 disk.remove(&path)
                     .map_err(|error| Error::new("delete", &path, error))?;
                 ended = true;

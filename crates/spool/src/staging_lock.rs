@@ -99,7 +99,7 @@ impl StagingLock {
         consumed_ids: &[String],
     ) -> Result<Self, LockError> {
         let mut lock = Self::hold(disk, staging, pod_name)?;
-        lock.set = match Set::read(staging) {
+        lock.set = match Set::read(&*lock.disk, staging) {
             // Nothing can be told from it: what is staged is a new set.
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "a set that was begun is put out of the way");
@@ -112,6 +112,10 @@ impl StagingLock {
             set => set.map_err(LockError::Disk)?,
         };
         if let Some(set) = &lock.set {
+            // Whoever wrote it may have ended before its name was on the disk.
+            lock.disk
+                .sync_dir(staging)
+                .map_err(|error| LockError::Disk(Error::new("sync", staging, error)))?;
             // The set is what counts; the record repeats it for people.
             lock.record.consumed_ids.clone_from(&set.entries);
         } else if !lock.record.consumed_ids.is_empty() {
@@ -185,6 +189,13 @@ impl StagingLock {
             .map_err(LockError::Disk)?;
         self.set = Some(set);
         self.tell(names)
+    }
+
+    /// Ends a set of which nothing has come yet: its entries are for the next one.
+    pub(crate) fn let_set_go(&mut self) -> Result<(), LockError> {
+        Set::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
+        self.set = None;
+        self.tell(Vec::new())
     }
 
     /// Notes that all batches are on the disk. On the disk when this returns.

@@ -171,6 +171,11 @@ impl TakenBook {
         self.book.is_current().then_some(self)
     }
 
+    /// True if the book has entries of this snapshot already.
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.left.is_empty()
+    }
+
     /// Whether a record was taken before, with an entry that is in the book or with this one.
     pub(crate) fn seen(
         &mut self,

@@ -104,6 +104,11 @@ impl Index {
         self.0.get(batch).map(|(outcome, _)| *outcome)
     }
 
+    /// The batches that the book still has.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     fn insert(&mut self, event: &Event, generation: u64) {
         self.0
             .insert(event.batch.clone(), (event.outcome, generation));

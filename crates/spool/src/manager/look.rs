@@ -1,12 +1,13 @@
 //! Looking at what waits and at what failed, without changing anything.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::{BatchStore, Pause, SpoolManager, for_each_file};
+use super::{BatchStore, Pause, SpoolManager};
 use crate::batch::{self, Head};
+use crate::data_dir::for_each_file;
+use crate::disk::Reading;
 use crate::error::Error;
 use crate::quarantine::Reason;
 
@@ -90,7 +91,7 @@ impl SpoolManager {
     /// What is in `failed/`, by name.
     pub fn failed(&self) -> Result<Vec<Failed>, Error> {
         let mut names = Vec::new();
-        for_each_file(&self.data.failed, |name| {
+        for_each_file(&*self.disk, &self.data.failed, |name| {
             if is_failed(name) {
                 names.push(name.to_owned());
             }
@@ -105,7 +106,7 @@ impl SpoolManager {
     /// What is in `archive/`, by name.
     pub fn archived(&self) -> Result<Vec<Failed>, Error> {
         let mut names = Vec::new();
-        for_each_file(&self.data.archive, |name| {
+        for_each_file(&*self.disk, &self.data.archive, |name| {
             if batch::is_name(name) {
                 names.push(name.to_owned());
             }
@@ -130,7 +131,7 @@ impl SpoolManager {
     fn head(&self, path: &Path) -> Result<Head, Error> {
         let failed = |error| Error::read(path, error);
         let mut line = Vec::new();
-        let file = BufReader::new(File::open(path).map_err(failed)?);
+        let file = BufReader::new(Reading::open(&*self.disk, path).map_err(failed)?);
         file.take(batch::MOST_BYTES as u64)
             .read_until(b'\n', &mut line)
             .map_err(failed)?;
@@ -138,7 +139,7 @@ impl SpoolManager {
     }
 
     fn failed_one(&self, name: String) -> Failed {
-        let reason = match Reason::read(&self.data.failed, &name) {
+        let reason = match Reason::read(&*self.disk, &self.data.failed, &name) {
             Ok(reason) => reason,
             Err(error) => {
                 tracing::warn!(%error, "a reason that cannot be read");

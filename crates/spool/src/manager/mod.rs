@@ -5,7 +5,7 @@ mod look;
 mod pause;
 mod state;
 
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub use state::State;
 
 use crate::batch::{self, Batch};
 use crate::book::{decode, encode};
-use crate::data_dir::{DataDir, place, read_bounded};
+use crate::data_dir::{DataDir, for_each_file, place, read_bounded};
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
 use crate::quarantine::{BatchReason, Reason, move_aside};
@@ -42,6 +42,8 @@ pub trait BatchStore {
     /// Keeps a batch for delivery, unless it is there. `again`: it may even have been delivered
     /// since it was kept. `true`: it was not there.
     fn put(&self, batch: &Batch, again: bool) -> Result<bool, Error>;
+    /// True if a batch that begins with one of these entries was put, whatever became of it.
+    fn has_any_of(&self, entries: &[String]) -> Result<bool, Error>;
     /// Waits until everything that was put is safe.
     fn flush(&self) -> Result<(), Error>;
     /// The names of batches that wait, oldest first, at most so many, those after a name.
@@ -110,8 +112,8 @@ impl SpoolManager {
 
     pub(crate) fn on(disk: Arc<dyn Disk>, data: &Path) -> Self {
         Self {
+            data: DataDir::on(Arc::clone(&disk), data),
             disk,
-            data: DataDir::new(data),
             ledger: Mutex::default(),
             index: Mutex::default(),
         }
@@ -120,7 +122,7 @@ impl SpoolManager {
     /// Reads a batch that waits and checks all that can be checked of it.
     pub fn load(&self, name: &str) -> Result<Batch, Error> {
         let path = self.data.spool.join(name);
-        let bytes = std::fs::read(&path).map_err(|error| Error::read(&path, error))?;
+        let bytes = self.content(&path)?;
         check(name, &bytes).map_err(|why| Error::damage(&path, why))
     }
 
@@ -130,18 +132,19 @@ impl SpoolManager {
     /// Whoever calls this must be the only one who delivers: see [`DeliveryLock`](crate::DeliveryLock).
     pub fn resend(&self, name: &str) -> Result<(), Error> {
         let dirs = [&self.data.failed, &self.data.archive];
-        let from = dirs.into_iter().find(|dir| dir.join(name).is_file());
+        let is_there = |dir: &&PathBuf| self.exists(&dir.join(name)).unwrap_or(false);
+        let from = dirs.into_iter().find(is_there);
         let Some(dir) = from.filter(|_| batch::is_name(name)) else {
             let path = self.data.failed.join(name);
             let why = "there is no such batch in failed/ or archive/";
             return Err(Error::new("resend", &path, io::Error::other(why)));
         };
         let path = dir.join(name);
-        let bytes = std::fs::read(&path).map_err(|error| Error::read(&path, error))?;
+        let bytes = self.content(&path)?;
         let batch = check(name, &bytes)
             .map_err(|why| Error::new("resend", &path, io::Error::other(why)))?;
         self.data.make(&*self.disk)?;
-        let reason = Reason::read(&self.data.failed, name)?;
+        let reason = Reason::read(&*self.disk, &self.data.failed, name)?;
         let state = State {
             unknown: (reason.as_ref().and_then(|reason| reason.batch.as_ref()))
                 .is_some_and(|batch| batch.ambiguous),
@@ -179,7 +182,7 @@ impl SpoolManager {
     /// How many things are in `failed/`.
     pub fn count_failed(&self) -> Result<u64, Error> {
         let mut count = 0;
-        for_each_file(&self.data.failed, |name| {
+        for_each_file(&*self.disk, &self.data.failed, |name| {
             count += u64::from(look::is_failed(name));
         })?;
         Ok(count)
@@ -209,7 +212,9 @@ impl SpoolManager {
 
     /// Whether a batch was kept before, whatever became of it.
     fn was_put(&self, name: &str) -> Result<bool, Error> {
-        if self.data.failed.join(name).exists() || self.data.archive.join(name).exists() {
+        if self.exists(&self.data.failed.join(name))?
+            || self.exists(&self.data.archive.join(name))?
+        {
             return Ok(true);
         }
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,6 +224,19 @@ impl SpoolManager {
         Ok(index
             .as_ref()
             .is_some_and(|index| index.get(name).is_some()))
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool, Error> {
+        let exists = self.disk.exists(path);
+        exists.map_err(|error| Error::read(path, error))
+    }
+
+    /// The content of a batch; nothing if it is longer than one can be.
+    fn content(&self, path: &Path) -> Result<Vec<u8>, Error> {
+        let read = read_bounded(&*self.disk, path);
+        Ok(read
+            .map_err(|error| Error::read(path, error))?
+            .unwrap_or_default())
     }
 
     fn state_path(&self, name: &str) -> PathBuf {
@@ -257,7 +275,7 @@ impl SpoolManager {
 
     /// What waits, in no order. Files that cannot be batches are none of ours.
     fn each_waiting(&self, mut each: impl FnMut(&str)) -> Result<(), Error> {
-        for_each_file(&self.data.spool, |name| {
+        for_each_file(&*self.disk, &self.data.spool, |name| {
             if batch::is_name(name) {
                 each(name);
             }
@@ -289,11 +307,23 @@ impl SpoolManager {
 impl BatchStore for SpoolManager {
     fn put(&self, batch: &Batch, again: bool) -> Result<bool, Error> {
         let name = batch.file_name();
-        if self.data.spool.join(&name).exists() || again && self.was_put(&name)? {
+        if self.exists(&self.data.spool.join(&name))? || again && self.was_put(&name)? {
             return Ok(false);
         }
         place(&*self.disk, &self.data.spool, &name, &batch.encode())?;
         Ok(true)
+    }
+
+    fn has_any_of(&self, entries: &[String]) -> Result<bool, Error> {
+        let ids = |name: &String| name.split('.').next().map(str::to_owned);
+        let ids: HashSet<String> = entries.iter().filter_map(ids).collect();
+        let is_one =
+            |name: &str| batch::is_name(name) && name.get(..36).is_some_and(|id| ids.contains(id));
+        let mut found = Index::read(&self.data)?.names().any(is_one);
+        for dir in [&self.data.spool, &self.data.failed, &self.data.archive] {
+            for_each_file(&*self.disk, dir, |name| found |= is_one(name))?;
+        }
+        Ok(found)
     }
 
     fn flush(&self) -> Result<(), Error> {
@@ -316,12 +346,14 @@ impl BatchStore for SpoolManager {
 
     fn tidy(&self) -> Result<(), Error> {
         let (dir, mut done) = (&self.data.spool, Ok(()));
-        for_each_file(dir, |name| {
+        for_each_file(&*self.disk, dir, |name| {
             // Notes about a batch that is gone, or half of such a note.
             let half = name
                 .strip_prefix('.')
                 .and_then(|name| name.strip_suffix(".tmp"));
-            let is_orphan = is_state_name(name) && !dir.join(batch_of(name)).exists();
+            // What cannot be told stays.
+            let is_gone = || !self.exists(&dir.join(batch_of(name))).unwrap_or(true);
+            let is_orphan = is_state_name(name) && is_gone();
             if done.is_ok() && (is_orphan || half.is_some_and(is_state_name)) {
                 done = self.remove(&dir.join(name));
             }
@@ -340,7 +372,7 @@ impl BatchStore for SpoolManager {
             return Ok(Found::Gone);
         }
         let path = self.data.spool.join(name);
-        let checked = match read_bounded(&path) {
+        let checked = match read_bounded(&*self.disk, &path) {
             Ok(Some(bytes)) => check(name, &bytes),
             Ok(None) => Err("it is longer than a batch can be".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Gone),
@@ -358,8 +390,8 @@ impl BatchStore for SpoolManager {
 
     fn state(&self, name: &str) -> Result<State, Error> {
         let path = self.state_path(name);
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
+        let bytes = match read_bounded(&*self.disk, &path) {
+            Ok(bytes) => bytes.unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
             Err(error) => return Err(Error::read(&path, error)),
         };
@@ -398,7 +430,7 @@ impl BatchStore for SpoolManager {
         for half in &halves {
             let name = half.file_name();
             // A crash may have come after one of them was done with.
-            if self.outcome(&name)?.is_none() && !self.data.failed.join(&name).exists() {
+            if self.outcome(&name)?.is_none() && !self.exists(&self.data.failed.join(&name))? {
                 self.put(half, false)?;
             }
         }
@@ -453,25 +485,6 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Batch, String> {
     } else {
         Err("its name is not that of its records".to_owned())
     }
-}
-
-/// The files of a directory, in no order. A directory that is not there has none.
-pub(crate) fn for_each_file(dir: &Path, mut each: impl FnMut(&str)) -> Result<(), Error> {
-    let failed = |error| Error::new("list", dir, error);
-    let files = match std::fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        files => files.map_err(failed)?,
-    };
-    for file in files {
-        let file = file.map_err(failed)?;
-        let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
-        if let Some(name) = file.file_name().to_str()
-            && is_file
-        {
-            each(name);
-        }
-    }
-    Ok(())
 }
 
 /// Whether a file says how far the delivery of a batch has come.

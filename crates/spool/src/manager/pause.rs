@@ -71,7 +71,7 @@ pub(crate) struct Pauses {
 /// Those that are noted, the last one first.
 pub(super) fn read(data: &DataDir) -> Result<Vec<Pause>, Error> {
     let path = data.spool.join(NAME);
-    let read = match read_bounded(&path) {
+    let read = match read_bounded(&*data.disk, &path) {
         Ok(bytes) => check(&bytes.unwrap_or_default()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => Err(error.to_string()),

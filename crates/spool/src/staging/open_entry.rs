@@ -67,7 +67,7 @@ impl OpenEntry {
             return Ok(None);
         }
         // What is written to a file without a name is lost.
-        if !path.exists() {
+        if !disk.exists(&path).map_err(failed)? {
             return Ok(None);
         }
         let mut unwritten = Vec::with_capacity(4096);

@@ -11,7 +11,10 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, fch
 use std::path::Path;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::process::geteuid;
+
+use super::not_a_file;
 
 /// Makes a directory for its owner alone: this user or, for root, the owner of the directory above.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
@@ -62,6 +65,26 @@ fn is_beyond_this_root(error: &io::Error) -> bool {
     )
 }
 
+/// Opens a file that is there. Links are not followed; a FIFO or a device is not waited for.
+pub(crate) fn open(path: &Path, to_write: bool) -> io::Result<File> {
+    // What is no regular file is closed at once, so that the flag changes nothing for one that is.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = File::options()
+        .read(true)
+        .write(to_write)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path);
+    let file = match opened.as_ref().map_err(Errno::from_io_error) {
+        // A link; a socket, or a FIFO that nobody reads; a directory.
+        Err(Some(Errno::LOOP | Errno::NXIO | Errno::ISDIR)) => return Err(not_a_file()),
+        _ => opened?,
+    };
+    if !file.metadata()?.is_file() {
+        return Err(not_a_file());
+    }
+    Ok(file)
+}
+
 /// Writes to a place in a file.
 pub(crate) fn write_at(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     file.write_all_at(bytes, at)
@@ -69,5 +92,10 @@ pub(crate) fn write_at(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
 
 /// Waits until the names in a directory are on the disk.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
+    let flags = OFlags::DIRECTORY | OFlags::NONBLOCK;
+    let dir = File::options()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(dir)?;
+    dir.sync_all()
 }

@@ -2,8 +2,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::windows::fs::FileExt;
+use std::os::windows::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+
+use super::not_a_file;
+
+/// `FILE_FLAG_OPEN_REPARSE_POINT`: a link is opened itself, not what it leads to.
+const OPEN_REPARSE_POINT: u32 = 0x0020_0000;
 
 /// Makes a directory; who may read it is inherited from the one above.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
@@ -17,6 +22,19 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
         .write(true)
         .create_new(true)
         .open(path)
+}
+
+/// Opens a file that is there. Links are not followed.
+pub(crate) fn open(path: &Path, to_write: bool) -> io::Result<File> {
+    let file = File::options()
+        .read(true)
+        .write(to_write)
+        .custom_flags(OPEN_REPARSE_POINT)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(not_a_file());
+    }
+    Ok(file)
 }
 
 /// Writes to a place in a file.

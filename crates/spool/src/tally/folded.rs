@@ -6,9 +6,8 @@ use std::io;
 use uuid::Uuid;
 
 use super::span::Span;
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, for_each_file, read_bounded};
 use crate::error::Error;
-use crate::manager::for_each_file;
 use crate::totals::sum::{self, Groups};
 use crate::totals::{self, Period};
 
@@ -31,8 +30,8 @@ impl Folded {
         let mut periods = BTreeMap::new();
         for name in names(data, span)? {
             let path = data.usage.join(&name);
-            let bytes = match std::fs::read(&path) {
-                Ok(bytes) => bytes,
+            let bytes = match read_bounded(&*data.disk, &path) {
+                Ok(bytes) => bytes.unwrap_or_default(),
                 // Hours go when they are old.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(Error::read(&path, error)),
@@ -133,8 +132,8 @@ impl Folded {
         let mut files = BTreeMap::new();
         for name in names(data, span)? {
             let path = data.usage.join(&name);
-            match std::fs::read(&path) {
-                Ok(bytes) => files.insert(name, crc32fast::hash(&bytes)),
+            match read_bounded(&*data.disk, &path) {
+                Ok(bytes) => files.insert(name, crc32fast::hash(&bytes.unwrap_or_default())),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => return Err(Error::read(&path, error)),
             };
@@ -153,7 +152,7 @@ fn day_of(hour: &str) -> Option<&str> {
 /// The files that matter: days that are part of the span, and the hours of those that are so in part.
 fn names(data: &DataDir, span: &Span) -> Result<Vec<String>, Error> {
     let mut names = Vec::new();
-    for_each_file(&data.usage, |name| {
+    for_each_file(&*data.disk, &data.usage, |name| {
         let Some(period) = totals::period_of(name) else {
             return;
         };

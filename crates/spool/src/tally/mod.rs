@@ -18,7 +18,6 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::data_dir::DataDir;
-use crate::disk::RealDisk;
 use crate::error::Error;
 use crate::set::Set;
 use crate::staging_lock::StagingLock;
@@ -42,7 +41,7 @@ pub struct Tally {
     pub from: Option<SystemTime>,
     /// The end, likewise. It is not part of the span.
     pub until: Option<SystemTime>,
-    /// Totals that cannot be read, and why: what they say is missing.
+    /// Totals and staged entries that cannot be read, and why: what they say is missing.
     pub problems: Vec<Error>,
 }
 
@@ -91,7 +90,14 @@ pub fn tally(
     from: Option<SystemTime>,
     until: Option<SystemTime>,
 ) -> Result<Tally, Error> {
-    let data = DataDir::new(data);
+    tally_in(&DataDir::new(data), from, until)
+}
+
+pub(crate) fn tally_in(
+    data: &DataDir,
+    from: Option<SystemTime>,
+    until: Option<SystemTime>,
+) -> Result<Tally, Error> {
     let span = Span::new(from, until);
     let mut lock = None;
     let mut tally = Ok(None);
@@ -101,9 +107,9 @@ pub fn tally(
         }
         if look >= LOOKS_WITHOUT_LOCK && lock.is_none() {
             // Folds follow one another faster than all can be read.
-            lock = StagingLock::hold(Arc::new(RealDisk), &data.staging, "usage").ok();
+            lock = StagingLock::hold(Arc::clone(&data.disk), &data.staging, "usage").ok();
         }
-        tally = try_tally(&data, &span, || {});
+        tally = try_tally(data, &span, || {});
         if !matches!(tally, Ok(None)) {
             break;
         }
@@ -119,7 +125,7 @@ pub fn tally(
 
 /// What is being consolidated.
 fn current_set(data: &DataDir) -> Result<Option<Set>, Error> {
-    match Set::read(&data.staging) {
+    match Set::read(&*data.disk, &data.staging) {
         // Its owner puts it out of the way, and takes what is staged for a new set.
         Err(error) if error.is_damage() => Ok(None),
         set => set,
@@ -137,7 +143,8 @@ fn try_tally(
     // In this order: see above.
     let set = current_set(data)?;
     let mut rows = folded.take_rows();
-    staged::add(data, span, &folded, set.as_ref(), &mut rows)?;
+    let mut problems = std::mem::take(&mut folded.problems);
+    staged::add(data, span, &folded, set.as_ref(), &mut rows, &mut problems)?;
     // The ids of a new set are taken before it is folded: its records would look like repetitions.
     let state = |set: &Set| (set.id, set.is_written);
     let is_same_set = current_set(data)?.as_ref().map(state) == set.as_ref().map(state);
@@ -152,7 +159,7 @@ fn try_tally(
             .collect(),
         from: span.from.map(Into::into),
         until: span.until.map(Into::into),
-        problems: folded.problems,
+        problems,
     }))
 }
 

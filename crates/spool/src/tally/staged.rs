@@ -1,8 +1,6 @@
 //! What is staged and not consolidated yet, also in entries that are being written.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::Path;
 
 use uuid::Uuid;
@@ -10,13 +8,12 @@ use uuid::Uuid;
 use super::folded::Folded;
 use super::span::Span;
 use crate::book::{Read, Title};
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, for_each_file};
 use crate::entry::{Kind, Name};
+use crate::entry_reader::{EntryReader, Single};
 use crate::error::Error;
-use crate::line::{self, Line};
-use crate::lines::Lines;
-use crate::manager::for_each_file;
-use crate::record::{self, Record};
+use crate::line::Line;
+use crate::record::Record;
 use crate::set::Set;
 use crate::taken::{Sums, Taken};
 use crate::time::hour_of;
@@ -25,13 +22,14 @@ use crate::totals::sum::{self, Groups};
 /// How often the directory is listed: an entry that is renamed while that is done may be missed once.
 const MOST_LISTINGS: usize = 3;
 
-/// Adds the records that are in no totals yet.
+/// Adds the records that are in no totals yet. `problems` are entries that cannot be read.
 pub(super) fn add(
     data: &DataDir,
     span: &Span,
     folded: &Folded,
     set: Option<&Set>,
     rows: &mut BTreeMap<String, Groups>,
+    problems: &mut Vec<Error>,
 ) -> Result<(), Error> {
     let entries: HashSet<&str> = (set.into_iter())
         .flat_map(|set| set.entries.iter().map(String::as_str))
@@ -65,7 +63,11 @@ pub(super) fn add(
         // the same id the first counts.
         names.sort_by_key(|name| (!staged.is_in_set(*name), *name));
         for name in names {
-            staged.read(name, &mut each)?;
+            match staged.read(name, &mut each) {
+                // It is not consolidated either; the others count all the same.
+                Err(error) if error.stays_in_place() => problems.push(error),
+                read => read?,
+            }
         }
     }
     Ok(())
@@ -86,7 +88,7 @@ type Each<'a> = &'a mut dyn FnMut(&Record, Option<Uuid>);
 impl Staged<'_> {
     fn list(&self) -> Result<Vec<Name>, Error> {
         let mut names = Vec::new();
-        for_each_file(&self.data.staging, |name| {
+        for_each_file(&*self.data.disk, &self.data.staging, |name| {
             names.extend(Name::parse(name.as_ref()));
         })?;
         Ok(names)
@@ -111,7 +113,10 @@ impl Staged<'_> {
         let set = set.map(|(id, _)| id);
         match name.kind {
             Kind::Single => {
-                if let Some(record) = self.read_single(name)? {
+                let path = name.path_in(&self.data.staging);
+                let single = Single::read(&*self.data.disk, &path, name.id)?;
+                // What is no record is set aside when it is consolidated.
+                if let Some(Single::Record(record)) = single {
                     self.hear(&record, set, each)?;
                 }
                 Ok(())
@@ -135,65 +140,28 @@ impl Staged<'_> {
         Ok(())
     }
 
-    fn read_single(&self, name: Name) -> Result<Option<Record>, Error> {
-        let path = name.path_in(&self.data.staging);
-        let Some(file) = open(&path)? else {
-            return Ok(None);
-        };
-        let mut text = String::new();
-        // What is longer is set aside, and so is what is no text.
-        let most = 4 * record::MOST_BYTES as u64;
-        match file.take(most + 1).read_to_string(&mut text) {
-            Err(error) if error.kind() != io::ErrorKind::InvalidData => {
-                Err(Error::read(&path, error))
-            }
-            Ok(read) if read as u64 <= most => Ok(Record::parse_with_id(&text, name.id).ok()),
-            _ => Ok(None),
-        }
-    }
-
     /// The good lines. The last one of an entry that is being written may be half of one.
     fn read_lines(&mut self, name: Name, set: Option<Uuid>, each: Each<'_>) -> Result<(), Error> {
-        let sealed = Name {
-            kind: Kind::Sealed,
-            ..name
-        };
-        let mut path = name.path_in(&self.data.staging);
-        let mut file = open(&path)?;
-        if file.is_none() && name.kind == Kind::Open {
+        let staging = &self.data.staging;
+        let mut lines = EntryReader::open(&*self.data.disk, &name.path_in(staging))?;
+        if lines.is_none() && name.kind == Kind::Open {
             // Sealed since it was listed.
-            path = sealed.path_in(&self.data.staging);
-            file = open(&path)?;
+            let sealed = Name {
+                kind: Kind::Sealed,
+                ..name
+            };
+            lines = EntryReader::open(&*self.data.disk, &sealed.path_in(staging))?;
         }
-        let Some(file) = file else {
+        // One that is gone moved on, and the totals tell.
+        let Some(mut lines) = lines else {
             return Ok(());
         };
-        let (mut lines, mut highest) = (Lines::new(file), 0);
-        while let Some(text) = lines.next().map_err(|error| Error::read(&path, error))? {
-            match line::read(text.strip_suffix(b"\n").unwrap_or(text)) {
-                Ok(Line::Record { number, record }) if number > highest => {
-                    highest = number;
-                    self.hear(&record, set, each)?;
-                }
-                // Of another version: it is set aside.
-                Ok(Line::Entry { version, .. }) if version != line::VERSION => return Ok(()),
-                _ => {}
+        while let Some(line) = lines.next()? {
+            if let Ok(Line::Record { record, .. }) = line.content {
+                self.hear(&record, set, each)?;
             }
         }
         Ok(())
-    }
-}
-
-/// `None`: it moved on, and the totals tell, or it is not ours to read, and nobody consolidates it.
-fn open(path: &Path) -> Result<Option<File>, Error> {
-    match File::open(path) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            tracing::warn!(path = %path.display(), %error, "an entry that cannot be read");
-            Ok(None)
-        }
-        Err(error) => Err(Error::read(path, error)),
     }
 }
 

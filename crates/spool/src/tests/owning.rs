@@ -241,20 +241,32 @@ fn a_snapshot_that_cannot_be_read_is_not_taken_for_written() {
 }
 
 #[test]
-fn an_entry_of_a_version_to_come_is_kept_as_it_is() {
+fn an_entry_of_a_version_to_come_is_left_in_place_and_reported() {
     for ending in ["jsonl", "jsonl.open"] {
         let place = Place::new();
         let id = uuid::Uuid::now_v7();
         let text = format!(r#"{{"entry":"{id}","version":2"#).into_bytes();
         let mut text = crate::line::with_checksum(text);
         text.extend(b"something else\n");
-        fs::write(place.data().staging.join(format!("{id}.{ending}")), &text).unwrap();
-        consolidate(place.path(), &Options::default()).unwrap();
-        let aside = names(&place.data().failed);
-        assert_eq!(aside.len(), 2, "{aside:?}");
-        assert_eq!(fs::read(place.data().failed.join(&aside[0])).unwrap(), text);
-        let reason = fs::read_to_string(place.data().failed.join(&aside[1])).unwrap();
-        assert!(reason.contains("version"), "{reason}");
+        let path = place.data().staging.join(format!("{id}.{ending}"));
+        fs::write(&path, &text).unwrap();
+        let record = place.single();
+        let done = consolidate(place.path(), &Options::default()).unwrap();
+        assert_eq!((done.entries, done.unreadable), (1, 1));
+        assert_eq!(fs::read(&path).unwrap(), text);
+        assert_eq!(
+            place.batched().get(&record.id()),
+            Some(&1),
+            "the others go on"
+        );
+        let staged = crate::staged(place.path()).unwrap();
+        let error = staged.errors[0].to_string();
+        assert!(
+            error.contains("its version is 2, this program knows 1"),
+            "{error}"
+        );
+        let books = crate::verify(place.path(), &crate::Watch::silent()).unwrap();
+        assert_eq!(books.problems[0].path, path);
     }
 }
 

@@ -19,11 +19,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::book::{decode, encode};
-use crate::data_dir::{DataDir, place};
+use crate::data_dir::{DataDir, for_each_file, place, read_bounded};
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::fields::Fields;
-use crate::manager::for_each_file;
 use crate::quarantine::set_aside;
 use crate::time::{HOUR, Moment};
 use sum::{Group, Groups, Sum};
@@ -134,7 +133,7 @@ fn oldest_hour() -> String {
 /// What they add up to is in the files of the days.
 fn remove_old_hours(disk: &dyn Disk, data: &DataDir, oldest: &str) -> Result<(), Error> {
     let mut old = Vec::new();
-    for_each_file(&data.usage, |name| {
+    for_each_file(disk, &data.usage, |name| {
         let hour = period_of(name).filter(|period| is_hour(period));
         old.extend(hour.filter(|hour| *hour < oldest).map(|_| name.to_owned()));
     })?;
@@ -167,8 +166,8 @@ pub(crate) fn is_hour(period: &str) -> bool {
 /// The file of a period. One that is damaged is set aside, and begun anew.
 fn read(disk: &dyn Disk, data: &DataDir, name: &str) -> Result<Option<Period>, Error> {
     let path = data.usage.join(name);
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
+    let bytes = match read_bounded(disk, &path) {
+        Ok(bytes) => bytes.unwrap_or_default(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::read(&path, error)),
     };

@@ -1,19 +1,17 @@
 //! What is staged, and what was taken from there.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use uuid::Uuid;
 
 use super::{Audit, named};
 use crate::book::{Read, Title};
 use crate::entry::{Kind, Name};
+use crate::entry_reader::{EntryReader, Single};
 use crate::error::Error;
 use crate::line::{self, Line};
-use crate::lines::Lines;
-use crate::record::Record;
 use crate::set::Set;
 use crate::taken::{Sums, Taken};
 use crate::time::Moment;
@@ -84,7 +82,7 @@ impl Audit<'_> {
     /// What is in the staging directory now.
     pub(super) fn read_staging(&mut self) -> Result<(), Error> {
         let staging = self.data.staging.clone();
-        let set = Set::read(&staging).unwrap_or_else(|error| {
+        let set = Set::read(&*self.data.disk, &staging).unwrap_or_else(|error| {
             self.problem(error.path(), None, error.io_error().to_string());
             None
         });
@@ -121,45 +119,50 @@ impl Audit<'_> {
     fn check_single(&mut self, path: &Path, id: Uuid) -> u64 {
         // Any program may have written it: what is wrong with it is found out, and set aside, when
         // it is consolidated.
-        let Some(bytes) = self.content(path) else {
-            return 0;
-        };
-        let text = std::str::from_utf8(&bytes).ok();
-        let record = text.and_then(|text| Record::parse_with_id(text, id).ok());
-        if record.is_none() {
-            tracing::info!(path = %path.display(), "not a record: it will be set aside");
+        match Single::read(&*self.data.disk, path, id) {
+            Ok(Some(Single::Record(record))) => {
+                self.checked(record.json().len() as u64);
+                return 1;
+            }
+            Ok(Some(_)) => {
+                tracing::info!(path = %path.display(), "not a record: it will be set aside");
+            }
+            // It moved on.
+            Ok(None) => {}
+            Err(error) => self.unreadable(&error),
         }
-        u64::from(record.is_some())
+        0
     }
 
     fn check_lines(&mut self, path: &Path, kind: Kind) -> u64 {
-        let file = match File::open(path) {
-            Ok(file) => file,
+        let disk = Arc::clone(&self.data.disk);
+        let mut lines = match EntryReader::open(&*disk, path) {
+            Ok(Some(lines)) => lines,
             // It moved on.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return 0,
+            Ok(None) => return 0,
             Err(error) => {
-                self.problem(path, None, format!("it cannot be read: {error}"));
+                self.unreadable(&error);
                 return 0;
             }
         };
-        let (mut lines, mut place, mut records, mut last, mut sealed) =
-            (Lines::new(file), 0, 0, 0, None);
+        let (mut records, mut last, mut sealed, mut length) = (0, 0, None, 0);
         let mut faults = Vec::new();
         loop {
-            let text = match lines.next() {
-                Ok(Some(text)) => text,
+            let line = match lines.next() {
+                Ok(Some(line)) => line,
                 Ok(None) => break,
                 Err(error) => {
-                    self.problem(path, None, format!("it cannot be read: {error}"));
+                    self.unreadable(&error);
                     return records;
                 }
             };
-            place += 1;
-            match line::read(text.strip_suffix(b"\n").unwrap_or(text)) {
+            length = line.end;
+            let mut fault =
+                |what: String| faults.push((named("line", line.place, line.text), what));
+            match line.content {
                 Ok(Line::Record { number, .. }) => {
                     if number != last + 1 {
-                        let what = format!("it has number {number} and follows {last}");
-                        faults.push((named("line", place, text), what));
+                        fault(format!("it has number {number} and follows {last}"));
                     }
                     last = number;
                     records += 1;
@@ -167,16 +170,14 @@ impl Audit<'_> {
                 Ok(Line::Sealed { records }) => sealed = Some(records),
                 Ok(Line::Entry { .. }) => {}
                 // A whole line, but its end is something else.
-                Err(_) if is_whole_but_for_its_end(text) => {
-                    let what = "its end is damaged".to_owned();
-                    faults.push((named("line", place, text), what));
+                Err(_) if is_whole_but_for_its_end(line.text) => {
+                    fault("its end is damaged".to_owned());
                 }
                 // The end of one that is being written, or was when its writer died.
-                Err(_) if kind == Kind::Open && !text.ends_with(b"\n") => {}
-                Err(why) => faults.push((named("line", place, text), why.to_owned())),
+                Err(_) if kind == Kind::Open && !line.is_ended() => {}
+                Err(why) => fault(why.to_owned()),
             }
         }
-        let length = lines.end;
         self.checked(length);
         for (record, what) in faults {
             self.problem(path, Some(record), what);
@@ -189,6 +190,15 @@ impl Audit<'_> {
             self.problem(path, None, what);
         }
         records
+    }
+
+    /// An entry that cannot be read: its records are not among those that are accounted for.
+    fn unreadable(&mut self, error: &Error) {
+        self.problem(
+            error.path(),
+            None,
+            format!("it cannot be read: {}", error.io_error()),
+        );
     }
 }
 

@@ -14,12 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::data_dir::DataDir;
-use crate::data_dir::read_bounded;
+use crate::data_dir::{DataDir, for_each_file, read_bounded};
 use crate::delivery::{DeliveryLock, Progress, RunError, Watch};
-use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
-use crate::manager::for_each_file;
 use crate::staging_lock::{LockError, StagingLock};
 use coverage::Coverage;
 
@@ -87,6 +84,10 @@ pub struct Problem {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn verify(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
+    verify_in(&DataDir::new(data), watch)
+}
+
+pub(crate) fn verify_in(data: &DataDir, watch: &Watch<'_>) -> Result<Books, Error> {
     let mut books = audit(data, watch)?;
     // While somebody is at work things move under our eyes: only what is wrong every time is wrong.
     for _ in 0..MOST_LOOKS {
@@ -100,21 +101,19 @@ pub fn verify(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
     Ok(books)
 }
 
-fn audit(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
-    let data_dir = DataDir::new(data);
+fn audit(data: &DataDir, watch: &Watch<'_>) -> Result<Books, Error> {
     let mut audit = Audit {
-        data: &data_dir,
+        data,
         watch,
         books: Books::default(),
         coverage: Coverage::default(),
     };
     // While both locks are held nothing moves.
-    let delivery = audit.wait_for(|| match DeliveryLock::acquire_to_read(&data_dir) {
+    let delivery = audit.wait_for(|| match DeliveryLock::acquire_to_read(data) {
         Err(RunError::Busy { pid, .. }) => Err(Busy { pid }),
         taken => Ok(taken.ok()),
     });
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-    let hold = || StagingLock::hold(Arc::clone(&disk), &data_dir.staging, "verify");
+    let hold = || StagingLock::hold(Arc::clone(&data.disk), &data.staging, "verify");
     let staging = audit.wait_for(|| match hold() {
         Err(LockError::InUse { pid, .. }) => Err(Busy { pid }),
         taken => Ok(taken.ok()),
@@ -191,14 +190,14 @@ impl Audit<'_> {
     /// The files of a directory, by name. One that is not there has none.
     fn files(&self, dir: &Path) -> Result<Vec<String>, Error> {
         let mut names = Vec::new();
-        for_each_file(dir, |name| names.push(name.to_owned()))?;
+        for_each_file(&*self.data.disk, dir, |name| names.push(name.to_owned()))?;
         names.sort_unstable();
         Ok(names)
     }
 
     /// The content of a file; one that went away meanwhile has moved on.
     fn content(&mut self, path: &Path) -> Option<Vec<u8>> {
-        match read_bounded(path) {
+        match read_bounded(&*self.data.disk, path) {
             Ok(Some(bytes)) => {
                 self.checked(bytes.len() as u64);
                 Some(bytes)

@@ -37,7 +37,7 @@ impl Audit<'_> {
             match decode::<Reason>(&bytes) {
                 Ok(reason) => {
                     if let Some(expected) = reason.checksum
-                        && let Ok(found) = checksum_of(&aside)
+                        && let Ok(found) = checksum_of(&*self.data.disk, &aside)
                         && found != expected
                     {
                         self.problem(&aside, None, "its checksum is not that in its reason");

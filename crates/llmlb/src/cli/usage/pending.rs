@@ -51,11 +51,12 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
     let batches = all(&spool, &bar).map_err(|error| disk(&error))?;
     let pauses = spool.pauses().map_err(|error| disk(&error))?;
     let paused = pauses.into_iter().next();
+    let staged = spool::staged(place.dir()).map_err(|error| disk(&error))?;
     drop(bar);
     let totals = Totals {
         batches: batches.len() as u64,
         records: batches.iter().map(|batch| batch.records).sum(),
-        staged_entries: staged(place),
+        staged_entries: staged.entries,
     };
     if args.json {
         json::print(&Document {
@@ -91,20 +92,6 @@ fn summary(totals: &Totals) -> String {
         (_, 0) => format!("{batches} with {records} waiting"),
         (..) => format!("{batches} with {records} waiting; {staged} not in batches yet"),
     }
-}
-
-/// How many entries are not in batches yet.
-fn staged(place: &Place) -> u64 {
-    let is_entry = |name: &str| {
-        let ends = [".json", ".jsonl", ".jsonl.open"];
-        !name.starts_with('.') && ends.iter().any(|end| name.ends_with(end))
-    };
-    let files = std::fs::read_dir(place.dir().join("_staging"));
-    let names = files.into_iter().flatten().flatten();
-    let names = names.map(|file| file.file_name());
-    names
-        .filter(|name| name.to_str().is_some_and(is_entry))
-        .count() as u64
 }
 
 fn all(spool: &SpoolManager, bar: &Bar) -> Result<Vec<Waiting>, spool::Error> {

@@ -1,0 +1,89 @@
+//! A look at the staging directory, without changing anything.
+
+use std::path::Path;
+
+use crate::data_dir::DataDir;
+use crate::entry::Name;
+use crate::entry_reader::probe;
+use crate::error::Error;
+
+/// Maximum number of files that are named; more are counted.
+const MOST_NAMED: usize = 100;
+
+/// What is in a staging directory.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Staged {
+    /// Entries that are not in batches yet.
+    pub entries: u64,
+    /// How many of them cannot be read now, or are of a newer version.
+    pub unreadable: u64,
+    /// Why, for each of the first 100.
+    pub errors: Vec<Error>,
+    /// Files that are not entries, by their names or because they are no regular files. They are left
+    /// alone: an entry is called `{uuid}.json` or `{uuid}.jsonl`, with a lower-case UUIDv7.
+    pub foreign: u64,
+    /// The names of the first 100.
+    pub foreign_names: Vec<String>,
+}
+
+/// Looks at what is staged under a data directory. Every entry is read, so that what cannot be read is
+/// known. A directory that is not there has none.
+///
+/// ```
+/// use spool::{Durability, Record, Staging, staged};
+///
+/// let data = tempfile::tempdir()?;
+/// let staging = Staging::open(data.path().join("_staging"))?;
+/// staging.stage(&Record::parse(r#"{"tokens":42}"#)?, Durability::Power)?;
+/// staging.close()?;
+/// std::fs::write(data.path().join("_staging/mine.json"), "{}")?;
+///
+/// let staged = staged(data.path())?;
+/// assert_eq!((staged.entries, staged.unreadable), (1, 0));
+/// assert_eq!(staged.foreign_names, ["mine.json"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn staged(data: &Path) -> Result<Staged, Error> {
+    staged_in(&DataDir::new(data))
+}
+
+pub(crate) fn staged_in(data: &DataDir) -> Result<Staged, Error> {
+    let (mut staged, mut names) = (Staged::default(), Vec::new());
+    let listed = data.disk.list(&data.staging, &mut |name, is_file| {
+        match Name::parse(name).filter(|_| is_file) {
+            Some(name) => names.push(name),
+            // Ours, for our own use.
+            None if name.to_string_lossy().starts_with('.') => {}
+            None => {
+                staged.foreign += 1;
+                if staged.foreign_names.len() < MOST_NAMED {
+                    staged
+                        .foreign_names
+                        .push(name.to_string_lossy().into_owned());
+                }
+            }
+        }
+    });
+    match listed {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        listed => listed.map_err(|error| Error::new("list", &data.staging, error))?,
+    }
+    names.sort_unstable();
+    staged.foreign_names.sort_unstable();
+    for name in names {
+        match probe(&*data.disk, &data.staging, name) {
+            // It moved on.
+            Ok(None) => continue,
+            Ok(Some(_)) => {}
+            Err(error) => {
+                staged.unreadable += 1;
+                if staged.errors.len() < MOST_NAMED {
+                    staged.errors.push(error);
+                }
+            }
+        }
+        staged.entries += 1;
+    }
+    Ok(staged)
+}

@@ -1,0 +1,276 @@
+//! What cannot be read is left in place, reported and tried again, and holds up nothing else. (S8, S9)
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::place::{Place, names, record};
+use super::sick_disk::{Sick, SickDisk};
+use crate::consolidate::{Kept, consolidate, consolidate_on};
+use crate::data_dir::DataDir;
+use crate::delivery::Watch;
+use crate::disk::Disk;
+use crate::line;
+use crate::manager::{BatchStore as _, SpoolManager};
+use crate::record::Record;
+use crate::run::{Destination, Runner};
+use crate::staged::{staged, staged_in};
+use crate::tally::tally_in;
+use crate::tests::crash::options;
+use crate::verify::{verify, verify_in};
+
+/// The only file in the staging directory whose name ends so.
+fn staged_file(place: &Place, ending: &str) -> PathBuf {
+    let staging = place.data().staging;
+    let mut names = names(&staging).into_iter();
+    let name = names.find(|name| name.ends_with(ending)).unwrap();
+    staging.join(name)
+}
+
+fn ids(records: &[Record]) -> BTreeSet<Uuid> {
+    records.iter().map(Record::id).collect()
+}
+
+/// How often each record is in a batch; none more than once.
+fn batched(place: &Place) -> BTreeSet<Uuid> {
+    let batched = place.batched();
+    assert!(batched.values().all(|times| *times == 1), "{batched:?}");
+    batched.into_keys().collect()
+}
+
+/// Runs a test with one entry that is sick, and one that is not.
+fn sick_entry(ending: &str, how: Sick, make: impl Fn(&Place) -> Vec<Record>) {
+    let place = Place::new();
+    let bad = make(&place);
+    let path = staged_file(&place, ending);
+    let good = place.entry(5, true);
+    let disk = Arc::new(SickDisk::default());
+    let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
+    disk.sicken(&path, how);
+    let mut kept = Kept::default();
+    for round in 0..3 {
+        let done = consolidate_on(&on, place.path(), &options(), &mut kept).unwrap();
+        assert_eq!(done.unreadable, 1, "{ending} {how:?}");
+        assert_eq!(done.entries, usize::from(round == 0));
+        let named: Vec<_> = kept.unreadable.errors();
+        assert_eq!(named.len(), 1);
+        assert_eq!(named[0].path(), path);
+        assert_eq!(batched(&place), ids(&good), "{ending} {how:?}");
+    }
+    let data = DataDir::on(Arc::clone(&on), place.path());
+    let found = staged_in(&data).unwrap();
+    assert_eq!((found.entries, found.unreadable), (1, 1));
+    assert!(found.errors[0].to_string().contains("input/output error"));
+    let books = verify_in(&data, &Watch::silent()).unwrap();
+    assert_eq!(books.problems.len(), 1, "{:?}", books.problems);
+    assert_eq!(books.problems[0].path, path);
+    let report = tally_in(&data, None, None).unwrap();
+    assert_eq!(report.problems.len(), 1);
+    let sum: u64 = report.rows.iter().map(|row| row.records).sum();
+    assert_eq!(sum, good.len() as u64, "the others are in the report");
+    // It goes on by itself.
+    disk.heal();
+    let done = consolidate_on(&on, place.path(), &options(), &mut kept).unwrap();
+    assert_eq!((done.entries, done.unreadable), (1, 0));
+    assert_eq!(batched(&place), &ids(&good) | &ids(&bad));
+    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert!(books.balance(), "{:?}", books.problems);
+}
+
+#[test]
+fn an_unreadable_entry_holds_up_nothing_and_is_taken_when_it_can_be_read() {
+    for how in [Sick::Open, Sick::From(0), Sick::From(200)] {
+        sick_entry(".jsonl", how, |place| place.entry(3, true));
+        sick_entry(".jsonl.open", how, |place| place.entry(3, false));
+    }
+    for how in [Sick::Open, Sick::From(0), Sick::From(20)] {
+        sick_entry(".json", how, |place| vec![place.single()]);
+    }
+}
+
+#[test]
+fn an_entry_that_becomes_unreadable_after_the_snapshot_holds_up_nothing_if_no_batch_was_written() {
+    use super::crashing_disk::{Crash, CrashingDisk};
+    let place = Place::new();
+    let bad = place.entry(3, true);
+    let path = staged_file(&place, ".jsonl");
+    let good = place.entry(5, true);
+    // The process ends when the snapshot is on the disk and nothing else is.
+    let set = place.data().staging.join(".consolidation.set");
+    for at in 0.. {
+        let disk: Arc<dyn Disk> = Arc::new(CrashingDisk::new(Crash::Before, at));
+        let mut kept = Kept::default();
+        consolidate_on(&disk, place.path(), &options(), &mut kept).unwrap_err();
+        if set.exists() {
+            break;
+        }
+    }
+    assert!(batched(&place).is_empty());
+    let disk = Arc::new(SickDisk::default());
+    disk.sicken(&path, Sick::Open);
+    let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
+    let mut kept = Kept::default();
+    let done = consolidate_on(&on, place.path(), &options(), &mut kept).unwrap();
+    assert_eq!((done.entries, done.unreadable), (1, 1));
+    assert_eq!(batched(&place), ids(&good));
+    disk.heal();
+    consolidate_on(&on, place.path(), &options(), &mut kept).unwrap();
+    assert_eq!(batched(&place), &ids(&good) | &ids(&bad));
+}
+
+/// Everything that a path can lead to and is no file.
+fn put_in_place(path: &Path, what: &str) {
+    let _ = fs::remove_file(path);
+    match what {
+        "fifo" => {
+            let made = Command::new("mkfifo").arg(path).status().unwrap();
+            assert!(made.success());
+        }
+        "directory" => fs::create_dir(path).unwrap(),
+        "socket" => drop(std::os::unix::net::UnixListener::bind(path).unwrap()),
+        _ => symlink("/dev/zero", path).unwrap(),
+    }
+}
+
+fn take_away(path: &Path) {
+    let _ = fs::remove_file(path);
+    let _ = fs::remove_dir(path);
+}
+
+#[test]
+fn nothing_hangs_or_is_followed_if_a_file_of_ours_is_something_else() {
+    for what in ["fifo", "directory", "socket", "link"] {
+        let place = Place::new();
+        let mut all = place.entry(4, true);
+        let run = || {
+            let (options, delivery) = (options(), crate::DeliveryOptions::default());
+            let to = Destination::To(&place.receiver);
+            Runner::new(place.path()).run(&options, &delivery, to, &Watch::silent())
+        };
+        run().unwrap();
+        all.extend(place.entry(4, true));
+        consolidate(place.path(), &options()).unwrap();
+        let data = place.data();
+        let batch = SpoolManager::of(place.path()).pending(None, 1).unwrap();
+        let state = data.spool.join(crate::manager::state_name(&batch[0]));
+        let mut places = vec![
+            data.staging.join(format!("{}.json", Uuid::now_v7())),
+            data.staging.join(format!("{}.jsonl", Uuid::now_v7())),
+            data.staging.join(format!("{}.jsonl.open", Uuid::now_v7())),
+            data.staging.join(".consolidation.set"),
+            data.staging.join(".consolidation.written"),
+            data.usage.join("taken-00000002.jsonl"),
+            data.sent.join("sent-00000002.jsonl"),
+            data.spool.join(".pause.json"),
+            state,
+        ];
+        places.extend([&data.failed, &data.archive].map(|dir| dir.join(&batch[0])));
+        for path in &places {
+            put_in_place(path, what);
+            // Some of them stop the work, none of them for good. What counts is that all of this ends.
+            let _ = run();
+            let _ = verify(place.path(), &Watch::silent());
+            let _ = crate::tally(place.path(), None, None);
+            let _ = staged(place.path());
+            let is_there = path.symlink_metadata().unwrap();
+            assert!(!is_there.is_file(), "{what}: {}", path.display());
+            take_away(path);
+            all.push(place.single());
+        }
+        run().unwrap();
+        assert_eq!(batched(&place), ids(&all), "{what}");
+        assert_eq!(SpoolManager::of(place.path()).count().unwrap(), 0, "{what}");
+    }
+}
+
+#[test]
+fn only_names_with_a_lower_case_uuid_of_version_7_are_entries_and_others_are_foreign() {
+    let place = Place::new();
+    let good = place.single();
+    let (upper, other) = (
+        Uuid::now_v7().to_string().to_uppercase(),
+        "936da01f-9abd-4d9d-80c7-02af85c822a8",
+    );
+    let foreign = [
+        format!("{upper}.json"),
+        format!("{other}.json"),
+        format!("{}.jsonl", Uuid::now_v7().simple()),
+        "mine.json".to_owned(),
+    ];
+    for name in &foreign {
+        fs::write(place.data().staging.join(name), record().json()).unwrap();
+    }
+    for entries in [1, 0] {
+        let found = staged(place.path()).unwrap();
+        assert_eq!((found.entries, found.foreign), (entries, 4));
+        assert_eq!(
+            BTreeSet::from_iter(found.foreign_names),
+            BTreeSet::from(foreign.clone())
+        );
+        consolidate(place.path(), &options()).unwrap();
+    }
+    assert_eq!(batched(&place), BTreeSet::from([good.id()]));
+    assert_eq!(names(&place.data().staging).len(), 4, "they are left alone");
+    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert_eq!((books.staged, books.pending), (1, 1));
+}
+
+/// An entry with lines that another program made, checksums and all.
+fn crafted(place: &Place, lines: &[Vec<u8>]) -> Vec<u8> {
+    let id = Uuid::now_v7();
+    let mut bytes = Vec::new();
+    line::write_entry(&mut bytes, id);
+    bytes.extend(lines.concat());
+    fs::write(place.data().staging.join(format!("{id}.jsonl")), &bytes).unwrap();
+    bytes
+}
+
+fn numbered(record: &Record, number: u64) -> Vec<u8> {
+    let mut line = Vec::new();
+    line::Prepared::new(record).write(&mut line, number);
+    line
+}
+
+fn sealed(records: u64) -> Vec<u8> {
+    let mut line = Vec::new();
+    line::write_sealed(&mut line, records);
+    line
+}
+
+#[test]
+fn made_up_line_numbers_are_quarantined_and_overflow_nothing() {
+    let place = Place::new();
+    let good = [record(), record(), record()];
+    for number in [u64::MAX, u64::MAX - 1, 1 << 40, 0] {
+        crafted(&place, &[numbered(&record(), number), sealed(1)]);
+        crafted(&place, &[sealed(number)]);
+    }
+    crafted(
+        &place,
+        &[
+            numbered(&good[0], 1),
+            numbered(&record(), u64::MAX),
+            numbered(&good[1], 2),
+            sealed(2),
+        ],
+    );
+    crafted(&place, &[numbered(&good[2], 1), sealed(u64::MAX)]);
+    verify(place.path(), &Watch::silent()).unwrap();
+    while consolidate(place.path(), &options()).unwrap().entries > 0 {}
+    assert_eq!(batched(&place), ids(&good));
+    let failed = SpoolManager::of(place.path()).failed().unwrap();
+    assert!(
+        failed
+            .iter()
+            .any(|one| one.reason.contains("larger than that of any record")),
+        "{failed:?}"
+    );
+    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert!(books.balance(), "{:?}", books.problems);
+    assert_eq!(books.staged, books.pending + books.failed);
+}
