@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use tenure::{Key, Store, Tenure};
+use tenure::{Key, ReadLock, Store, Tenure};
 
 use crate::disk::{Disk, RealDisk};
 use crate::entry::Name;
@@ -129,11 +129,7 @@ impl StagingLock {
     }
 
     /// Takes the lock alone, and changes nothing of what somebody may have begun.
-    pub(crate) fn hold(
-        disk: Arc<dyn Disk>,
-        staging: &Path,
-        pod_name: &str,
-    ) -> Result<Self, LockError> {
+    fn hold(disk: Arc<dyn Disk>, staging: &Path, pod_name: &str) -> Result<Self, LockError> {
         let path = staging.join(FILE);
         let key = Key::file(&path).map_err(LockError::Lock)?;
         let tenure = Store::default()
@@ -154,13 +150,11 @@ impl StagingLock {
         })
     }
 
-    /// Lets go of what [`StagingLock::hold`] took. The record of a set that was begun stays.
-    pub(crate) fn let_go(mut self) {
-        if self.record.consumed_ids.is_empty()
-            && let Some(tenure) = self.tenure.take()
-        {
-            let _ = tenure.release();
-        }
+    /// Keeps consolidators out while the directory is read. It creates and writes nothing, also if
+    /// this process is killed. `None`: there is no lock file, and no consolidator is kept out.
+    pub(crate) fn read_lock(staging: &Path) -> Result<Option<ReadLock>, LockError> {
+        let key = Key::file(staging.join(FILE)).map_err(LockError::Lock)?;
+        Store::default().read_lock(&key).map_err(refused)
     }
 
     /// What others read about this owner.

@@ -28,6 +28,17 @@ const VERBS: [&str; 12] = [
     "resend --archived --all",
 ];
 
+/// Those that only read.
+const READERS: [&str; 7] = [
+    "",
+    "pending",
+    "failed",
+    "verify",
+    "resend",
+    "resend --archived",
+    "resend --all --dry-run",
+];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum User {
     Root,
@@ -181,4 +192,66 @@ fn every_verb_of_root_leaves_a_data_directory_that_its_owner_can_use() {
             assert_eq!(books["staged"], staged, "{why}: {books}");
         }
     }
+}
+
+#[test]
+fn readers_change_nothing_whoever_runs_them() {
+    let receiver = Receiver::always("200 OK");
+    let Some(world) = World::new() else { return };
+    let data = world.place.data();
+    for words in [
+        "",
+        "stage ../record.json",
+        "deliver --archive",
+        "stage ../record.json",
+    ] {
+        if !words.is_empty() {
+            world.run(User::Service, words, &receiver);
+        }
+        let before = tree(&data);
+        for user in [User::Root, User::Service] {
+            for verb in READERS {
+                world.run(user, verb, &receiver);
+                assert_eq!(tree(&data), before, "{verb:?} as {user:?} after {words:?}");
+            }
+        }
+    }
+}
+
+/// Killed at every single system call that could change something.
+#[test]
+fn readers_of_root_leave_nothing_behind_when_they_are_killed() {
+    let receiver = Receiver::always("200 OK");
+    let Some(world) = World::new() else { return };
+    if !testkit::has_tool("strace").unwrap() {
+        return;
+    }
+    let data = world.place.data();
+    for words in ["deliver --archive", "stage ../record.json"] {
+        world.run(User::Service, words, &receiver);
+        let before = tree(&data);
+        for verb in ["", "pending", "failed", "verify"] {
+            let mut kills = 0;
+            for number in 1..10_000 {
+                let calls = "mkdir,mkdirat,openat,write,pwrite64,ftruncate,fchown,fchownat,flock,\
+                             rename,renameat,renameat2,unlink,unlinkat,link,linkat";
+                let inject = format!("inject={calls}:signal=KILL:when={number}");
+                let mut command = Command::new("strace");
+                command
+                    .args(["-f", "-qq", "-o", "/dev/null", "-e", &inject])
+                    .arg(&world.llmlb)
+                    .arg("usage")
+                    .args(verb.split_whitespace())
+                    .env("LLMLB_DATA_DIR", &data);
+                let ran = Ran::of(&mut command);
+                assert_eq!(tree(&data), before, "{verb:?} killed at call {number}");
+                if ran.code == 0 {
+                    break;
+                }
+                kills += 1;
+            }
+            assert!(kills > 3, "{verb:?} was killed {kills} times");
+        }
+    }
+    world.serves("after the kills");
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tenure::{Key, Store, Tenure};
+use tenure::{Key, ReadLock, Store, Tenure};
 
 use crate::cancel::Cancel;
 use crate::data_dir::DataDir;
@@ -12,6 +12,7 @@ use crate::error::{Error, is_full};
 use crate::staging_lock::LockError;
 
 const FILE: &str = ".delivery.lock";
+/// Earlier versions owned the lock under this verb in order to read.
 const READS: &str = "verify";
 /// How long somebody who reads the books is waited for.
 const MOST_FOR_READERS: Duration = Duration::from_secs(30);
@@ -64,24 +65,33 @@ impl DeliveryLock {
         }
     }
 
-    /// To read the books. What is not there is not made.
-    pub(crate) fn acquire_to_read(data: &DataDir) -> Result<Self, RunError> {
-        Self::acquire_for(data, READS)
+    /// Keeps deliverers out while their files are read. It creates and writes nothing, also if this
+    /// process is killed. `None`: there is no lock file, and no deliverer is kept out.
+    pub(crate) fn read_lock(data: &DataDir) -> Result<Option<ReadLock>, RunError> {
+        Store::default().read_lock(&key(data)?).map_err(refused)
     }
 
     fn acquire_for(data: &DataDir, verb: &str) -> Result<Self, RunError> {
-        let key = Key::file(data.spool.join(FILE)).map_err(RunError::Lock)?;
-        let tenure = Store::default().claim(&key).verb(verb).try_acquire();
-        let tenure = tenure.map_err(|error| match error.holder() {
-            Some(holder) => RunError::Busy {
-                pid: holder.pid(),
-                is_reading: holder
+        let tenure = Store::default().claim(&key(data)?).verb(verb).try_acquire();
+        let tenure = tenure.map_err(refused)?;
+        Ok(Self { _tenure: tenure })
+    }
+}
+
+fn key(data: &DataDir) -> Result<Key, RunError> {
+    Key::file(data.spool.join(FILE)).map_err(RunError::Lock)
+}
+
+fn refused(error: tenure::Error) -> RunError {
+    match error.holder() {
+        Some(holder) => RunError::Busy {
+            pid: holder.pid(),
+            is_reading: holder.is_reading()
+                || holder
                     .record()
                     .is_some_and(|record| record.verb() == Some(READS)),
-            },
-            None => RunError::Lock(error),
-        })?;
-        Ok(Self { _tenure: tenure })
+        },
+        None => RunError::Lock(error),
     }
 }
 

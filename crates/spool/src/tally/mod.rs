@@ -13,7 +13,6 @@ mod staged;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -107,16 +106,14 @@ pub(crate) fn tally_in(
         }
         if look >= LOOKS_WITHOUT_LOCK && lock.is_none() {
             // Folds follow one another faster than all can be read.
-            lock = StagingLock::hold(Arc::clone(&data.disk), &data.staging, "usage").ok();
+            lock = StagingLock::read_lock(&data.staging).ok().flatten();
         }
         tally = try_tally(data, &span, || {});
         if !matches!(tally, Ok(None)) {
             break;
         }
     }
-    if let Some(lock) = lock {
-        lock.let_go();
-    }
+    drop(lock);
     tally?.ok_or_else(|| {
         let busy = std::io::Error::from(std::io::ErrorKind::ResourceBusy);
         Error::new("add up", &data.usage, busy)

@@ -11,7 +11,6 @@ mod small_files;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::data_dir::{DataDir, for_each_file, read_bounded};
@@ -88,20 +87,22 @@ pub fn verify(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
 }
 
 pub(crate) fn verify_in(data: &DataDir, watch: &Watch<'_>) -> Result<Books, Error> {
-    let mut books = audit(data, watch)?;
-    // While somebody is at work things move under our eyes: only what is wrong every time is wrong.
+    let (mut books, mut is_still) = audit(data, watch)?;
+    // While another process is at work files move: a problem counts only if every look finds it.
     for _ in 0..MOST_LOOKS {
-        if books.busy.is_none() || books.balance() || watch.cancel.is_cancelled() {
+        if is_still || books.balance() || watch.cancel.is_cancelled() {
             break;
         }
         let seen = books.problems;
-        books = audit(data, watch)?;
+        (books, is_still) = audit(data, watch)?;
+        is_still |= books.busy.is_none() && books.problems == seen;
         books.problems.retain(|problem| seen.contains(problem));
     }
     Ok(books)
 }
 
-fn audit(data: &DataDir, watch: &Watch<'_>) -> Result<Books, Error> {
+/// Reads everything once. `true`: locks kept every file in place meanwhile.
+fn audit(data: &DataDir, watch: &Watch<'_>) -> Result<(Books, bool), Error> {
     let mut audit = Audit {
         data,
         watch,
@@ -109,21 +110,17 @@ fn audit(data: &DataDir, watch: &Watch<'_>) -> Result<Books, Error> {
         coverage: Coverage::default(),
     };
     // While both locks are held nothing moves.
-    let delivery = audit.wait_for(|| match DeliveryLock::acquire_to_read(data) {
+    let delivery = audit.wait_for(|| match DeliveryLock::read_lock(data) {
         Err(RunError::Busy { pid, .. }) => Err(Busy { pid }),
-        taken => Ok(taken.ok()),
+        taken => Ok(taken.ok().flatten()),
     });
-    let hold = || StagingLock::hold(Arc::clone(&data.disk), &data.staging, "verify");
-    let staging = audit.wait_for(|| match hold() {
+    let staging = audit.wait_for(|| match StagingLock::read_lock(&data.staging) {
         Err(LockError::InUse { pid, .. }) => Err(Busy { pid }),
-        taken => Ok(taken.ok()),
+        taken => Ok(taken.ok().flatten()),
     });
     audit.read()?;
-    if let Some(lock) = staging {
-        lock.let_go();
-    }
-    drop(delivery);
-    Ok(audit.books)
+    let is_still = delivery.is_some() && staging.is_some();
+    Ok((audit.books, is_still))
 }
 
 impl Books {
