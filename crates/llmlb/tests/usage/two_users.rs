@@ -62,10 +62,12 @@ impl World {
         let dir = place.file("record.json", record);
         let dir = dir.parent().expect("its directory").to_owned();
         let llmlb = dir.join("llmlb");
-        fs::copy(env!("CARGO_BIN_EXE_llmlb"), &llmlb).expect("a copy that others can run");
-        for path in [&dir, &llmlb] {
-            fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("readable");
-        }
+        fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("readable");
+        // A process of its own copies it: a child that another test starts meanwhile would inherit
+        // the descriptor, and a program that is open for writing cannot be run.
+        let mut install = Command::new("install");
+        let copied = install.args(["-m", "755", env!("CARGO_BIN_EXE_llmlb")]);
+        assert!(copied.arg(&llmlb).status().expect("install").success());
         fs::create_dir(place.data()).expect("a data directory");
         fs::set_permissions(place.data(), PermissionsExt::from_mode(0o700)).expect("private");
         chown(place.data(), Some(SERVICE), Some(SERVICE)).expect("it is the service's");

@@ -17,10 +17,12 @@ const NOBODY: [&str; 4] = [
 /// A copy of a program where the other user can get at it.
 fn copy(place: &Place, program: &str, name: &str) -> String {
     let copy = place.path().join(name);
-    fs::copy(program, &copy).expect("a copy of the program");
-    for path in [place.path(), &copy] {
-        fs::set_permissions(path, Permissions::from_mode(0o755)).expect("readable");
-    }
+    fs::set_permissions(place.path(), Permissions::from_mode(0o755)).expect("readable");
+    // A process of its own copies it: a child that another test starts meanwhile would inherit the
+    // descriptor, and a program that is open for writing cannot be run.
+    let mut install = std::process::Command::new("install");
+    let copied = install.args(["-m", "755", program]).arg(&copy).status();
+    assert!(copied.expect("install").success());
     copy.into_os_string()
         .into_string()
         .expect("a path that is text")
