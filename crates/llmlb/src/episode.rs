@@ -72,9 +72,27 @@ impl Episode {
         })
     }
 
+    /// True while the problem lasts.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Ends the episode: the problem is known to be over.
+    pub(crate) fn end(&self, now: Instant) -> Option<Event> {
+        if !self.is_on() {
+            return None;
+        }
+        let episode = self.lock().take()?;
+        self.is_on.store(false, Ordering::Relaxed);
+        Some(Event::Ended {
+            count: episode.count,
+            lasted: now.saturating_duration_since(episode.began),
+        })
+    }
+
     /// Ends the episode if the problem has not occurred for a while. To be called from time to time.
     pub(crate) fn check_end(&self, now: Instant) -> Option<Event> {
-        if !self.is_on.load(Ordering::Relaxed) {
+        if !self.is_on() {
             return None;
         }
         let mut current = self.lock();
@@ -137,5 +155,21 @@ mod tests {
         assert_eq!(episode.check_end(last + QUIET * 2), None);
         assert_eq!(episode.occurred(last + QUIET * 3), Some(Event::Began));
         assert_eq!(episode.total(), 3);
+    }
+
+    #[test]
+    fn an_episode_ends_at_once_when_the_problem_is_known_to_be_over() {
+        let episode = Episode::default();
+        let start = Instant::now();
+        assert_eq!(episode.end(start), None);
+        let _ = episode.occurred(start);
+        assert!(episode.is_on());
+        let ended = Event::Ended {
+            count: 1,
+            lasted: Duration::from_secs(2),
+        };
+        assert_eq!(episode.end(start + Duration::from_secs(2)), Some(ended));
+        assert!(!episode.is_on());
+        assert_eq!(episode.end(start), None);
     }
 }

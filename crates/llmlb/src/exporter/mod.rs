@@ -5,7 +5,7 @@
 //! It has a thread of its own, since the disk and the receiver may take their time. Whatever it does
 //! not get done waits on the disk for the next run, or the next start.
 
-mod news;
+mod alerts;
 mod state;
 
 use std::io;
@@ -24,7 +24,7 @@ use tokio::time::sleep;
 
 use crate::config::{Usage, env};
 use crate::{receiver, sys};
-use news::News;
+pub(crate) use alerts::Alerts;
 pub(crate) use state::State;
 
 /// How long the last run may go on: `serve` must end within its drain timeout and five seconds.
@@ -75,7 +75,7 @@ impl Exporter {
             options,
             runner: Runner::new(data),
             state: Arc::clone(&state),
-            news: News::default(),
+            alerts: Alerts::default(),
         };
         let (every, cancels) = (usage.every, Cancels::default());
         let asked = cancels.clone();
@@ -146,7 +146,7 @@ struct Work {
     options: Options,
     runner: Runner,
     state: Arc<State>,
-    news: News,
+    alerts: Alerts,
 }
 
 impl Work {
@@ -202,7 +202,7 @@ impl Work {
                 Ok(run) => report.add(run, now),
             }
             report.last_run = Some(now);
-            report.error = self.news.hear(&run, &self.data, cancel.is_cancelled());
+            report.error = self.alerts.update(&run, &self.data, cancel.is_cancelled());
             Turn::Ours
         })
     }

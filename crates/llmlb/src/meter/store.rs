@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use spool::{Durability, Staging};
 
-/// How often a loss is told, and a disk that failed is tried again.
+use crate::episode::{Episode, Event};
+
+/// A disk that failed is tried again after this time, while requests are rejected.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Keeps a record of every request. It is with the kernel when [`Meter::keep`] returns, so that
@@ -25,6 +27,7 @@ pub(crate) struct Meter {
     /// How many of them are written down.
     lost_noted: AtomicU64,
     is_failing: AtomicBool,
+    failures: Episode,
     trouble: Mutex<Trouble>,
 }
 
@@ -32,7 +35,6 @@ pub(crate) struct Meter {
 #[derive(Debug, Default)]
 struct Trouble {
     why: String,
-    last_told: Option<Instant>,
     last_tried: Option<Instant>,
 }
 
@@ -47,6 +49,7 @@ impl Meter {
             lost: AtomicU64::new(0),
             lost_noted: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
+            failures: Episode::default(),
             trouble: Mutex::default(),
         }
     }
@@ -166,21 +169,32 @@ impl Meter {
     fn are_lost(&self, count: u64, why: String) {
         let lost = self.lost.fetch_add(count, Ordering::Relaxed) + count;
         self.is_failing.store(true, Ordering::Relaxed);
-        let mut trouble = self.trouble();
-        trouble.last_tried = Some(Instant::now());
-        if trouble.last_told.is_none_or(|last| last.elapsed() >= AGAIN) {
-            trouble.last_told = Some(Instant::now());
-            tracing::error!("usage: {why}; records lost since the start: {lost}");
+        let now = Instant::now();
+        match self.failures.occurred(now) {
+            Some(Event::Began) => {
+                tracing::error!("usage: {why}; records lost since the start: {lost}");
+            }
+            Some(Event::Continues { since, .. }) => tracing::error!(
+                "usage: still, after {} s: {why}; records lost since the start: {lost}",
+                since.as_secs()
+            ),
+            _ => {}
         }
+        let mut trouble = self.trouble();
+        trouble.last_tried = Some(now);
         trouble.why = why;
     }
 
     fn is_well_again(&self) {
         if self.is_failing.swap(false, Ordering::Relaxed) {
-            let lost = self.lost();
-            self.trouble().last_told = None;
+            let (lost, ended) = (self.lost(), self.failures.end(Instant::now()));
             self.note_loss();
-            tracing::warn!("usage: records are kept again; lost since the start: {lost}");
+            if let Some(Event::Ended { lasted, .. }) = ended {
+                tracing::warn!(
+                    "usage: records are kept again, after {} s; lost since the start: {lost}",
+                    lasted.as_secs()
+                );
+            }
         }
     }
 

@@ -62,7 +62,7 @@ fn a_receiver_that_is_down_is_reported_and_tried_again() {
     ];
     let mut run = Running::start(place.command(&words), &place.file("said", ""));
     eventually("a warning", || {
-        let told = "warning: 1 batch waiting: 503 Service Unavailable";
+        let told = "warning: usage: 1 batch pending: 503 Service Unavailable";
         run.said().contains(told).then_some(())
     });
     is_down.store(false, Ordering::SeqCst);

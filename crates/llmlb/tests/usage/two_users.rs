@@ -169,6 +169,49 @@ fn others_files(dir: &Path) -> Vec<PathBuf> {
     others.map(|(path, ..)| path).collect()
 }
 
+/// A file that cannot be read, as on a disk with errors, keeps nothing else back. (S9)
+#[test]
+fn entry_or_batch_that_cannot_be_read_is_shown_and_stops_nothing_else() {
+    let receiver = Receiver::always("200 OK");
+    let Some(world) = World::new() else { return };
+    for (part, made) in [
+        ("_staging", "stage ../record.json"),
+        ("spool", "consolidate"),
+    ] {
+        world.run(User::Service, "stage ../record.json", &receiver);
+        world.run(User::Service, made, &receiver);
+        let file = world.place.files(part).remove(0);
+        let file = world.place.data().join(part).join(file);
+        chown(&file, Some(0), Some(0)).expect("it is root's");
+        world.run(User::Service, "stage ../record.json", &receiver);
+
+        let why = format!("cannot read {}: permission denied", file.display());
+        let pending = world.run(User::Service, "pending", &receiver).out;
+        assert!(pending.contains(&why), "{pending}");
+        assert!(pending.contains("\n1 cannot be read; "), "{pending}");
+        let verified = world.usage(User::Service, "verify", &receiver);
+        assert_eq!(verified.code, 1, "{verified:?}");
+        assert!(
+            verified.out.contains(file.to_str().unwrap()),
+            "{verified:?}"
+        );
+        let before = receiver.requests().len();
+        let delivered = world.usage(User::Service, "deliver --to URL", &receiver);
+        assert_eq!(delivered.code, 1, "{delivered:?}");
+        assert!(delivered.err.contains(&why), "{delivered:?}");
+        assert!(receiver.requests().len() > before, "{delivered:?}");
+        assert!(file.exists());
+
+        chown(&file, Some(SERVICE), Some(SERVICE)).expect("it is the service's");
+        world.run(User::Service, "deliver --to URL --now", &receiver);
+        assert_eq!(
+            world.run(User::Service, "pending", &receiver).out,
+            "nothing waits\n"
+        );
+        world.run(User::Service, "verify", &receiver);
+    }
+}
+
 /// Whichever user types which verb first, the other one can type any, and the service starts.
 #[test]
 fn every_verb_of_root_leaves_a_data_directory_that_its_owner_can_use() {

@@ -16,6 +16,7 @@ use crate::cli::interrupt::interruptible;
 use crate::cli::progress::Bar;
 use crate::cli::{output, time};
 use crate::config::{Format, Secret, env};
+use crate::exporter::Alerts;
 use crate::receiver;
 
 pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, Failure> {
@@ -71,6 +72,9 @@ impl Work {
     fn once_for_a_person(&self, cancel: &Cancel) -> Result<u8, Failure> {
         match self.once(&mut Runner::new(self.place.dir()), cancel) {
             Ok(run) => {
+                if let Some(error) = &run.no_reserve {
+                    tracing::warn!("no records can be staged until there is room: {error}");
+                }
                 if self.json {
                     delivered::print(&run, self.name())?;
                 } else {
@@ -101,6 +105,7 @@ impl Work {
     /// A run for each interval, told to the log. They never overlap.
     fn again_and_again(&self, every: Duration, cancel: &Cancel) {
         let (mut schedule, mut runner) = (Schedule::new(every), Runner::new(self.place.dir()));
+        let mut alerts = Alerts::default();
         loop {
             let tick = schedule.tick();
             if tick.skipped > 0 {
@@ -110,18 +115,16 @@ impl Work {
             if cancel.wait(tick.wait) {
                 return;
             }
-            match self.once(&mut runner, cancel) {
-                Ok(run) => {
-                    tracing::info!("{}", report::done(&run, self.name(), &self.place));
-                    if let Some(failure) = report::problem(&run, &self.place, &self.again, false) {
-                        tracing::warn!("{}", failure.message());
-                    }
-                }
+            let run = self.once(&mut runner, cancel);
+            match &run {
+                Ok(run) => tracing::info!("{}", report::done(run, self.name(), &self.place)),
                 Err(RunError::Busy { pid, .. }) => {
-                    tracing::info!("{}", report::skipped(pid, &self.place));
+                    tracing::info!("{}", report::skipped(*pid, &self.place));
+                    continue;
                 }
-                Err(error) => tracing::warn!("{}", failed(&error).message()),
+                Err(_) => {}
             }
+            alerts.update(&run, self.place.dir(), cancel.is_cancelled());
         }
     }
 
@@ -147,11 +150,7 @@ impl Work {
             Some(http) => Destination::To(http),
             None => Destination::Archive,
         };
-        let run = runner.run(&self.options, &self.delivery, to, &watch)?;
-        if let Some(error) = &run.no_reserve {
-            tracing::warn!(%error, "nothing can be staged until there is room");
-        }
-        Ok(run)
+        runner.run(&self.options, &self.delivery, to, &watch)
     }
 
     /// About how many records wait already: most batches are full.

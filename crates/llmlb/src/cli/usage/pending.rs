@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use serde::Serialize;
-use spool::{BatchStore, SpoolManager, Waiting};
+use spool::{BatchStore, Error, SpoolManager, Waiting};
 
 use super::args::Look;
 use super::json::{self, Pause, VERSION};
@@ -22,7 +22,16 @@ struct Document {
     version: u32,
     paused: Option<Pause>,
     batches: Vec<Entry>,
+    unreadable: Vec<Unreadable>,
+    foreign: Vec<String>,
     totals: Totals,
+}
+
+/// An entry or batch that cannot be read now. It stays in place and is tried again in every run.
+#[derive(Serialize)]
+struct Unreadable {
+    path: String,
+    error: String,
 }
 
 #[derive(Serialize)]
@@ -42,13 +51,15 @@ struct Totals {
     batches: u64,
     records: u64,
     staged_entries: u64,
+    unreadable: u64,
+    foreign: u64,
 }
 
 pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Failure> {
     place.must_exist()?;
     let spool = SpoolManager::of(place.dir());
     let bar = Bar::new(quiet);
-    let batches = all(&spool, &bar).map_err(|error| disk(&error))?;
+    let (batches, mut errors) = all(&spool, &bar).map_err(|error| disk(&error))?;
     let pauses = spool.pauses().map_err(|error| disk(&error))?;
     let paused = pauses.into_iter().next();
     let staged = spool::staged(place.dir()).map_err(|error| disk(&error))?;
@@ -57,12 +68,17 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
         batches: batches.len() as u64,
         records: batches.iter().map(|batch| batch.records).sum(),
         staged_entries: staged.entries,
+        unreadable: errors.len() as u64 + staged.unreadable,
+        foreign: staged.foreign,
     };
+    errors.extend(staged.errors);
     if args.json {
         json::print(&Document {
             version: VERSION,
             paused: paused.map(Pause::from),
             batches: batches.into_iter().map(Entry::from).collect(),
+            unreadable: errors.iter().map(Unreadable::from).collect(),
+            foreign: staged.foreign_names,
             totals,
         })?;
         return Ok(exit::DONE);
@@ -79,6 +95,21 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
         output::data(&aligned(&rows))?;
     }
     output::data(&summary(&totals))?;
+    for error in &errors {
+        output::data(&error.to_string())?;
+    }
+    if totals.unreadable > 0 {
+        let count = totals.unreadable;
+        let line = format!("{count} cannot be read; they stay in place and are tried in every run");
+        output::data(&line)?;
+    }
+    if totals.foreign > 0 {
+        let (files, names) = (counted(totals.foreign, "file"), staged.foreign_names);
+        let names = crate::text::plain(&names.join(", ")).into_owned();
+        let line =
+            format!("{files} in _staging/ with another name than an entry, left alone: {names}");
+        output::data(&line)?;
+    }
     Ok(exit::DONE)
 }
 
@@ -94,19 +125,22 @@ fn summary(totals: &Totals) -> String {
     }
 }
 
-fn all(spool: &SpoolManager, bar: &Bar) -> Result<Vec<Waiting>, spool::Error> {
-    let mut found: Vec<Waiting> = Vec::new();
+/// All batches, and why some of them cannot be read.
+fn all(spool: &SpoolManager, bar: &Bar) -> Result<(Vec<Waiting>, Vec<Error>), Error> {
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    let mut last: Option<String> = None;
     loop {
-        let last = found.last().map(|batch| batch.name.as_str());
-        let names = spool.pending(last, PAGE)?;
+        let names = spool.pending(last.as_deref(), PAGE)?;
         if names.is_empty() {
-            return Ok(found);
+            return Ok((found, errors));
         }
+        last = names.last().cloned();
         for name in names {
-            // One that was delivered meanwhile is no error.
             match spool.waiting(&name) {
+                Ok(waiting) => found.push(waiting),
+                // It was delivered meanwhile.
                 Err(error) if error.io_error().kind() == std::io::ErrorKind::NotFound => {}
-                waiting => found.push(waiting?),
+                Err(error) => errors.push(error),
             }
             bar.say(&format!(
                 "looked at {}",
@@ -149,6 +183,15 @@ pub(super) fn paused_line(pause: &spool::Pause, place: &Place) -> String {
         format!("{line}; {again} tries again at once")
     } else {
         line
+    }
+}
+
+impl From<&Error> for Unreadable {
+    fn from(error: &Error) -> Self {
+        Self {
+            path: error.path().display().to_string(),
+            error: error.io_error().to_string(),
+        }
     }
 }
 

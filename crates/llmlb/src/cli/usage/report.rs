@@ -77,9 +77,13 @@ pub(super) fn problem(
         }
     }
     if run.consolidated.unreadable > 0 {
-        let entries = counted(run.consolidated.unreadable as u64, "staged file");
-        messages.push(format!("{entries} cannot be read"));
-        hints.push("the log names them; give this user the right to read them".to_owned());
+        let entries = run.consolidated.unreadable as u64;
+        let first = run.unreadable.first();
+        let first = first.map_or_else(String::new, |error| format!(", the first: {error}"));
+        messages.push(format!(
+            "staged entries that cannot be read and stay in place: {entries}{first}"
+        ));
+        hints.push(format!("{} names them", place.command("pending")));
     }
     if let Some(trouble) = &run.trouble {
         let failure = super::deliver::failed(trouble);
