@@ -48,8 +48,9 @@ held (pid not visible here): its owner is in another PID namespace or on another
 held (another user's), held (owner unknown), suspended: as they say.
 stale: a crashed owner left the file; harmless, the next owner takes it over.
 unreadable: nobody holds it and the file makes no sense; harmless too.
+another user's: nobody holds it. unknown: another user may hold it, and it cannot be seen from here.
 A lock whose file was deleted while it is held shows only when it is asked for by name.
-Exit codes: 0, or 3 if a key that was asked for is not held.";
+Exit codes: 0, or 3 if a key that was asked for is not held, 1 if that cannot be told.";
 
 const STOP_EXAMPLES: &str = "\
 Examples:

@@ -51,8 +51,16 @@ impl From<tenure::Error> for Failure {
     fn from(error: tenure::Error) -> Self {
         let code = if error.is_bad_key() { USAGE } else { FAILED };
         let failure = Self::new(code, error.to_string());
-        if error.is_hostile() {
-            failure.hint("remove or repair it, or name another directory with TENURE_DIR or --file")
+        if error.is_unknown() {
+            failure.hint(
+                "`sudo tenure status` outside of containers shows it; while the key may be held, \
+                 removing the file would let in a second owner",
+            )
+        } else if error.is_hostile() {
+            failure.hint(
+                "name another directory with TENURE_DIR or another file with --file, or repair this \
+                 one once `tenure status` shows that nobody holds the key",
+            )
         } else {
             failure
         }

@@ -14,6 +14,8 @@ pub mod contenders;
 #[cfg(target_os = "linux")]
 pub mod disk;
 mod owner;
+#[cfg(target_os = "linux")]
+pub mod run_as;
 #[cfg(unix)]
 pub mod storm;
 #[cfg(unix)]

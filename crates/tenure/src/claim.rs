@@ -301,7 +301,7 @@ pub(crate) struct Me {
     pub(crate) pid: u32,
     identity: Option<Identity>,
     host: Option<String>,
-    user: String,
+    pub(crate) user: String,
     program: Option<String>,
 }
 

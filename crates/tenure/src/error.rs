@@ -39,6 +39,13 @@ pub(crate) enum Kind {
     BadKey { key: String, why: &'static str },
     /// The path or its directory cannot be trusted. Nothing was followed or changed.
     Hostile { path: PathBuf, why: String },
+    /// Another user may own the key, and the kernel does not show it. Nothing was changed.
+    Unknown {
+        key: String,
+        path: PathBuf,
+        user: String,
+        why: String,
+    },
     /// An operating system call failed.
     Io {
         act: &'static str,
@@ -94,6 +101,12 @@ impl Error {
         matches!(*self.kind, Kind::Hostile { .. })
     }
 
+    /// Another user's file or directory is in the way, and the kernel does not show from here whether
+    /// its owner holds the key. The file must not be removed before that is known.
+    pub fn is_unknown(&self) -> bool {
+        matches!(*self.kind, Kind::Unknown { .. })
+    }
+
     /// The key itself is not well formed.
     pub fn is_bad_key(&self) -> bool {
         matches!(*self.kind, Kind::BadKey { .. })
@@ -115,9 +128,10 @@ impl Error {
     /// The path that the error is about.
     pub fn path(&self) -> Option<&Path> {
         match &*self.kind {
-            Kind::Hostile { path, .. } | Kind::Io { path, .. } | Kind::Leftover { path, .. } => {
-                Some(path)
-            }
+            Kind::Hostile { path, .. }
+            | Kind::Unknown { path, .. }
+            | Kind::Io { path, .. }
+            | Kind::Leftover { path, .. } => Some(path),
             Kind::Held { holder, .. } | Kind::TimedOut { holder, .. } => Some(holder.path()),
             _ => None,
         }
@@ -146,6 +160,16 @@ impl fmt::Display for Error {
             Kind::Hostile { path, why } => {
                 write!(f, "{} is not safe to use: {why}", path.display())
             }
+            Kind::Unknown {
+                key,
+                path,
+                user,
+                why,
+            } => write!(
+                f,
+                "whether {key} is held cannot be told: {} belongs to {user}, and {why}",
+                path.display()
+            ),
             Kind::Io { act, path, source } => {
                 write!(f, "cannot {act} {}: {}", path.display(), plain(source))
             }

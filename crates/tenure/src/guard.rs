@@ -99,11 +99,14 @@ impl Tenure {
         self.held.as_ref().map_or(Path::new(""), Held::path)
     }
 
-    /// Whether the lock file was deleted, renamed or replaced behind our back. One system call;
-    /// [`watch`](Self::watch) asks again and again.
+    /// Whether the path no longer leads to our lock file: it was deleted, renamed or replaced behind our
+    /// back, one of its ancestors was renamed, or a symbolic link on the way was switched. One system
+    /// call; [`watch`](Self::watch) asks again and again.
     ///
-    /// On Linux the second guard still keeps other owners out, within the same network
-    /// namespace; on macOS another process may own the key now. On Windows it cannot happen.
+    /// On Linux the deletion guard still keeps other owners out, within the same network namespace; but
+    /// a path that leads to another directory is another key, which another process may own. On macOS
+    /// another process may own the key in every case. On Windows a held file cannot be deleted or
+    /// renamed.
     pub fn lost(&self) -> bool {
         self.held.as_ref().is_none_or(Held::is_lost)
     }
@@ -197,21 +200,19 @@ impl Tenure {
             held.abandon();
             return Ok(());
         }
+        // Also before the file is removed: who meets the owner without its file can then tell that it
+        // is letting go, and has not lost the file.
         let kept = held.is_kept();
-        let marked = if kept {
-            self.record.released_at = Some(SystemTime::now());
-            held.write(&self.record)
-        } else {
-            Ok(())
-        };
+        self.record.released_at = Some(SystemTime::now());
+        let marked = held.write(&self.record);
         let path = held.path().to_owned();
         held.release(kept)?;
         tracing::debug!(path = %path.display(), token = self.record.token, "released");
         // A record that was never written needs no mark, and its error was reported before.
-        if self.record_error.is_some() {
-            Ok(())
-        } else {
+        if kept && self.record_error.is_none() {
             marked
+        } else {
+            Ok(())
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::key::Key;
 use crate::record::Record;
+use crate::sys;
 
 /// Who owns a key, as far as can be proven from here.
 #[derive(Clone, Debug)]
@@ -13,6 +14,8 @@ pub struct Holder {
     pub(crate) proof: Proof,
     pub(crate) pid: Option<u32>,
     pub(crate) record: Option<Record>,
+    /// As whom the owner acts, by the kernel's word.
+    pub(crate) uid: Option<u32>,
     pub(crate) suspended: bool,
     pub(crate) command_only: bool,
     pub(crate) file_gone: bool,
@@ -41,10 +44,28 @@ impl Holder {
             proof: Proof::Unknown,
             pid: None,
             record: None,
+            uid: None,
             suspended: false,
             command_only: false,
             file_gone: false,
         }
+    }
+
+    /// Notes as whom the owner acts. What its record says about that does not count.
+    pub(crate) fn attest_user(&mut self, uid: Option<u32>) {
+        self.uid = uid;
+        let is_own_user = self.is_own_user();
+        match (uid, &mut self.record) {
+            (Some(uid), record) => record.get_or_insert_default().attest_user(uid),
+            (None, Some(record)) if !is_own_user => record.distrust(),
+            (None, _) => {}
+        }
+    }
+
+    /// True if the owner acts as the same user as this process, by the kernel's word. (On Windows, where
+    /// users are not told apart, always.)
+    pub fn is_own_user(&self) -> bool {
+        self.uid == sys::process::current_uid()
     }
 
     /// The owner's process id as seen from here; `None` unless it is proven.
@@ -52,7 +73,11 @@ impl Holder {
         self.pid
     }
 
-    /// What the owner wrote about itself. Not checked if the proof is [`Proof::NotVisible`].
+    /// What the owner wrote about itself; nothing but its user, if that is all that the kernel tells. Not
+    /// checked if the proof is [`Proof::NotVisible`].
+    ///
+    /// Its user is the kernel's word. In another user's record every text is made safe to print, and
+    /// the command that stops the owner is left out.
     pub fn record(&self) -> Option<&Record> {
         self.record.as_ref()
     }
@@ -167,8 +192,16 @@ pub enum State {
     /// Nobody owns it; the file holds no record, for the reason given. The next owner takes it
     /// over.
     Unreadable(String),
-    /// The file belongs to another user, whose name is given, and nobody is seen to hold it.
+    /// The file belongs to another user, whose name is given, and the kernel shows that nobody holds
+    /// it.
     OtherUser(String),
+    /// The kernel does not show from here whether the key is owned. It cannot be taken.
+    Unknown {
+        /// The user to whom the file, or its directory, belongs.
+        user: String,
+        /// The reason why it is not shown.
+        why: String,
+    },
     /// What lies at the path is no lock file, or cannot be opened, for the reason given. Nobody
     /// can take the key until it is removed.
     Unusable(String),

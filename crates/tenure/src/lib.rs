@@ -24,8 +24,11 @@
 //!
 //! The kernel's lock on the file is the truth (`flock`, on Windows `LockFileEx`). It ends with the
 //! process, however that ends, so the next attempt succeeds at once. The JSON record in the file
-//! only explains: a pid in it is never taken as proof. On Linux a second guard, an abstract socket,
-//! keeps others out even if the lock file is deleted while it is held.
+//! only explains: a pid in it is never taken as proof. On Linux a deletion guard, an abstract socket,
+//! keeps others out, whichever user asks, even if the lock file is deleted while it is held.
+//!
+//! Across users a key is free only where the kernel shows it. Where it does not (in containers, with a
+//! restricted `/proc`, on macOS), another user's lock file is a refusal: [`Error::is_unknown`].
 //!
 //! # What it does not mean
 //!
@@ -49,6 +52,7 @@ mod stop;
 mod stop_request;
 mod store;
 mod sys;
+mod text;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod watch;

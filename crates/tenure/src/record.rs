@@ -3,13 +3,16 @@
 //! One JSON object on one line, rewritten in place. Its last member is a CRC-32 of everything
 //! before it, so that a half-written record is told from a whole one; a record without a checksum
 //! is taken as it is, since any program may have written it. The record explains; it never proves.
+//! Every text that is read from a file is made safe to print.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 
+use crate::claim::Me;
 use crate::process::Identity;
+use crate::{sys, text};
 
 /// The version of the record that this library writes.
 pub(crate) const VERSION: u64 = 1;
@@ -139,6 +142,28 @@ impl Record {
             fields.remove("crc32");
         }
         value
+    }
+
+    /// Replaces what the record says about its user by the kernel's word.
+    pub(crate) fn attest_user(&mut self, uid: u32) {
+        if Some(uid) == sys::process::current_uid() {
+            self.user = Some(Me::get().user);
+        } else {
+            self.distrust();
+            self.user = Some(sys::process::user(uid));
+        }
+    }
+
+    /// Makes another user's record safe to show: no command that people would type, no text that could
+    /// steer their terminal.
+    pub(crate) fn distrust(&mut self) {
+        self.user = None;
+        self.stop = None;
+        let mut extra = Value::Object(std::mem::take(&mut self.extra));
+        text::make_plain(&mut extra);
+        if let Value::Object(extra) = extra {
+            self.extra = extra;
+        }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -303,7 +328,7 @@ fn take_number(fields: &mut Map<String, Value>, name: &str) -> Option<u64> {
 
 fn take_text(fields: &mut Map<String, Value>, name: &str) -> Option<String> {
     match fields.remove(name)? {
-        Value::String(text) => Some(text),
+        Value::String(text) => Some(text::plain(text)),
         _ => None,
     }
 }
@@ -406,7 +431,7 @@ mod tests {
             port: Some(8000),
             key: Some("serve port 8000".into()),
             host: Some("h\"o\\st".into()),
-            user: Some("zoë\n".into()),
+            user: Some("zoë".into()),
             program: Some("llmlb".into()),
             verb: Some("serve".into()),
             stop: Some("llmlb stop -p 8000".into()),
@@ -504,14 +529,41 @@ mod tests {
             "4294967296",
             "18446744073709551615",
             "1.5",
-            "1e400",
         ] {
             let text = format!("{{\"pid\":{pid}}}");
-            match Record::decode(text.as_bytes()) {
-                Ok(record) => assert_eq!(record.pid(), 0, "{pid}"),
-                Err(why) => assert_eq!(why, Unreadable::Torn, "{pid}"),
-            }
+            let record = Record::decode(text.as_bytes());
+            assert_eq!(record.map(|record| record.pid()), Ok(0), "{pid}");
         }
+        // Not a number that JSON readers accept, in text that begins like a record of ours.
+        assert_eq!(Record::decode(b"{\"pid\":1e400}"), Err(Unreadable::Torn));
+    }
+
+    #[test]
+    fn text_of_a_record_is_safe_to_print() {
+        let text = "{\"pid\":9,\"user\":\"\\u001b[2Jroot\",\"program\":\"a\\u202eb\",\"verb\":\"c\\nd\",\
+            \"host\":\"\\u009b1m\",\"stop\":\"\\u0007\",\"key\":\"k\\u200b\",\
+            \"command\":{\"pid\":8,\"program\":\"\\r\"}}";
+        let record = Record::decode(text.as_bytes()).unwrap();
+        let shown = [
+            record.user(),
+            record.program(),
+            record.verb(),
+            record.host(),
+            record.stop_command(),
+            record.key(),
+            record.command_program(),
+        ];
+        let expected = ["?[2Jroot", "a?b", "c?d", "?1m", "?", "k?", "?"];
+        assert_eq!(shown, expected.map(Some));
+    }
+
+    #[test]
+    fn record_of_another_user_has_no_user_of_its_own_and_no_stop_command() {
+        let mut record = full();
+        record.extra.insert("pod".into(), "\u{1b}]0;x\u{7}".into());
+        record.distrust();
+        assert_eq!((record.user(), record.stop_command()), (None, None));
+        assert_eq!(record.field("pod"), Some(&Value::from("?]0;x?")));
     }
 
     #[test]

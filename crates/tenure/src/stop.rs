@@ -123,6 +123,12 @@ impl Stop {
                 State::OtherUser(user) => {
                     return Err(self.refuse(format!("its lock file belongs to {user}")));
                 }
+                State::Unknown { user, why } => {
+                    let path = inspection.status.path.display();
+                    return Err(self.refuse(format!(
+                        "whether it is held cannot be told: {path} belongs to {user}, and {why}"
+                    )));
+                }
                 State::Unusable(why) => {
                     let path = inspection.status.path.display();
                     return Err(self.refuse(format!("{path} is no lock file: {why}")));
@@ -293,7 +299,8 @@ impl Stop {
 /// Whether this is proven to be another ownership than the one before.
 fn is_another(now: &Holder, before: &Holder) -> bool {
     match (&now.record, &before.record) {
-        (Some(now), Some(before)) => now.token != before.token,
+        // A record without a token tells nothing but the user.
+        (Some(now), Some(before)) => now.token != 0 && now.token != before.token,
         _ => false,
     }
 }

@@ -214,6 +214,10 @@ fn read_in(store: &Store, port: u16) -> Result<Option<LockInfo>, LockError> {
             return Err(unreadable(&status, format!("it belongs to {user}")));
         }
         State::Unusable(why) => return Err(unreadable(&status, why.clone())),
+        State::Unknown { user, why } => {
+            let why = format!("it belongs to {user}, and {why}");
+            return Err(unreadable(&status, why));
+        }
         _ => return Err(unreadable(&status, "its state is not known".to_owned())),
     };
     LockInfo::of(record, port)

@@ -53,11 +53,12 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
         Err(error) if error.is_held() && quiet => return Ok(args.conflict_exit_code.into()),
         Err(error) if error.is_held() => {
             let code = args.conflict_exit_code.into();
-            let record = error.holder().and_then(Holder::record);
-            let stop = record
-                .and_then(tenure::Record::stop_command)
-                .unwrap_or(&stop);
-            let stop = Some(format!("`{stop}` stops it"));
+            // Another user's process is not ours to stop, and its record not ours to quote.
+            let holder = error.holder().filter(|holder| holder.is_own_user());
+            let stop = holder.map(|holder| {
+                let told = holder.record().and_then(tenure::Record::stop_command);
+                format!("`{}` stops it", told.unwrap_or(&stop))
+            });
             let wait = args
                 .wait
                 .is_none()

@@ -34,8 +34,12 @@ pub(crate) fn status(args: &Status) -> Result<i32, Failure> {
     } else {
         print_table(&found)?;
     }
-    let missing = !asked.is_empty() && found.iter().any(|status| status.holder().is_none());
-    Ok(if missing {
+    let is_unknown = |status: &KeyStatus| matches!(status.state(), State::Unknown { .. });
+    Ok(if asked.is_empty() {
+        exit::DONE
+    } else if found.iter().any(is_unknown) {
+        exit::FAILED
+    } else if found.iter().any(|status| status.holder().is_none()) {
         exit::NOT_RUNNING
     } else {
         exit::DONE
@@ -61,7 +65,9 @@ fn print_table(found: &[KeyStatus]) -> Result<(), Failure> {
         ) {
             (0, _) | (_, None) => padded,
             (_, Some(State::Held(_))) => output::emphasize(&padded, Colour::Green),
-            (_, Some(State::Unusable(_))) => output::emphasize(&padded, Colour::Yellow),
+            (_, Some(State::Unusable(_) | State::Unknown { .. })) => {
+                output::emphasize(&padded, Colour::Yellow)
+            }
             _ => output::emphasize(&padded, Colour::Dim),
         };
         let line = format!(
@@ -109,6 +115,13 @@ fn row(status: &KeyStatus) -> [String; 5] {
             none(),
             format!("the file belongs to {user}"),
         ],
+        State::Unknown { user, why } => [
+            key,
+            "unknown".to_owned(),
+            none(),
+            none(),
+            format!("{} belongs to {user}, and {why}", status.path().display()),
+        ],
         State::Unusable(why) => [
             key,
             "unusable".to_owned(),
@@ -116,7 +129,7 @@ fn row(status: &KeyStatus) -> [String; 5] {
             none(),
             format!("{}: {why}", status.path().display()),
         ],
-        _ => [key, "unknown".to_owned(), none(), none(), String::new()],
+        _ => [key, "-".to_owned(), none(), none(), String::new()],
     }
 }
 
@@ -197,8 +210,11 @@ fn json_of(status: &KeyStatus) -> Value {
         State::Stale(record) => json!({ "state": "stale", "record": record.to_json() }),
         State::Unreadable(why) => json!({ "state": "unreadable", "reason": why }),
         State::OtherUser(user) => json!({ "state": "other_user", "user": user }),
+        State::Unknown { user, why } => {
+            json!({ "state": "unknown", "user": user, "reason": why })
+        }
         State::Unusable(why) => json!({ "state": "unusable", "reason": why }),
-        _ => json!({ "state": "unknown" }),
+        _ => json!({ "state": null }),
     };
     if let (Value::Object(lock), Value::Object(fields)) = (&mut lock, fields) {
         lock.extend(fields);

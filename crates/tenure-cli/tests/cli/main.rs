@@ -49,6 +49,8 @@ mod busy_machine;
 #[cfg(target_os = "linux")]
 mod full_disk;
 #[cfg(target_os = "linux")]
+mod hostile_record;
+#[cfg(target_os = "linux")]
 mod lost_file;
 #[cfg(target_os = "linux")]
 mod other_user;

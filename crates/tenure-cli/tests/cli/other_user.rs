@@ -4,6 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
+use tenure_tests::run_as::RunAs;
+
 use crate::busy_machine::Bustle;
 use crate::process::Launch;
 use crate::support::{Owner, Place, TENURE, skip};
@@ -117,6 +119,93 @@ fn another_users_owner_is_not_stopped() {
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("another user"), "{refused:?}");
     assert!(owner.process.is_running());
+}
+
+// T8: root may stop every user's owner, and cleans up what a killed one left.
+#[test]
+fn root_stops_another_users_owner_by_force() {
+    let Some(shared) = Shared::new() else { return };
+    let script = "trap '' TERM; while :; do sleep 1; done";
+    let launch = shared.as_nobody("run x -- sh -c").arg(script);
+    let mut owner = Owner::found(launch.start(), &shared.file("tenure/name_x.lock"));
+    // The wrapper cannot clean up.
+    crate::unix::send(owner.wrapper, libc::SIGSTOP);
+    let stopped = shared.as_root("stop --force --timeout 0.2 x").finish();
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    assert!(stopped.text().contains("was killed"), "{stopped:?}");
+    assert!(!owner.process.is_running());
+    assert!(!shared.file("tenure/name_x.lock").exists());
+    let next = shared.as_nobody("run x -- echo in").finish();
+    assert_eq!(next.text(), "in\n", "{next:?}");
+}
+
+// T8: the same for what another user's crashed owner left.
+#[test]
+fn root_cleans_up_what_another_users_owner_left() {
+    let Some(shared) = Shared::new() else { return };
+    let process = shared.as_nobody("run x -- sleep 300").start();
+    let mut owner = Owner::found(process, &shared.file("tenure/name_x.lock"));
+    owner.crash();
+    let stopped = shared.as_root("stop x").finish();
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    assert!(
+        stopped.text().contains("removed a stale file"),
+        "{stopped:?}"
+    );
+    assert!(!shared.file("tenure/name_x.lock").exists());
+}
+
+// T1, Command: the hint must not lead to a second owner.
+#[test]
+fn key_that_another_user_may_hold_is_refused_and_the_hint_is_harmless() {
+    let Some(shared) = Shared::new() else { return };
+    let _owner = shared.root_holds_x();
+    let file = shared.file("tenure/name_x.lock").display().to_string();
+    let blind = RunAs::user(NOBODY)
+        .in_pid_namespace()
+        .in_network_namespace();
+    let tool = |words: &str| {
+        let prefix = blind.words();
+        let launch = shared.launch(&prefix[0]).args(&prefix[1..]);
+        launch.arg(&shared.tool).words(words).finish()
+    };
+    let refused = tool("run x -- echo in");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert_eq!(refused.text(), "", "the command ran");
+    for part in [&file, "root", "cannot be told", "let in a second owner"] {
+        assert!(refused.stderr.contains(part), "{part:?} in {refused:?}");
+    }
+    assert!(!refused.stderr.contains("remove or repair"), "{refused:?}");
+
+    let table = tool("status x");
+    assert_eq!(table.code, Some(1), "{table:?}");
+    assert!(table.text().contains("unknown"), "{table:?}");
+    let printed = tool("status --json x");
+    let lock = &crate::support::json(&printed)["locks"][0];
+    assert_eq!(
+        (&lock["state"], &lock["user"]),
+        (&"unknown".into(), &"root".into())
+    );
+    let stopped = tool("stop x");
+    assert_eq!(stopped.code, Some(1), "{stopped:?}");
+    assert!(stopped.stderr.contains("cannot be told"), "{stopped:?}");
+}
+
+// T5: a command that stops it is shown only for locks of our own user.
+#[test]
+fn refusal_by_another_users_owner_shows_no_stop_command() {
+    let Some(shared) = Shared::new() else { return };
+    let process = shared.as_nobody("run x -- sleep 300").start();
+    let _owner = Owner::found(process, &shared.file("tenure/name_x.lock"));
+    for (launch, shown) in [
+        (shared.as_root("run x -- echo in"), false),
+        (shared.as_nobody("run x -- echo in"), true),
+    ] {
+        let refused = launch.finish();
+        assert_eq!(refused.code, Some(75), "{refused:?}");
+        assert!(refused.stderr.contains("user nobody"), "{refused:?}");
+        assert_eq!(refused.stderr.contains("stops it"), shown, "{refused:?}");
+    }
 }
 
 // Where: a directory of one's own beside that of another user.

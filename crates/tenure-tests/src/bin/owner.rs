@@ -3,7 +3,8 @@
 //! `stop-request`.
 //!
 //! `owner DIR KEY`: KEY is a name, or a path that begins with `/`, `.` or `DIR` itself.
-//! `--keep-file` and `--wait` may come first; `--read` takes a read lock until stdin ends.
+//! `--keep-file` and `--wait` may come first; `--read` takes a read lock until stdin ends;
+//! `--shared` uses the store of the program `shared` in the temporary directory instead of DIR.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -25,12 +26,17 @@ fn main() {
         found.map(|place| words.remove(place)).is_some()
     };
     let (keep, wait) = (take_option("--keep-file"), take_option("--wait"));
-    let read = take_option("--read");
+    let (read, shared) = (take_option("--read"), take_option("--shared"));
     let (dir, key) = (&words[0], &words[1]);
+    let store = if shared {
+        Store::for_program("shared")
+    } else {
+        Ok(Store::in_dir(dir))
+    };
     if read {
-        return read_under_lock(dir, key);
+        return read_under_lock(store, key);
     }
-    match take(dir, key, keep, wait) {
+    match store.and_then(|store| take(&store, key, keep, wait)) {
         Ok(tenure) => {
             say!("held {} {}", std::process::id(), tenure.token());
             obey(tenure);
@@ -51,8 +57,8 @@ fn parse_key(key: &str) -> Result<Key, Error> {
     }
 }
 
-fn read_under_lock(dir: &str, key: &str) {
-    match parse_key(key).and_then(|key| Store::in_dir(dir).read_lock(&key)) {
+fn read_under_lock(store: Result<Store, Error>, key: &str) {
+    match store.and_then(|store| store.read_lock(&parse_key(key)?)) {
         Ok(Some(_reading)) => {
             say!("reading {}", std::process::id());
             let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -62,9 +68,9 @@ fn read_under_lock(dir: &str, key: &str) {
     }
 }
 
-fn take(dir: &str, key: &str, keep: bool, wait: bool) -> Result<Tenure, Error> {
+fn take(store: &Store, key: &str, keep: bool, wait: bool) -> Result<Tenure, Error> {
     let key = parse_key(key)?;
-    let claim: Claim = Store::in_dir(dir).claim(&key).verb("test").keep_file(keep);
+    let claim: Claim = store.claim(&key).verb("test").keep_file(keep);
     if wait {
         claim.acquire_within(Duration::from_secs(60), |holder| {
             say!("waits {}", holder.pid().unwrap_or(0));

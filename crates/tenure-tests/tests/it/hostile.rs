@@ -107,6 +107,7 @@ fn another_users_directory_and_another_users_file_are_refused() {
     let scene = Scene::new();
     fs::write(scene.file(), "theirs").unwrap();
     std::os::unix::fs::chown(scene.file(), Some(65534), Some(65534)).unwrap();
+    fs::set_permissions(scene.dir(), fs::Permissions::from_mode(0o1777)).unwrap();
     refused(scene.take(), "belongs to");
     assert_eq!(fs::read_to_string(scene.file()).unwrap(), "theirs");
     fs::remove_file(scene.file()).unwrap();

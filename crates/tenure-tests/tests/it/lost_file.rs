@@ -90,6 +90,28 @@ fn the_owner_is_still_named_when_the_line_of_waiters_is_full() {
     }
 }
 
+/// The owner is held up between removing its file and letting go of the guard.
+#[cfg(target_os = "linux")]
+#[test]
+fn refusal_during_a_release_does_not_say_that_the_file_is_gone() {
+    let scene = Scene::new();
+    let mut slow = std::process::Command::new("strace");
+    slow.args(["--quiet=all", "--output=/dev/null", "--trace=shutdown"])
+        .args(["--inject=shutdown:delay_enter=2s", crate::OWNER]);
+    let mut owner = tenure_tests::Owner::start(slow, scene.dir(), "k");
+    let answer = owner.answer();
+    assert!(answer.starts_with("held "), "{answer}");
+    owner.order("release");
+    tenure_tests::eventually("the file is removed", || !scene.file().exists());
+    let error = scene.take().expect_err("the lock is not released yet");
+    let holder = error.holder().unwrap();
+    let pid = answer.split(' ').nth(1).unwrap().parse().ok();
+    assert_eq!(holder.pid(), pid, "{error}");
+    assert!(!holder.is_file_gone(), "{error}");
+    assert_eq!(owner.answer(), "released");
+    drop(scene.take().unwrap());
+}
+
 #[cfg(target_os = "macos")]
 #[test]
 fn the_owner_can_tell_that_it_lost_its_file() {

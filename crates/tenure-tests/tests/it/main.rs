@@ -15,6 +15,7 @@ mod guard;
 mod hostile;
 mod kept_file;
 mod lost_file;
+mod moved;
 #[cfg(target_os = "linux")]
 mod namespaces;
 #[cfg(unix)]
@@ -28,6 +29,8 @@ mod refusals;
 mod squatter;
 mod stop;
 mod tokens;
+#[cfg(target_os = "linux")]
+mod two_users;
 mod waiting;
 
 use std::path::{Path, PathBuf};

@@ -6,12 +6,18 @@ use std::process::{Command, Stdio};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use tenure_tests::run_as::{Commons, RunAs, STRANGER};
+
 use crate::{Scene, Stranger, root};
 
 /// The names that an owner of the scene's key binds, without the leading zero byte.
 fn guard_names(scene: &Scene) -> Vec<String> {
     let owner = scene.owner();
-    let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{}/fd", owner.pid()))
+    names_of(owner.pid())
+}
+
+fn names_of(pid: u32) -> Vec<String> {
+    let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
         .filter_map(|entry| {
             let link = std::fs::read_link(entry.unwrap().path()).ok()?;
@@ -73,7 +79,7 @@ fn another_users_socket_does_not_keep_us_out() {
         let scene = Scene::new();
         let mut squatter = squat(&guard_names(&scene), full);
         let (tenure, text) = crate::guard::logged(|| scene.take().expect("ignored"));
-        let warning = "WARN no second guard can be had: another user";
+        let warning = "WARN no deletion guard can be had: another user";
         assert!(text.contains(warning), "{text}");
         assert!(
             scene.take().unwrap_err().is_held(),
@@ -84,6 +90,61 @@ fn another_users_socket_does_not_keep_us_out() {
         assert!(matches!(stopped, tenure::Stopped::NotRunning));
         assert!(squatter.lives(), "it was not touched");
     }
+}
+
+/// The same for a user who cannot look into the squatter's process.
+#[test]
+fn another_users_full_line_does_not_keep_a_user_out() {
+    let Some(commons) = Commons::new() else {
+        return;
+    };
+    let dir = commons.dir("theirs", STRANGER, 0o755);
+    let program = commons.copy_of(crate::OWNER);
+    let user = || {
+        let command = RunAs::user(STRANGER).command(&program);
+        tenure_tests::Owner::start(command, &dir, "k")
+    };
+    let mut owner = user();
+    assert!(owner.answer().starts_with("held "));
+    let names = names_of(owner.pid());
+    drop(owner);
+    for full in [false, true] {
+        let mut squatter = squat(&names, full);
+        let answer = user().answer();
+        assert!(answer.starts_with("held "), "{answer}");
+        assert!(squatter.lives());
+    }
+}
+
+/// Connections that owners do not accept fill the line; the user is known all the same.
+#[test]
+fn full_line_of_root_keeps_a_user_out_of_a_deleted_file() {
+    let Some(commons) = Commons::new() else {
+        return;
+    };
+    let dir = commons.dir("theirs", STRANGER, 0o755);
+    let file = dir.join("f.lock");
+    let program = commons.copy_of(crate::OWNER);
+    let mut owner = tenure_tests::Owner::holding(crate::OWNER, &dir, file.to_str().unwrap());
+    let mut line = Vec::new();
+    for name in names_of(owner.pid()) {
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        loop {
+            let socket = unix_socket();
+            rustix::io::ioctl_fionbio(&socket, true).unwrap();
+            let connected = rustix::net::connect(&socket, &address);
+            line.push(socket);
+            if connected.is_err() {
+                break;
+            }
+        }
+    }
+    std::fs::remove_file(&file).unwrap();
+    let command = RunAs::user(STRANGER).command(&program);
+    let answer = tenure_tests::Owner::start(command, &dir, file.to_str().unwrap()).answer();
+    assert!(answer.starts_with("refused "), "{answer}");
+    assert!(answer.contains("user root"), "{answer}");
+    assert_eq!(owner.tell("lost"), "true");
 }
 
 #[test]

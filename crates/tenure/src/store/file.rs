@@ -1,12 +1,13 @@
-//! The lock protocol: open, lock, second guard, re-check, write; and back.
+//! The lock protocol: open, lock, deletion guard, re-check, write; and back.
 //!
 //! The order is what makes it safe; docs/lock-protocol.md gives the reasons.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::foreign;
 use super::inspect::{self, Identified};
 use super::place::Target;
 use crate::error::{Error, Kind};
@@ -14,6 +15,7 @@ use crate::holder::Holder;
 use crate::record::{MAX_BYTES, Record, Unreadable};
 use crate::sys::file::{Directory, FileId, LockFile};
 use crate::sys::guard::{Guard, Take};
+use crate::sys::testimony::Opened;
 
 /// How long a held lock without a provable owner is looked at again: its owner may be between
 /// taking the lock and writing the record, and a reader may have it for an instant.
@@ -63,7 +65,14 @@ pub(crate) fn take(target: Target) -> Result<Attempt, Error> {
             Step::Busy(holder) => return Ok(Attempt::Busy(holder, target)),
             Step::Again => continue,
             Step::Undecided(holder) => (holder, UNDECIDED),
-            Step::WithoutFile(holder) => (Some(holder), LETTING_GO),
+            Step::WithoutFile(holder) => {
+                let patience = if holder.file_gone {
+                    LETTING_GO
+                } else {
+                    UNDECIDED
+                };
+                (Some(holder), patience)
+            }
         };
         if undecided_since.get_or_insert_with(Instant::now).elapsed() >= patience {
             let unnamed = || inspect::unnamed(&target.directory, &target.name, target.path());
@@ -78,7 +87,7 @@ pub(crate) fn take(target: Target) -> Result<Attempt, Error> {
     ))
 }
 
-enum Step {
+pub(super) enum Step {
     Locked(LockFile, Guard),
     Busy(Box<Holder>),
     /// The file was replaced under our hands.
@@ -91,7 +100,10 @@ enum Step {
 
 fn step(target: &Target) -> Result<Step, Error> {
     let path = target.path();
-    let file = target.directory.open_or_create(&target.name)?;
+    let file = match target.directory.open_or_create(&target.name)? {
+        Opened::File(file) => file,
+        Opened::Foreign(foreign) => return foreign::step(target, &foreign),
+    };
     if !file
         .try_lock()
         .map_err(|error| Error::io("lock", path, error))?
@@ -127,14 +139,10 @@ fn guarded(
     if !is_there()? {
         return Ok(Some(Step::Again));
     }
-    match Guard::take(directory, file, name) {
+    match Guard::take(directory, name) {
         Ok(Take::Taken(taken)) => *guard = Some(taken),
-        Ok(Take::Held(pid)) => {
-            let holder = inspect::owner_without_file(path, &target.key, pid);
-            return Ok(Some(match holder.pid {
-                Some(_) => Step::WithoutFile(holder),
-                None => Step::Undecided(Some(holder)),
-            }));
+        Ok(Take::Held(owner)) => {
+            return Ok(Some(inspect::without_file_step(path, &target.key, owner)));
         }
         Err(error) => return Err(Error::io("guard", path, error)),
     }
@@ -191,14 +199,19 @@ fn taken(target: Target, file: LockFile, guard: Guard) -> Result<Attempt, Error>
 pub(crate) struct FilePlace {
     directory: Directory,
     name: OsString,
+    path: PathBuf,
     id: FileId,
 }
 
 impl FilePlace {
     /// Whether the path no longer leads to that file.
     pub(crate) fn is_lost(&self) -> bool {
-        !matches!(self.directory.leads_to(&self.name, self.id), Ok(true))
+        is_lost(&self.directory, &self.path, &self.name, self.id)
     }
+}
+
+fn is_lost(directory: &Directory, path: &Path, name: &OsStr, id: FileId) -> bool {
+    !matches!(directory.is_reached_by(path, name, id), Ok(true))
 }
 
 impl Held {
@@ -206,6 +219,7 @@ impl Held {
         Ok(FilePlace {
             directory: self.directory.try_clone()?,
             name: self.name.clone(),
+            path: self.path.clone(),
             id: self.file.id(),
         })
     }
@@ -259,7 +273,7 @@ impl Held {
 
     /// Whether the path no longer leads to the file that we hold.
     pub(crate) fn is_lost(&self) -> bool {
-        !matches!(self.file.is_at(&self.directory, &self.name), Ok(true))
+        is_lost(&self.directory, &self.path, &self.name, self.file.id())
     }
 
     /// Lets go: first the name, while the lock still keeps others out, then the guard, then the
@@ -289,7 +303,6 @@ impl Held {
         // Somebody else's file by now, or none: not ours to remove.
         if self.file.is_at(&self.directory, &self.name)? {
             self.guard.allow_removal();
-            self.file.blank_before_removal()?;
             self.directory.remove(&self.name)?;
         }
         Ok(())

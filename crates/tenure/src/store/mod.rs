@@ -1,17 +1,22 @@
 //! Where ownership lives.
 
 mod file;
+mod foreign;
 mod inspect;
 mod place;
 mod read_lock;
 
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Instant;
 
 use crate::claim::Claim;
 use crate::error::{Error, Kind};
 use crate::holder::Status;
 use crate::key::{Key, absolute};
 use crate::stop::Stop;
+use crate::sys::file::{Directory, Look};
+use crate::sys::guard::{self, Seen};
 
 pub(crate) use file::{Attempt, FilePlace, Held, Previous, take};
 pub(crate) use inspect::Inspection;
@@ -120,19 +125,43 @@ impl Default for Store {
     }
 }
 
-/// Removes a file that nobody holds, as its next owner would. `false`: an owner holds it now.
+/// Removes a file that nobody holds, as its next owner would, also for root another user's. `false`: an
+/// owner holds it now, or there is none any more.
 pub(crate) fn clean(status: &Status) -> Result<bool, Error> {
-    let dir = status.path().parent().unwrap_or(Path::new("."));
-    match take(Store::in_dir(dir).target(status.key())?)? {
-        Attempt::Busy(holder, _) if holder.is_reading() => Err(Error::new(Kind::StopRefused {
-            key: status.key().to_string(),
-            why: "its stale file cannot be removed while another process reads under its lock"
-                .into(),
-        })),
-        Attempt::Busy(..) => Ok(false),
-        Attempt::Taken(held, _) => {
-            let keep = held.is_on_network();
-            held.release(keep).map(|()| true)
+    let (path, dir) = (
+        status.path(),
+        status.path().parent().unwrap_or(Path::new(".")),
+    );
+    let name = path.file_name().unwrap_or_default();
+    let directory = Directory::open_parent(dir)?;
+    let Look::File(file) = directory.look(name)? else {
+        return Ok(false);
+    };
+    let failed = |error| Error::io("clean up", path, error);
+    let give_up_at = Instant::now() + inspect::UNDECIDED;
+    while !file.try_lock().map_err(failed)? {
+        // A shared lock can be had beside those of readers, but not beside an owner's.
+        if !file.probe().map_err(failed)? {
+            return Ok(false);
         }
+        if Instant::now() >= give_up_at {
+            let why = "its stale file cannot be removed while a process reads under its lock";
+            return Err(Error::new(Kind::StopRefused {
+                key: status.key().to_string(),
+                why: why.to_owned(),
+            }));
+        }
+        thread::sleep(inspect::UNDECIDED_PAUSE);
     }
+    if !file.is_at(&directory, name).map_err(failed)?
+        || guard::look(&directory, name) != Seen::Nobody
+    {
+        return Ok(false);
+    }
+    if !directory.is_network() {
+        directory.remove(name).map_err(failed)?;
+    }
+    // For every process that inherited the descriptor too.
+    file.unlock().map_err(failed)?;
+    Ok(true)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::inspect;
 use crate::error::Error;
 use crate::holder::Holder;
-use crate::key::Key;
+use crate::key::{Key, absolute};
 use crate::sys::file::{self, Directory};
 
 /// Where a store keeps its files.
@@ -17,6 +17,17 @@ pub(crate) enum Place {
     Shared { temp: PathBuf, program: String },
     /// A directory that somebody chose.
     Given(PathBuf),
+}
+
+/// A directory in which a key's file may be.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Open(Directory),
+    /// Another user's, which we may not search: what is in it cannot be told.
+    Closed {
+        path: PathBuf,
+        user: String,
+    },
 }
 
 /// The file to lock for one key, and where else the key may be held.
@@ -37,6 +48,7 @@ impl Place {
         match self {
             Self::Given(dir) => dir.clone(),
             Self::Shared { temp, program } => {
+                let temp = &absolute(temp.clone());
                 let first = temp.join(program);
                 let ours = match Directory::open(&first, false) {
                     Ok(found) => found.is_none_or(|directory| directory.is_ours()),
@@ -71,8 +83,12 @@ impl Place {
                 (directory, None, ours)
             }
             (None, Self::Shared { temp, program }) => {
+                let temp = &absolute(temp.clone());
                 file::check_parent(temp)?;
                 let first = unless_closed(Directory::open(&temp.join(program), true))?;
+                if let Some(first) = &first {
+                    first.show_to_all();
+                }
                 match (first, own(temp, program)) {
                     (Some(first), None) => (first, None, true),
                     (Some(first), Some(own)) if first.is_ours() => (first, Some(own), true),
@@ -99,20 +115,21 @@ impl Place {
     }
 
     /// The directories in which the key's file may be, without creating any.
-    pub(crate) fn existing(&self, key: Option<&Key>) -> Result<Vec<Directory>, Error> {
+    pub(crate) fn existing(&self, key: Option<&Key>) -> Result<Vec<Found>, Error> {
         if let Some((dir, _)) = key.and_then(Key::own_path) {
             return match Directory::open_parent(&dir) {
                 Err(error) if is_kind(&error, ErrorKind::NotFound) => Ok(Vec::new()),
-                opened => Ok(vec![opened?]),
+                opened => Ok(vec![Found::Open(opened?)]),
             };
         }
         let mut found = Vec::new();
         match self {
-            Self::Given(dir) => found.extend(Directory::open(dir, false)?),
+            Self::Given(dir) => found.extend(Directory::open(dir, false)?.map(Found::Open)),
             Self::Shared { temp, program } => {
-                found.extend(unless_closed(Directory::open(&temp.join(program), false))?);
+                let temp = &absolute(temp.clone());
+                found.extend(open_or_closed(temp.join(program))?);
                 if let Some(own) = own(temp, program) {
-                    found.extend(Directory::open(&own, false)?);
+                    found.extend(Directory::open(&own, false)?.map(Found::Open));
                 }
             }
         }
@@ -131,8 +148,8 @@ impl Target {
         let Some(path) = &self.elsewhere else {
             return Ok(None);
         };
-        match unless_closed(Directory::open(path, false))? {
-            Some(directory) => inspect::held_in(&directory, &self.key, &self.name),
+        match open_or_closed(path.clone())? {
+            Some(found) => inspect::held_in(&found, &self.key, &self.name),
             None => Ok(None),
         }
     }
@@ -148,7 +165,18 @@ fn created(path: &Path) -> Result<Directory, Error> {
     }
 }
 
-/// A directory that its owner closed to us: what is in it cannot be looked at.
+/// Opens a directory of another user, or finds that it is closed to us. `None`: there is none.
+fn open_or_closed(path: PathBuf) -> Result<Option<Found>, Error> {
+    match Directory::open(&path, false) {
+        Err(error) if is_denied(&error) => {
+            let user = Directory::owner_of(&path);
+            Ok(Some(Found::Closed { path, user }))
+        }
+        opened => Ok(opened?.map(Found::Open)),
+    }
+}
+
+/// A directory that its owner closed to us cannot be the one in which we create files.
 fn unless_closed(opened: Result<Option<Directory>, Error>) -> Result<Option<Directory>, Error> {
     match opened {
         Err(error) if is_denied(&error) => Ok(None),

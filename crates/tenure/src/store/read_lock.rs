@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Instant;
 
 use super::inspect::{self, Identified, UNDECIDED, UNDECIDED_PAUSE};
-use super::place::Place;
+use super::place::{Found, Place};
 use crate::error::{Error, Kind};
 use crate::holder::{Holder, State};
 use crate::key::Key;
@@ -46,27 +46,34 @@ pub struct ReadLock {
 /// Takes a shared lock on every file of the key that exists.
 pub(super) fn take(place: &Place, key: &Key) -> Result<Option<ReadLock>, Error> {
     let mut files = Vec::new();
-    for directory in place.existing(Some(key))? {
-        files.extend(take_in(&directory, key, &key.file_name())?);
+    for found in place.existing(Some(key))? {
+        match &found {
+            Found::Open(directory) => files.extend(take_in(directory, key, &key.file_name())?),
+            Found::Closed { .. } => {
+                if let Some(holder) = inspect::held_in(&found, key, &key.file_name())? {
+                    return Err(held(key, holder));
+                }
+            }
+        }
     }
     Ok((!files.is_empty()).then_some(ReadLock { _files: files }))
 }
 
 fn take_in(directory: &Directory, key: &Key, name: &OsStr) -> Result<Option<LockFile>, Error> {
     let path = directory.path().join(name);
-    let held = |holder: Box<Holder>| {
-        Err(Error::new(Kind::Held {
-            key: key.to_string(),
-            holder: *holder,
-        }))
-    };
     let give_up_at = Instant::now() + UNDECIDED;
     loop {
         let file = match directory.look(name)? {
             Look::File(file) => file,
             other => {
                 return match inspect::without_readable_file(directory, key, name, &path, other) {
-                    State::Held(holder) => held(holder),
+                    State::Held(holder) => Err(held(key, holder)),
+                    State::Unknown { user, why } => Err(Error::new(Kind::Unknown {
+                        key: key.to_string(),
+                        path,
+                        user,
+                        why,
+                    })),
                     State::OtherUser(user) => {
                         let why = format!("the file belongs to {user}, and may not be opened");
                         Err(Error::hostile(&path, why))
@@ -83,16 +90,26 @@ fn take_in(directory: &Directory, key: &Key, name: &OsStr) -> Result<Option<Lock
                 continue;
             }
             return match guard::look(directory, name) {
-                Seen::Owner(pid) => held(inspect::owner_without_file(&path, key, pid)),
+                Seen::Owner(owner) => {
+                    Err(held(key, inspect::owner_without_file(&path, key, owner)))
+                }
                 Seen::Nobody => Ok(Some(file)),
             };
         }
         match inspect::identify(&file, &path) {
-            Identified::Proven(holder) => return held(holder),
+            Identified::Proven(holder) => return Err(held(key, holder)),
             Identified::NotYet(holder) if Instant::now() >= give_up_at => {
-                return held(holder.unwrap_or_else(|| Box::new(Holder::unknown(path.clone()))));
+                let unknown = || Box::new(Holder::unknown(path.clone()));
+                return Err(held(key, holder.unwrap_or_else(unknown)));
             }
             Identified::NotYet(_) => thread::sleep(UNDECIDED_PAUSE),
         }
     }
+}
+
+fn held(key: &Key, holder: Box<Holder>) -> Error {
+    Error::new(Kind::Held {
+        key: key.to_string(),
+        holder: *holder,
+    })
 }

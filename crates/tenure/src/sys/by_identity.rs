@@ -5,7 +5,7 @@ use std::io;
 
 use crate::process::Identity;
 use crate::record::Record;
-use crate::sys::file::{FileId, LockFile};
+use crate::sys::file::{Directory, FileId, LockFile};
 use crate::sys::process;
 use crate::sys::testimony::{Attested, Owner, Word};
 
@@ -19,8 +19,8 @@ pub(crate) fn peek(file: &LockFile) -> io::Result<Word> {
 }
 
 /// A file that we may not open cannot be asked about.
-pub(crate) fn peek_closed(_id: FileId) -> Word {
-    Word::Free
+pub(crate) fn peek_closed(_directory: &Directory, _id: FileId) -> Word {
+    Word::Unknown("this system does not show the locks of files that may not be opened")
 }
 
 pub(crate) fn taker(_file: &LockFile) -> Option<u32> {

@@ -1,6 +1,6 @@
 //! What a system can say about a lock; the same words for all of them.
 
-use super::file::LockFile;
+use super::file::{FileId, LockFile};
 
 /// Whether a lock is held, and by the kernel's word, by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +10,42 @@ pub(crate) enum Word {
     Held {
         taker: Option<u32>,
     },
+    /// The system does not show it to us, for this reason.
+    Unknown(&'static str),
+}
+
+/// A living owner that was seen through its deletion guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "only Linux has such a guard")
+)]
+pub(crate) struct GuardOwner {
+    /// Its process, if proven.
+    pub(crate) pid: Option<u32>,
+    /// Its user, by the kernel's word.
+    pub(crate) uid: Option<u32>,
+}
+
+/// What was found where a lock file is wanted.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    File(LockFile),
+    #[cfg_attr(
+        windows,
+        expect(dead_code, reason = "files have no owner of this kind there")
+    )]
+    Foreign(Foreign),
+}
+
+/// Another user's file, which is not ours to own a key with.
+#[derive(Debug)]
+pub(crate) struct Foreign {
+    pub(crate) id: FileId,
+    pub(crate) uid: u32,
+    pub(crate) user: String,
+    /// The file itself, if we may at least read it.
+    pub(crate) file: Option<LockFile>,
 }
 
 /// A process that is proven to have a lock.

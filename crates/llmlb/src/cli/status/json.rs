@@ -93,6 +93,10 @@ fn entry(server: &Server, now: SystemTime) -> Entry<'_> {
             entry.user = Some(user);
             ("other_user", None)
         }
+        State::Unknown { user, why } => {
+            entry.user = Some(user);
+            ("unknown", Some(why.as_str()))
+        }
     };
     entry
 }

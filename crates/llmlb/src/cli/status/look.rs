@@ -55,6 +55,10 @@ fn look(port: u16, status: &LockStatus) -> Server {
         LockState::Unreadable(why) => State::Unreadable(why.clone()),
         LockState::OtherUser(user) => State::OtherUser(user.clone()),
         LockState::Unusable(why) => State::Unusable(why.clone()),
+        LockState::Unknown { user, why } => State::Unknown {
+            user: user.clone(),
+            why: why.clone(),
+        },
         _ => State::NotRunning,
     };
     let port_in_use_by = match &state {

@@ -29,6 +29,12 @@ pub(super) enum State {
     Unreadable(String),
     /// The file belongs to this user, and nobody is seen to hold it.
     OtherUser(String),
+    /// The file, or its directory, belongs to this user, and the kernel does not show from here whether
+    /// a server holds it, for this reason.
+    Unknown {
+        user: String,
+        why: String,
+    },
     /// What lies at the path is no lock file, for this reason.
     Unusable(String),
 }

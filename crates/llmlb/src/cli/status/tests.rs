@@ -190,6 +190,15 @@ fn the_json_of_everything_else_has_the_same_fields() {
             Value::Null,
             json!("bob"),
         ),
+        (
+            State::Unknown {
+                user: "bob".into(),
+                why: "it cannot be seen".into(),
+            },
+            "unknown",
+            json!("it cannot be seen"),
+            json!("bob"),
+        ),
     ];
     for (state, word, reason, user) in cases {
         let entry = as_json(&[server(8000, state)])["servers"][0].take();

@@ -10,12 +10,16 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 
 use super::super::testimony::{Attested, Owner, Word};
-use super::super::unix::file::{FileId, LockFile};
+use super::super::unix::file::{Directory, FileId, LockFile};
 use super::proc;
 use super::process::{self, Stat};
 use crate::process::Identity;
 use crate::record::{MAX_BYTES, Record};
+use crate::text;
 
+/// The words for locks that one process has alone, and that several may share.
+const EXCLUSIVE: &str = "WRITE";
+const SHARED: &str = "READ";
 /// How often the table is read before a lock counts as not being in it.
 const CLOSED_LOOKS: u32 = 8;
 
@@ -36,12 +40,30 @@ pub(crate) fn peek(file: &LockFile) -> io::Result<Word> {
 
 /// The same for a file that we may not open. The kernel hands out a long table in pieces, and may
 /// skip a line if locks come and go in between, so what is not found is looked for again.
-pub(crate) fn peek_closed(id: FileId) -> Word {
-    match (0..CLOSED_LOOKS).find_map(|_| table_entry(id)) {
-        Some(pid) => Word::Held {
-            taker: visible(pid),
-        },
-        None => Word::Free,
+///
+/// A lock that the table does not list is free only if the table lists all locks of this file system
+/// under the numbers that we know: in the initial PID namespace, and if it lists a lock that we take
+/// on the directory for the purpose.
+pub(crate) fn peek_closed(directory: &Directory, id: FileId) -> Word {
+    let ours = directory.lock_for_an_instant();
+    let mut is_listed = false;
+    for _ in 0..CLOSED_LOOKS {
+        let Some(table) = proc::table("/proc/locks") else {
+            return Word::Unknown("/proc/locks cannot be read here");
+        };
+        if let Some(pid) = find_entry(&table, id, &[EXCLUSIVE, SHARED]) {
+            return Word::Held {
+                taker: visible(pid),
+            };
+        }
+        is_listed |= find_entry(&table, directory.id(), &[SHARED]).is_some();
+    }
+    if !process::is_in_initial_pid_namespace() {
+        Word::Unknown("/proc/locks does not list the locks outside of this PID namespace")
+    } else if ours.is_none() || !is_listed || directory.id().dev != id.dev {
+        Word::Unknown("/proc/locks does not list the locks of this file system as its files")
+    } else {
+        Word::Free
     }
 }
 
@@ -92,6 +114,7 @@ pub(crate) fn attest(file: &LockFile, taker: Option<u32>, record: &Record) -> At
 
 /// The record of a deleted or renamed lock file, read through its owner's own descriptor.
 pub(crate) fn record_of_lost_file(pid: u32, key: &str) -> Option<Record> {
+    let key = text::plain(key.to_owned());
     each_descriptor(pid, |number| {
         if !lock_lines(pid, number).any(|line| is_exclusive_flock(&line)) {
             return None;
@@ -104,7 +127,7 @@ pub(crate) fn record_of_lost_file(pid: u32, key: &str) -> Option<Record> {
         let record = Record::decode(&bytes).ok()?;
         let here = [Some(pid), process::innermost_pid(pid)];
         let named = here.contains(&Some(record.pid)) || here.contains(&record.command_pid());
-        (named && record.key.as_deref() == Some(key)).then_some(record)
+        (named && record.key.as_deref() == Some(&*key)).then_some(record)
     })
 }
 
@@ -180,7 +203,7 @@ fn lock_lines(pid: u32, number: &str) -> impl Iterator<Item = String> + use<> {
 /// `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`
 fn is_exclusive_flock(line: &str) -> bool {
     let mut words = line.split_ascii_whitespace().skip(1);
-    words.next() == Some("FLOCK") && words.nth(1) == Some("WRITE")
+    words.next() == Some("FLOCK") && words.nth(1) == Some(EXCLUSIVE)
 }
 
 fn visible(pid: u32) -> Option<u32> {
@@ -191,17 +214,17 @@ fn visible(pid: u32) -> Option<u32> {
 /// here. `None` does not mean that the lock is free: file systems with subvolumes or layers show
 /// other numbers here than in `stat`.
 fn table_entry(id: FileId) -> Option<u32> {
-    proc::table("/proc/locks").and_then(|table| find_entry(&table, id))
+    proc::table("/proc/locks").and_then(|table| find_entry(&table, id, &[EXCLUSIVE]))
 }
 
-fn find_entry(table: &[u8], id: FileId) -> Option<u32> {
+fn find_entry(table: &[u8], id: FileId, kinds: &[&str]) -> Option<u32> {
     let (major, minor) = (rustix::fs::major(id.dev), rustix::fs::minor(id.dev));
     let wanted = format!("{major:02x}:{minor:02x}:{}", id.ino);
     table.split(|byte| *byte == b'\n').find_map(|line| {
         let mut words = str::from_utf8(line).ok()?.split_ascii_whitespace().skip(1);
-        let exclusive = words.next() == Some("FLOCK") && words.nth(1) == Some("WRITE");
+        let counts = words.next() == Some("FLOCK") && kinds.contains(&words.nth(1)?);
         let pid = words.next()?;
-        (exclusive && words.next()? == wanted).then(|| pid.parse().unwrap_or(0))
+        (counts && words.next()? == wanted).then(|| pid.parse().unwrap_or(0))
     })
 }
 
@@ -221,15 +244,16 @@ mod tests {
             dev: rustix::fs::makedev(0xfe, 0),
             ino,
         };
-        assert_eq!(find_entry(TABLE, id(12)), Some(900));
+        assert_eq!(find_entry(TABLE, id(12), &[EXCLUSIVE]), Some(900));
         for other in [13, 14, 15, 99] {
-            assert_eq!(find_entry(TABLE, id(other)), None, "{other}");
+            assert_eq!(find_entry(TABLE, id(other), &[EXCLUSIVE]), None, "{other}");
         }
         let layered = FileId {
             dev: rustix::fs::makedev(0, 0x2b),
             ino: 16,
         };
-        assert_eq!(find_entry(TABLE, layered), Some(0));
-        assert_eq!(find_entry(TABLE, id(16)), None);
+        assert_eq!(find_entry(TABLE, layered, &[EXCLUSIVE]), Some(0));
+        assert_eq!(find_entry(TABLE, id(16), &[EXCLUSIVE]), None);
+        assert_eq!(find_entry(TABLE, id(15), &[EXCLUSIVE, SHARED]), Some(903));
     }
 }

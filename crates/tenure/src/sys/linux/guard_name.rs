@@ -1,9 +1,14 @@
-//! The names of the second guard.
+//! The names of the deletion guard.
 //!
 //! Two, so that one is left whatever is replaced from outside. By the directory's inode: the same
 //! for everyone who shares the directory, by whatever path, and for nobody else. By its place, which
 //! is its parent's inode and its own name there: the same when the directory itself was removed and
-//! made anew, and never that of another container's directory with the same path.
+//! made anew. A directory that is a mount point has no such name, because containers may mount
+//! different ones there.
+//!
+//! A name contains no user: root and a user, or one user inside and outside of a user namespace,
+//! must find each other. It contains no path: containers that share a network namespace but not a
+//! file system must not.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,7 +16,6 @@ use std::path::Path;
 
 use rustix::fs::Stat;
 use rustix::net::SocketAddrUnix;
-use rustix::process::geteuid;
 
 use super::super::unix::file::Directory;
 
@@ -24,12 +28,15 @@ pub(super) fn by_inode(directory: &Directory, name: &OsStr) -> io::Result<Socket
     address(id.dev, id.ino, name.as_encoded_bytes())
 }
 
-/// The name that outlasts the directory. `None`: the directory is not named by a name.
+/// The name that outlasts the directory. `None`: it is a mount point, or is not named by a name.
 pub(super) fn by_place(directory: &Directory, name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
+    if directory.is_mount_point() {
+        return Ok(None);
+    }
     by_parent(&directory.parent()?, directory.path(), name)
 }
 
-/// The same for a directory that is no longer there.
+/// The same for a directory that is no longer there, or that we may not open.
 pub(super) fn by_place_of_missing(dir: &Path, name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
     match dir.parent() {
         Some(parent) => by_parent(&rustix::fs::stat(parent)?, dir, name),
@@ -47,7 +54,7 @@ fn by_parent(parent: &Stat, dir: &Path, name: &OsStr) -> io::Result<Option<Socke
 }
 
 fn address(dev: u64, ino: u64, name: &[u8]) -> io::Result<SocketAddrUnix> {
-    let prefix = format!("tenure/{}/{dev:x}:{ino:x}/", geteuid().as_raw());
+    let prefix = format!("tenure/{dev:x}:{ino:x}/");
     Ok(SocketAddrUnix::new_abstract_name(&readable_or_hashed(
         &prefix, name,
     ))?)
@@ -64,7 +71,8 @@ fn readable_or_hashed(prefix: &str, name: &[u8]) -> Vec<u8> {
     full
 }
 
-/// 128-bit FNV-1a. Names of one user's own files need no cryptography.
+/// 128-bit FNV-1a. It needs no cryptography: a user who can choose a file name that collides with
+/// another one may write to the directory, and could hold the other key itself.
 fn hash(bytes: &[u8]) -> u128 {
     bytes
         .iter()
@@ -79,7 +87,7 @@ mod tests {
 
     #[test]
     fn every_file_name_gets_an_address_of_its_own() {
-        let prefix = "tenure/4294967295/ffffffffffffffff:ffffffffffffffff/";
+        let prefix = "tenure/ffffffffffffffff:ffffffffffffffff/";
         let long = "x".repeat(255);
         let longer = format!("{}y", "x".repeat(254));
         let names: Vec<_> = ["a.lock", "b.lock", "a b", "a\nb", &long, &longer]

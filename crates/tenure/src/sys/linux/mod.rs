@@ -6,4 +6,5 @@ mod guard_name;
 mod proc;
 pub(crate) mod process;
 pub(crate) mod signal;
+mod socket_owner;
 mod waiter;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::proc;
 use crate::process::Identity;
 
-pub(crate) use super::super::unix::names::{current_user, host, is_running};
+pub(crate) use super::super::unix::names::{current_uid, current_user, host, is_running, user};
 
 /// What `/proc/PID/stat` says.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +36,21 @@ pub(crate) fn identity(pid: u32) -> Option<Identity> {
     })
 }
 
+/// The user as whom a process acts.
+pub(crate) fn user_of(pid: u32) -> Option<u32> {
+    let owner = rustix::fs::stat(format!("/proc/{pid}")).ok()?.st_uid;
+    if owner != 0 {
+        return Some(owner);
+    }
+    // A process that may not be inspected is shown as root's, whoever it acts as.
+    let status = proc::short(&format!("/proc/{pid}/status"))?;
+    let ids = str::from_utf8(&status)
+        .ok()?
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))?;
+    ids.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Whether the process is stopped.
 pub(crate) fn is_suspended(pid: u32) -> bool {
     Stat::of_living(pid).is_some_and(Stat::is_suspended)
@@ -57,6 +72,18 @@ pub(super) fn own_namespace() -> Option<u64> {
     *NAMESPACE.get_or_init(|| namespace_link("/proc/self/ns/pid"))
 }
 
+/// True if `/proc` shows every process and every lock of the machine.
+pub(super) fn is_in_initial_pid_namespace() -> bool {
+    const PROC_PID_INIT_INO: u64 = 0xEFFF_FFFC;
+    own_namespace() == Some(PROC_PID_INIT_INO)
+}
+
+/// True if the numbers of users mean the same here as everywhere.
+pub(super) fn is_in_initial_user_namespace() -> bool {
+    const PROC_USER_INIT_INO: u64 = 0xEFFF_FFFD;
+    namespace_link("/proc/self/ns/user") == Some(PROC_USER_INIT_INO)
+}
+
 /// The PID namespace of another process.
 pub(super) fn namespace_of(pid: u32) -> Option<u64> {
     namespace_link(&format!("/proc/{pid}/ns/pid"))
@@ -75,7 +102,8 @@ pub(super) fn innermost_pid(pid: u32) -> Option<u32> {
 fn namespace_link(path: &str) -> Option<u64> {
     let link = fs::read_link(path).ok()?;
     let text = link.to_str()?;
-    text.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+    let (_, number) = text.strip_suffix(']')?.split_once(":[")?;
+    number.parse().ok()
 }
 
 /// The program's name may hold anything, even `)` and spaces: the fields begin after its end.

@@ -12,8 +12,8 @@ use rustix::net::SocketFlags;
 use rustix::net::sockopt::{self, Timeout};
 
 use super::super::unix::file::Directory;
-use super::guard::{is_one_of_us, stream};
-use super::guard_name;
+use super::guard::{can_own, stream};
+use super::{guard_name, socket_owner};
 
 /// A waiter looks for itself at least this often, whatever it hears.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
@@ -60,7 +60,8 @@ impl Waiter {
                 Err(Errno::CONNREFUSED) => return Ok(false),
                 Err(errno) => return Err(errno.into()),
             }
-            if !is_one_of_us(sockopt::socket_peercred(&socket)?.uid.as_raw()) {
+            let (_, uid) = socket_owner::peer(&socket)?;
+            if !can_own(uid, directory.writers()) {
                 return Ok(false);
             }
             self.line = Some(socket);

@@ -7,7 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 pub(crate) use super::super::polling::Waiter;
-use super::super::unix::file::{Directory, LockFile};
+use super::super::testimony::GuardOwner;
+use super::super::unix::file::Directory;
 
 #[derive(Debug, Default)]
 pub(crate) struct Guard;
@@ -16,16 +17,17 @@ pub(crate) struct Guard;
 pub(crate) enum Take {
     Taken(Guard),
     #[expect(dead_code, reason = "only Linux can tell")]
-    Held(Option<u32>),
+    Held(GuardOwner),
 }
 
 impl Guard {
-    pub(crate) fn take(
-        _directory: &Directory,
-        _file: &LockFile,
-        _name: &OsStr,
-    ) -> io::Result<Take> {
+    pub(crate) fn take(_directory: &Directory, _name: &OsStr) -> io::Result<Take> {
         Ok(Take::Taken(Self))
+    }
+
+    /// Nothing keeps others out.
+    pub(crate) fn is_complete(&self) -> bool {
+        false
     }
 
     pub(crate) fn allow_removal(&mut self) {}
@@ -47,7 +49,7 @@ pub(crate) fn look(_directory: &Directory, _name: &OsStr) -> Seen {
 pub(crate) enum Seen {
     Nobody,
     #[expect(dead_code, reason = "only Linux can tell")]
-    Owner(Option<u32>),
+    Owner(GuardOwner),
 }
 
 pub(crate) fn look_without_directory(_dir: &Path, _name: &OsStr) -> Seen {

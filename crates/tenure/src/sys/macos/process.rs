@@ -2,7 +2,7 @@
 
 use crate::process::Identity;
 
-pub(crate) use super::super::unix::names::{current_user, host, is_running};
+pub(crate) use super::super::unix::names::{current_uid, current_user, host, is_running, user};
 
 const STOPPED: u32 = 4;
 const ZOMBIE: u32 = 5;
@@ -14,6 +14,11 @@ pub(crate) fn identity(pid: u32) -> Option<Identity> {
         boot: None,
         pid_ns: None,
     })
+}
+
+/// The user as whom a process acts.
+pub(crate) fn user_of(pid: u32) -> Option<u32> {
+    info(pid).map(|info| info.pbi_uid)
 }
 
 /// Whether the process is stopped.

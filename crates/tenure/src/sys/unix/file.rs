@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 
+use super::super::testimony::{Foreign, Opened};
 use super::names;
 use crate::error::Error;
 
@@ -33,6 +34,45 @@ pub(crate) struct Directory {
     id: FileId,
     owner: u32,
     group: u32,
+    mode: Mode,
+    /// This call created it.
+    created: bool,
+}
+
+/// The users who may create and remove files in a directory, besides root and ourselves.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writers {
+    owner: u32,
+    /// The group or others may write: it could be any user.
+    anyone: bool,
+}
+
+#[cfg(target_os = "linux")]
+impl Writers {
+    fn new(stat: &Stat) -> Self {
+        Self {
+            owner: stat.st_uid,
+            anyone: Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH),
+        }
+    }
+
+    /// Those of a directory that may not be there, or may not be opened. In place of one that is not
+    /// there, the owner of its parent decides.
+    pub(crate) fn at(path: &Path) -> Self {
+        let parent = || rustix::fs::stat(path.parent().unwrap_or(path));
+        match rustix::fs::lstat(path) {
+            Ok(stat) => Self::new(&stat),
+            Err(_) => Self {
+                owner: parent().map_or(0, |stat| stat.st_uid),
+                anyone: false,
+            },
+        }
+    }
+
+    pub(crate) fn include(self, uid: u32) -> bool {
+        self.anyone || self.owner == uid
+    }
 }
 
 /// An open lock file.
@@ -41,6 +81,7 @@ pub(crate) struct LockFile {
     fd: OwnedFd,
     id: FileId,
     size: u64,
+    owner: u32,
     /// This call created it.
     pub(crate) created: bool,
     /// The file system is read-only: the file can be locked, but not written.
@@ -55,8 +96,11 @@ pub(crate) enum Look {
     /// A file that only its owner may read.
     Closed {
         id: FileId,
+        uid: u32,
         user: String,
     },
+    /// Its directory may be listed, but not searched.
+    Hidden,
     Unusable(String),
 }
 
@@ -73,13 +117,34 @@ impl Directory {
             std::fs::create_dir_all(parent)
                 .map_err(|error| Error::io("create the directory", parent, error))?;
         }
-        match rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let created = match rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(errno) => return Err(Error::io("create the directory", path, errno)),
-        }
+        };
         let fd =
             open_directory(path, OFlags::NOFOLLOW).map_err(|errno| not_a_directory(path, errno))?;
-        Self::trust(fd, path).map(Some)
+        let directory = Self::trust(fd, path)?;
+        Ok(Some(Self {
+            created,
+            ..directory
+        }))
+    }
+
+    /// Lets other users see which locks are held in a directory that we have just created, whatever the
+    /// umask. They cannot read the lock files.
+    pub(crate) fn show_to_all(&self) {
+        if self.created && self.is_ours() {
+            let _ = rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(0o755));
+        }
+    }
+
+    /// The owner of a directory that may not be opened.
+    pub(crate) fn owner_of(path: &Path) -> String {
+        rustix::fs::lstat(path).map_or_else(
+            |_| "another user".to_owned(),
+            |stat| names::user(stat.st_uid),
+        )
     }
 
     /// Opens the directory of a lock file that was named by its path. Links on the way are the
@@ -101,6 +166,8 @@ impl Directory {
             id: file_id(&stat),
             owner: stat.st_uid,
             group: stat.st_gid,
+            mode: Mode::from_raw_mode(stat.st_mode),
+            created: false,
         })
     }
 
@@ -117,6 +184,38 @@ impl Directory {
     /// The name of the user it belongs to.
     pub(crate) fn owner_name(&self) -> String {
         names::user(self.owner)
+    }
+
+    /// True if no other user but root may create, remove or rename files in it.
+    pub(crate) fn is_ours_alone(&self) -> bool {
+        self.is_ours() && !self.mode.intersects(Mode::WGRP | Mode::WOTH)
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn writers(&self) -> Writers {
+        Writers {
+            owner: self.owner,
+            anyone: self.mode.intersects(Mode::WGRP | Mode::WOTH),
+        }
+    }
+
+    /// True if another file system, or another part of one, is mounted here.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_mount_point(&self) -> bool {
+        use rustix::fs::{StatxAttributes, StatxFlags};
+        rustix::fs::statx(&self.fd, "", AtFlags::EMPTY_PATH, StatxFlags::empty())
+            .is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    }
+
+    /// Takes a shared lock on the directory itself, which ends when the result is dropped. `None`: it
+    /// cannot be had.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn lock_for_an_instant(&self) -> Option<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty()).ok()?;
+        flock(fd.as_fd(), FlockOperation::NonBlockingLockShared)
+            .is_ok_and(|locked| locked)
+            .then_some(fd)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -148,7 +247,7 @@ impl Directory {
 
     /// Opens the lock file, or creates it with mode 0600. A file that root creates in the directory of
     /// another user belongs to that user, so that one command of root does not lock the user out.
-    pub(crate) fn open_or_create(&self, name: &OsStr) -> Result<LockFile, Error> {
+    pub(crate) fn open_or_create(&self, name: &OsStr) -> Result<Opened, Error> {
         let careful = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let common = OFlags::RDWR | careful;
         let owner_only = Mode::RUSR | Mode::WUSR;
@@ -174,10 +273,10 @@ impl Directory {
                     let flags = OFlags::RDONLY | careful;
                     match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
                         Ok(fd) => (fd, false),
-                        Err(errno) => return Err(self.cannot_open(name, errno)),
+                        Err(errno) => return self.cannot_open(name, errno),
                     }
                 }
-                Err(errno) => return Err(self.cannot_open(name, errno)),
+                Err(errno) => return self.cannot_open(name, errno),
             };
             let failed = |errno| Error::io("look at", &self.path.join(name), errno);
             let fd = above_standard(fd).map_err(failed)?;
@@ -192,12 +291,14 @@ impl Directory {
             if let Some(why) = unusable(&stat) {
                 return Err(Error::hostile(&self.path.join(name), why));
             }
-            if !self.may_use(&stat) {
-                return Err(Error::hostile(&self.path.join(name), others(&stat)));
-            }
-            return Ok(LockFile {
+            let file = LockFile {
                 is_read_only,
                 ..LockFile::new(fd, &stat, created)
+            };
+            return Ok(if self.may_use(&stat) {
+                Opened::File(file)
+            } else {
+                foreign(&stat, Some(file))
             });
         }
         Err(Error::hostile(
@@ -241,12 +342,13 @@ impl Directory {
                     Some(why) => Look::Unusable(why.to_owned()),
                     None if stat.st_uid != geteuid().as_raw() => Look::Closed {
                         id: file_id(&stat),
+                        uid: stat.st_uid,
                         user: names::user(stat.st_uid),
                     },
                     None => Look::Unusable(io::Error::from(errno).to_string()),
                 }),
-                // A directory that lists its files but does not let us at them.
-                Err(Errno::NOENT | Errno::ACCESS) => Ok(Look::Missing),
+                Err(Errno::NOENT) => Ok(Look::Missing),
+                Err(Errno::ACCESS) => Ok(Look::Hidden),
                 Err(_) => Err(Error::io("open", &self.path.join(name), errno)),
             },
         }
@@ -280,11 +382,36 @@ impl Directory {
             id: self.id,
             owner: self.owner,
             group: self.group,
+            mode: self.mode,
+            created: false,
         })
+    }
+
+    /// True if the path, resolved anew from the root, leads to this file. If we may not search an
+    /// ancestor any more, the directory that we have open decides.
+    pub(crate) fn is_reached_by(&self, path: &Path, name: &OsStr, id: FileId) -> io::Result<bool> {
+        match rustix::fs::lstat(path) {
+            Ok(stat) => Ok(file_id(&stat) == id),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
+            Err(_) => self.leads_to(name, id),
+        }
     }
 
     pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
+    }
+
+    /// Renames a file in it. A file that has the new name already is replaced.
+    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
+    }
+
+    /// Renames a file in it, unless another file has the new name.
+    pub(crate) fn rename_to_new(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        let flags = rustix::fs::RenameFlags::NOREPLACE;
+        Ok(rustix::fs::renameat_with(
+            &self.fd, from, &self.fd, to, flags,
+        )?)
     }
 
     fn stat(&self, name: &OsStr) -> Result<Stat, Errno> {
@@ -292,15 +419,21 @@ impl Directory {
     }
 
     /// Says why an existing file could not be opened.
-    fn cannot_open(&self, name: &OsStr, errno: Errno) -> Error {
+    fn cannot_open(&self, name: &OsStr, errno: Errno) -> Result<Opened, Error> {
         let path = self.path.join(name);
-        match self.stat(name) {
-            Ok(stat) => match unusable(&stat) {
-                Some(why) => Error::hostile(&path, why),
-                None if stat.st_uid != geteuid().as_raw() => Error::hostile(&path, others(&stat)),
-                None => Error::io("open the lock file", &path, errno),
-            },
-            Err(_) => Error::io("open the lock file", &path, errno),
+        let failed = || Err(Error::io("open the lock file", &path, errno));
+        let Ok(stat) = self.stat(name) else {
+            return failed();
+        };
+        match unusable(&stat) {
+            Some(why) => Err(Error::hostile(&path, why)),
+            None if stat.st_uid == geteuid().as_raw() => failed(),
+            None => Ok(match self.look(name)? {
+                Look::File(file) => {
+                    foreign(&stat, Some(file).filter(|file| file.id == file_id(&stat)))
+                }
+                _ => foreign(&stat, None),
+            }),
         }
     }
 }
@@ -311,9 +444,15 @@ impl LockFile {
             fd,
             id: file_id(stat),
             size: u64::try_from(stat.st_size).unwrap_or(0),
+            owner: stat.st_uid,
             created,
             is_read_only: false,
         }
+    }
+
+    /// The user that the file belongs to.
+    pub(crate) fn owner(&self) -> Option<u32> {
+        Some(self.owner)
     }
 
     /// The length of the content, as this process last saw or wrote it.
@@ -411,11 +550,6 @@ impl LockFile {
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn overwrite_in_place(&self) {}
 
-    /// A removed file has no name here, so nobody can come across its record.
-    pub(crate) fn blank_before_removal(&self) -> io::Result<()> {
-        Ok(())
-    }
-
     fn flock(&self, operation: FlockOperation) -> io::Result<bool> {
         flock(self.as_fd(), operation)
     }
@@ -504,12 +638,13 @@ fn unusable(stat: &Stat) -> Option<&'static str> {
     }
 }
 
-fn others(stat: &Stat) -> String {
-    format!(
-        "the file belongs to {}, not to {}",
-        names::user(stat.st_uid),
-        names::current_user()
-    )
+fn foreign(stat: &Stat, file: Option<LockFile>) -> Opened {
+    Opened::Foreign(Foreign {
+        id: file_id(stat),
+        uid: stat.st_uid,
+        user: names::user(stat.st_uid),
+        file,
+    })
 }
 
 fn anyone_may_write(path: &Path) -> Error {
@@ -543,8 +678,9 @@ fn not_a_directory(path: &Path, errno: Errno) -> Error {
 
 #[cfg(target_os = "linux")]
 fn network_file_system(stat: &rustix::fs::StatFs) -> bool {
-    // NFS, SMB1, SMB2+, Ceph, AFS, 9p, Lustre, GPFS, OCFS2, GFS2, Coda.
-    const MAGIC: [u64; 11] = [
+    // NFS, SMB1, SMB2+, Ceph, AFS, 9p, Lustre, GPFS, OCFS2, GFS2, Coda, and FUSE, which is also how
+    // virtiofs presents itself: what the server at its other end does with locks is its own affair.
+    const MAGIC: [u64; 12] = [
         0x6969,
         0xff53_4d42,
         0xfe53_4d42,
@@ -556,9 +692,24 @@ fn network_file_system(stat: &rustix::fs::StatFs) -> bool {
         0x7461_636f,
         0x0116_1970,
         0x7375_7245,
+        0x6573_5546,
     ];
     #[expect(clippy::cast_sign_loss, reason = "the magic number is a bit pattern")]
     MAGIC.contains(&(stat.f_type as u64 & 0xffff_ffff))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuse_and_virtiofs_are_network_file_systems_and_a_temporary_directory_is_not() {
+        let mut stat = rustix::fs::statfs(std::env::temp_dir()).unwrap();
+        assert!(!network_file_system(&stat));
+        // FUSE_SUPER_MAGIC of linux/magic.h; virtiofs has no magic number of its own.
+        stat.f_type = 0x6573_5546;
+        assert!(network_file_system(&stat));
+    }
 }
 
 #[cfg(target_os = "macos")]

@@ -23,6 +23,11 @@ pub(crate) fn user(uid: u32) -> String {
     listed.unwrap_or_else(|| format!("uid {uid}"))
 }
 
+/// The number of the user this process acts as.
+pub(crate) fn current_uid() -> Option<u32> {
+    Some(rustix::process::geteuid().as_raw())
+}
+
 /// The name of the user this process acts as.
 pub(crate) fn current_user() -> String {
     user(rustix::process::geteuid().as_raw())

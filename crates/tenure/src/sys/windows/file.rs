@@ -24,6 +24,7 @@ use windows_sys::Win32::Storage::FileSystem::{
 };
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
+use super::super::testimony::Opened;
 use super::handle::wide;
 use crate::error::Error;
 
@@ -63,8 +64,11 @@ pub(crate) enum Look {
     #[expect(dead_code, reason = "file permissions of this kind exist on Unix only")]
     Closed {
         id: FileId,
+        uid: u32,
         user: String,
     },
+    #[expect(dead_code, reason = "as above")]
+    Hidden,
     Unusable(String),
 }
 
@@ -117,6 +121,16 @@ impl Directory {
         "another user".to_owned()
     }
 
+    pub(crate) fn owner_of(_path: &Path) -> String {
+        "another user".to_owned()
+    }
+
+    pub(crate) fn is_ours_alone(&self) -> bool {
+        true
+    }
+
+    pub(crate) fn show_to_all(&self) {}
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -132,7 +146,7 @@ impl Directory {
         known != 0 && unsafe { GetDriveTypeW(root.as_ptr()) } == DRIVE_REMOTE
     }
 
-    pub(crate) fn open_or_create(&self, name: &OsStr) -> Result<LockFile, Error> {
+    pub(crate) fn open_or_create(&self, name: &OsStr) -> Result<Opened, Error> {
         let path = self.path.join(name);
         for _ in 0..RETRIES {
             let (file, created) = match options().create_new(true).open(&path) {
@@ -163,7 +177,7 @@ impl Directory {
             if let Some(why) = unusable(&info) {
                 return Err(Error::hostile(&path, why));
             }
-            return Ok(LockFile::new(file, &info, created));
+            return Ok(Opened::File(LockFile::new(file, &info, created)));
         }
         let last = options()
             .open(&path)
@@ -227,8 +241,20 @@ impl Directory {
         })
     }
 
+    pub(crate) fn is_reached_by(&self, _path: &Path, name: &OsStr, id: FileId) -> io::Result<bool> {
+        self.leads_to(name, id)
+    }
+
     pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
         fs::remove_file(self.path.join(name))
+    }
+
+    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    pub(crate) fn rename_to_new(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        self.rename(from, to)
     }
 }
 
@@ -278,6 +304,10 @@ impl LockFile {
         self.size
     }
 
+    pub(crate) fn owner(&self) -> Option<u32> {
+        None
+    }
+
     pub(crate) fn is_at(&self, directory: &Directory, name: &OsStr) -> io::Result<bool> {
         directory.leads_to(name, self.id)
     }
@@ -312,12 +342,6 @@ impl LockFile {
 
     /// There is no such setting.
     pub(crate) fn overwrite_in_place(&self) {}
-
-    /// A removed file may keep its name until the last handle is closed. Whoever comes across it
-    /// must not take its record for that of an owner: the process that wrote it lives.
-    pub(crate) fn blank_before_removal(&self) -> io::Result<()> {
-        self.file.set_len(0)
-    }
 
     fn lock(&self, kind: u32) -> io::Result<bool> {
         lock(&self.file, kind)

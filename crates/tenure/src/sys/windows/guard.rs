@@ -14,7 +14,8 @@ use windows_sys::Win32::Storage::FileSystem::{
 };
 
 pub(crate) use super::super::polling::Waiter;
-use super::file::{Directory, LockFile};
+use super::super::testimony::GuardOwner;
+use super::file::Directory;
 
 /// Somebody may have the file open for deletion: how often to try again.
 const TRIES: usize = 20;
@@ -27,11 +28,11 @@ pub(crate) struct Guard(Option<File>);
 pub(crate) enum Take {
     Taken(Guard),
     #[expect(dead_code, reason = "only Linux can tell")]
-    Held(Option<u32>),
+    Held(GuardOwner),
 }
 
 impl Guard {
-    pub(crate) fn take(directory: &Directory, _file: &LockFile, name: &OsStr) -> io::Result<Take> {
+    pub(crate) fn take(directory: &Directory, name: &OsStr) -> io::Result<Take> {
         let path = directory.path().join(name);
         for _ in 0..TRIES {
             let pinned = OpenOptions::new()
@@ -49,6 +50,10 @@ impl Guard {
         Ok(Take::Taken(Self(None)))
     }
 
+    pub(crate) fn is_complete(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Lets the file be removed.
     pub(crate) fn allow_removal(&mut self) {
         self.0 = None;
@@ -64,7 +69,7 @@ impl Guard {
 pub(crate) enum Seen {
     Nobody,
     #[expect(dead_code, reason = "only Linux can tell")]
-    Owner(Option<u32>),
+    Owner(GuardOwner),
 }
 
 /// A held file cannot be deleted here, so no owner is ever without one.

@@ -88,6 +88,9 @@ fn leftover(server: &Server) -> Option<String> {
         State::OtherUser(user) => {
             format!("{path} belongs to {user}; nobody is seen to hold it")
         }
+        State::Unknown { user, why } => {
+            format!("{path} belongs to {user}, and {why}: a server may run")
+        }
         State::Unusable(why) => {
             format!("{path} is no lock file ({why}); no server can start until it is removed")
         }

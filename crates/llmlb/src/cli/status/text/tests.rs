@@ -154,6 +154,13 @@ fn no_server_is_told_with_what_lies_there_instead() {
             Some("/l/serve_80.lock belongs to bob; nobody is seen to hold it"),
         ),
         (
+            State::Unknown {
+                user: "bob".into(),
+                why: "it cannot be seen".into(),
+            },
+            Some("/l/serve_80.lock belongs to bob, and it cannot be seen: a server may run"),
+        ),
+        (
             State::Unusable("it is a directory".into()),
             Some(
                 "/l/serve_80.lock is no lock file (it is a directory); no server can start until \

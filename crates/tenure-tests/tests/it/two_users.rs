@@ -1,0 +1,304 @@
+//! T1, T5, T9 across users: what the kernel does not show is not taken for free.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+
+use tenure_tests::Owner;
+use tenure_tests::run_as::{Commons, RunAs, STRANGER, USER, set_mode};
+
+use crate::OWNER;
+
+/// Users that share a directory, and the program that owns as it is told.
+struct Users {
+    commons: Commons,
+    program: PathBuf,
+}
+
+impl Users {
+    fn new() -> Option<Self> {
+        let commons = Commons::new()?;
+        let program = commons.copy_of(OWNER);
+        Some(Self { commons, program })
+    }
+
+    /// Takes a lock file by its path.
+    fn take(&self, who: RunAs, file: &Path) -> Owner {
+        Owner::start(
+            who.command(&self.program),
+            &self.commons.path("unused"),
+            file.to_str().unwrap(),
+        )
+    }
+
+    /// Takes the key `k` of a program whose users share a temporary directory.
+    fn take_shared(&self, who: RunAs, temp: &Path) -> Owner {
+        let mut command = who.command(&self.program);
+        command.env("TMPDIR", temp).arg("--shared");
+        Owner::start(command, &self.commons.path("unused"), "k")
+    }
+}
+
+fn assert_held(owner: &mut Owner) {
+    let answer = owner.answer();
+    assert!(answer.starts_with("held "), "{answer}");
+}
+
+/// Refused because the kernel shows an owner.
+fn assert_refused(mut owner: Owner) -> String {
+    let answer = owner.answer();
+    assert!(answer.starts_with("refused "), "{answer}");
+    answer
+}
+
+/// Refused because the kernel does not show whether there is an owner; file and user are named.
+fn assert_unknown(mut owner: Owner, file: &Path, user: &str) {
+    let answer = owner.answer();
+    assert!(answer.starts_with("failed "), "{answer}");
+    assert!(answer.contains(file.to_str().unwrap()), "{answer}");
+    assert!(answer.contains(user), "{answer}");
+    assert!(answer.contains("cannot be told"), "{answer}");
+}
+
+/// Views of the system in which `/proc/locks` proves nothing.
+fn blind_views() -> [RunAs; 3] {
+    [
+        RunAs::user(USER).in_pid_namespace(),
+        RunAs::user(USER).with_proc("subset=pid"),
+        RunAs::user(USER).in_pid_namespace().with_proc("subset=pid"),
+    ]
+}
+
+/// Every user has a directory beside the first one's.
+#[test]
+fn user_that_cannot_see_the_locks_of_another_user_is_refused() {
+    for who in blind_views() {
+        let Some(users) = Users::new() else { return };
+        let temp = users.commons.dir("tmp", 0, 0o1777);
+        let mut owner = users.take_shared(RunAs::root(), &temp);
+        assert_held(&mut owner);
+        let file = temp.join("shared/name_k.lock");
+        let apart = who.in_network_namespace();
+        assert_unknown(users.take_shared(apart, &temp), &file, "root");
+        // The deletion guard shows what the table does not.
+        let answer = assert_refused(users.take_shared(who, &temp));
+        assert!(
+            answer.contains("another user's process (user root)"),
+            "{answer}"
+        );
+        // A file that is there proves no more when its owner is dead.
+        owner.kill();
+        assert_unknown(users.take_shared(who, &temp), &file, "root");
+        assert_held(&mut users.take_shared(RunAs::user(USER), &temp));
+    }
+}
+
+#[test]
+fn user_that_sees_the_locks_of_another_user_is_told_who_it_is() {
+    let Some(users) = Users::new() else { return };
+    let temp = users.commons.dir("tmp", 0, 0o1777);
+    let mut owner = users.take_shared(RunAs::root(), &temp);
+    assert_held(&mut owner);
+    for who in [RunAs::user(USER), RunAs::user(USER).with_proc("hidepid=2")] {
+        let answer = assert_refused(users.take_shared(who, &temp));
+        assert!(
+            answer.contains("another user's process (user root)"),
+            "{answer}"
+        );
+    }
+}
+
+/// The table of the container does not list a lock whose taker is dead.
+#[test]
+fn user_in_a_container_is_refused_after_the_wrapper_was_killed() {
+    let Some(users) = Users::new() else { return };
+    let temp = users.commons.dir("tmp", 0, 0o1777);
+    let script = format!(
+        r"
+        export TMPDIR={temp}
+        mkfifo {temp}/orders
+        {program} --shared unused k < {temp}/orders > {temp}/answers & owner=$!
+        exec 3> {temp}/orders
+        until grep -q held {temp}/answers; do sleep 0.02; done
+        echo fork >&3
+        until [ $(wc -l < {temp}/answers) = 2 ]; do sleep 0.02; done
+        kill -9 $owner; wait $owner
+        {program} --shared unused k < /dev/null
+        {user} {program} --shared unused k < /dev/null
+        unshare --net {user} {program} --shared unused k < /dev/null",
+        temp = temp.display(),
+        program = users.program.display(),
+        user = "setpriv --reuid=65534 --regid=65534 --clear-groups",
+    );
+    let mut container = RunAs::root().in_pid_namespace().command("sh");
+    let outcome = container.args(["-c", &script]).output().unwrap();
+    let text = String::from_utf8_lossy(&outcome.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{outcome:?}");
+    assert!(lines[0].starts_with("refused "), "the same user: {text}");
+    assert!(
+        lines[1].starts_with("refused "),
+        "another user, by the guard: {text}"
+    );
+    assert!(lines[2].starts_with("failed "), "another user: {text}");
+    assert!(lines[2].contains("cannot be told"), "{text}");
+    assert!(lines[2].contains("root"), "{text}");
+}
+
+/// What is in a directory that another user closed cannot be seen, so it is not said to be free.
+#[test]
+fn user_is_refused_while_the_first_directory_is_closed_to_it() {
+    let Some(users) = Users::new() else { return };
+    let temp = users.commons.dir("tmp", 0, 0o1777);
+    let closed = users.commons.dir("tmp/shared", 0, 0o700);
+    let mut owner = users.take_shared(RunAs::root(), &temp);
+    assert_held(&mut owner);
+    let answer = assert_refused(users.take_shared(RunAs::user(USER), &temp));
+    assert!(answer.contains("user root"), "by its guard: {answer}");
+    let apart = RunAs::user(USER).in_network_namespace();
+    assert_unknown(users.take_shared(apart, &temp), &closed, "root");
+    owner.kill();
+    assert_unknown(users.take_shared(RunAs::user(USER), &temp), &closed, "root");
+    set_mode(&closed, 0o755);
+    assert_held(&mut users.take_shared(RunAs::user(USER), &temp));
+}
+
+/// Whatever the umask of the first user, others can see which locks are held.
+#[test]
+fn shared_directory_can_be_searched_by_all_users() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(users) = Users::new() else { return };
+    let temp = users.commons.dir("tmp", 0, 0o1777);
+    let mut command = RunAs::user(USER).command("sh");
+    command.args(["-c", "umask 077; exec \"$0\" --shared \"$@\""]);
+    command.arg(&users.program).env("TMPDIR", &temp);
+    assert_held(&mut Owner::start(command, Path::new("unused"), "k"));
+    let mode = fs::metadata(temp.join("shared"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o755);
+}
+
+/// The deletion guard has no user in its name.
+#[test]
+fn deleted_file_lets_no_other_user_in() {
+    let (root, user) = (RunAs::root(), RunAs::user(USER));
+    let mapped = user.in_user_namespace();
+    for (holds, tries) in [
+        (user, root),
+        (root, user),
+        (user, mapped),
+        (mapped, user),
+        (root, mapped),
+        (mapped, root),
+    ] {
+        let Some(users) = Users::new() else { return };
+        let file = users.commons.dir("theirs", USER, 0o755).join("f.lock");
+        let mut owner = users.take(holds, &file);
+        assert_held(&mut owner);
+        fs::remove_file(&file).unwrap();
+        let answer = assert_refused(users.take(tries, &file));
+        assert!(
+            answer.contains("deleted or replaced"),
+            "{holds:?}, {tries:?}: {answer}"
+        );
+        assert_eq!(owner.tell("lost"), "true");
+        drop(owner);
+        assert_held(&mut users.take(tries, &file));
+    }
+}
+
+#[test]
+fn deleted_file_in_a_sticky_directory_lets_no_other_user_in() {
+    let Some(users) = Users::new() else { return };
+    let file = users.commons.dir("tmp", 0, 0o1777).join("f.lock");
+    let mut owner = users.take(RunAs::user(STRANGER), &file);
+    assert_held(&mut owner);
+    fs::remove_file(&file).unwrap();
+    let answer = assert_refused(users.take(RunAs::user(USER), &file));
+    assert!(
+        answer.contains(&format!("user uid {STRANGER}")),
+        "from the kernel: {answer}"
+    );
+}
+
+/// The same path in another file system is another key.
+#[test]
+fn containers_with_a_common_network_do_not_refuse_each_other() {
+    let Some(users) = Users::new() else { return };
+    let dir = users.commons.dir("data", 0, 0o755);
+    let script = format!(
+        "mount -t tmpfs tmpfs {0} && exec {1} {0} k",
+        dir.display(),
+        users.program.display()
+    );
+    let container = || {
+        let mut command = RunAs::root().in_pid_namespace().command("sh");
+        command.args(["-c", &script]);
+        Owner::start(command, &dir, "k")
+    };
+    let (mut one, mut two) = (container(), container());
+    assert_held(&mut one);
+    assert_held(&mut two);
+}
+
+/// T9: another user's file in a directory that we alone may write.
+#[test]
+fn file_of_another_user_is_replaced_only_in_a_directory_of_our_own() {
+    let user = RunAs::user(USER);
+    for owner_of_file in [0, STRANGER] {
+        for mode in [0o600, 0o644] {
+            let Some(users) = Users::new() else { return };
+            let dir = users.commons.dir("own", USER, 0o755);
+            let file = dir.join("f.lock");
+            let leave = || {
+                fs::write(&file, "{\"pid\":1}").unwrap();
+                chown(&file, Some(owner_of_file), Some(owner_of_file)).unwrap();
+                set_mode(&file, mode);
+            };
+            leave();
+            for mode in [0o775, 0o1777] {
+                set_mode(&dir, mode);
+                let answer = users.take(user, &file).answer();
+                assert!(answer.starts_with("failed "), "{mode:o}: {answer}");
+                assert!(answer.contains("belongs to"), "{mode:o}: {answer}");
+            }
+            set_mode(&dir, 0o755);
+            assert_held(&mut users.take(user, &file));
+            assert_eq!(
+                fs::read_dir(&dir).unwrap().count(),
+                1,
+                "nothing else is left"
+            );
+        }
+    }
+}
+
+#[test]
+fn file_that_another_user_holds_is_never_replaced() {
+    let Some(users) = Users::new() else { return };
+    let dir = users.commons.dir("own", USER, 0o755);
+    let file = dir.join("f.lock");
+    let mut root = users.take(RunAs::root(), &file);
+    assert_held(&mut root);
+    // As an earlier build left it: the file belongs to root.
+    chown(&file, Some(0), Some(0)).unwrap();
+    let before = fs::read(&file).unwrap();
+    let apart = RunAs::user(USER).in_network_namespace();
+    for who in [RunAs::user(USER), apart] {
+        assert_refused(users.take(who, &file));
+    }
+    for who in blind_views() {
+        assert_unknown(users.take(who.in_network_namespace(), &file), &file, "root");
+        // The guard shows what the table does not.
+        assert_refused(users.take(who, &file));
+    }
+    assert_eq!(fs::read(&file).unwrap(), before);
+    assert_eq!(root.tell("lost"), "false");
+    root.kill();
+    for who in blind_views() {
+        assert_unknown(users.take(who, &file), &file, "root");
+    }
+    assert_held(&mut users.take(RunAs::user(USER), &file));
+}
