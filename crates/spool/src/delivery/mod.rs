@@ -3,9 +3,11 @@
 //! Before an attempt it is noted that one is made; after it, what came of it. So after a crash it is
 //! known that the destination may have a batch, and such a batch is only ever sent again as it was.
 
+mod attempt;
 mod backoff;
 mod courier;
 mod lock;
+mod rejection;
 mod sink;
 mod watch;
 

@@ -29,6 +29,12 @@ pub enum Answer {
         /// For people.
         said: String,
     },
+    /// The batch is too large for it; a smaller one may be accepted.
+    #[non_exhaustive]
+    TooLarge {
+        /// For people.
+        said: String,
+    },
     /// It may take the batch later.
     #[non_exhaustive]
     Later {
@@ -56,6 +62,11 @@ impl Answer {
     /// Something in the batch is wrong.
     pub fn rejected(said: impl Into<String>) -> Self {
         Self::Rejected { said: said.into() }
+    }
+
+    /// The batch is too large.
+    pub fn too_large(said: impl Into<String>) -> Self {
+        Self::TooLarge { said: said.into() }
     }
 
     /// It may take the batch later. `unknown`: it may have it already.

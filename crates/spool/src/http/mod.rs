@@ -161,6 +161,7 @@ impl Http {
         match meaning {
             Meaning::Accepted => Answer::accepted(said),
             Meaning::Rejected => Answer::rejected(said),
+            Meaning::TooLarge => Answer::too_large(said),
             Meaning::Later { unknown } => Answer::later(said, unknown, wait(response.headers())),
             Meaning::Misconfigured => Answer::misconfigured(said),
         }

@@ -5,6 +5,7 @@
 pub(super) enum Meaning {
     Accepted,
     Rejected,
+    TooLarge,
     /// `unknown`: the receiver may have committed the batch before it failed.
     Later {
         unknown: bool,
@@ -17,12 +18,13 @@ pub(super) fn meaning(status: u16, conflict_is_failure: bool) -> Meaning {
     match status {
         409 if conflict_is_failure => Meaning::Rejected,
         200..=299 | 409 => Meaning::Accepted,
-        400 | 413 | 422 => Meaning::Rejected,
-        // It broke in the middle, or a gateway did not hear how it ended; from 520 on they are
-        // numbers that gateways made up for the same.
-        500 | 502 | 504 | 520..=599 => Meaning::Later { unknown: true },
-        // It says that it did not begin.
-        408 | 429 | 501..=519 => Meaning::Later { unknown: false },
+        400 | 422 => Meaning::Rejected,
+        413 => Meaning::TooLarge,
+        // Some gateways respond 503, as others 502 or 504, when the receiver closes the connection
+        // after it has read the batch.
+        500..=599 => Meaning::Later { unknown: true },
+        // The receiver rejects the request before it processes it.
+        408 | 429 => Meaning::Later { unknown: false },
         // Wrong token, wrong address, or not the API we were told it is.
         _ => Meaning::Misconfigured,
     }
@@ -37,9 +39,10 @@ mod tests {
         for status in 100..=599 {
             let expected = match status {
                 200..300 | 409 => Meaning::Accepted,
-                400 | 413 | 422 => Meaning::Rejected,
-                500 | 502 | 504 | 520.. => Meaning::Later { unknown: true },
-                408 | 429 | 501 | 503 | 505..520 => Meaning::Later { unknown: false },
+                400 | 422 => Meaning::Rejected,
+                413 => Meaning::TooLarge,
+                500.. => Meaning::Later { unknown: true },
+                408 | 429 => Meaning::Later { unknown: false },
                 _ => Meaning::Misconfigured,
             };
             assert_eq!(meaning(status, false), expected, "{status}");

@@ -207,7 +207,7 @@ fn a_receiver_may_ask_to_wait_in_seconds_or_until_a_date() {
     let url = answering(answer("503 Service Unavailable", headers, ""));
     let wait = Some(Duration::from_secs(60));
     let said = "503 Service Unavailable";
-    assert_eq!(send(&url), Answer::later(said, false, wait));
+    assert_eq!(send(&url), Answer::later(said, true, wait));
 
     // By ours, if it does not tell its own.
     let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3600));
@@ -396,7 +396,7 @@ fn hasty(status: &'static str) -> String {
 fn an_answer_that_comes_before_the_body_was_sent_is_heard() {
     let send = |url: &str| Http::new(url, options()).unwrap().send(&large_batch());
     let refusal = send(&hasty("413 Payload Too Large"));
-    assert_eq!(refusal, Answer::rejected("413 Payload Too Large: so"));
+    assert_eq!(refusal, Answer::too_large("413 Payload Too Large: so"));
     // But nobody has what he did not read.
     let answer = send(&hasty("200 OK"));
     let said = "200 OK: so, but it did not read the batch";

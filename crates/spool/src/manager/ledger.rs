@@ -5,6 +5,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -14,10 +15,11 @@ use crate::book::{Book, Read, Title};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
+use crate::set::Set;
 use crate::time::Moment;
 
 /// How many events one generation has.
-const MOST_EVENTS: u64 = 50_000;
+pub(crate) const MOST_EVENTS: u64 = if cfg!(test) { 60 } else { 50_000 };
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +62,7 @@ pub(crate) struct Sums {
 #[derive(Debug)]
 pub(super) struct Ledger {
     book: Book,
+    staging: PathBuf,
     sums: Sums,
     /// In this generation.
     events: u64,
@@ -126,6 +129,7 @@ impl Ledger {
         let (index, sums, events) = read(data)?;
         Ok(Self {
             book,
+            staging: data.staging.clone(),
             sums,
             events,
             index,
@@ -144,7 +148,7 @@ impl Ledger {
 
     /// Notes what became of a batch. On the disk when this returns.
     pub(super) fn note(&mut self, event: &Event) -> Result<(), Error> {
-        if self.events >= MOST_EVENTS {
+        if self.events >= MOST_EVENTS && !self.must_remember() {
             self.book.turn(&self.sums)?;
             self.events = 0;
             let oldest = self.book.generation().saturating_sub(1);
@@ -158,6 +162,13 @@ impl Ledger {
         self.sums.add(event);
         self.index.insert(event, self.book.generation());
         Ok(())
+    }
+
+    /// True while a set is being consolidated: after a crash its batches are made again, unless they
+    /// are known to have left. No other batches are made meanwhile, so this ends.
+    fn must_remember(&self) -> bool {
+        let [unfinished, _] = Set::paths(&self.staging);
+        unfinished.symlink_metadata().is_ok()
     }
 
     pub(super) fn outcome(&self, batch: &str) -> Option<Outcome> {

@@ -85,7 +85,7 @@ impl SpoolManager {
 
     /// Until when nothing is sent, and why, for each destination; the last one that was noted first.
     pub fn pauses(&self) -> Result<Vec<Pause>, Error> {
-        super::pause::read(&self.data)
+        Ok(super::pause::read(&self.data)?.pauses)
     }
 
     /// What is in `failed/`, by name.

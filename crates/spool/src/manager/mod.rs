@@ -10,10 +10,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+#[cfg(test)]
+pub(crate) use ledger::MOST_EVENTS;
 pub(crate) use ledger::{Event, Index, Outcome, Sums as SentSums};
 pub use look::{Failed, Waiting};
-pub use pause::Pause;
 pub(crate) use pause::{NAME as PAUSE_FILE, check as check_pause};
+pub use pause::{Pause, Standing};
 pub use state::State;
 
 use crate::batch::{self, Batch};
@@ -48,7 +50,9 @@ pub trait BatchStore {
     fn flush(&self) -> Result<(), Error>;
     /// The names of batches that wait, oldest first, at most so many, those after a name.
     fn pending(&self, after: Option<&str>, most: usize) -> Result<Vec<String>, Error>;
-    /// Removes what a deliverer that crashed left behind.
+    /// Finishes the splits that a deliverer had begun when it crashed, and removes the notes that it
+    /// left behind. Must come before anything is sent: what became of the halves of a split is
+    /// remembered for a bounded number of events.
     fn tidy(&self) -> Result<(), Error>;
     /// How many batches wait.
     fn count(&self) -> Result<u64, Error>;
@@ -73,6 +77,10 @@ pub trait BatchStore {
     fn set_pause(&self, pause: &Pause) -> Result<(), Error>;
     /// Ends the pause of a destination.
     fn end_pause(&self, to: &str) -> Result<(), Error>;
+    /// What a destination last did with a batch.
+    fn standing(&self, to: &str) -> Result<Standing, Error>;
+    /// Notes what a destination last did with a batch. Safe when this returns.
+    fn set_standing(&self, to: &str, standing: Standing) -> Result<(), Error>;
 }
 
 /// All access to the batches of a data directory.
@@ -99,6 +107,8 @@ pub struct SpoolManager {
     data: DataDir,
     /// Opened by the first who writes to it: the deliverer.
     ledger: Mutex<Option<Ledger>>,
+    /// Halves of splits that could not be finished: they are not sent.
+    held: Mutex<HashSet<String>>,
     /// Read by the consolidator, if it goes on with what another one had begun.
     index: Mutex<Option<Index>>,
 }
@@ -115,6 +125,7 @@ impl SpoolManager {
             data: DataDir::on(Arc::clone(&disk), data),
             disk,
             ledger: Mutex::default(),
+            held: Mutex::default(),
             index: Mutex::default(),
         }
     }
@@ -345,20 +356,38 @@ impl BatchStore for SpoolManager {
     }
 
     fn tidy(&self) -> Result<(), Error> {
-        let (dir, mut done) = (&self.data.spool, Ok(()));
+        let (dir, mut done, mut splitting) = (&self.data.spool, Ok(()), Vec::new());
         for_each_file(&*self.disk, dir, |name| {
-            // Notes about a batch that is gone, or half of such a note.
+            // Notes about a batch that is gone, or half of a note.
             let half = name
                 .strip_prefix('.')
                 .and_then(|name| name.strip_suffix(".tmp"));
+            let is_half = half.is_some_and(|name| is_state_name(name) || name == PAUSE_FILE);
             // What cannot be told stays.
             let is_gone = || !self.exists(&dir.join(batch_of(name))).unwrap_or(true);
             let is_orphan = is_state_name(name) && is_gone();
-            if done.is_ok() && (is_orphan || half.is_some_and(is_state_name)) {
+            if done.is_ok() && (is_orphan || is_half) {
                 done = self.remove(&dir.join(name));
+            } else if is_state_name(name) {
+                let state = self.state(&batch_of(name));
+                let state = state.ok().filter(|state| state.splitting);
+                splitting.extend(state.map(|state| (batch_of(name), state)));
             }
         })?;
-        done
+        done?;
+        let mut held = HashSet::new();
+        for (name, state) in splitting {
+            match self.take(&name) {
+                Ok(Found::Batch(batch)) => {
+                    self.split(&batch, &state)?;
+                }
+                Ok(Found::Gone | Found::Damaged) => {}
+                Err(error) if error.is_unreadable() => held.extend(state.halves),
+                Err(error) => return Err(error),
+            }
+        }
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+        Ok(())
     }
 
     fn count(&self) -> Result<u64, Error> {
@@ -368,10 +397,16 @@ impl BatchStore for SpoolManager {
     }
 
     fn take(&self, name: &str) -> Result<Found, Error> {
+        let path = self.data.spool.join(name);
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.contains(name) {
+            let why = "the batch that it is a half of cannot be read";
+            return Err(Error::read(&path, io::Error::other(why)));
+        }
+        drop(held);
         if self.settle(name)? {
             return Ok(Found::Gone);
         }
-        let path = self.data.spool.join(name);
         let checked = match read_bounded(&*self.disk, &path) {
             Ok(Some(bytes)) => check(name, &bytes),
             Ok(None) => Err("it is longer than a batch can be".to_owned()),
@@ -423,6 +458,7 @@ impl BatchStore for SpoolManager {
         if !state.splitting {
             let state = State {
                 splitting: true,
+                halves: halves.iter().map(Batch::file_name).collect(),
                 ..state.clone()
             };
             self.set_state(&name, &state)?;
@@ -464,8 +500,16 @@ impl BatchStore for SpoolManager {
     }
 
     fn pause(&self, to: &str) -> Result<Option<Pause>, Error> {
-        let pauses = pause::read(&self.data)?;
-        Ok(pauses.into_iter().find(|pause| pause.to == to))
+        let noted = pause::read(&self.data)?;
+        Ok(noted.pauses.into_iter().find(|pause| pause.to == to))
+    }
+
+    fn standing(&self, to: &str) -> Result<Standing, Error> {
+        Ok(pause::read(&self.data)?.standing(to))
+    }
+
+    fn set_standing(&self, to: &str, standing: Standing) -> Result<(), Error> {
+        pause::set_standing(&*self.disk, &self.data, to, standing)
     }
 
     fn set_pause(&self, pause: &Pause) -> Result<(), Error> {

@@ -57,72 +57,131 @@ impl Pause {
     }
 }
 
-pub(crate) const NAME: &str = ".pause.json";
-/// Of how many destinations a pause is kept.
-const MOST: usize = 16;
-
-/// The pauses of all destinations.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Pauses {
-    version: u32,
-    pauses: Vec<Pause>,
+/// What a destination last did with a batch that it could read. It outlives the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It has neither accepted nor rejected a batch yet.
+    #[default]
+    Unknown,
+    /// It has accepted a batch since it last rejected one.
+    Accepts,
+    /// It has rejected a batch since it last accepted one.
+    Rejects {
+        /// Batches since then that were bisected without any part being accepted.
+        probes: u32,
+    },
 }
 
-/// Those that are noted, the last one first.
-pub(super) fn read(data: &DataDir) -> Result<Vec<Pause>, Error> {
-    let path = data.spool.join(NAME);
-    let read = match read_bounded(&*data.disk, &path) {
-        Ok(bytes) => check(&bytes.unwrap_or_default()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => Err(error.to_string()),
-    };
-    match read {
-        Ok(pauses) => Ok(pauses.pauses),
-        Err(why) => {
-            tracing::warn!(path = %path.display(), why, "not readable: there is no pause");
-            Ok(Vec::new())
+pub(crate) const NAME: &str = ".pause.json";
+/// Of how many destinations a pause, or the standing, is kept.
+const MOST: usize = 16;
+
+/// The pauses and the standings of all destinations.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Destinations {
+    version: u32,
+    pub(super) pauses: Vec<Pause>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    standings: Vec<Noted>,
+}
+
+/// A standing as it is written.
+#[derive(Debug, Serialize, Deserialize)]
+struct Noted {
+    to: String,
+    accepts: bool,
+    probes: u32,
+}
+
+impl Destinations {
+    pub(super) fn standing(&self, to: &str) -> Standing {
+        match self.standings.iter().find(|noted| noted.to == to) {
+            None => Standing::Unknown,
+            Some(Noted { accepts: true, .. }) => Standing::Accepts,
+            Some(Noted { probes, .. }) => Standing::Rejects { probes: *probes },
         }
     }
 }
 
-pub(crate) fn check(bytes: &[u8]) -> Result<Pauses, String> {
-    let pauses: Pauses = decode(bytes)?;
-    if pauses.version == VERSION {
-        Ok(pauses)
+/// Those that are noted, the last one first.
+pub(super) fn read(data: &DataDir) -> Result<Destinations, Error> {
+    let path = data.spool.join(NAME);
+    let read = match read_bounded(&*data.disk, &path) {
+        Ok(bytes) => check(&bytes.unwrap_or_default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Destinations::default()),
+        Err(error) => Err(error.to_string()),
+    };
+    match read {
+        Ok(pauses) => Ok(pauses),
+        Err(why) => {
+            tracing::warn!(path = %path.display(), why, "not readable: there is no pause");
+            Ok(Destinations::default())
+        }
+    }
+}
+
+pub(crate) fn check(bytes: &[u8]) -> Result<Destinations, String> {
+    let noted: Destinations = decode(bytes)?;
+    if noted.version == VERSION {
+        Ok(noted)
     } else {
-        Err(format!("its version is {}, not {VERSION}", pauses.version))
+        Err(format!("its version is {}, not {VERSION}", noted.version))
     }
 }
 
 /// Puts one in the place of that of its destination.
 pub(super) fn set(disk: &dyn Disk, data: &DataDir, pause: &Pause) -> Result<(), Error> {
-    let mut pauses = read(data)?;
-    pauses.retain(|other| other.to != pause.to);
-    pauses.insert(0, pause.clone());
-    pauses.truncate(MOST);
-    write(disk, data, pauses)
+    let mut noted = read(data)?;
+    noted.pauses.retain(|other| other.to != pause.to);
+    noted.pauses.insert(0, pause.clone());
+    noted.pauses.truncate(MOST);
+    write(disk, data, noted)
 }
 
 /// Ends that of a destination.
 pub(super) fn end(disk: &dyn Disk, data: &DataDir, to: &str) -> Result<(), Error> {
-    let mut pauses = read(data)?;
-    let count = pauses.len();
-    pauses.retain(|pause| pause.to != to);
-    if pauses.len() == count {
+    let mut noted = read(data)?;
+    let count = noted.pauses.len();
+    noted.pauses.retain(|pause| pause.to != to);
+    if noted.pauses.len() == count {
         return Ok(());
     }
-    write(disk, data, pauses)
+    write(disk, data, noted)
 }
 
-fn write(disk: &dyn Disk, data: &DataDir, pauses: Vec<Pause>) -> Result<(), Error> {
-    if pauses.is_empty() {
+/// Notes the standing of a destination.
+pub(super) fn set_standing(
+    disk: &dyn Disk,
+    data: &DataDir,
+    to: &str,
+    standing: Standing,
+) -> Result<(), Error> {
+    let mut noted = read(data)?;
+    noted.standings.retain(|other| other.to != to);
+    let (accepts, probes) = match standing {
+        Standing::Unknown => return write(disk, data, noted),
+        Standing::Accepts => (true, 0),
+        Standing::Rejects { probes } => (false, probes),
+    };
+    let to = to.to_owned();
+    let one = Noted {
+        to,
+        accepts,
+        probes,
+    };
+    noted.standings.insert(0, one);
+    noted.standings.truncate(MOST);
+    write(disk, data, noted)
+}
+
+fn write(disk: &dyn Disk, data: &DataDir, mut noted: Destinations) -> Result<(), Error> {
+    if noted.pauses.is_empty() && noted.standings.is_empty() {
         let path = data.spool.join(NAME);
         disk.remove(&path)
             .map_err(|error| Error::new("delete", &path, error))?;
     } else {
-        let version = VERSION;
-        let pauses = Pauses { version, pauses };
-        place(disk, &data.spool, NAME, &encode(&pauses))?;
+        noted.version = VERSION;
+        place(disk, &data.spool, NAME, &encode(&noted))?;
     }
     disk.sync_dir(&data.spool)
         .map_err(|error| Error::new("sync", &data.spool, error))

@@ -27,6 +27,9 @@ pub struct State {
     pub(crate) unknown: bool,
     /// It is being split: it must not be sent any more.
     pub(crate) splitting: bool,
+    /// The names of its halves while it is split.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) halves: Vec<String>,
     pub(crate) first_attempt: Option<Moment>,
     pub(crate) last_attempt: Option<Moment>,
     /// For how long it has been tried, in seconds.
@@ -47,6 +50,7 @@ impl Default for State {
             in_flight: false,
             unknown: false,
             splitting: false,
+            halves: Vec::new(),
             first_attempt: None,
             last_attempt: None,
             tried_for: 0,

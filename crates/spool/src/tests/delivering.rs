@@ -98,28 +98,235 @@ fn poison_ends_alone_with_its_reason_and_its_neighbours_are_delivered() {
     assert_books(&place, "poison");
 }
 
+/// Rejects everything from now on.
+fn reject_everything(place: &Place) {
+    for _ in 0..2000 {
+        let no = Answer::rejected("400: no");
+        place.receiver.then(Act::Refuse(no));
+    }
+}
+
+fn accept_everything(place: &Place) {
+    place.receiver.acts.lock().unwrap().clear();
+}
+
+fn pending_records(place: &Place) -> BTreeSet<Uuid> {
+    let store = spool(place);
+    let names = store.pending(None, usize::MAX).unwrap();
+    let batches = names.iter().map(|name| store.load(name).unwrap());
+    let ids = batches.flat_map(|batch| batch.records().iter().map(Record::id).collect::<Vec<_>>());
+    ids.collect()
+}
+
 #[test]
-fn a_destination_that_rejects_everything_pauses_delivery() {
-    let (place, ids) = filled(400);
-    for _ in 0..1000 {
-        place
-            .receiver
-            .then(Act::Refuse(Answer::rejected("400: no")));
+fn delivery_pauses_and_nothing_fails_while_a_destination_rejects_everything() {
+    // One batch, few batches, many batches.
+    for records in [1, 4, 8, 400] {
+        let (place, ids) = filled(records);
+        let all: BTreeSet<_> = ids.iter().copied().collect();
+        reject_everything(&place);
+        let mut sent = 0;
+        for run in 0..20 {
+            // Each run is a process of its own.
+            place.deliver_all();
+            let pause = spool(&place).pause("the receiver").unwrap().unwrap();
+            assert!(pause.is_misconfigured, "{pause:?}");
+            assert!(pause.why.contains("400: no"), "{pause:?}");
+            let arrivals = place.receiver.arrivals().len();
+            assert!(arrivals > sent, "run {run} asks again");
+            assert!(arrivals - sent <= 5, "one batch of 4 is bisected");
+            sent = arrivals;
+            assert_eq!(spool(&place).failed().unwrap().len(), 0, "run {run}");
+            assert_eq!(pending_records(&place), all, "run {run}");
+            assert_books(&place, "rejected");
+            place.deliver_all();
+            assert_eq!(place.receiver.arrivals().len(), sent, "delivery pauses");
+            place.receiver.clock.forward(DAY);
+        }
+        accept_everything(&place);
+        place.deliver_all();
+        assert_eq!(billed(&place), all);
+        assert_eq!(spool(&place).pause("the receiver").unwrap(), None);
+        assert_books(&place, "accepted at last");
+    }
+}
+
+#[test]
+fn each_run_bisects_another_batch_until_a_part_is_accepted() {
+    let (place, ids) = filled(24);
+    // Only the records of the fifth batch are good.
+    let bad = [&ids[..16], &ids[20..]].concat();
+    place.receiver.poison.lock().unwrap().extend(&bad);
+    for run in 0..4 {
+        place.deliver_all();
+        assert_eq!(billed(&place).len(), 0, "run {run}");
+        assert_eq!(spool(&place).failed().unwrap().len(), 0, "run {run}");
+        place.receiver.clock.forward(DAY);
     }
     place.deliver_all();
-    let pause = spool(&place).pause("the receiver").unwrap().unwrap();
-    assert!(pause.is_misconfigured && pause.why.starts_with("it rejects everything"));
-    assert_eq!(
-        spool(&place).failed().unwrap().len(),
-        4,
-        "one batch was looked into"
-    );
-    assert_eq!(spool(&place).count().unwrap(), 99);
-    place.receiver.acts.lock().unwrap().clear();
-    place.receiver.clock.forward(DAY);
+    assert_eq!(billed(&place), ids[16..20].iter().copied().collect());
+    // From here on the destination is trusted for one batch at a time.
+    for _ in 0..20 {
+        place.receiver.clock.forward(DAY);
+        place.deliver_all();
+    }
+    let failed = spool(&place).failed().unwrap();
+    assert!(!failed.is_empty() && failed.iter().all(|one| one.records == 1));
+    let found: BTreeSet<_> = billed(&place)
+        .into_iter()
+        .chain(pending_records(&place))
+        .collect();
+    assert_eq!(found.len() + failed.len(), 24);
+    assert_books(&place, "mostly rejected");
+}
+
+#[test]
+fn at_most_one_batch_fails_when_a_destination_begins_to_reject_everything() {
+    let (place, ids) = filled(400);
+    for _ in 0..3 {
+        place.receiver.then(Act::Commit(Answer::accepted("200")));
+    }
+    reject_everything(&place);
+    for _ in 0..50 {
+        place.deliver_all();
+        place.receiver.clock.forward(DAY);
+    }
+    assert_eq!(spool(&place).failed().unwrap().len(), 4, "one batch");
+    accept_everything(&place);
     place.deliver_all();
-    assert_eq!(billed(&place), ids[4..].iter().copied().collect());
-    assert_books(&place, "everything was rejected");
+    let rest = [&ids[..12], &ids[16..]].concat();
+    assert_eq!(billed(&place), rest.into_iter().collect());
+    assert_books(&place, "rejected since");
+}
+
+#[test]
+fn a_batch_of_unknown_outcome_that_is_rejected_ends_whole_in_failed_one_in_each_run() {
+    let (place, ids) = filled(40);
+    for _ in 0..5 {
+        place.receiver.then(Act::Refuse(unknown()));
+    }
+    place
+        .receiver
+        .then(Act::Refuse(Answer::misconfigured("401")));
+    place.deliver_all();
+    place.receiver.clock.forward(DAY);
+    reject_everything(&place);
+    // Those that were never tried are bisected first.
+    for run in 1..20 {
+        place.deliver_all();
+        place.receiver.clock.forward(DAY);
+        let failed = spool(&place).failed().unwrap();
+        assert!(failed.len() <= run, "{failed:?}");
+        assert!(
+            failed
+                .iter()
+                .all(|one| one.is_ambiguous && one.records == 4)
+        );
+    }
+    assert_eq!(spool(&place).failed().unwrap().len(), 5);
+    accept_everything(&place);
+    place.deliver_all();
+    assert_eq!(billed(&place), ids[20..].iter().copied().collect());
+    assert_books(&place, "unknown and rejected");
+}
+
+#[test]
+fn delivery_ends_although_the_notes_about_many_batches_cannot_be_read() {
+    let place = Place::new();
+    place.entry(1100, true);
+    let options = Options {
+        batch_size: 1,
+        most_entries: 1,
+        ..Options::default()
+    };
+    consolidate(place.path(), &options).unwrap();
+    let mut batches = names(&place.data().spool);
+    let good = batches.pop().unwrap();
+    for name in &batches {
+        // Not to be read even by root.
+        let state = place.data().spool.join(crate::manager::state_name(name));
+        fs::create_dir(state).unwrap();
+    }
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let disk: Arc<dyn Disk> = Arc::new(crate::disk::RealDisk);
+        let done = place.deliver(&disk).unwrap();
+        let left = names(&place.data().spool);
+        let _ = ended.send((done, left.contains(&good)));
+    });
+    let done = has_ended.recv_timeout(Duration::from_secs(120));
+    let (done, is_left) = done.expect("the run ends");
+    assert_eq!((done.records, done.waiting, is_left), (1, 1099, false));
+    assert!(done.last_error.unwrap().starts_with("cannot read"));
+}
+
+/// So many batches of one record are delivered.
+fn deliver_others(place: &Place, count: usize) {
+    place.entry(count, true);
+    let options = Options {
+        batch_size: 1,
+        ..Options::default()
+    };
+    consolidate(place.path(), &options).unwrap();
+    place.deliver_all();
+}
+
+#[test]
+fn a_half_is_delivered_once_although_many_events_follow_a_crash_within_the_split() {
+    let most = usize::try_from(crate::manager::MOST_EVENTS).unwrap();
+    let mut crashed = 0;
+    for at in 0.. {
+        let (place, ids) = filled(4);
+        place.receiver.poison.lock().unwrap().push(ids[3]);
+        let whole = spool(&place).pending(None, 1).unwrap().remove(0);
+        let disk = Arc::new(CrashingDisk::new(super::crashing_disk::Crash::After, at));
+        let _ = place.deliver(&(Arc::clone(&disk) as Arc<dyn Disk>));
+        let is_splitting = spool(&place).state(&whole).unwrap().splitting;
+        if is_splitting && disk.has_crashed() {
+            crashed += 1;
+            // The generation that knows of the halves is forgotten twice over.
+            for _ in 0..3 {
+                deliver_others(&place, most);
+            }
+            place.receiver.clock.forward(DAY);
+            place.deliver_all();
+            assert!(billed(&place).is_superset(&ids[..2].iter().copied().collect()));
+            let keys = place.receiver.keys();
+            let twice: Vec<_> = keys.iter().filter(|(_, times)| **times > 1).collect();
+            assert!(
+                twice.len() <= 1,
+                "at {at}: only what was rejected: {twice:?}"
+            );
+            assert_books(&place, "after the crash");
+        }
+        if !disk.has_crashed() {
+            break;
+        }
+    }
+    assert!(crashed > 3, "{crashed}");
+}
+
+#[test]
+fn the_batches_of_an_unfinished_set_are_remembered_however_many_events_follow() {
+    let most = usize::try_from(crate::manager::MOST_EVENTS).unwrap();
+    let place = Place::new();
+    let ids: BTreeSet<_> = (place.entry(4 * most, true).iter().map(Record::id)).collect();
+    let options = Options {
+        batch_size: 1,
+        ..Options::default()
+    };
+    consolidate(place.path(), &options).unwrap();
+    // As if the crash had come before the set was marked as written.
+    let data = place.data();
+    let names: Vec<String> = vec![format!("{}.jsonl", Uuid::now_v7())];
+    let set = crate::set::Set::new(names, 1);
+    set.begin(&crate::disk::RealDisk, &data.staging).unwrap();
+    place.deliver_all();
+    let index = crate::manager::Index::read(&data).unwrap();
+    let store = spool(&place);
+    assert_eq!(store.count().unwrap(), 0);
+    assert_eq!(billed(&place), ids);
+    assert_eq!(index.names().count(), ids.len());
 }
 
 /// Takes batches of few records only.
@@ -132,7 +339,7 @@ impl crate::delivery::Sink for Narrow<'_> {
 
     fn send(&self, batch: &crate::Batch) -> Answer {
         if batch.records().len() > self.1 {
-            return Answer::rejected("413");
+            return Answer::too_large("413");
         }
         self.0.send(batch)
     }
@@ -154,18 +361,28 @@ fn a_destination_that_wants_smaller_batches_gets_them_in_one_run() {
 fn a_batch_of_poison_alone_holds_up_nobody() {
     let (place, ids) = filled(40);
     place.receiver.poison.lock().unwrap().extend(&ids[..8]);
-    place.deliver_all();
+    // Each of the first two runs finds nothing but poison.
+    for _ in 0..3 {
+        place.deliver_all();
+        place.receiver.clock.forward(DAY);
+    }
     assert_eq!(billed(&place), ids[8..].iter().copied().collect());
-    assert_eq!(spool(&place).failed().unwrap().len(), 8);
-
+    // Nothing else was there to be accepted: it may be the destination's fault.
     let (place, ids) = filled(8);
     place.receiver.poison.lock().unwrap().extend(&ids);
     place.deliver_all();
-    assert_eq!(
-        spool(&place).failed().unwrap().len(),
-        8,
-        "there is nothing else"
-    );
+    assert_eq!(spool(&place).failed().unwrap().len(), 0);
+    assert_eq!(pending_records(&place).len(), 8);
+    // A good record settles it, for one piece at a time.
+    for _ in 0..12 {
+        place.entry(1, true);
+        consolidate(place.path(), &Options::default()).unwrap();
+        place.receiver.clock.forward(DAY);
+        place.deliver_all();
+    }
+    assert_eq!(billed(&place).len(), 12);
+    assert_eq!(spool(&place).failed().unwrap().len(), 8);
+    assert_books(&place, "poison alone");
 }
 
 #[test]
@@ -210,7 +427,11 @@ fn crash_everywhere(poison: usize) {
             let done = place.deliver(&(Arc::clone(&disk) as Arc<dyn Disk>));
             let what = format!("{kind:?} at {at}");
             assert_eq!(done.is_err(), disk.has_crashed(), "{what}: {done:?}");
-            place.deliver_all();
+            // The first run after the crash may find nothing but the rejected record.
+            for _ in 0..2 {
+                place.deliver_all();
+                place.receiver.clock.forward(DAY);
+            }
             let mut found = billed(&place);
             let mut is_ambiguous = false;
             for failed in spool(&place).failed().unwrap() {
@@ -539,6 +760,7 @@ fn what_was_ambiguous_stays_so_when_it_is_sent_again() {
     let failed = store.failed().unwrap().remove(0);
     assert!(failed.is_ambiguous);
     store.resend(&failed.name).unwrap();
+    place.receiver.clock.forward(DAY);
     place.deliver_all();
     let again = store.failed().unwrap();
     assert_eq!(again.len(), 1);

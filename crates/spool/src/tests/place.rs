@@ -134,11 +134,12 @@ pub(super) fn record() -> Record {
     Record::parse(r#"{"tokens":1}"#).unwrap()
 }
 
+/// The files of a directory, without what is always there: the reserve and the standing of the receiver.
 pub(super) fn names(dir: &Path) -> Vec<String> {
     let files = fs::read_dir(dir).unwrap().map(Result::unwrap);
     let mut names: Vec<_> = files
         .map(|file| file.file_name().into_string().unwrap())
-        .filter(|name| name != ".reserve")
+        .filter(|name| name != ".reserve" && name != ".pause.json")
         .collect();
     names.sort();
     names

@@ -36,6 +36,8 @@ struct Taken {
     /// The body of each key that ever came.
     bodies: HashMap<String, Vec<u8>>,
     committed: HashSet<String>,
+    /// How often each key came.
+    keys: BTreeMap<String, usize>,
     /// When something came.
     arrivals: Vec<Moment>,
 }
@@ -43,6 +45,10 @@ struct Taken {
 impl Receiver {
     pub(super) fn billed(&self) -> BTreeMap<Uuid, usize> {
         self.taken.lock().unwrap().billed.clone()
+    }
+
+    pub(super) fn keys(&self) -> BTreeMap<String, usize> {
+        self.taken.lock().unwrap().keys.clone()
     }
 
     pub(super) fn arrivals(&self) -> Vec<Moment> {
@@ -76,6 +82,7 @@ impl Sink for Receiver {
         let mut taken = self.taken.lock().unwrap();
         taken.arrivals.push(self.clock.now());
         let key = batch.idempotency_key().to_owned();
+        *taken.keys.entry(key.clone()).or_default() += 1;
         let body = taken.bodies.entry(key.clone()).or_insert(batch.body());
         assert_eq!(*body, batch.body(), "the same bytes under the same key");
         let poison = self.poison.lock().unwrap();

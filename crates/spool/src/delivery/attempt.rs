@@ -1,0 +1,229 @@
+//! One attempt to deliver a batch, and what is noted of it.
+
+use std::time::Duration;
+
+use super::backoff::backoff;
+use super::courier::{Courier, Next, PATIENCE};
+use super::rejection::{Refused, Trust};
+use super::{Answer, Progress};
+use crate::batch::Batch;
+use crate::error::Error;
+use crate::manager::{Found, Pause, Standing, State};
+
+/// After so many failures in a row it is not the batches: it waits between them ...
+const STRIKES_TO_SLOW_DOWN: u32 = 3;
+/// ... and after so many the run ends.
+const STRIKES_TO_STOP: u32 = 6;
+/// The shortest wait after which a destination is asked again.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+/// How soon a destination is asked again that takes nothing from us.
+const MISCONFIGURED_PAUSE: Duration = Duration::from_secs(30);
+
+/// What came of an attempt.
+pub(super) enum Attempt {
+    Accepted,
+    /// The destination will not accept the batch as it is.
+    Refused(Box<Refused>),
+    /// Neither: the batch waits, is gone, or the run ends.
+    Other(Next),
+}
+
+impl Courier<'_> {
+    pub(super) fn try_one(&mut self, name: &str, trust: Trust) -> Result<Next, Error> {
+        match self.attempt(name)? {
+            Attempt::Accepted => Ok(Next::GoOn),
+            Attempt::Refused(refused) => self.refused(*refused, trust),
+            Attempt::Other(next) => Ok(next),
+        }
+    }
+
+    fn take(&mut self, name: &str) -> Result<Option<Batch>, Error> {
+        Ok(match self.store.take(name)? {
+            Found::Batch(batch) => Some(batch),
+            Found::Gone => None,
+            Found::Damaged => {
+                self.done.damaged += 1;
+                None
+            }
+        })
+    }
+
+    pub(super) fn attempt(&mut self, name: &str) -> Result<Attempt, Error> {
+        let mut state = self.store.state(name)?;
+        if state.splitting {
+            // Its halves are sent instead.
+            let halves = match self.take(name)? {
+                Some(batch) => self.store.split(&batch, &state)?,
+                None => None,
+            };
+            let halves = halves.map(|halves| Next::Pieces(halves.into(), Trust::Unproven));
+            return Ok(Attempt::Other(halves.unwrap_or(Next::GoOn)));
+        }
+        let now = self.clock.now();
+        if state.is_in_the_future(now) {
+            let long = Duration::from_millis(state.waits_for);
+            state.wait(now, long);
+            self.store.set_state(name, &state)?;
+        }
+        let left = state.wait_left(now).min(self.options.longest_wait);
+        let is_first = state.run != Some(self.run);
+        let is_ignored = self.options.ignore_backoff && is_first;
+        if !left.is_zero() && !is_ignored {
+            return Ok(Attempt::Other(Next::Due(left)));
+        }
+        let Some(batch) = self.take(name)? else {
+            return Ok(Attempt::Other(Next::GoOn));
+        };
+        // A crash may have come after the last attempt: it may have got through.
+        state.unknown = state.is_unknown();
+        state.begin(now);
+        self.store.set_state(name, &state)?;
+        let (said, is_too_large) = match self.sink.send(&batch) {
+            Answer::Accepted { said } => {
+                self.accepted(&batch, &said)?;
+                return Ok(Attempt::Accepted);
+            }
+            Answer::Later {
+                said,
+                unknown,
+                after,
+            } => {
+                state.end(unknown, &said);
+                state.count_round(self.run);
+                let next = self.later(name, &batch, state, &said, after)?;
+                return Ok(Attempt::Other(next));
+            }
+            Answer::Misconfigured { said } => {
+                state.end(false, &said);
+                self.store.set_state(name, &state)?;
+                let is_new = !self.is_paused;
+                let next = self.pause_for_a_person(said, MISCONFIGURED_PAUSE, is_new)?;
+                return Ok(Attempt::Other(next));
+            }
+            Answer::Rejected { said } => (said, false),
+            Answer::TooLarge { said } => (said, true),
+        };
+        // It was heard and answered: the destination is well.
+        self.strikes = 0;
+        state.end(false, &said);
+        Ok(Attempt::Refused(Box::new(Refused {
+            batch,
+            state,
+            said,
+            is_too_large,
+        })))
+    }
+
+    fn accepted(&mut self, batch: &Batch, said: &str) -> Result<(), Error> {
+        self.store.delivered(batch, said)?;
+        self.strikes = 0;
+        self.set_standing(Standing::Accepts)?;
+        self.end_the_pause()?;
+        let records = batch.records().len() as u64;
+        self.done.batches += 1;
+        self.done.records += records;
+        (self.watch.progress)(Progress::Delivered { records });
+        Ok(())
+    }
+
+    /// Pauses until the destination accepts batches again, which is tried after so long.
+    pub(super) fn pause_for_a_person(
+        &mut self,
+        said: String,
+        long: Duration,
+        is_new: bool,
+    ) -> Result<Next, Error> {
+        let to = self.sink.name();
+        if is_new {
+            tracing::warn!(to, said, "delivery pauses: nothing is taken");
+        } else {
+            tracing::debug!(to, said, "delivery still pauses");
+        }
+        let now = self.clock.now();
+        let long = long.min(self.options.longest_wait);
+        let pause = Pause::new(to, now, long, &said, true);
+        self.store.set_pause(&pause)?;
+        self.is_paused = true;
+        self.done.last_error = Some(said);
+        self.done.paused = Some(pause);
+        Ok(Next::Stop)
+    }
+
+    fn later(
+        &mut self,
+        name: &str,
+        batch: &Batch,
+        mut state: State,
+        said: &str,
+        after: Option<Duration>,
+    ) -> Result<Next, Error> {
+        tracing::debug!(
+            batch = name,
+            attempts = state.attempts,
+            said,
+            "not delivered"
+        );
+        self.done.last_error = Some(said.to_owned());
+        let tried_for = Duration::from_secs(state.tried_for);
+        if state.rounds >= self.options.give_up_rounds && tried_for >= self.options.give_up_after {
+            let why = if state.unknown {
+                format!("ambiguous: given up, the destination may have it; it said: {said}")
+            } else {
+                format!("given up; the destination said: {said}")
+            };
+            self.fail(batch, &state, &why)?;
+            return Ok(Next::GoOn);
+        }
+        let now = self.clock.now();
+        if let Some(after) = after {
+            // It is the destination that wants to wait, not this batch alone.
+            // "At once" is not soon enough to be no wait at all.
+            let left = after.max(backoff(1, after.max(SHORTEST_PAUSE)));
+            let left = left.min(self.options.longest_wait);
+            let pause = Pause::new(self.sink.name(), now, left, said, false);
+            self.store.set_pause(&pause)?;
+            self.is_paused = true;
+            self.store.set_state(name, &state)?;
+            self.strikes += 1;
+            if self.strikes >= STRIKES_TO_STOP {
+                self.done.paused = Some(pause);
+                return Ok(Next::Stop);
+            }
+            return Ok(if self.wait_or_stop(left, pause).is_continue() {
+                Next::Due(Duration::ZERO)
+            } else {
+                Next::Stop
+            });
+        }
+        let wait = backoff(state.attempts, self.options.longest_wait);
+        state.wait(now, wait);
+        self.store.set_state(name, &state)?;
+        self.strikes += 1;
+        if self.strikes >= STRIKES_TO_STOP {
+            return Ok(Next::Stop);
+        }
+        if self.strikes >= STRIKES_TO_SLOW_DOWN {
+            let longest = PATIENCE.min(self.options.longest_wait);
+            let slow = backoff(self.strikes + 1 - STRIKES_TO_SLOW_DOWN, longest);
+            if self.wait(slow, said).is_break() {
+                return Ok(Next::Stop);
+            }
+        }
+        Ok(Next::Due(wait))
+    }
+
+    pub(super) fn fail(&mut self, batch: &Batch, state: &State, why: &str) -> Result<(), Error> {
+        self.store.fail(batch, state, why)?;
+        self.done.failed += batch.records().len() as u64;
+        self.done.ambiguous += u64::from(state.is_unknown());
+        self.done.last_error = Some(why.to_owned());
+        Ok(())
+    }
+
+    pub(super) fn end_the_pause(&mut self) -> Result<(), Error> {
+        if std::mem::take(&mut self.is_paused) {
+            self.store.end_pause(self.sink.name())?;
+        }
+        Ok(())
+    }
+}
