@@ -117,7 +117,11 @@ impl Courier<'_> {
     fn accepted(&mut self, batch: &Batch, said: &str) -> Result<(), Error> {
         self.store.delivered(batch, said)?;
         self.strikes = 0;
-        self.set_standing(Standing::Accepts)?;
+        if let Err(error) = self.set_standing(Standing::Accepts) {
+            // Without the note the next rejection is only looked into more carefully.
+            tracing::debug!(%error, "the standing of the destination is not noted");
+            self.standing = Standing::Accepts;
+        }
         self.end_the_pause()?;
         let records = batch.records().len() as u64;
         self.done.batches += 1;

@@ -175,8 +175,13 @@ pub(super) fn set_standing(
 }
 
 fn write(disk: &dyn Disk, data: &DataDir, mut noted: Destinations) -> Result<(), Error> {
+    let path = data.spool.join(NAME);
+    let found = path.symlink_metadata();
+    if found.is_ok_and(|found| !found.is_file()) {
+        let why = io::Error::other("it is not a file");
+        return Err(Error::new("replace", &path, why));
+    }
     if noted.pauses.is_empty() && noted.standings.is_empty() {
-        let path = data.spool.join(NAME);
         disk.remove(&path)
             .map_err(|error| Error::new("delete", &path, error))?;
     } else {
