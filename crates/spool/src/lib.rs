@@ -52,7 +52,9 @@ pub use delivery::{
 pub use error::Error;
 #[cfg(feature = "http")]
 pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
-pub use manager::{BatchStore, Failed, Found, Pause, SpoolManager, Standing, State, Waiting};
+pub use manager::{
+    BatchStore, Failed, Found, Keep, Kept, KeptIn, Pause, SpoolManager, Standing, State, Waiting,
+};
 pub use record::{BadRecord, Record};
 pub use run::{Destination, Run, Runner, run};
 pub use schedule::{Schedule, Tick};

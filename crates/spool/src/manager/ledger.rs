@@ -37,6 +37,8 @@ pub(crate) enum Outcome {
     Resent,
     /// The same, from `archive/`.
     Unarchived,
+    /// It was in `failed/`, and was deleted to respect a bound.
+    Discarded,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -56,6 +58,9 @@ pub(crate) struct Sums {
     pub(crate) delivered: u64,
     pub(crate) archived: u64,
     pub(crate) batches_delivered: u64,
+    /// Failed ones whose batch was deleted. Earlier versions deleted none.
+    #[serde(default)]
+    pub(crate) discarded: u64,
 }
 
 /// The book as the deliverer keeps it.
@@ -97,6 +102,7 @@ impl Sums {
             Outcome::Unarchived => {
                 self.archived = self.archived.saturating_sub(event.records);
             }
+            Outcome::Discarded => self.discarded += event.records,
             Outcome::Split | Outcome::Failed | Outcome::Resent => {}
         }
     }

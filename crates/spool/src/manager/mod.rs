@@ -3,6 +3,7 @@
 mod ledger;
 mod look;
 mod pause;
+mod retention;
 mod state;
 
 use std::collections::{BinaryHeap, HashSet};
@@ -16,6 +17,7 @@ pub(crate) use ledger::{Event, Index, Outcome, Sums as SentSums};
 pub use look::{Failed, Waiting};
 pub(crate) use pause::{NAME as PAUSE_FILE, check as check_pause};
 pub use pause::{Pause, Standing};
+pub use retention::{Keep, Kept, KeptIn};
 pub use state::State;
 
 use crate::batch::{self, Batch};
@@ -154,6 +156,10 @@ impl SpoolManager {
         let bytes = self.content(&path)?;
         let batch = check(name, &bytes)
             .map_err(|why| Error::new("resend", &path, io::Error::other(why)))?;
+        if self.outcome(name)? == Some(Outcome::Discarded) {
+            let why = "it is being deleted to respect a bound";
+            return Err(Error::new("resend", &path, io::Error::other(why)));
+        }
         self.data.make(&*self.disk)?;
         let reason = Reason::read(&*self.disk, &self.data.failed, name)?;
         let state = State {
@@ -307,9 +313,8 @@ impl SpoolManager {
                 let to = self.data.archive.join(name);
                 self.rename(&self.data.spool.join(name), &to)?;
             }
-            Some(Outcome::Failed | Outcome::Resent | Outcome::Unarchived) | None => {
-                return Ok(false);
-            }
+            Some(Outcome::Failed | Outcome::Resent | Outcome::Unarchived | Outcome::Discarded)
+            | None => return Ok(false),
         }
         Ok(true)
     }

@@ -46,7 +46,12 @@ impl Audit<'_> {
                 let records = batch.records().len() as u64;
                 match index.get(&name) {
                     // A crash came before the file was gone: the book counts.
-                    Some(Outcome::Delivered | Outcome::Split | Outcome::Archived) => continue,
+                    Some(
+                        Outcome::Delivered
+                        | Outcome::Split
+                        | Outcome::Archived
+                        | Outcome::Discarded,
+                    ) => continue,
                     // A crash came before it was moved.
                     Some(Outcome::Unarchived) => {
                         self.coverage.spooled += records - self.coverage.cover(batch.parts());
@@ -132,16 +137,18 @@ impl Audit<'_> {
             self.coverage.sent_since = since;
         }
         // Those that left before the set was finished count as staged until it is.
-        let (mut delivered, mut archived) = (0, 0);
+        let (mut delivered, mut archived, mut discarded) = (0, 0, 0);
         for event in last.values() {
             match event.outcome {
                 Outcome::Delivered => delivered += self.coverage.cover(&event.entries),
                 Outcome::Archived => archived += self.coverage.cover(&event.entries),
+                Outcome::Discarded => discarded += self.coverage.cover(&event.entries),
                 _ => {}
             }
         }
         self.books.delivered = sums.delivered.saturating_sub(delivered);
         self.books.archived = sums.archived.saturating_sub(archived);
+        self.coverage.failed += sums.discarded.saturating_sub(discarded);
         Ok(())
     }
 }

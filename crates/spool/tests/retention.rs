@@ -1,0 +1,130 @@
+//! Bounds for `archive/` and `failed/`: nothing is deleted without one, and the books balance after it.
+
+#![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use spool::{
+    Answer, Batch, DeliveryLock, DeliveryOptions, Destination, Durability, Keep, Kept, KeptIn,
+    Options, Record, Sink, SpoolManager, Staging, Watch, run, verify,
+};
+
+/// Accepts every record but those that say otherwise.
+struct Picky;
+
+impl Sink for Picky {
+    fn name(&self) -> &'static str {
+        "picky"
+    }
+
+    fn send(&self, batch: &Batch) -> Answer {
+        if String::from_utf8_lossy(&batch.body()).contains("bad") {
+            Answer::rejected("no")
+        } else {
+            Answer::accepted("yes")
+        }
+    }
+}
+
+fn deliver(data: &Path, words: &[&str], to: Destination<'_>) {
+    let staging = Staging::open(data.join("_staging")).unwrap();
+    for word in words {
+        let record = Record::parse(&format!(r#"{{"word":"{word}"}}"#)).unwrap();
+        staging.stage(&record, Durability::Process).unwrap();
+    }
+    staging.close().unwrap();
+    let mut options = Options::default();
+    options.batch_size = 1;
+    run(
+        data,
+        &options,
+        &DeliveryOptions::default(),
+        to,
+        &Watch::silent(),
+    )
+    .unwrap();
+}
+
+fn prune(data: &Path, dir: KeptIn, keep: Keep) -> Kept {
+    let _lock = DeliveryLock::acquire(data).unwrap();
+    SpoolManager::of(data).prune(dir, &keep).unwrap()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let files = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = files
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Makes files as old as their place in the order of names says, in hours: the last is the youngest.
+fn age(dir: &Path) {
+    let names = names(dir);
+    for (place, name) in names.iter().enumerate() {
+        let hours = names.len() - place;
+        let written = SystemTime::now() - Duration::from_secs(3600 * hours as u64);
+        let file = File::options().write(true).open(dir.join(name)).unwrap();
+        file.set_modified(written).unwrap();
+    }
+}
+
+#[test]
+fn archive_keeps_the_youngest_batches_within_its_bounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, archive) = (dir.path(), dir.path().join("archive"));
+    deliver(data, &["a", "b", "c", "d"], Destination::Archive);
+    fs::write(archive.join("notes.txt"), "mine").unwrap();
+    age(&archive);
+    let all = names(&archive);
+    assert_eq!(prune(data, KeptIn::Archive, Keep::default()).files, 0);
+    assert_eq!(names(&archive), all, "without a bound nothing is deleted");
+
+    let kept = SpoolManager::of(data).kept(KeptIn::Archive).unwrap();
+    assert_eq!(kept.files, 5);
+    let keep = Keep {
+        max_bytes: Some(kept.bytes - 1),
+        ..Keep::default()
+    };
+    assert_eq!(prune(data, KeptIn::Archive, keep).files, 1);
+    assert_eq!(names(&archive), all[1..], "the oldest is gone");
+    // The ages are 5 h for the one that is gone, then 4, 3 and 2 h.
+    let keep = Keep {
+        max_age: Some(Duration::from_secs(3600 * 5 / 2)),
+        ..Keep::default()
+    };
+    assert_eq!(prune(data, KeptIn::Archive, keep).files, 2);
+    assert_eq!(names(&archive), all[3..], "what is not ours stays");
+
+    let books = verify(data, &Watch::silent()).unwrap();
+    assert!(books.balance(), "{:?}", books.problems);
+    assert_eq!((books.staged, books.archived), (4, 4));
+}
+
+#[test]
+fn failed_batches_that_are_deleted_still_count_as_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, failed) = (dir.path(), dir.path().join("failed"));
+    deliver(
+        data,
+        &["good", "bad one", "good", "bad two"],
+        Destination::To(&Picky),
+    );
+    fs::write(failed.join("notes.txt"), "mine").unwrap();
+    let before = verify(data, &Watch::silent()).unwrap();
+    assert_eq!((before.staged, before.delivered, before.failed), (4, 2, 2));
+    let keep = Keep {
+        max_bytes: Some(0),
+        ..Keep::default()
+    };
+    assert_eq!(prune(data, KeptIn::Failed, keep).files, 2);
+    assert_eq!(names(&failed), ["notes.txt"], "with their reasons");
+    // Now and for those that come later.
+    deliver(data, &["good"], Destination::To(&Picky));
+    let after = verify(data, &Watch::silent()).unwrap();
+    assert!(after.balance(), "{:?}", after.problems);
+    assert_eq!((after.staged, after.delivered, after.failed), (5, 3, 2));
+}
