@@ -43,6 +43,13 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("backslash", "/v1/chat\\completions"),
     ("escaped-backslash", "/v1/chat%5Ccompletions"),
     ("absolute-form", "http://localhost/v1/chat%2Fcompletions"),
+    // Servers that match prefixes.
+    ("member", "/v1/chat/completions/x"),
+    ("member-of-member", "/v1/chat/completions/x/y"),
+    ("response-member", "/v1/responses/x"),
+    ("response-cancel", "/v1/responses/x/cancel"),
+    ("realtime-member", "/v1/realtime/x"),
+    ("model-member", "/v1/models/m:generateContent"),
 ];
 
 /// Targets that some backend serves outside of `/v1/`.

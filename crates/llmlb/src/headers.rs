@@ -124,12 +124,38 @@ fn is_conditional(name: &str) -> bool {
     name == "range" || name.starts_with("if-")
 }
 
-/// True for a name under which a client may send a secret.
-fn may_be_credential(name: &str) -> bool {
-    const WORDS: [&str; 7] = [
-        "api-key", "apikey", "auth", "cookie", "password", "secret", "token",
+/// True for a name, in lower case, of a header field or of a query parameter under which a client may
+/// send a secret.
+pub(crate) fn may_be_credential(name: &str) -> bool {
+    const WORDS: [&str; 15] = [
+        "apikey",
+        "bearer",
+        "cookie",
+        "credential",
+        "credentials",
+        "jwt",
+        "key",
+        "pass",
+        "passwd",
+        "password",
+        "pwd",
+        "secret",
+        "sig",
+        "signature",
+        "token",
     ];
-    WORDS.iter().any(|word| name.contains(word))
+    // As one word, also in the middle of another: `accessToken`, `x-myapikey`.
+    const PARTS: [&str; 5] = ["apikey", "accesskey", "password", "secret", "signature"];
+    let mut words = name.split(['-', '_', '.']);
+    // Names of authors, and the places of pages, are no secrets.
+    let is_auth = |word: &str| word.contains("auth") && word != "author" && word != "authors";
+    let is_secret = |word: &str| {
+        WORDS.contains(&word)
+            || is_auth(word)
+            || PARTS.iter().any(|part| word.contains(part))
+            || word.ends_with("token") && word != "pagetoken"
+    };
+    words.any(is_secret) && !name.ends_with("page_token") && !name.ends_with("page-token")
 }
 
 /// Fields that browsers and reverse proxies add to every request: dropped, but not worth a count.
@@ -145,24 +171,26 @@ fn is_about_the_sender(name: &str) -> bool {
 pub(crate) fn is_removed_from_responses(name: &str) -> bool {
     match name.as_bytes().first() {
         Some(b'a') => {
+            const ACCOUNT: [&str; 4] = ["fast-", "organization-", "priority-", "workspace-"];
+            let of_anthropic = name.strip_prefix("anthropic-");
             matches!(name, "alt-svc" | "api-key" | "authorization")
-                || name.starts_with("anthropic-ratelimit-")
-                || name.starts_with("anthropic-organization-")
-                || name.starts_with("anthropic-workspace-")
+                || of_anthropic.is_some_and(|rest| {
+                    is_about_limits(rest) || ACCOUNT.iter().any(|word| rest.starts_with(word))
+                })
         }
         Some(b'c') => name == "clear-site-data",
         Some(b'e') => name == "expect-ct",
         Some(b'k') => name == "keep-alive",
+        Some(b'l') => name.starts_with("llm_provider-"),
         Some(b'n') => name == "nel",
-        Some(b'o') => matches!(name, "openai-organization" | "openai-project"),
+        Some(b'o') => {
+            matches!(name, "openai-organization" | "openai-project") || is_about_limits(name)
+        }
         Some(b'p') => matches!(
             name,
             "proxy-authenticate" | "proxy-authentication-info" | "proxy-connection"
         ),
-        Some(b'r') => {
-            matches!(name, "ratelimit" | "report-to" | "reporting-endpoints")
-                || name.starts_with("ratelimit-")
-        }
+        Some(b'r') => matches!(name, "report-to" | "reporting-endpoints") || is_about_limits(name),
         Some(b's') => matches!(
             name,
             "set-cookie" | "set-cookie2" | "strict-transport-security"
@@ -170,12 +198,17 @@ pub(crate) fn is_removed_from_responses(name: &str) -> bool {
         Some(b't') => name == "te",
         Some(b'u') => name == "upgrade",
         Some(b'x') => {
-            name == "x-api-key"
-                || name.starts_with("x-ratelimit-")
-                || name.starts_with("x-rate-limit-")
+            name == "x-api-key" || name.starts_with("x-litellm-") || is_about_limits(name)
         }
         _ => false,
     }
+}
+
+/// True for the many names under which services report the limits of an account.
+fn is_about_limits(name: &str) -> bool {
+    ["ratelimit", "rate-limit", "tokenlimit"]
+        .iter()
+        .any(|word| name.contains(word))
 }
 
 /// The value of a client's `Accept` if it is well-formed, else `*/*`: servers that reject a
@@ -352,6 +385,8 @@ mod tests {
             "x-original-url",
             "x-rewrite-url",
             "openai-api-key",
+            "openai-foo-key",
+            "openai-apikey",
             "anthropic-auth-token",
             "sec-websocket-key",
             "range",
@@ -417,10 +452,19 @@ mod tests {
             "set-cookie",
             "x-ratelimit-remaining-tokens",
             "anthropic-ratelimit-requests-limit",
+            "x-ratelimitbysize-limit",
+            "x-rate-limit-remaining",
+            "x-ms-ratelimit-remaining-tokens",
+            "x-tokenlimit-remaining",
+            "x-litellm-key-spend",
+            "llm_provider-x-ratelimit-remaining-tokens",
+            "anthropic-priority-input-tokens-limit",
             "ratelimit",
             "ratelimit-policy",
+            "ratelimitbysize-limit",
             "openai-organization",
             "openai-project",
+            "openai-ratelimit-reset",
             "anthropic-organization-id",
             "strict-transport-security",
             "alt-svc",

@@ -69,6 +69,9 @@ pub(crate) enum BodyFormat {
     Json,
     /// Multipart if its Content-Type is that, else a JSON object.
     MultipartOrJson,
+    /// A JSON object without a prompt, whatever its Content-Type, or nothing. With a prompt, a server
+    /// that matches prefixes of paths could take the request for inference.
+    JsonWithoutPrompt,
     /// JSON if its Content-Type is that; anything else is streamed unread.
     JsonIfLabelled,
     /// Streamed unread.
@@ -108,8 +111,8 @@ pub(crate) enum PathError {
 /// The methods that are served at all.
 pub(crate) const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// The collections whose members are addressed by further path segments. Responses to such requests
-/// report no usage that was not metered when the member was created.
+/// The collections whose members are addressed by further path segments. A member that is read or
+/// deleted reports no usage that was not metered when it was created.
 const FAMILIES: [&str; 14] = [
     "/v1/assistants",
     "/v1/batches",
@@ -126,6 +129,49 @@ const FAMILIES: [&str; 14] = [
     "/v1/uploads",
     "/v1/vector_stores",
 ];
+
+/// The POST requests to members that run no model; `*` stands for one segment. Any other POST may be
+/// inference under another spelling: servers that match prefixes take `/v1/responses/x` for a request
+/// to a model. Those are metered by the usage in their responses.
+const MEMBER_ACTIONS: [&str; 33] = [
+    "/v1/assistants/*",
+    "/v1/batches/*/cancel",
+    "/v1/containers/*/files",
+    "/v1/conversations/*",
+    "/v1/conversations/*/items",
+    "/v1/evals/*",
+    "/v1/evals/*/runs",
+    "/v1/evals/*/runs/*",
+    "/v1/fine_tuning/alpha/graders/run",
+    "/v1/fine_tuning/alpha/graders/validate",
+    "/v1/fine_tuning/checkpoints/*/permissions",
+    "/v1/fine_tuning/jobs",
+    "/v1/fine_tuning/jobs/*/cancel",
+    "/v1/fine_tuning/jobs/*/pause",
+    "/v1/fine_tuning/jobs/*/resume",
+    "/v1/messages/batches/*/cancel",
+    "/v1/realtime/calls",
+    "/v1/realtime/calls/*/accept",
+    "/v1/realtime/calls/*/hangup",
+    "/v1/realtime/calls/*/refer",
+    "/v1/realtime/calls/*/reject",
+    "/v1/realtime/client_secrets",
+    "/v1/realtime/sessions",
+    "/v1/realtime/transcription_sessions",
+    "/v1/uploads/*/cancel",
+    "/v1/uploads/*/complete",
+    "/v1/uploads/*/parts",
+    "/v1/vector_stores/*",
+    "/v1/vector_stores/*/files",
+    "/v1/vector_stores/*/files/*",
+    "/v1/vector_stores/*/file_batches",
+    "/v1/vector_stores/*/file_batches/*/cancel",
+    "/v1/vector_stores/*/search",
+];
+
+/// The same for results of inference, whose usage was metered when they were created and is repeated
+/// in the responses.
+const RESULT_ACTIONS: [&str; 2] = ["/v1/chat/completions/*", "/v1/responses/*/cancel"];
 
 /// Families in whose last part an encoded slash is usual: names of models and of files.
 const WITH_SLASHES: [&str; 2] = ["/v1/models/", "/v1/files/"];
@@ -353,30 +399,44 @@ fn other(method: &Method, path: &str) -> Endpoint {
             ..Endpoint::NOTHING
         };
     }
-    let Some(family) = family(path) else {
-        return Endpoint {
-            api: if method.is_safe() {
-                Api::Other
-            } else {
-                Api::Unknown
-            },
-            dialect: dialect(path),
-            is_known: false,
-            ..Endpoint::stored()
-        };
+    let endpoint = Endpoint {
+        dialect: dialect(path),
+        ..Endpoint::stored()
+    };
+    let unknown = Endpoint {
+        api: Api::Unknown,
+        is_known: false,
+        ..endpoint
     };
     let is_read = *method == Method::GET || *method == Method::HEAD;
-    match family {
-        "/v1/models" if is_read => Endpoint::own(Page::Model),
-        "/v1/uploads" => Endpoint {
-            issues: IssuedIds::OwnAndFile,
-            ..Endpoint::stored()
+    let is_known = |actions: &[&str]| actions.iter().any(|shape| has_shape(path, shape));
+    match family(path) {
+        Some("/v1/models") if is_read => Endpoint::own(Page::Model),
+        Some(_) if method.is_safe() || *method == Method::DELETE => endpoint,
+        None if method.is_safe() => Endpoint {
+            is_known: false,
+            ..endpoint
         },
-        _ => Endpoint {
-            dialect: dialect(path),
-            ..Endpoint::stored()
+        Some(family) if *method == Method::POST && is_known(&MEMBER_ACTIONS) => match family {
+            "/v1/uploads" => endpoint.issuing(IssuedIds::OwnAndFile),
+            _ => endpoint,
         },
+        Some(_) if *method == Method::POST && is_known(&RESULT_ACTIONS) => {
+            endpoint.reading(BodyFormat::JsonWithoutPrompt)
+        }
+        _ => unknown,
     }
+}
+
+/// True if the segments of a path are those of the shape, in which `*` stands for any one.
+fn has_shape(path: &str, shape: &str) -> bool {
+    let mut segments = path.split('/');
+    let is_same = |part: &str| {
+        segments
+            .next()
+            .is_some_and(|segment| part == "*" || part == segment)
+    };
+    shape.split('/').all(is_same) && segments.next().is_none()
 }
 
 fn dialect(path: &str) -> Dialect {

@@ -151,10 +151,49 @@ fn stored_results_are_not_metered_again() {
 
 #[test]
 fn unknown_endpoints_are_metered_by_what_they_report_and_not_repeated() {
-    for path in ["/v1/unheard_of", "/v1/threads/t_1/runs", "/v1/chat"] {
+    for path in [
+        "/v1/unheard_of",
+        "/v1/threads/t_1/runs",
+        "/v1/chat",
+        "/v1/chat/completions/x/y",
+        "/v1/responses/foo",
+        "/v1/responses/foo/bar",
+        "/v1/realtime/whatever",
+        "/v1/models/secret:generateContent",
+        "/v1/files/x",
+        "/v1/batches/x/cancel/y",
+    ] {
+        for method in [Method::POST, Method::PUT, Method::PATCH] {
+            let (endpoint, _) = parse(&method, path).unwrap();
+            let seen = (endpoint.api, endpoint.is_known);
+            assert_eq!(seen, (Api::Unknown, false), "{method} {path}");
+            assert!(!endpoint.is_repeatable(&method), "{method} {path}");
+        }
+    }
+}
+
+#[test]
+fn actions_on_stored_things_are_known() {
+    for path in [
+        "/v1/assistants/asst_1",
+        "/v1/batches/batch_1/cancel",
+        "/v1/conversations/conv_1/items",
+        "/v1/fine_tuning/jobs",
+        "/v1/realtime/sessions",
+        "/v1/uploads/upload_1/parts",
+        "/v1/vector_stores/vs_1/file_batches/vsfb_1/cancel",
+    ] {
         let (endpoint, _) = post(path).unwrap();
-        assert_eq!((endpoint.api, endpoint.is_known), (Api::Unknown, false));
-        assert!(!endpoint.is_repeatable(&Method::POST), "{path}");
+        assert_eq!((endpoint.api, endpoint.is_known), (Api::Other, true));
+        assert_eq!(endpoint.body, BodyFormat::JsonIfLabelled, "{path}");
+    }
+    for path in [
+        "/v1/chat/completions/chatcmpl-1",
+        "/v1/responses/resp_1/cancel",
+    ] {
+        let (endpoint, _) = post(path).unwrap();
+        assert_eq!((endpoint.api, endpoint.is_known), (Api::Other, true));
+        assert_eq!(endpoint.body, BodyFormat::JsonWithoutPrompt, "{path}");
     }
 }
 

@@ -23,7 +23,7 @@ impl Via {
     /// this one last. Other proxies' entries describe the client's network and stay here.
     pub(super) fn write(&self, headers: &HeaderMap, out: &mut Vec<u8>) {
         out.extend_from_slice(b"via: ");
-        for entry in entries(headers).filter(|entry| entry.starts_with(OURS)) {
+        for entry in entries(headers).filter(|entry| is_ours(entry)).take(MOST) {
             out.extend_from_slice(entry);
             out.extend_from_slice(b", ");
         }
@@ -32,8 +32,20 @@ impl Via {
     }
 }
 
-/// How the entries of all llmlb servers begin.
-const OURS: &[u8] = b"1.1 llmlb-";
+/// Maximum number of entries that are forwarded: more balancers do not stand behind each other.
+const MOST: usize = 16;
+
+/// True if an entry has the form of those that llmlb servers add. A client may send such entries too:
+/// they carry two numbers and nothing else.
+fn is_ours(entry: &[u8]) -> bool {
+    let is_number =
+        |text: &[u8]| matches!(text.len(), 1..=20) && text.iter().all(u8::is_ascii_digit);
+    let numbers = entry.strip_prefix(b"1.1 llmlb-").unwrap_or_default();
+    let mut parts = numbers.split(|byte| *byte == b'-');
+    parts.next().is_some_and(is_number)
+        && parts.next().is_some_and(is_number)
+        && parts.next().is_none()
+}
 
 fn entries(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     headers
@@ -64,7 +76,8 @@ mod tests {
     #[test]
     fn chain_keeps_the_entries_of_balancers_and_drops_those_of_other_proxies() {
         let mut headers = HeaderMap::new();
-        let sent = "1.1 corp-proxy, 1.1 llmlb-8000-7";
+        let sent =
+            "1.1 corp-proxy, 1.1 llmlb-8000-7, 1.1 llmlb-x-y, 1.1 llmlb-1-2 (text), 1.1 llmlb-1";
         headers.insert(header::VIA, HeaderValue::from_static(sent));
         let mut field = Vec::new();
         Via::new(9000, 8).write(&headers, &mut field);

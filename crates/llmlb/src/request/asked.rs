@@ -81,6 +81,8 @@ pub(super) enum Unread {
     Form(&'static str),
     /// It is in an encoding other than UTF-8.
     Charset,
+    /// It has a prompt, which its endpoint does not take.
+    Prompt,
 }
 
 impl Asked {
@@ -179,6 +181,7 @@ pub(super) async fn read(
     let is_compressed = is_compressed(&head.headers);
     let is_required = match endpoint.body {
         BodyFormat::Json | BodyFormat::MultipartOrJson => true,
+        BodyFormat::JsonWithoutPrompt => false,
         BodyFormat::JsonIfLabelled if is_labelled_json && !is_compressed => false,
         BodyFormat::JsonIfLabelled | BodyFormat::Unread => {
             let payload = if body.is_end_stream() {
@@ -221,6 +224,9 @@ pub(super) async fn read(
         _ => in_labelled_json(&bytes, endpoint.api, content_type),
     };
     let mut asked = asked.map_err(Unread::refusal)?;
+    if endpoint.body == BodyFormat::JsonWithoutPrompt && has_prompt(&bytes) {
+        return Err(Unread::Prompt.refusal());
+    }
     if let Some((named, _)) = query.map_or(Ok(None), query::model)?
         && asked.model.as_ref() != Some(&named)
     {
@@ -382,8 +388,25 @@ impl Unread {
                 "bad_charset",
                 "The request's Content-Type names an encoding other than UTF-8; send UTF-8.",
             ),
+            Self::Prompt => Refusal::new(
+                status,
+                "unexpected_prompt",
+                "This path names a stored result, and the request's body has a prompt. To ask a \
+                 model, send it to /v1/chat/completions or /v1/responses.",
+            ),
         }
     }
+}
+
+/// True if a JSON object has a field in which a model is given its prompt, in any case.
+fn has_prompt(body: &[u8]) -> bool {
+    const PROMPTS: [&str; 3] = ["messages", "prompt", "input"];
+    let mut is_found = false;
+    let scanned = scan::fields(body, |name, _| {
+        let name = String::from_utf8_lossy(name);
+        is_found |= PROMPTS.iter().any(|prompt| alike::are_alike(prompt, &name));
+    });
+    is_found && scanned.is_ok()
 }
 
 fn model_name(raw: &[u8]) -> Result<String, String> {

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use http::{HeaderValue, StatusCode, header, request};
 
 use super::{Caller, Refusal};
+use crate::text::{plain, shortened};
 
 /// The names and addresses by which this server is known, besides `localhost` and the address of
 /// the connection.
@@ -100,23 +101,31 @@ pub(super) fn admit(
         .uri
         .host()
         .or_else(|| text(head.headers.get(header::HOST)?));
-    if host.is_some_and(|host| !known.may_be_called(host)) {
+    if let Some(host) = host.filter(|host| !known.may_be_called(host)) {
         return Err(refused(
-            "This server is private, and was called by a name that is not this machine's. Call it \
-             by its IP address or localhost, or add the name to server.hosts.",
+            "forbidden_host",
+            format!(
+                "This server is private, and `{}` is not a name of this machine. Call it by its IP \
+                 address or localhost, or add the name to server.hosts.",
+                shown(host)
+            ),
         ));
     }
     let mut origins = head.headers.get_all(header::ORIGIN).iter();
-    let is_foreign = |origin| match page(origin) {
+    let is_foreign = |origin: &HeaderValue| match page(origin) {
         Some(host) => !known.may_be_origin(host, caller.local.ip()),
         // Programs may call themselves anything. But whoever opens a WebSocket reads what comes:
         // no browser asks us first whether a page may.
         None => is_upgrade,
     };
-    if origins.any(is_foreign) {
+    if let Some(origin) = origins.find(|origin| is_foreign(origin)) {
         return Err(refused(
-            "This server is private, and a web page of another site sent this request. Add the \
-             site's host to server.hosts if it may.",
+            "forbidden_origin",
+            format!(
+                "This server is private, and a web page of another site ({}) sent this request. Add \
+                 the site's host to server.hosts if it may.",
+                shown(&String::from_utf8_lossy(origin.as_bytes()))
+            ),
         ));
     }
     // A page in a sandbox does not say where it is from.
@@ -125,6 +134,7 @@ pub(super) fn admit(
     let site = head.headers.get("sec-fetch-site");
     if is_hidden && !head.method.is_safe() && site.is_some_and(|site| site == "cross-site") {
         return Err(refused(
+            "forbidden_origin",
             "This server is private, and a web page that does not say where it is from sent this \
              request. Set server.allow_public if it may.",
         ));
@@ -145,8 +155,13 @@ fn page(origin: &HeaderValue) -> Option<&str> {
     is_web.then_some(host)
 }
 
-fn refused(message: &str) -> Refusal {
-    Refusal::new(StatusCode::FORBIDDEN, "forbidden", message)
+fn refused(code: &'static str, message: impl Into<String>) -> Refusal {
+    Refusal::new(StatusCode::FORBIDDEN, code, message)
+}
+
+/// A name that the client chose, safe to print and of a length that one can read.
+fn shown(name: &str) -> String {
+    plain(&shortened(name, 100)).into_owned()
 }
 
 #[cfg(test)]

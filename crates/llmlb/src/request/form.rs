@@ -31,19 +31,17 @@ pub(super) fn boundary(content_type: &str) -> Result<&str, &'static str> {
         match name.to_ascii_lowercase().as_str() {
             "boundary" if boundary.is_some() => return Err("its Content-Type has two boundaries"),
             "boundary" => boundary = Some(value),
-            "charset" if is_utf8(value.text) => {}
+            "charset" if is_utf8(value) => {}
             _ => return Err("its Content-Type has parameters other than boundary"),
         }
     }
     let boundary = boundary.ok_or("its Content-Type has no boundary")?;
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte);
-    if boundary.text.is_empty()
-        || boundary.text.len() > LONGEST_BOUNDARY
-        || !boundary.text.bytes().all(is_allowed)
+    if boundary.is_empty() || boundary.len() > LONGEST_BOUNDARY || !boundary.bytes().all(is_allowed)
     {
         return Err("its boundary has characters that not all servers accept");
     }
-    Ok(boundary.text)
+    Ok(boundary)
 }
 
 /// The place of the only field `model`, if there is one, or the reason why the body could be read in
@@ -110,8 +108,11 @@ fn model_part(body: &[u8], part: Range<usize>) -> Result<Option<Range<usize>>, &
     if !are_alike("model", disposition.name) {
         return Ok(None);
     }
-    let is_text = head.content_type.is_none_or(is_plain_text);
-    let is_readable = std::str::from_utf8(&body[at..part.end])
+    let value = &body[at..part.end];
+    let is_text = head
+        .content_type
+        .is_none_or(|kind| is_plain_text(kind, value.is_ascii()));
+    let is_readable = std::str::from_utf8(value)
         .is_ok_and(|value| !value.is_empty() && !value.chars().any(char::is_control));
     if disposition.name != "model" || disposition.has_filename || !is_text || !is_readable {
         return Err("its field `model` is not plain text");
@@ -188,29 +189,23 @@ fn disposition(value: &str) -> Result<Disposition<'_>, &'static str> {
     // Some parsers strip slashes and blanks from names, or decode escapes. `_charset_` changes how
     // some decode the other fields.
     let is_usual = |letter: char| letter.is_alphanumeric() || "_-.[]".contains(letter);
-    let is_plain = !name.text.is_empty()
-        && name.text.chars().all(is_usual)
-        && !name.text.eq_ignore_ascii_case("_charset_");
+    let is_plain =
+        !name.is_empty() && name.chars().all(is_usual) && !name.eq_ignore_ascii_case("_charset_");
     if !is_plain {
         return Err("a part has a name that can be read in two ways");
     }
     Ok(Disposition {
-        name: name.text,
+        name,
         has_filename: has_filename || has_extended,
     })
 }
 
-/// The value of a parameter, without its quotation marks.
-#[derive(Clone, Copy, Debug)]
-struct ParameterValue<'a> {
-    text: &'a str,
-}
-
-/// `name=value` pairs separated by semicolons; values are tokens, or quoted without escapes.
+/// `name=value` pairs separated by semicolons; values are tokens, or quoted without escapes. They are
+/// returned without quotation marks.
 struct Parameters<'a>(&'a str);
 
 impl<'a> Iterator for Parameters<'a> {
-    type Item = Result<(&'a str, ParameterValue<'a>), &'static str>;
+    type Item = Result<(&'a str, &'a str), &'static str>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let rest = self.0.trim_matches(' ');
@@ -221,7 +216,7 @@ impl<'a> Iterator for Parameters<'a> {
         self.0 = "";
         Some(parameter(rest).map(|(name, text, rest)| {
             self.0 = rest;
-            (name, ParameterValue { text })
+            (name, text)
         }))
     }
 }
@@ -268,14 +263,16 @@ fn quoted_end(text: &str) -> Option<usize> {
     })
 }
 
-fn is_plain_text(content_type: &str) -> bool {
+/// True for text in an encoding in which the value means what it means in UTF-8.
+fn is_plain_text(content_type: &str, is_ascii: bool) -> bool {
     let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     media
         .trim_end_matches(' ')
         .eq_ignore_ascii_case("text/plain")
         && Parameters(parameters).all(|parameter| {
             parameter.is_ok_and(|(name, value)| {
-                name.eq_ignore_ascii_case("charset") && is_utf8(value.text)
+                name.eq_ignore_ascii_case("charset")
+                    && (is_utf8(value) || is_ascii && extends_ascii(value))
             })
         })
 }
@@ -283,6 +280,13 @@ fn is_plain_text(content_type: &str) -> bool {
 /// True for the names of UTF-8.
 pub(super) fn is_utf8(charset: &str) -> bool {
     charset.eq_ignore_ascii_case("utf-8") || charset.eq_ignore_ascii_case("utf8")
+}
+
+/// True for the names of other encodings in which ASCII is encoded as in UTF-8.
+fn extends_ascii(charset: &str) -> bool {
+    ["us-ascii", "iso-8859-1", "windows-1252"]
+        .iter()
+        .any(|name| charset.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]

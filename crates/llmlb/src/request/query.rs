@@ -9,6 +9,7 @@ use http::StatusCode;
 use super::alike::are_alike;
 use super::error::Refusal;
 use crate::endpoint;
+use crate::headers::may_be_credential;
 
 /// The model that a query names, and the place of the name. A query that could be read in two ways
 /// is rejected: the request would be routed and billed as one model, and served as another.
@@ -33,21 +34,14 @@ pub(super) fn model(query: &str) -> Result<Option<(String, Range<usize>)>, Refus
 
 /// The query without the parameters in which clients send credentials. What is left is unchanged.
 pub(super) fn without_credentials(query: &str) -> Cow<'_, str> {
-    const CREDENTIALS: [&str; 9] = [
-        "access_token",
-        "api-key",
-        "api_key",
-        "apikey",
-        "authorization",
-        "key",
-        "subscription-key",
-        "token",
-        "x-api-key",
-    ];
     let is_credential = |field: &Field<'_>| {
-        let name = decoded(field.name);
-        let name = name.as_deref().unwrap_or(field.name);
-        CREDENTIALS.iter().any(|known| are_alike(known, name))
+        // Some servers end a parameter at a semicolon, too.
+        field.whole.split(';').any(|parameter| {
+            let name = parameter.split('=').next().unwrap_or(parameter);
+            let name = decoded(name).unwrap_or_else(|| name.to_owned());
+            // Both ways: some letters beyond ASCII become one of these in one of them.
+            may_be_credential(&name.to_uppercase().to_lowercase())
+        })
     };
     if !fields(query).any(|field| is_credential(&field)) {
         return Cow::Borrowed(query);
@@ -154,9 +148,33 @@ mod tests {
             ("key=sk-1", ""),
             ("a=1&api_key=x&b", "a=1&b"),
             ("a&API%2DKEY=x&&access_token=y&keys=z", "a&&keys=z"),
+            ("a=1;api_key=x&b=2", "b=2"),
         ] {
             assert_eq!(without_credentials(query), left, "{query}");
         }
+        for name in [
+            "auth",
+            "api_token",
+            "x-goog-api-key",
+            "openai_api_key",
+            "accessToken",
+            "auth_token",
+            "subscription_key",
+            "Password",
+            "secret",
+            "sig",
+            "bearer",
+            "O%41uth",
+            "\u{212a}ey",
+        ] {
+            assert_eq!(
+                without_credentials(&format!("a=1&{name}=x")),
+                "a=1",
+                "{name}"
+            );
+        }
+        let harmless = "max_tokens=5&author=x&page_token=y&after=z&code=1&deep&monkey=b";
+        assert_eq!(without_credentials(harmless), harmless);
     }
 
     #[test]
