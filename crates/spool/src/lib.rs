@@ -10,6 +10,7 @@ mod cancel;
 mod consolidate;
 mod data_dir;
 mod delivery;
+mod destination;
 mod disk;
 mod entry;
 mod entry_reader;
@@ -49,6 +50,7 @@ pub use consolidate::{Consolidated, Consolidator, Options, consolidate};
 pub use delivery::{
     Answer, Delivered, DeliveryLock, DeliveryOptions, Progress, RunError, Sink, Watch,
 };
+pub use destination::{ChangedDestination, change_destination, claim_destination, destination};
 pub use error::Error;
 #[cfg(feature = "http")]
 pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};

@@ -9,6 +9,7 @@ use crate::delivery::{
     Delivered, DeliveryLock, DeliveryOptions, Progress, RealClock, RunError, Sink, Watch, archive,
     deliver,
 };
+use crate::destination;
 use crate::disk::{Disk, RealDisk};
 use crate::manager::SpoolManager;
 use crate::reserve::{self, Reserve};
@@ -22,6 +23,16 @@ pub enum Destination<'a> {
     To(&'a dyn Sink),
     /// Nowhere: they are kept in `archive/`.
     Archive,
+}
+
+impl Destination<'_> {
+    /// What to call it; none if batches are archived.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::To(sink) => Some(sink.name()),
+            Self::Archive => None,
+        }
+    }
 }
 
 /// What a run did.
@@ -157,6 +168,7 @@ impl Runner {
             Err(error) if error.is_full() && room.give_up() => acquire()?,
             taken => taken?,
         };
+        destination::claim(&**disk, data, destination.name())?;
         // It is tried again, and said, at the end.
         let _ = room.lay_by_for_producers();
         store.refresh();

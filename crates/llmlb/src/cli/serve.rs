@@ -2,6 +2,9 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+
+use spool::RunError;
 
 use super::args::Serve;
 use super::exit::{self, Failure};
@@ -151,6 +154,7 @@ fn meter(config: &Config, demo: bool) -> Result<Meter, Failure> {
         }
         return Ok(Meter::off()); // It is told where it is exported.
     };
+    claim_destination(config, &dir)?;
     let meter = Meter::new(&dir, refuses);
     match meter.open() {
         Ok(()) => Ok(meter),
@@ -162,6 +166,29 @@ fn meter(config: &Config, demo: bool) -> Result<Meter, Failure> {
         Err(error) => {
             tracing::error!("usage cannot be recorded: {error}; it is tried again");
             Ok(meter)
+        }
+    }
+}
+
+/// Refuses a data directory whose records go elsewhere, before anything is staged there.
+fn claim_destination(config: &Config, data: &Path) -> Result<(), Failure> {
+    let to = config.usage.url.as_ref().map(config::Receiver::shown);
+    match spool::claim_destination(data, to) {
+        Ok(()) => Ok(()),
+        Err(error @ RunError::OtherDestination { .. }) => {
+            let what = to.map_or_else(|| "--archive".to_owned(), |to| format!("--to {to}"));
+            let (dir, asked) = (data.display(), to.unwrap_or("none"));
+            let message = format!("{error} ({dir}; usage.url: {asked})");
+            Err(Failure::new(exit::FAILED, message)
+                .hint("name another data directory with LLMLB_DATA_DIR, or set usage.url")
+                .hint(format!(
+                    "to change it on purpose: `llmlb usage --data {dir} deliver {what} --change-destination`"
+                )))
+        }
+        // Runs try again, and report it.
+        Err(error) => {
+            tracing::debug!(%error, "the destination of the usage data is not checked");
+            Ok(())
         }
     }
 }

@@ -57,7 +57,8 @@ fn the_receiver_and_the_token_come_from_the_environment_too() {
     let other = Receiver::always("200 OK");
     let file = place.file("token", "another\n");
     place.stage(1);
-    let words = ["deliver", "--to", &other.url, "--token-file"];
+    let change = "--change-destination";
+    let words = ["deliver", change, "--to", &other.url, "--token-file"];
     let mut command = place.command(&words);
     command
         .arg(file)
@@ -177,7 +178,9 @@ fn a_wrong_token_pauses_delivery_and_loses_nothing() {
 fn programs_are_told_what_was_done() {
     let place = Place::new();
     let told = |receiver: &Receiver, code: i32| {
-        let ran = place.usage(&["deliver", "--json", "--now", "--to", &receiver.url]);
+        let change = "--change-destination";
+        let words = ["deliver", "--json", "--now", change, "--to", &receiver.url];
+        let ran = place.usage(&words);
         assert_eq!(ran.code, code, "{ran:?}");
         ran.json()
     };
@@ -208,7 +211,7 @@ fn programs_are_told_what_was_done() {
         assert!(document.get(field).is_some(), "{field} in {document}");
     }
     place.stage(3);
-    let ran = place.usage(&["deliver", "--json", "--archive"]);
+    let ran = place.usage(&["deliver", "--json", "--archive", "--change-destination"]);
     assert_eq!((&ran.json()["archived"], ran.err.as_str()), (&3.into(), ""));
     let ran = place.usage(&["deliver", "--json", "--archive", "--every", "1h"]);
     assert_eq!(ran.code, 2, "{ran:?}");

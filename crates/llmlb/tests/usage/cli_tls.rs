@@ -73,7 +73,9 @@ fn only_a_certificate_that_is_trusted_gets_the_records() {
     place.stage(1);
     let deliver = |trusted: &str, host: &str| {
         let url = format!("https://{host}:{port}/usage");
-        let mut command = place.command(&["deliver", "--now", "--to", &url, "--max-wait", "1ms"]);
+        let words = ["deliver", "--now", "--to", &url, "--max-wait", "1ms"];
+        let mut command = place.command(&words);
+        command.arg("--change-destination");
         command
             .env("LLMLB_USAGE_TOKEN", "s3cret")
             .env("SSL_CERT_FILE", trusted)

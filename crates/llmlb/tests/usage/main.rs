@@ -22,6 +22,7 @@ mod cli_secrets;
 mod cli_stage;
 mod cli_tls;
 mod cli_words;
+mod destinations;
 mod serve_archives;
 mod serve_delivers;
 mod systemd;

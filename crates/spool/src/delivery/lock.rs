@@ -36,6 +36,14 @@ pub enum RunError {
         /// It only reads the books.
         is_reading: bool,
     },
+    /// The data directory delivers to another destination. Nothing was changed.
+    #[non_exhaustive]
+    OtherDestination {
+        /// The destination that was asked for. None: archiving was.
+        asked: Option<String>,
+        /// The destination of the data directory.
+        noted: String,
+    },
     /// The lock could not be taken for another reason.
     Lock(tenure::Error),
     /// Something could not be read or written.
@@ -99,7 +107,7 @@ impl RunError {
     /// The disk, or the user's share of it, is full.
     pub fn is_full(&self) -> bool {
         match self {
-            Self::Busy { .. } => false,
+            Self::Busy { .. } | Self::OtherDestination { .. } => false,
             Self::Lock(error) => error.io_error().is_some_and(is_full),
             Self::Disk(error) => error.is_full(),
         }
@@ -110,7 +118,7 @@ impl RunError {
         let read_only =
             |error: &std::io::Error| error.kind() == std::io::ErrorKind::ReadOnlyFilesystem;
         match self {
-            Self::Busy { .. } => false,
+            Self::Busy { .. } | Self::OtherDestination { .. } => false,
             Self::Lock(error) => error.io_error().is_some_and(read_only),
             Self::Disk(error) => error.is_read_only(),
         }
@@ -145,6 +153,16 @@ impl fmt::Display for RunError {
             Self::Busy { pid: None, .. } => {
                 f.write_str("another process is at work on this data directory")
             }
+            Self::OtherDestination { asked, noted } => match asked {
+                Some(asked) => write!(
+                    f,
+                    "the destination of this data directory is {noted}, not {asked}"
+                ),
+                None => write!(
+                    f,
+                    "the destination of this data directory is {noted}, and none was named"
+                ),
+            },
             Self::Lock(error) => error.fmt(f),
             Self::Disk(error) => error.fmt(f),
         }
@@ -154,7 +172,7 @@ impl fmt::Display for RunError {
 impl std::error::Error for RunError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Busy { .. } => None,
+            Self::Busy { .. } | Self::OtherDestination { .. } => None,
             Self::Lock(error) => Some(error),
             Self::Disk(error) => Some(error),
         }

@@ -9,6 +9,7 @@ mod owning;
 mod place;
 mod reading;
 mod receiver;
+mod restoring;
 mod running;
 mod sick_disk;
 mod tallying;

@@ -123,6 +123,10 @@ pub(super) struct Deliver {
     #[arg(long, conflicts_with = "to")]
     pub(super) archive: bool,
 
+    /// Make this the destination of the data directory, in place of the one that it has
+    #[arg(long)]
+    pub(super) change_destination: bool,
+
     /// Deliver again and again, so often, until SIGTERM or Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = every)]
     pub(super) every: Option<Duration>,

@@ -19,6 +19,9 @@ use crate::config::{Format, Secret, env};
 use crate::exporter::Alerts;
 use crate::receiver;
 
+/// What a data directory without a destination delivers to.
+const NOWHERE: &str = "its archive";
+
 pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, Failure> {
     let work = Work {
         to: to(args)?,
@@ -29,6 +32,9 @@ pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, F
         json: args.json,
         quiet,
     };
+    if args.change_destination && work.place.dir().exists() {
+        work.change_destination()?;
+    }
     match args.every {
         Some(every) => {
             work.announce(every);
@@ -68,6 +74,25 @@ struct Work {
 }
 
 impl Work {
+    fn change_destination(&self) -> Result<(), Failure> {
+        let changed = spool::change_destination(self.place.dir(), self.name())
+            .map_err(|error| failed(&error, &self.place))?;
+        if self.json || self.quiet || changed.from.as_deref() == self.name() {
+            return Ok(());
+        }
+        let from = changed.from.as_deref().unwrap_or(NOWHERE);
+        let to = self.name().unwrap_or(NOWHERE);
+        output::say(&format!("destination changed from {from} to {to}"));
+        if changed.ambiguous > 0 {
+            let batches = counted(changed.ambiguous, "batch");
+            let look = self.place.command("failed");
+            output::say(&format!(
+                "{batches} that {from} may have: {look} lists them"
+            ));
+        }
+        Ok(())
+    }
+
     /// One run, told to whoever called it.
     fn once_for_a_person(&self, cancel: &Cancel) -> Result<u8, Failure> {
         match self.once(&mut Runner::new(self.place.dir()), cancel) {
@@ -98,7 +123,7 @@ impl Work {
                 }
                 Ok(exit::DONE)
             }
-            Err(error) => Err(failed(&error)),
+            Err(error) => Err(failed(&error, &self.place)),
         }
     }
 
@@ -165,7 +190,7 @@ impl Work {
 
     fn announce(&self, every: Duration) {
         let from = self.place.dir().display();
-        let to = self.name().unwrap_or("its archive");
+        let to = self.name().unwrap_or(NOWHERE);
         let every = time::span(every);
         tracing::info!("delivering from {from} to {to}, every {every}, until SIGTERM or Ctrl-C");
     }
@@ -235,9 +260,19 @@ fn delivery(args: &Deliver) -> DeliveryOptions {
     delivery
 }
 
-pub(super) fn failed(error: &RunError) -> Failure {
+/// Why a run did not do its work, and what can be done about it.
+pub(super) fn failed(error: &RunError, place: &Place) -> Failure {
     match error {
         RunError::Disk(error) => disk(error),
+        RunError::OtherDestination { asked, .. } => {
+            let to = asked
+                .as_deref()
+                .map_or_else(|| "--archive".to_owned(), |asked| format!("--to {asked}"));
+            let change = place.command(&format!("deliver {to} --change-destination"));
+            Failure::new(exit::FAILED, error.to_string())
+                .hint(format!("to change it on purpose: {change}"))
+                .hint("or name another data directory: `--data DIR`, or LLMLB_DATA_DIR")
+        }
         other => Failure::new(exit::FAILED, other.to_string()),
     }
 }

@@ -86,7 +86,7 @@ pub(super) fn problem(
         hints.push(format!("{} names them", place.command("pending")));
     }
     if let Some(trouble) = &run.trouble {
-        let failure = super::deliver::failed(trouble);
+        let failure = super::deliver::failed(trouble, place);
         messages.push(failure.message().to_owned());
         hints.extend(failure.hints().map(str::to_owned));
     }

@@ -26,7 +26,7 @@ pub(super) fn resend(args: &Resend, place: &Place) -> Result<u8, Failure> {
     let mut done = 0;
     // What waits must not change under the hands of whoever delivers it.
     let lock = (!args.dry_run)
-        .then(|| DeliveryLock::acquire(place.dir()).map_err(|error| busy(&error)))
+        .then(|| DeliveryLock::acquire(place.dir()).map_err(|error| busy(&error, place)))
         .transpose()?;
     let spool = SpoolManager::of(place.dir());
     for one in chosen {
@@ -76,8 +76,8 @@ fn archived(place: &Place) -> Result<Vec<Failed>, Failure> {
 }
 
 /// Somebody delivers, or the lock cannot be had.
-fn busy(error: &RunError) -> Failure {
-    let failure = deliver::failed(error);
+fn busy(error: &RunError, place: &Place) -> Failure {
+    let failure = deliver::failed(error, place);
     match error {
         RunError::Busy { .. } => failure.hint("nothing was changed: try again when it is done"),
         _ => failure,

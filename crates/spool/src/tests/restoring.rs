@@ -1,0 +1,56 @@
+//! A copy of a data directory, used again after the original went on. (S6)
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use super::place::{Place, names};
+use crate::consolidate::{Options, consolidate};
+use crate::record::Record;
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for file in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (from, to) = (file.path(), to.join(file.file_name()));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            fs::copy(from, to).unwrap();
+        }
+    }
+}
+
+fn keys(place: &Place) -> BTreeSet<String> {
+    place.receiver.keys().into_keys().collect()
+}
+
+#[test]
+fn batches_keep_their_keys_and_staged_records_their_ids_in_a_restored_copy() {
+    let (original, restored) = (Place::new(), Place::new());
+    original.entry(150, true);
+    consolidate(original.path(), &Options::default()).unwrap();
+    let batches = names(&original.data().spool);
+    original.entry(20, true);
+    copy(original.path(), restored.path());
+    // The original folds what is staged alone, the copy together with another entry.
+    consolidate(original.path(), &Options::default()).unwrap();
+    original.deliver_all();
+    let more: Vec<_> = restored.entry(5, true).iter().map(Record::id).collect();
+    consolidate(restored.path(), &Options::default()).unwrap();
+    let is_kept = |name: &String| restored.data().spool.join(name).is_file();
+    assert!(batches.iter().all(is_kept), "{batches:?}");
+    restored.deliver_all();
+    assert_eq!(batches.len(), 2);
+    let same = keys(&original).intersection(&keys(&restored)).count();
+    assert_eq!(same, 2, "those of the batches");
+    let mut ids: BTreeSet<_> = original.receiver.billed().into_keys().collect();
+    ids.extend(more);
+    assert_eq!(
+        restored
+            .receiver
+            .billed()
+            .into_keys()
+            .collect::<BTreeSet<_>>(),
+        ids
+    );
+}
