@@ -2,6 +2,7 @@
 
 use super::settings::{self, Setting};
 use super::{Config, Origin, Receiver, values};
+use spool::Keep;
 
 pub(crate) struct Effective<'a> {
     pub(crate) name: &'static str,
@@ -96,8 +97,25 @@ impl Config {
                 usage.on_failure.name().to_owned(),
             ),
             line(&settings::USAGE_ALLOW_HTTP, usage.allow_http.to_string()),
+            line(&settings::USAGE_ARCHIVE_MAX_AGE, max_age(&usage.archive)),
+            line(&settings::USAGE_ARCHIVE_MAX_SIZE, max_size(&usage.archive)),
+            line(&settings::USAGE_FAILED_MAX_AGE, max_age(&usage.failed)),
+            line(&settings::USAGE_FAILED_MAX_SIZE, max_size(&usage.failed)),
         ]
     }
+}
+
+fn max_age(keep: &Keep) -> String {
+    keep.max_age.map_or_else(no_limit, values::age_in_words)
+}
+
+fn max_size(keep: &Keep) -> String {
+    let bytes = |bytes| values::size_in_words(usize::try_from(bytes).unwrap_or(usize::MAX));
+    keep.max_bytes.map_or_else(no_limit, bytes)
+}
+
+fn no_limit() -> String {
+    "no limit".to_owned()
 }
 
 /// A number that is derived from the limit of open files unless it is set.

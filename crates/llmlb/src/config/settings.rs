@@ -361,6 +361,38 @@ pub(crate) const USAGE_ALLOW_HTTP: Setting = Setting {
     allowed: "true or false",
     about: "Allow http:// to other machines: anyone on the way can read records and token.",
 };
+pub(crate) const USAGE_ARCHIVE_MAX_AGE: Setting = Setting {
+    name: "usage.archive_max_age",
+    variable: Some("LLMLB_USAGE_ARCHIVE_MAX_AGE"),
+    flag: None,
+    default: Default::Words("no limit"),
+    allowed: r#"text like "36h" or "90d", from "1h" to "3660d""#,
+    about: "Delete files of archive/ that are older.",
+};
+pub(crate) const USAGE_ARCHIVE_MAX_SIZE: Setting = Setting {
+    name: "usage.archive_max_size",
+    variable: Some("LLMLB_USAGE_ARCHIVE_MAX_SIZE"),
+    flag: None,
+    default: Default::Words("no limit"),
+    allowed: r#"a number of bytes, or text like "500MiB" or "20GiB", from "1MiB" to "1024GiB""#,
+    about: "Delete the oldest files of archive/ beyond this size.",
+};
+pub(crate) const USAGE_FAILED_MAX_AGE: Setting = Setting {
+    name: "usage.failed_max_age",
+    variable: Some("LLMLB_USAGE_FAILED_MAX_AGE"),
+    flag: None,
+    default: Default::Words("no limit"),
+    allowed: r#"text like "36h" or "90d", from "1h" to "3660d""#,
+    about: "Delete files of failed/ that are older.",
+};
+pub(crate) const USAGE_FAILED_MAX_SIZE: Setting = Setting {
+    name: "usage.failed_max_size",
+    variable: Some("LLMLB_USAGE_FAILED_MAX_SIZE"),
+    flag: None,
+    default: Default::Words("no limit"),
+    allowed: r#"a number of bytes, or text like "500MiB" or "20GiB", from "1MiB" to "1024GiB""#,
+    about: "Delete the oldest files of failed/ beyond this size.",
+};
 
 /// In the order of the page.
 pub(crate) const ALL: &[Setting] = &[
@@ -401,6 +433,10 @@ pub(crate) const ALL: &[Setting] = &[
     USAGE_FORMAT,
     USAGE_ON_FAILURE,
     USAGE_ALLOW_HTTP,
+    USAGE_ARCHIVE_MAX_AGE,
+    USAGE_ARCHIVE_MAX_SIZE,
+    USAGE_FAILED_MAX_AGE,
+    USAGE_FAILED_MAX_SIZE,
 ];
 
 pub(super) const BACKEND_NAME: Setting = Setting {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use spool::{Http, HttpError, HttpOptions, Token};
+use spool::{Http, HttpError, HttpOptions, Keep, Token};
 
 use super::env::Environment;
 use super::layers::Layers;
 use super::origin::Origin;
 use super::secret::Secret;
-use super::settings;
+use super::settings::{self, Setting};
 use super::values::{self, Raw};
 
 /// How usage is recorded, and where it goes.
@@ -24,6 +24,10 @@ pub(crate) struct Usage {
     pub(crate) format: Format,
     pub(crate) on_failure: OnFailure,
     pub(crate) allow_http: bool,
+    /// Bounds for `archive/`.
+    pub(crate) archive: Keep,
+    /// Bounds for `failed/`.
+    pub(crate) failed: Keep,
 }
 
 /// Where records are sent to. There may be a key in the URL: it is not shown.
@@ -111,6 +115,16 @@ pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<Usage> 
         values::word(raw, &OnFailure::ALL)
     });
     let allow_http = layers.setting(&settings::USAGE_ALLOW_HTTP, None, values::truth);
+    let archive = keep(
+        layers,
+        &settings::USAGE_ARCHIVE_MAX_AGE,
+        &settings::USAGE_ARCHIVE_MAX_SIZE,
+    );
+    let failed = keep(
+        layers,
+        &settings::USAGE_FAILED_MAX_AGE,
+        &settings::USAGE_FAILED_MAX_SIZE,
+    );
     let is_used = enabled != Some(false) && matches!(url, Ok(Some(_)));
     if let (Ok(Some(url)), Some(false)) = (&url, allow_http) {
         check_reach(url, layers);
@@ -131,6 +145,18 @@ pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<Usage> 
         format: format?,
         on_failure: on_failure?,
         allow_http: allow_http?,
+        archive: archive?,
+        failed: failed?,
+    })
+}
+
+/// Bounds for a directory.
+fn keep(layers: &mut Layers<'_>, age: &Setting, size: &Setting) -> Option<Keep> {
+    let max_age = layers.optional(age, values::max_age);
+    let max_bytes = layers.optional(size, values::max_size);
+    Some(Keep {
+        max_age: max_age.ok()?,
+        max_bytes: max_bytes.ok()?.map(|bytes| bytes as u64),
     })
 }
 

@@ -24,6 +24,7 @@ pub(super) enum Raw<'a> {
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const DAYS: (&str, u64) = ("d", 86_400_000);
 const DURATION_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
@@ -137,6 +138,12 @@ pub(super) fn every(raw: Raw<'_>) -> Result<Duration, String> {
     duration(raw, &(SECOND..=DAY))
 }
 
+/// The age from which files are deleted.
+pub(super) fn max_age(raw: Raw<'_>) -> Result<Duration, String> {
+    let text = text(raw, "a time")?;
+    span(text, &(HOUR..=3660 * DAY))
+}
+
 /// The name of a variable that holds a secret. What cannot be one is likely to be the secret itself:
 /// it is not repeated.
 pub(super) fn variable(raw: Raw<'_>) -> Result<String, String> {
@@ -219,6 +226,11 @@ pub(super) fn body_memory(raw: Raw<'_>) -> Result<usize, String> {
     size(raw, &LARGEST_MEMORY)
 }
 
+/// The size of a directory from which files are deleted.
+pub(super) fn max_size(raw: Raw<'_>) -> Result<usize, String> {
+    size(raw, &LARGEST_MEMORY)
+}
+
 pub(super) fn max_header(raw: Raw<'_>) -> Result<usize, String> {
     size(raw, &LARGEST_HEADER)
 }
@@ -252,6 +264,12 @@ pub(super) fn duration_in_words(duration: Duration) -> String {
         return "0s".to_owned();
     }
     in_units(duration.as_millis(), &DURATION_UNITS)
+}
+
+/// The same for one that may be of days.
+pub(super) fn age_in_words(age: Duration) -> String {
+    let [.., hours] = DURATION_UNITS;
+    in_units(age.as_millis(), &[hours, DAYS])
 }
 
 /// As one would write it.

@@ -6,6 +6,7 @@
 //! not get done waits on the disk for the next run, or the next start.
 
 mod alerts;
+mod kept;
 mod state;
 
 use std::io;
@@ -25,6 +26,7 @@ use tokio::time::sleep;
 use crate::config::{Usage, env};
 use crate::{receiver, sys};
 pub(crate) use alerts::Alerts;
+use kept::Housekeeping;
 pub(crate) use state::State;
 
 /// How long the last run may go on: `serve` must end within its drain timeout and five seconds.
@@ -76,6 +78,7 @@ impl Exporter {
             runner: Runner::new(data),
             state: Arc::clone(&state),
             alerts: Alerts::default(),
+            housekeeping: Housekeeping::new(usage),
         };
         let (every, cancels) = (usage.every, Cancels::default());
         let asked = cancels.clone();
@@ -147,6 +150,7 @@ struct Work {
     runner: Runner,
     state: Arc<State>,
     alerts: Alerts,
+    housekeeping: Housekeeping,
 }
 
 impl Work {
@@ -155,6 +159,11 @@ impl Work {
         let mut schedule = Schedule::new(every);
         while let Err(RecvTimeoutError::Timeout) = told.recv_timeout(schedule.tick().wait) {
             let _ = self.once(&cancels.run, &|_| {});
+            if !cancels.run.is_cancelled()
+                && let Some(sizes) = self.housekeeping.run(&self.data)
+            {
+                self.state.note(|report| report.sizes = Some(sizes));
+            }
         }
         let last = &cancels.last_run;
         // What would have to wait, waits for the next start.

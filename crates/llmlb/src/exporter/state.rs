@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use spool::Run;
 
+use super::kept::Sizes;
 use crate::lock::rfc3339;
 
 /// Written by the exporter, read by whoever asks.
@@ -28,6 +29,8 @@ pub(crate) struct Report {
     pub(crate) failed: Option<u64>,
     /// What is wrong, if the last run found something.
     pub(crate) error: Option<String>,
+    /// How large `archive/` and `failed/` are.
+    pub(crate) sizes: Option<Sizes>,
 }
 
 impl State {
@@ -78,6 +81,7 @@ impl Report {
             "waiting": self.waiting,
             "failed": self.failed,
             "error": self.error,
+            "kept": self.sizes.as_ref().map(Sizes::json),
         })
     }
 }

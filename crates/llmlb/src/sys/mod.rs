@@ -20,11 +20,13 @@ pub(crate) use macos::{
     data_dir::data_dir, listen, listener::listener_owner, port_owner::port_owner,
 };
 #[cfg(unix)]
-pub(crate) use unix::{config_file, host::host_name, limits, notify, signals, users};
+pub(crate) use unix::{
+    config_file, disk::disk_size, host::host_name, limits, notify, signals, users,
+};
 #[cfg(windows)]
 pub(crate) use windows::{
-    config_file, data_dir::data_dir, host::host_name, limits, listen, listener::listener_owner,
-    notify, port_owner::port_owner, signals, users,
+    config_file, data_dir::data_dir, disk::disk_size, host::host_name, limits, listen,
+    listener::listener_owner, notify, port_owner::port_owner, signals, users,
 };
 
 pub(crate) use exposed::Exposed;

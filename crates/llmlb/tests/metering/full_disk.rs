@@ -336,6 +336,31 @@ fn starts_full() {
     });
 }
 
+#[test]
+fn archive_of_a_tenth_of_the_disk_is_reported_with_the_setting_that_limits_it() {
+    run_elsewhere("full_disk::large_archive");
+}
+
+#[test]
+#[ignore = "another test runs it where it can mount"]
+fn large_archive() {
+    let place = Place::new();
+    let _disk = SmallDisk::mount(&place, 16);
+    std::fs::create_dir(place.path("data/archive")).unwrap();
+    std::fs::write(place.path("data/archive/of-others"), vec![7; 2 << 20]).unwrap();
+    let server = place.serve("--backend http://127.0.0.1:9");
+    let text = "archive/ has 2 MiB in 1 file; usage.archive_max_size and usage.archive_max_age \
+                limit it";
+    until("it is reported", || {
+        server.status()["usage"]["kept"]["large"] == serde_json::json!([text])
+    });
+    let log = server.process.err();
+    assert!(log.contains(&format!("warning: usage: {text}")), "{log}");
+    let (port, status) = (server.port(), "status -p");
+    let shown = place.run(&format!("{status} {port}")).out;
+    assert!(shown.contains(&format!("\n    {text}\n")), "{shown}");
+}
+
 /// A directory that is no directory: said at once, and at the start if nothing may go unrecorded.
 #[test]
 fn a_data_directory_that_is_none_is_told() {

@@ -1,5 +1,7 @@
 //! `serve` without a receiver: records are folded into the archive, and nothing piles up.
 
+use std::time::{Duration, SystemTime};
+
 use serde_json::Value;
 
 use crate::receiver::Receiver;
@@ -173,4 +175,32 @@ fn demo_of_a_user_has_a_directory_beside_the_real_one() {
     let theirs = home.join(".local/share");
     assert!(theirs.join("llmlb-demo/_staging").is_dir());
     assert!(!theirs.join("llmlb").exists());
+}
+
+#[test]
+fn archive_is_kept_within_the_bounds_that_are_set_and_whole_without() {
+    let place = Place::new();
+    place.stage(3);
+    assert_eq!(place.usage(&["deliver", "--archive"]).code, 0);
+    let old = place.files("archive");
+    for name in &old {
+        let path = place.data().join("archive").join(name);
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        let day = Duration::from_secs(24 * 3600);
+        file.set_modified(SystemTime::now() - 2 * day).unwrap();
+    }
+    let server = place.serve(&[]);
+    let usage = server.until("the sizes", |usage| usage["kept"].is_object());
+    assert_eq!(usage["kept"]["archive"]["files"], 1, "{usage}");
+    assert_eq!(usage["kept"]["large"], serde_json::json!([]), "{usage}");
+    drop(server);
+    assert_eq!(place.files("archive"), old);
+
+    let server = place.serve(&[("LLMLB_USAGE_ARCHIVE_MAX_AGE", "36h")]);
+    let usage = server.until("the sizes", |usage| usage["kept"].is_object());
+    assert_eq!(usage["kept"]["archive"]["files"], 0, "{usage}");
+    (server.running).until_said("in 1 file from archive/: usage.archive_max_age or ");
+    drop(server);
+    assert_eq!(place.files("archive"), [""; 0]);
+    assert_eq!(place.books()["archived"], 3);
 }

@@ -90,6 +90,25 @@ pub(super) struct Usage {
     pub(super) recorded: Option<u64>,
     pub(super) lost: Option<u64>,
     pub(super) error: Option<String>,
+    /// Of what stays after delivery.
+    pub(super) kept: Option<Kept>,
+}
+
+/// Sizes of `archive/` and `failed/`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) archive: Option<Size>,
+    pub(super) failed: Option<Size>,
+    /// Messages about those that have become large.
+    #[serde(default)]
+    pub(super) large: Vec<String>,
+}
+
+/// Number and size of files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Size {
+    pub(super) files: u64,
+    pub(super) bytes: u64,
 }
 
 /// Asks the server at an address. Otherwise: why there is no answer.

@@ -44,7 +44,9 @@ pub(super) fn answer(status: &str) -> Health {
               { "status": null, "error": "connection refused", "at": "2026-01-30T12:09:30Z" } }],
         "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
             "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0, "failed": 0,
-            "recorded": 130, "lost": 0, "error": null }
+            "recorded": 130, "lost": 0, "error": null,
+            "kept": { "archive": { "files": 2, "bytes": 9 },
+                "failed": { "files": 0, "bytes": 0 }, "large": [] } }
     }));
     Health::Answered(answer.unwrap())
 }
@@ -112,7 +114,9 @@ fn the_json_of_a_running_server_is_this() {
             "backend_connections": { "open": 3, "max": 452, "rejected": 0 },
             "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
                 "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0,
-                "failed": 0, "recorded": 130, "lost": 0, "error": null },
+                "failed": 0, "recorded": 130, "lost": 0, "error": null,
+                "kept": { "archive": { "files": 2, "bytes": 9 },
+                    "failed": { "files": 0, "bytes": 0 }, "large": [] } },
             "suspended": false, "lock_file_gone": false,
             "lock_path": "/l/serve_32768.lock", "port_in_use_by": null
         }] })

@@ -183,6 +183,10 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_USAGE_FORMAT", "cloudevents", None),
     ("LLMLB_USAGE_ON_FAILURE", "refuse", None),
     ("LLMLB_USAGE_ALLOW_HTTP", "true", None),
+    ("LLMLB_USAGE_ARCHIVE_MAX_AGE", "90d", None),
+    ("LLMLB_USAGE_ARCHIVE_MAX_SIZE", "20GiB", None),
+    ("LLMLB_USAGE_FAILED_MAX_AGE", "36h", None),
+    ("LLMLB_USAGE_FAILED_MAX_SIZE", "500MiB", None),
 ];
 
 #[test]

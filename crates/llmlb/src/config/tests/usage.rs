@@ -18,6 +18,7 @@ fn usage_is_recorded_and_kept_unless_told_otherwise() {
     assert_eq!(usage.format, Format::Json);
     assert_eq!(usage.on_failure, OnFailure::Serve);
     assert!(!usage.allow_http);
+    assert!(usage.archive.is_unlimited() && usage.failed.is_unlimited());
 }
 
 #[test]
@@ -104,7 +105,8 @@ fn each_mistake_is_told_with_its_place() {
         (
             "token = \"t\"",
             "token: unknown key (did you mean token_env?); allowed: enabled, url, token_env, \
-             every, format, on_failure, allow_http"
+             every, format, on_failure, allow_http, archive_max_age, archive_max_size, \
+             failed_max_age, failed_max_size"
                 .to_owned(),
         ),
         (

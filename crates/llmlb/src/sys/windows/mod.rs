@@ -2,6 +2,7 @@
 
 pub(crate) mod config_file;
 pub(super) mod data_dir;
+pub(super) mod disk;
 pub(super) mod host;
 pub(crate) mod limits;
 pub(crate) mod listen;

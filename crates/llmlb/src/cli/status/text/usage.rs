@@ -32,12 +32,9 @@ pub(super) fn lines(usage: &Usage, now: SystemTime) -> Vec<String> {
         words.push(format!("{count} records lost since the start"));
     }
     let mut lines = vec![format!("  {:<10} {}", "usage", words.join(", "))];
-    lines.extend(
-        usage
-            .error
-            .as_deref()
-            .map(|why| format!("    {}", plain(why))),
-    );
+    let large = usage.kept.iter().flat_map(|kept| &kept.large);
+    let notes = usage.error.iter().chain(large);
+    lines.extend(notes.map(|note| format!("    {}", plain(note))));
     lines
 }
 
@@ -81,6 +78,15 @@ mod tests {
             [
                 "  usage      sent to http://[::1]/, last just now, 2 batches waiting, 1 in failed/",
                 "    it said: [2J 503",
+            ]
+        );
+        assert_eq!(
+            usage(
+                r#"{"waiting":0,"kept":{"archive":{"files":2,"bytes":9},"large":["archive/ has 9"]}}"#
+            ),
+            [
+                "  usage      kept in archive/, none since the start",
+                "    archive/ has 9",
             ]
         );
         assert_eq!(

@@ -1,0 +1,222 @@
+//! The files that stay after delivery: `archive/` and `failed/`. Bounds are applied where they are set;
+//! without one, a directory that has become large is reported with the setting that limits it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use spool::{DeliveryLock, Keep, Kept, KeptIn, RunError, SpoolManager};
+
+use crate::config::Usage;
+use crate::sys;
+
+/// Sizes change slowly, and a large directory takes a while to list.
+const INTERVAL: Duration = Duration::from_secs(3600);
+/// A directory is large from this size, or from a tenth of its disk.
+const LARGE: u64 = 1 << 30;
+const PART_OF_DISK: u64 = 10;
+
+/// Both directories.
+#[derive(Debug)]
+pub(super) struct Housekeeping {
+    dirs: [Dir; 2],
+    last: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Dir {
+    kept_in: KeptIn,
+    keep: Keep,
+    /// The size that was logged last; 0 while the directory is not large.
+    reported: u64,
+}
+
+/// Sizes of both directories, for `/status`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sizes {
+    archive: Kept,
+    failed: Kept,
+    /// Messages about the large ones.
+    large: Vec<String>,
+}
+
+impl Sizes {
+    /// For programs: docs/status-json.md.
+    pub(super) fn json(&self) -> Value {
+        let size = |kept: Kept| json!({ "files": kept.files, "bytes": kept.bytes });
+        json!({
+            "archive": size(self.archive),
+            "failed": size(self.failed),
+            "large": self.large,
+        })
+    }
+}
+
+impl Housekeeping {
+    pub(super) fn new(usage: &Usage) -> Self {
+        let dir = |kept_in, keep| Dir {
+            kept_in,
+            keep,
+            reported: 0,
+        };
+        Self {
+            dirs: [
+                dir(KeptIn::Archive, usage.archive),
+                dir(KeptIn::Failed, usage.failed),
+            ],
+            last: None,
+        }
+    }
+
+    /// Applies the bounds and looks at the sizes, if it is time. `None`: it is not, or another
+    /// process is at work, and it is tried again in the next run.
+    pub(super) fn run(&mut self, data: &Path) -> Option<Sizes> {
+        if self.last.is_some_and(|last| last.elapsed() < INTERVAL) {
+            return None;
+        }
+        let spool = SpoolManager::of(data);
+        if self.dirs.iter().any(|dir| !dir.keep.is_unlimited()) {
+            let _lock = match DeliveryLock::acquire(data) {
+                Ok(lock) => lock,
+                Err(RunError::Busy { .. }) => return None,
+                Err(error) => {
+                    tracing::debug!(%error, "bounds are not applied");
+                    return None;
+                }
+            };
+            for dir in &self.dirs {
+                dir.prune(&spool);
+            }
+        }
+        self.last = Some(Instant::now());
+        let limit = large(sys::disk_size(data));
+        let mut sizes = Sizes::default();
+        for dir in &mut self.dirs {
+            let kept = match spool.kept(dir.kept_in) {
+                Ok(kept) => kept,
+                Err(error) => {
+                    tracing::debug!(%error, "the size is not known");
+                    continue;
+                }
+            };
+            sizes.large.extend(dir.report(kept, limit));
+            match dir.kept_in {
+                KeptIn::Archive => sizes.archive = kept,
+                KeptIn::Failed => sizes.failed = kept,
+            }
+        }
+        Some(sizes)
+    }
+}
+
+impl Dir {
+    fn name(&self) -> &'static str {
+        match self.kept_in {
+            KeptIn::Archive => "archive",
+            KeptIn::Failed => "failed",
+        }
+    }
+
+    fn prune(&self, spool: &SpoolManager) {
+        let name = self.name();
+        match spool.prune(self.kept_in, &self.keep) {
+            Ok(deleted) if deleted.files > 0 => tracing::info!(
+                "usage: deleted {} from {name}/: usage.{name}_max_age or usage.{name}_max_size",
+                in_words(deleted)
+            ),
+            Ok(_) => {}
+            Err(error) => tracing::warn!("usage: {name}/ is not kept within its bounds: {error}"),
+        }
+    }
+
+    /// The message about a large directory. It is logged when that begins, and whenever the size has
+    /// doubled since.
+    fn report(&mut self, kept: Kept, limit: u64) -> Option<String> {
+        if kept.bytes < limit {
+            self.reported = 0;
+            return None;
+        }
+        let name = self.name();
+        let text = format!(
+            "{name}/ has {}; usage.{name}_max_size and usage.{name}_max_age limit it",
+            in_words(kept)
+        );
+        if self.reported == 0 || kept.bytes / 2 >= self.reported {
+            self.reported = kept.bytes;
+            tracing::warn!("usage: {text}");
+        }
+        Some(text)
+    }
+}
+
+/// The size from which a directory is reported.
+fn large(disk: Option<u64>) -> u64 {
+    disk.map_or(LARGE, |disk| (disk / PART_OF_DISK).min(LARGE))
+}
+
+/// `1.5 GiB in 12 files`
+fn in_words(kept: Kept) -> String {
+    let mib = kept.bytes >> 20;
+    let size = match kept.bytes >> 30 {
+        0 if mib == 0 => format!("{} bytes", kept.bytes),
+        0 => format!("{mib} MiB"),
+        // One decimal, rounded down.
+        gib => format!("{gib}.{} GiB", (mib % 1024) * 10 / 1024),
+    };
+    let files = if kept.files == 1 { "file" } else { "files" };
+    format!("{size} in {} {files}", kept.files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn archive() -> Dir {
+        Dir {
+            kept_in: KeptIn::Archive,
+            keep: Keep::default(),
+            reported: 0,
+        }
+    }
+
+    fn gib(number: u64) -> Kept {
+        Kept {
+            files: 3,
+            bytes: number << 30,
+        }
+    }
+
+    #[test]
+    fn large_directory_is_reported_with_the_settings_that_limit_it() {
+        let mut dir = archive();
+        assert_eq!(dir.report(gib(0), LARGE), None);
+        let text = "archive/ has 1.0 GiB in 3 files; usage.archive_max_size and \
+                    usage.archive_max_age limit it";
+        assert_eq!(dir.report(gib(1), LARGE).as_deref(), Some(text));
+        assert_eq!(dir.reported, 1 << 30);
+        assert!(dir.report(gib(1), LARGE).is_some());
+        assert!(dir.report(gib(2), LARGE).is_some());
+        assert_eq!(
+            dir.reported,
+            2 << 30,
+            "it is logged again when it has doubled"
+        );
+        assert_eq!(dir.report(gib(0), LARGE), None);
+        assert_eq!(dir.reported, 0);
+    }
+
+    #[test]
+    fn directory_is_large_from_one_gibibyte_or_a_tenth_of_the_disk() {
+        assert_eq!(large(None), 1 << 30);
+        assert_eq!(large(Some(100 << 30)), 1 << 30);
+        assert_eq!(large(Some(5 << 30)), 1 << 29);
+    }
+
+    #[test]
+    fn sizes_are_written_in_units() {
+        let kept = |files, bytes| Kept { files, bytes };
+        assert_eq!(in_words(kept(1, 12)), "12 bytes in 1 file");
+        assert_eq!(in_words(kept(2, 5 << 20)), "5 MiB in 2 files");
+        assert_eq!(in_words(kept(2, 3 << 29)), "1.5 GiB in 2 files");
+    }
+}
