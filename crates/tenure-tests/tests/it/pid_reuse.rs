@@ -16,8 +16,11 @@ fn process_with(pid: u32) -> Option<Stranger> {
 
 #[test]
 fn a_stranger_with_the_owners_number_is_neither_named_nor_stopped() {
-    if !root("choosing a process id") || !fs::exists(LAST_PID).unwrap() {
+    if !root("choosing a process id") {
         return;
+    }
+    if !fs::exists(LAST_PID).unwrap() {
+        return tenure_tests::skip("the next process id cannot be chosen here");
     }
     let scene = Scene::new();
     let mut owner = scene.owner();

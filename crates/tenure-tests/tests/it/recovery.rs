@@ -64,3 +64,43 @@ fn the_takeover_is_logged_with_the_old_record() {
     released.unwrap();
     assert!(text.contains("DEBUG released"), "{text}");
 }
+
+/// Lock files of build 6ef6b32, which neither padded records nor marked those that it removed.
+const PREVIOUS_BUILD: [&str; 2] = [
+    concat!(
+        r#"{"pid":13208,"started_at":"2026-11-17T04:41:41.686Z","key":"k","host":"vm","user":"root","progr"#,
+        r#"am":"tenure","verb":"run","stop":"tenure stop k","process":{"start":539648,"boot":"bc82c55e-7d6a-4233-8eb9-257b5c0a3664","pid_ns":4026531836},"command":{"pid":13213,"#,
+        r#""program":"sleep","process":{"start":539662,"boot":"bc82c55e-7d6a-4233-8eb9-257b5c0a3664","pid_ns":4026531836}},"token":9794890501686445,"version":1,"crc32":"51e270bd"}"#,
+        "\n"
+    ),
+    concat!(
+        r#"{"pid":13208,"started_at":"2026-11-17T04:41:41.686Z","key":"k","host":"vm","user":"root","progr"#,
+        r#"am":"tenure","verb":"run","stop":"tenure stop k","process":{"start":539648,"boot":"bc82c55e-7d6a-4233-8eb9-257b5c0a3664","pid_ns":4026531836},"command":{"pid":13213,"#,
+        r#""program":"sleep","process":{"start":539662,"boot":"bc82c55e-7d6a-4233-8eb9-257b5c0a3664","pid_ns":4026531836}},"token":9794890501686445,"version":1,"released_at":"2026-11-17T04:42:00Z","crc32":"f79c491e"}"#,
+        "\n"
+    ),
+];
+
+#[test]
+fn files_of_the_previous_build_are_read_and_taken_over() {
+    let [crashed, released] = PREVIOUS_BUILD;
+    for (text, is_stale) in [(crashed, true), (released, false)] {
+        for keep in [false, true] {
+            let scene = Scene::new();
+            std::fs::write(scene.file(), text).unwrap();
+            match scene.status().state() {
+                State::Stale(record) => {
+                    assert!(is_stale);
+                    assert_eq!((record.pid(), record.verb()), (13208, Some("run")));
+                    assert_eq!(record.command_program(), Some("sleep"));
+                }
+                State::Free => assert!(!is_stale),
+                other => panic!("{other:?}"),
+            }
+            let claim = scene.store.claim(&scene.key).keep_file(keep);
+            let (tenure, log) = crate::guard::logged(|| claim.try_acquire().unwrap());
+            assert_eq!(log.contains("WARN taking over"), is_stale, "{log}");
+            assert!(tenure.token() > 9_794_890_501_686_445, "the token rises");
+        }
+    }
+}
