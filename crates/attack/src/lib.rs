@@ -22,6 +22,7 @@ mod slots;
 mod smuggling;
 mod spelling;
 mod target;
+mod unmetered;
 
 use std::error::Error;
 use std::time::Duration;
@@ -110,6 +111,7 @@ pub fn attacks() -> Vec<Attack> {
     let mut attacks: Vec<Attack> = [
         smuggling::attacks(),
         spelling::attacks(),
+        unmetered::attacks(),
         model::attacks(),
         descriptors::attacks(),
         memory::attacks(),

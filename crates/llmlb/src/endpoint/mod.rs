@@ -173,6 +173,15 @@ const MEMBER_ACTIONS: [&str; 33] = [
 /// in the responses.
 const RESULT_ACTIONS: [&str; 2] = ["/v1/chat/completions/*", "/v1/responses/*/cancel"];
 
+/// The POST requests by which a client gets a credential for the account at the backend: with it, it
+/// could ask the backend directly and unmetered.
+const CREDENTIAL_ISSUERS: [&str; 4] = [
+    "/v1/chatkit/sessions",
+    "/v1/realtime/client_secrets",
+    "/v1/realtime/sessions",
+    "/v1/realtime/transcription_sessions",
+];
+
 /// Families in whose last part an encoded slash is usual: names of models and of files.
 const WITH_SLASHES: [&str; 2] = ["/v1/models/", "/v1/files/"];
 
@@ -260,6 +269,17 @@ impl Endpoint {
     pub(crate) fn is_logged(self) -> bool {
         !matches!(self.service, Service::Own(Page::Admin(_)))
     }
+}
+
+/// True if a WebSocket may be opened on the path. On an endpoint whose requests are metered by their
+/// bodies, what a WebSocket carries would be neither routed nor metered.
+pub(crate) fn may_be_websocket(endpoint: Endpoint, path: &str) -> bool {
+    path == "/v1/realtime" || !endpoint.is_known
+}
+
+/// True if the response gives the client a credential of the backend's account.
+pub(crate) fn issues_credentials(method: &Method, path: &str) -> bool {
+    *method == Method::POST && CREDENTIAL_ISSUERS.contains(&path)
 }
 
 /// Reads a method and a path. Returns the endpoint, and the path as it is forwarded: without

@@ -46,8 +46,10 @@ pub(super) async fn attempt(
         drop(exchange);
         asks = false;
         (head, exchange) = send(worker, &slot, outbound, trip, asks, Instant::now()).await?;
-        // A stream that is asked for in other words may be none to the backend.
-        if head.status.is_success() && outbound.asked.stream {
+        // A stream that is asked for in other words may be none to the backend. And an error may
+        // repeat what the client wrote.
+        if head.status.is_success() && outbound.asked.stream && !outbound.asked.names_usage_option()
+        {
             let why = "rejects stream_options";
             let model = model(&slot, trip);
             slot.backend().refuses_usage_option(model, why);

@@ -133,9 +133,16 @@ fn without_key(protocols: &[u8]) -> Vec<u8> {
     protocols
         .split(|byte| *byte == b',')
         .map(<[u8]>::trim_ascii)
-        .filter(|one| !one.starts_with(b"openai-insecure-api-key."))
+        .filter(|one| !is_key(one))
         .collect::<Vec<_>>()
         .join(&b", "[..])
+}
+
+/// True if a protocol of a WebSocket is a key, which browsers cannot send elsewhere.
+fn is_key(protocol: &[u8]) -> bool {
+    const PREFIX: &[u8] = b"openai-insecure-api-key.";
+    let begin = protocol.get(..PREFIX.len());
+    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
 }
 
 fn credential(out: &mut Vec<u8>, backend: &Backend) {
@@ -170,7 +177,7 @@ mod tests {
     #[test]
     fn a_key_among_protocols_goes_no_further() {
         let passed = |text: &str| String::from_utf8(without_key(text.as_bytes())).unwrap();
-        let given = "realtime, openai-insecure-api-key.sk-1,openai-beta.realtime-v1";
+        let given = "realtime, openai-insecure-api-key.sk-1,openai-beta.realtime-v1, OpenAI-Insecure-API-Key.sk-2";
         assert_eq!(passed(given), "realtime, openai-beta.realtime-v1");
         assert_eq!(passed("graphql-ws"), "graphql-ws");
     }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header, request};
 use hyper::body::{Body, Incoming};
+use memchr::memmem;
 use serde::de::IgnoredAny;
 
 use super::error::Refusal;
@@ -117,6 +118,17 @@ impl Asked {
         match &self.payload {
             Payload::Read(bytes) => forward::hash(bytes),
             Payload::Passing(_) => 0,
+        }
+    }
+
+    /// True if the client's own text may have the names by which an error about `stream_options` is
+    /// recognised.
+    pub(crate) fn names_usage_option(&self) -> bool {
+        // An escape may stand for any letter.
+        let names: [&[u8]; 3] = [b"stream_options", b"include_usage", b"\\u"];
+        match &self.payload {
+            Payload::Read(bytes) => names.iter().any(|name| memmem::find(bytes, name).is_some()),
+            Payload::Passing(_) => true,
         }
     }
 
@@ -310,6 +322,9 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
         return Err(Unread::Ambiguous(name));
     }
     let value = |at: &Option<Range<usize>>| at.clone().map(|at| &body[at]);
+    if value(&fields.usage.stream_options).is_some_and(has_ambiguous_option) {
+        return Err(Unread::Ambiguous("stream_options.include_usage"));
+    }
     let model = match value(&fields.model) {
         None | Some(b"null") => None,
         Some(raw) => Some(model_name(raw).map_err(Unread::Malformed)?),
@@ -396,6 +411,20 @@ impl Unread {
             ),
         }
     }
+}
+
+/// True if `include_usage` is there twice, or in another case: a client could keep a backend from
+/// reporting usage while llmlb believes that it does.
+fn has_ambiguous_option(options: &[u8]) -> bool {
+    let (mut count, mut is_plain) = (0, true);
+    let scanned = scan::fields(options, |name, _| {
+        let text = String::from_utf8_lossy(name);
+        if alike::are_alike("include_usage", &text) {
+            count += 1;
+            is_plain &= name == b"include_usage";
+        }
+    });
+    scanned.is_ok() && (count > 1 || !is_plain)
 }
 
 /// True if a JSON object has a field in which a model is given its prompt, in any case.

@@ -16,6 +16,7 @@ pub(crate) struct Refusal {
     param: Option<&'static str>,
     retry_after: Option<u16>,
     allow: Option<&'static str>,
+    upgrade: Option<&'static str>,
 }
 
 impl Refusal {
@@ -27,6 +28,7 @@ impl Refusal {
             param: None,
             retry_after: None,
             allow: None,
+            upgrade: None,
         }
     }
 
@@ -45,6 +47,12 @@ impl Refusal {
     /// Which methods are allowed instead.
     pub(crate) fn allow(mut self, methods: &'static str) -> Self {
         self.allow = Some(methods);
+        self
+    }
+
+    /// The protocol that the client asked for.
+    pub(crate) fn upgrade(mut self, protocol: &'static str) -> Self {
+        self.upgrade = Some(protocol);
         self
     }
 
@@ -77,6 +85,9 @@ impl Refusal {
         }
         if let Some(value) = self.allow {
             headers.insert(header::ALLOW, HeaderValue::from_static(value));
+        }
+        if let Some(value) = self.upgrade {
+            headers.insert(header::UPGRADE, HeaderValue::from_static(value));
         }
         response
     }

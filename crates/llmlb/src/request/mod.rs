@@ -276,6 +276,28 @@ fn admit<'a>(
             ),
         ));
     }
+    if is_upgrade && !endpoint::may_be_websocket(endpoint, &path) {
+        return Err(Refusal::new(
+            StatusCode::UPGRADE_REQUIRED,
+            "websocket_not_supported",
+            format!("{path} is not served over WebSocket; send an HTTP request."),
+        )
+        .upgrade("websocket"));
+    }
+    let has_keys = || {
+        let table = shared.pool.table();
+        table.backends.iter().any(|one| one.credential.is_some())
+    };
+    if endpoint::issues_credentials(&head.method, &path) && has_keys() {
+        return Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "issues_credentials",
+            format!(
+                "{path} would issue a credential of this server's own account. Connect to \
+                 /v1/realtime of this server instead."
+            ),
+        ));
+    }
     refuse_loop(caller, head)?;
     Ok((endpoint, path))
 }

@@ -22,8 +22,11 @@ pub(crate) struct Watch {
 
 #[derive(Debug)]
 enum Kind {
-    /// There is nothing to be known from it: an error, a file, a sound.
+    /// There is nothing to be known from it: an error, a page for people, the content of a file.
     Nothing,
+    /// A success in a format that is not read, such as embeddings in binary. The model has read the
+    /// prompt.
+    Opaque,
     /// It is in a coding that is not undone here; its length is all that is known.
     Coded,
     /// It does not say what it is. Its first bytes will.
@@ -56,8 +59,11 @@ impl Watch {
             Kind::Whole(Box::default())
         } else if is("") || is("text/plain") {
             Kind::Unsaid { is_hiding }
-        } else {
+        } else if is("text/html") {
+            // A page of a proxy, such as a login form.
             Kind::Nothing
+        } else {
+            Kind::Opaque
         };
         Self { api, kind }
     }
@@ -109,7 +115,7 @@ impl Watch {
             Kind::Events(events) => return events.pass(data),
             Kind::Whole(finder) => finder.read(&data),
             Kind::Lines(lines) => lines.look(&data),
-            Kind::Nothing | Kind::Coded | Kind::Unsaid { .. } => {}
+            Kind::Nothing | Kind::Opaque | Kind::Coded | Kind::Unsaid { .. } => {}
         }
         data
     }
@@ -221,7 +227,7 @@ impl Watch {
         match (&self.kind, self.heard()) {
             (_, Some(heard)) => heard.streamed.tokens(),
             (Kind::Whole(finder), _) if finder.said().is_promise => 0,
-            (Kind::Coded, _) => estimate::by_length(bytes),
+            (Kind::Coded | Kind::Opaque, _) => estimate::by_length(bytes),
             _ => estimate::whole_answer(bytes),
         }
     }

@@ -296,6 +296,14 @@ fn an_unknown_endpoint_has_the_tokens_of_its_usage_object() {
 }
 
 #[test]
+fn response_in_a_format_that_is_not_read_is_estimated() {
+    let mut watch = watch(Api::Embeddings, "application/octet-stream", false);
+    assert_eq!(pass(&mut watch, "abcd"), "abcd");
+    assert!(watch.is_complete());
+    assert_eq!(numbers(watch.usage(4, || 7)), (7, 0, 7, "estimated"));
+}
+
+#[test]
 fn where_there_is_nothing_to_count_nothing_is_counted() {
     let none = (0, 0, 0, "none");
     let asked = || panic!("there is no estimate");
@@ -319,6 +327,7 @@ fn where_there_is_nothing_to_count_nothing_is_counted() {
             "data: {\"error\":\"no\"}\n\n",
         ),
         (Api::Chat, "", "<html>"),
+        (Api::Chat, "text/html", "<html>"),
         (Api::Chat, "text/plain", "dear client"),
         (Api::Audio, "text/plain", "data: what we need"),
         (Api::Audio, "", ": a smile"),

@@ -18,7 +18,11 @@ use memchr::{memchr, memchr2};
 pub(crate) struct Malformed;
 
 /// How deep values may be nested: one bit each says what kind of bracket is open.
-const DEEPEST: u32 = u128::BITS;
+pub(crate) const DEEPEST: u32 = u128::BITS;
+
+/// Maximum number of fields of an object whose fields are read. Reading the name of a field costs a
+/// hundred times the search for its end, and no API has this many.
+pub(crate) const MOST_FIELDS: u32 = 10_000;
 
 /// Calls `each` with the name of every field of the object that `body` is, and with the place of
 /// its value, in their order. A field that is there twice is told twice: the last one counts.
@@ -83,7 +87,7 @@ fn read_fields_from(
     mut at: usize,
     mut read: impl FnMut(&[u8], usize) -> Result<usize, Malformed>,
 ) -> Result<(), Malformed> {
-    loop {
+    for _ in 0..MOST_FIELDS {
         let name = expect(body, at, b'"')?;
         at = string(body, name)?;
         let name = written(&body[name..at - 1])?;
@@ -95,6 +99,7 @@ fn read_fields_from(
             _ => return Err(Malformed),
         }
     }
+    Err(Malformed)
 }
 
 /// The text of a value, if it is a string.
