@@ -24,7 +24,7 @@ use crate::quarantine::{move_aside, set_aside};
 
 const VERSION: u32 = 1;
 /// The first line of a file is not longer.
-const LONGEST_HEAD: u64 = 64 * 1024;
+const LONGEST_HEAD: u64 = 256 * 1024;
 
 /// Which book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,7 +29,7 @@ use crate::set::Set;
 use crate::staging_lock::{LockError, StagingLock};
 use crate::stamp::Stamp;
 use crate::taken::{Seen, Taken, TakenBook};
-use crate::totals::{Totals, sum};
+use crate::totals::{self, Totals, sum};
 use crate::unreadable::Unreadable;
 
 /// How consolidation works.
@@ -210,7 +210,7 @@ impl Fold<'_> {
                 parts: Vec::new(),
                 records: Vec::new(),
                 bytes: 0,
-                totals: Totals::default(),
+                totals: Totals::new(set.id),
             };
             let mut book = self
                 .write(&mut snapshot, &set.entries)
@@ -300,7 +300,9 @@ impl Fold<'_> {
     /// Writes everything that comes of a set of entries, each unless it is there already.
     fn write(&mut self, snapshot: &mut Snapshot, names: &[String]) -> Result<TakenBook, Error> {
         // After an error it is not put back: what it knows may be more than what is written.
-        let mut book = match (self.kept.book.take()).and_then(|book| book.again(snapshot.id)) {
+        let kept = (self.kept.book.take()).and_then(|book| book.again(snapshot.id));
+        let is_read = kept.is_none();
+        let mut book = match kept {
             Some(book) => book,
             None => TakenBook::open(self.disk, self.data, snapshot.id)?,
         };
@@ -315,6 +317,7 @@ impl Fold<'_> {
         self.write_batch(snapshot)?;
         self.spool.flush()?;
         std::mem::take(&mut snapshot.totals).fold(&**self.disk, self.data, snapshot.id)?;
+        totals::repair(&**self.disk, self.data, book.days(), snapshot.id, is_read)?;
         book.sync()?;
         Ok(book)
     }

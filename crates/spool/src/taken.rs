@@ -8,7 +8,7 @@
 //! That holds for at least the last [`WINDOW`] records. Only a filter of them is in the memory: what
 //! it takes for known is looked up in the book.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,8 @@ use crate::disk::Disk;
 use crate::error::Error;
 use crate::known_ids::KnownIds;
 use crate::stamp::Stamp;
+use crate::time::{DAY, Moment};
+use crate::totals;
 
 /// How many ids one generation of the book has.
 pub(crate) const WINDOW: u64 = 250_000;
@@ -45,13 +47,39 @@ pub(crate) struct Taken {
 }
 
 /// What the events of a book add up to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sums {
     pub(crate) entries: u64,
     /// That went into batches.
     pub(crate) records: u64,
     pub(crate) repeated: u64,
     pub(crate) aside: u64,
+    /// Records by the day of the totals in which they count. Those that were consolidated before
+    /// there was this field are not in it.
+    #[serde(default, skip_serializing_if = "Days::is_empty")]
+    pub(crate) days: Days,
+}
+
+/// Records by day, such as `2026-11-16`.
+pub(crate) type Days = BTreeMap<String, u64>;
+
+/// Returns how many records the totals of each day must have at least. A set that is not finished
+/// does not count.
+pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<Days, Error> {
+    let mut sums = Sums::default();
+    Title::Taken.read(data, &mut |_, read| match read {
+        Read::Head(before) => sums = before,
+        Read::Event(text) => {
+            if let Ok(taken) = serde_json::from_str::<Taken>(text)
+                && Some(taken.snapshot) != unfinished
+            {
+                sums.add(&taken);
+            }
+        }
+        // `verify` names it.
+        Read::Damaged(_) => {}
+    })?;
+    Ok(sums.days)
 }
 
 /// The book as the consolidator keeps it.
@@ -106,6 +134,17 @@ impl Sums {
         self.repeated += taken.repeated.len() as u64;
         let lines = taken.aside.iter().map(|[from, to]| to - from + 1);
         self.aside += lines.sum::<u64>();
+        let at = Moment::of(taken.snapshot);
+        let mut days = BTreeMap::<Moment, u64>::new();
+        for stamp in &taken.ids {
+            *days
+                .entry(totals::hour_of(stamp.id, at).floor(DAY))
+                .or_default() += 1;
+        }
+        for (day, records) in days {
+            let sum = self.days.entry(day.day()).or_default();
+            *sum = sum.saturating_add(records);
+        }
     }
 }
 
@@ -246,6 +285,11 @@ impl TakenBook {
         Ok(())
     }
 
+    /// How many records the totals of each day must have at least.
+    pub(crate) fn days(&self) -> &Days {
+        &self.sums.days
+    }
+
     pub(crate) fn sync(&self) -> Result<(), Error> {
         self.book.sync()
     }
@@ -294,6 +338,8 @@ mod tests {
             assert_eq!(seen, [Seen::Never, Seen::Never, Seen::Same]);
             assert_eq!((book.sums.records, book.ids), (3, 0));
         }
+        let records: u64 = days(&data, None).unwrap().values().sum();
+        assert_eq!(records, 3, "also of the generations that are gone");
     }
 
     #[test]

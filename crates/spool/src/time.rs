@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A moment, to the millisecond. Wall clocks jump: nothing is decided by one alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +49,11 @@ impl Moment {
         let mut text = self.hour();
         text.truncate(10);
         text
+    }
+
+    pub(crate) fn before(self, long: Duration) -> Self {
+        let millis = i64::try_from(long.as_millis()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_sub(millis).max(0))
     }
 
     pub(crate) fn after(self, long: Duration) -> Self {
@@ -102,11 +108,6 @@ pub(crate) fn new_id() -> Uuid {
     Uuid::now_v7()
 }
 
-/// The hour in which an id was made, in UTC: `2026-11-16T13`.
-pub(crate) fn hour_of(id: Uuid) -> String {
-    Moment::of(id).hour()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,9 +124,9 @@ mod tests {
     #[test]
     fn an_id_says_its_hour() {
         let id = Uuid::try_parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap();
-        assert_eq!(hour_of(id), "2023-06-30T03");
+        assert_eq!(Moment::of(id).hour(), "2023-06-30T03");
         // The last that can be written; years have four digits.
         let last = Uuid::try_parse("ffffffff-ffff-7fff-bfff-ffffffffffff").unwrap();
-        assert_eq!(hour_of(last).len(), 13);
+        assert_eq!(Moment::of(last).hour().len(), 13);
     }
 }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::span::Span;
 use crate::data_dir::{DataDir, for_each_file, read_bounded};
 use crate::error::Error;
+use crate::time::DAY;
 use crate::totals::sum::{self, Groups};
 use crate::totals::{self, Period};
 
@@ -19,6 +20,8 @@ pub(super) struct Folded {
     files: BTreeMap<String, u32>,
     /// The last snapshot that is in each period that was used.
     snapshots: BTreeMap<String, Uuid>,
+    /// How many records the files of the days have.
+    records: BTreeMap<String, u64>,
     /// Days of which a part was asked for, and only the whole is known.
     whole: BTreeSet<String>,
     pub(super) problems: Vec<Error>,
@@ -58,6 +61,7 @@ impl Folded {
         let Some(whole) = periods.remove(day) else {
             return;
         };
+        self.records.insert(day.to_owned(), whole.records());
         let is_hour_of = |period: &str| period.starts_with(day);
         let hours: Vec<String> = (periods.keys())
             .filter(|period| is_hour_of(period))
@@ -83,6 +87,13 @@ impl Folded {
                 }
             }
         }
+    }
+
+    /// Returns what is wrong with the totals of a day that must have so many records.
+    pub(super) fn gap(&self, data: &DataDir, day: &str, expected: u64) -> Option<Error> {
+        let found = self.records.get(day).copied().unwrap_or_default();
+        let path = data.usage.join(format!("{day}.json"));
+        totals::gap(found, expected).map(|gap| Error::damage(&path, gap))
     }
 
     /// What they add up to, by day.
@@ -141,8 +152,6 @@ impl Folded {
         Ok(files == self.files)
     }
 }
-
-const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
 
 /// The day of an hour.
 fn day_of(hour: &str) -> Option<&str> {

@@ -20,6 +20,7 @@ use crate::data_dir::DataDir;
 use crate::error::Error;
 use crate::set::Set;
 use crate::staging_lock::StagingLock;
+use crate::taken;
 use crate::totals::sum::{Groups, Sum};
 use folded::Folded;
 use span::Span;
@@ -142,6 +143,17 @@ fn try_tally(
     let mut rows = folded.take_rows();
     let mut problems = std::mem::take(&mut folded.problems);
     staged::add(data, span, &folded, set.as_ref(), &mut rows, &mut problems)?;
+    let unfinished = set.as_ref().filter(|set| !set.is_written).map(|set| set.id);
+    for (day, expected) in taken::days(data, unfinished)? {
+        // Of a file that is damaged this is said already.
+        let is_said = |gap: &Error| problems.iter().any(|error| error.path() == gap.path());
+        if span.has_some_of(&day)
+            && let Some(gap) = folded.gap(data, &day, expected)
+            && !is_said(&gap)
+        {
+            problems.push(gap);
+        }
+    }
     // The ids of a new set are taken before it is folded: its records would look like repetitions.
     let state = |set: &Set| (set.id, set.is_written);
     let is_same_set = current_set(data)?.as_ref().map(state) == set.as_ref().map(state);

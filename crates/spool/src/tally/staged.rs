@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
+use std::time::SystemTime;
 
 use uuid::Uuid;
 
@@ -16,7 +17,8 @@ use crate::line::Line;
 use crate::record::Record;
 use crate::set::Set;
 use crate::taken::{Sums, Taken};
-use crate::time::hour_of;
+use crate::time::Moment;
+use crate::totals;
 use crate::totals::sum::{self, Groups};
 
 /// How often the directory is listed: an entry that is renamed while that is done may be missed once.
@@ -41,7 +43,8 @@ pub(super) fn add(
         seen: HashSet::new(),
     };
     let mut each = |record: &Record, set: Option<Uuid>| {
-        let hour = hour_of(record.id());
+        let at = set.map_or_else(|| SystemTime::now().into(), Moment::of);
+        let hour = totals::hour_of(record.id(), at).hour();
         let is_folded = set.is_some_and(|set| folded.has(span, &hour, set));
         if is_folded || !folded.wants(span, &hour) {
             return;

@@ -11,9 +11,11 @@ use super::crash::{crash, fill, options};
 use super::crashing_disk::CRASHES;
 use super::place::{Place, names, record};
 use crate::consolidate::{Options, consolidate};
+use crate::delivery::Watch;
 use crate::record::Record;
 use crate::staging::{Durability, Staging};
 use crate::tally::{Tally, tally};
+use crate::verify::verify;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -270,4 +272,77 @@ fn rows_tell_models_keys_backends_and_outcomes_apart() {
     assert_eq!((rows[1].key.as_deref(), rows[1].records), (Some("k"), 2));
     assert_eq!(rows[1].counts["outcome"]["cut"], 1);
     assert_eq!(rows[1].counts["tokens_from"]["estimated"], 1);
+}
+
+/// Removes files of the totals by their periods. Returns the day that there is.
+fn remove_totals(place: &Place, is_removed: impl Fn(&str) -> bool) -> String {
+    let usage = place.data().usage;
+    let mut day = None;
+    for name in names(&usage) {
+        let Some(period) = crate::totals::period_of(&name) else {
+            continue;
+        };
+        if !crate::totals::is_hour(period) {
+            day = Some(period.to_owned());
+        }
+        if is_removed(period) {
+            fs::remove_file(usage.join(&name)).unwrap();
+        }
+    }
+    day.unwrap()
+}
+
+fn add_up(place: &Place) -> (u64, Vec<String>) {
+    let tally = tally(place.path(), None, None).unwrap();
+    let records = tally.rows.iter().map(|row| row.records).sum();
+    let problems = tally.problems.iter().map(ToString::to_string);
+    (records, problems.collect())
+}
+
+#[test]
+fn lost_totals_of_a_day_are_made_anew_from_its_hours() {
+    for damage in [None, Some("{}")] {
+        let place = Place::new();
+        place.entry(5, true);
+        consolidate(place.path(), &options()).unwrap();
+        let day = remove_totals(&place, |period| !crate::totals::is_hour(period));
+        let path = place.data().usage.join(format!("{day}.json"));
+        if let Some(damage) = damage {
+            fs::write(&path, damage).unwrap();
+        }
+        let (records, problems) = add_up(&place);
+        assert_eq!((records, problems.len()), (0, 1), "{problems:?}");
+        assert!(!verify(place.path(), &Watch::silent()).unwrap().balance());
+        place.entry(1, true);
+        consolidate(place.path(), &options()).unwrap();
+        assert_eq!(add_up(&place), (6, Vec::new()));
+        let books = verify(place.path(), &Watch::silent()).unwrap();
+        assert!(books.balance(), "{:?}", books.problems);
+    }
+}
+
+#[test]
+fn totals_that_cannot_be_made_anew_are_reported_with_the_day_and_the_gap() {
+    let place = Place::new();
+    place.entry(5, true);
+    consolidate(place.path(), &options()).unwrap();
+    let day = remove_totals(&place, |_| true);
+    // A consolidator that goes on knows it as well as a new one.
+    for records in 1..3 {
+        place.entry(1, true);
+        consolidate(place.path(), &options()).unwrap();
+        let gap = format!(
+            "{day}.json: its totals lack 5 of at least {} records",
+            5 + records
+        );
+        let (found, problems) = add_up(&place);
+        assert_eq!((found, problems.len()), (records, 1));
+        assert!(problems[0].ends_with(&gap), "{problems:?}");
+        let books = verify(place.path(), &Watch::silent()).unwrap();
+        let problems: Vec<_> = books.problems.iter().map(ToString::to_string).collect();
+        assert!(
+            problems.iter().any(|problem| problem.contains("lack 5")),
+            "{problems:?}"
+        );
+    }
 }

@@ -11,9 +11,9 @@
 
 pub(crate) mod sum;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -24,12 +24,17 @@ use crate::disk::Disk;
 use crate::error::Error;
 use crate::fields::Fields;
 use crate::quarantine::set_aside;
+use crate::taken::Days;
 use crate::time::{HOUR, Moment};
 use sum::{Group, Groups, Sum};
 
 const VERSION: u32 = 1;
 /// For how long there are totals by hour; those by day are kept.
 const HOURS_KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
+/// A record counts on the day of its id if that is at most so long ago ...
+const OLDEST: Duration = Duration::from_secs(3653 * 24 * 3600);
+/// ... or in the future, by clocks that differ.
+const NEWEST: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Serialize, Deserialize)]
 struct Row {
@@ -50,67 +55,201 @@ pub(crate) struct Period {
     totals: Vec<Row>,
 }
 
+/// What every version of such a file has.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
 /// The totals of one snapshot by hour, until they are added to the files.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
+    /// When the snapshot was taken.
+    at: Moment,
     hours: BTreeMap<Moment, Groups>,
 }
 
+/// Returns the hour in which a record counts that is consolidated at this time. The writer of a
+/// record decides on the time of its id. One that cannot be right counts as the first hour of 1970,
+/// so that the number of files is bounded. After a crash the same snapshot gives the same hours.
+pub(crate) fn hour_of(id: Uuid, at: Moment) -> Moment {
+    let time = Moment::of(id);
+    if at.since(time) <= OLDEST && time.since(at) <= NEWEST {
+        time.floor(HOUR)
+    } else {
+        Moment::default()
+    }
+}
+
 impl Totals {
-    /// Adds the record with this id, by its fields.
-    pub(crate) fn add(&mut self, id: Uuid, fields: &Fields<'_>) {
-        let hour = Moment::of(id).floor(HOUR);
-        sum::add_record(self.hours.entry(hour).or_default(), fields);
+    pub(crate) fn new(snapshot: Uuid) -> Self {
+        Self {
+            at: Moment::of(snapshot),
+            hours: BTreeMap::new(),
+        }
     }
 
-    /// By the names of days and of hours.
-    fn periods(self) -> BTreeMap<String, Groups> {
-        let mut periods = BTreeMap::<_, Groups>::new();
-        for (hour, groups) in self.hours {
-            let day = periods.entry(hour.day()).or_default();
-            for (group, sum) in &groups {
-                sum::add(day, group.clone(), sum);
-            }
-            periods.insert(hour.hour(), groups);
-        }
-        periods
+    /// Adds the record with this id, by its fields.
+    pub(crate) fn add(&mut self, id: Uuid, fields: &Fields<'_>) {
+        let hour = hour_of(id, self.at);
+        sum::add_record(self.hours.entry(hour).or_default(), fields);
     }
 
     /// Adds this snapshot to the files, each unless it is in there already.
     pub(crate) fn fold(self, disk: &dyn Disk, data: &DataDir, snapshot: Uuid) -> Result<(), Error> {
-        let (mut is_new, oldest) = (false, oldest_hour());
-        for (day, groups) in self.periods() {
-            if is_hour(&day) && day < oldest {
-                continue;
-            }
-            let name = format!("{day}.json");
-            let mut all = match read(disk, data, &name)? {
-                Some(file) if file.snapshot == snapshot => continue,
-                Some(file) => file.into_groups(),
-                None => {
-                    is_new = true;
-                    Groups::new()
-                }
-            };
-            for (group, sum) in groups {
-                sum::add(&mut all, group, &sum);
-            }
-            let rows = all.into_iter().map(|(group, sum)| Row { group, sum });
-            let file = Period {
-                version: VERSION,
-                day,
-                snapshot,
-                totals: rows.collect(),
-            };
-            place(disk, &data.usage, &name, &encode(&file))?;
+        let oldest = self.at.before(HOURS_KEPT).floor(HOUR);
+        let mut days = BTreeMap::<String, Vec<(Moment, Groups)>>::new();
+        for (hour, groups) in self.hours {
+            days.entry(hour.day()).or_default().push((hour, groups));
         }
-        let dir = &data.usage;
+        let files = Files {
+            disk,
+            data,
+            snapshot,
+        };
+        let mut is_new = false;
+        for (day, hours) in days {
+            // Hours come first: a day whose file is missing is made of them.
+            for (hour, groups) in hours.iter().filter(|(hour, _)| *hour >= oldest) {
+                is_new |= files.fold_hour(&hour.hour(), groups)?;
+            }
+            is_new |= files.fold_day(&day, &hours, oldest)?;
+        }
         if is_new {
-            remove_old_hours(disk, data, &oldest)?;
+            remove_old_hours(disk, data, &oldest.hour())?;
         }
-        disk.sync_dir(dir)
+        files.sync()
+    }
+}
+
+/// The files of the totals, and the snapshot that is folded into them.
+struct Files<'a> {
+    disk: &'a dyn Disk,
+    data: &'a DataDir,
+    snapshot: Uuid,
+}
+
+impl Files<'_> {
+    /// `true`: there was no such file.
+    fn fold_hour(&self, hour: &str, groups: &Groups) -> Result<bool, Error> {
+        let file = read(self.disk, self.data, &format!("{hour}.json"))?;
+        let is_new = file.is_none();
+        let mut all = match file {
+            Some(file) if file.snapshot == self.snapshot => return Ok(false),
+            Some(file) => file.into_groups(),
+            None => Groups::new(),
+        };
+        add_all(&mut all, groups);
+        self.write(hour, all)?;
+        Ok(is_new)
+    }
+
+    /// The same for a day. One whose file is missing is made of its hours, which have this snapshot
+    /// already, and of what is too old for an hour's file.
+    fn fold_day(
+        &self,
+        day: &str,
+        hours: &[(Moment, Groups)],
+        oldest: Moment,
+    ) -> Result<bool, Error> {
+        let file = read(self.disk, self.data, &format!("{day}.json"))?;
+        let is_new = file.is_none();
+        let mut all = match file {
+            Some(file) if file.snapshot == self.snapshot => return Ok(false),
+            Some(file) => file.into_groups(),
+            None => self.sum_of_hours(day)?,
+        };
+        for (hour, groups) in hours {
+            if !is_new || *hour < oldest {
+                add_all(&mut all, groups);
+            }
+        }
+        self.write(day, all)?;
+        Ok(is_new)
+    }
+
+    fn sum_of_hours(&self, day: &str) -> Result<Groups, Error> {
+        let mut all = Groups::new();
+        for hour in 0..24 {
+            let name = format!("{day}T{hour:02}.json");
+            if let Some(file) = read(self.disk, self.data, &name)? {
+                add_all(&mut all, &file.into_groups());
+            }
+        }
+        Ok(all)
+    }
+
+    fn write(&self, period: &str, groups: Groups) -> Result<(), Error> {
+        let rows = groups.into_iter().map(|(group, sum)| Row { group, sum });
+        let file = Period {
+            version: VERSION,
+            day: period.to_owned(),
+            snapshot: self.snapshot,
+            totals: rows.collect(),
+        };
+        let name = format!("{period}.json");
+        place(self.disk, &self.data.usage, &name, &encode(&file))
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        let dir = &self.data.usage;
+        self.disk
+            .sync_dir(dir)
             .map_err(|error| Error::new("sync", dir, error))
     }
+}
+
+fn add_all(all: &mut Groups, groups: &Groups) {
+    for (group, sum) in groups {
+        sum::add(all, group.clone(), sum);
+    }
+}
+
+/// Makes the files of days anew from those of their hours: of days that are missing, and, if it is
+/// `thorough`, of days that are damaged. Comes after a fold: the hours have its snapshot.
+pub(crate) fn repair(
+    disk: &dyn Disk,
+    data: &DataDir,
+    days: &Days,
+    snapshot: Uuid,
+    thorough: bool,
+) -> Result<(), Error> {
+    let files = Files {
+        disk,
+        data,
+        snapshot,
+    };
+    let oldest = Moment::of(snapshot).before(HOURS_KEPT).day();
+    let mut found = BTreeSet::new();
+    for_each_file(disk, &data.usage, |name| {
+        found.extend(period_of(name).filter(|of| !is_hour(of)).map(str::to_owned));
+    })?;
+    let mut is_changed = false;
+    for day in days.keys().filter(|day| **day >= oldest) {
+        let is_there = found.contains(day)
+            && (!thorough || read(disk, data, &format!("{day}.json"))?.is_some());
+        if is_there {
+            continue;
+        }
+        let groups = files.sum_of_hours(day)?;
+        if !groups.is_empty() {
+            tracing::warn!(
+                day,
+                "the totals of a day were lost: made anew from its hours"
+            );
+            files.write(day, groups)?;
+            is_changed = true;
+        }
+    }
+    if is_changed { files.sync() } else { Ok(()) }
+}
+
+/// Returns what is wrong with the totals of a day that has fewer records than were consolidated.
+pub(crate) fn gap(found: u64, expected: u64) -> Option<String> {
+    let missing = expected.checked_sub(found).filter(|missing| *missing > 0)?;
+    Some(format!(
+        "its totals lack {missing} of at least {expected} records"
+    ))
 }
 
 impl Period {
@@ -122,12 +261,6 @@ impl Period {
         let rows = self.totals.into_iter();
         rows.map(|row| (row.group, row.sum.completed())).collect()
     }
-}
-
-/// The first one that is kept, if the clock is right.
-fn oldest_hour() -> String {
-    let oldest = SystemTime::now().checked_sub(HOURS_KEPT);
-    Moment::from(oldest.unwrap_or(SystemTime::UNIX_EPOCH)).hour()
 }
 
 /// What they add up to is in the files of the days.
@@ -173,6 +306,10 @@ fn read(disk: &dyn Disk, data: &DataDir, name: &str) -> Result<Option<Period>, E
     };
     match check(name, &bytes) {
         Ok(period) => Ok(Some(period)),
+        // A later release wrote it: not ours to replace.
+        Err(why) if decode::<Version>(&bytes).is_ok_and(|file| file.version > VERSION) => {
+            Err(Error::damage(&path, why))
+        }
         Err(why) => {
             set_aside(disk, &data.failed, &format!("usage-{name}"), &bytes, &why)?;
             Ok(None)
@@ -206,7 +343,7 @@ mod tests {
     }
 
     fn fold(data: &DataDir, texts: &[&str], snapshot: Uuid) {
-        let mut totals = Totals::default();
+        let mut totals = Totals::new(snapshot);
         for text in texts {
             let record = Record::parse(text).unwrap();
             totals.add(record.id(), &sum::fields(&record).unwrap());
@@ -274,6 +411,39 @@ mod tests {
         assert!(data.usage.join("2023-06-30.json").exists());
         let names: Vec<_> = std::fs::read_dir(&data.usage).unwrap().collect();
         assert_eq!(names.len(), 3, "{names:?}");
+    }
+
+    #[test]
+    fn times_that_cannot_be_right_share_one_day() {
+        let (_dir, data) = place();
+        let (now, mut totals) = (Uuid::now_v7(), Totals::new(Uuid::now_v7()));
+        // A year apart each, from 1970 far into the future.
+        for year in 0..5000_u128 {
+            let millis = year * 366 * 24 * 3600 * 1000;
+            let id = Uuid::from_u128(millis << 80 | 0x7000_8000_0000_0000_0000);
+            let record = Record::parse(&format!(r#"{{"id":"{id}"}}"#)).unwrap();
+            totals.add(record.id(), &sum::fields(&record).unwrap());
+        }
+        totals.fold(&RealDisk, &data, now).unwrap();
+        let files = std::fs::read_dir(&data.usage).unwrap().count();
+        assert!(files <= 12, "{files}");
+        let groups = groups(&data, "1970-01-01.json");
+        let records: u64 = groups.values().map(|sum| sum.records).sum();
+        assert!(records > 4980, "{records}");
+    }
+
+    #[test]
+    fn a_file_of_a_later_version_is_refused_and_kept() {
+        let (_dir, data) = place();
+        let now = Uuid::now_v7();
+        let path = data.usage.join(format!("{}.json", Moment::of(now).day()));
+        let later = encode(&serde_json::json!({ "version": 2, "days": [] }));
+        std::fs::write(&path, &later).unwrap();
+        let mut totals = Totals::new(now);
+        let record = Record::parse("{}").unwrap();
+        totals.add(record.id(), &sum::fields(&record).unwrap());
+        assert!(totals.fold(&RealDisk, &data, now).is_err());
+        assert_eq!(std::fs::read(path).unwrap(), later);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use crate::book::decode;
 use crate::error::Error;
 use crate::manager::{PAUSE_FILE, State, check_pause, is_state_name};
 use crate::quarantine::{Reason, checksum_of};
+use crate::set::Set;
+use crate::taken;
 use crate::totals;
 
 impl Audit<'_> {
@@ -25,6 +27,7 @@ impl Audit<'_> {
                 self.check(&usage, &name, |bytes| totals::check(&name, bytes).map(drop));
             }
         }
+        self.check_days()?;
         let failed = self.data.failed.clone();
         for name in self.files(&failed)? {
             let Some(of) = Reason::of(&name) else {
@@ -44,6 +47,23 @@ impl Audit<'_> {
                     }
                 }
                 Err(why) => self.problem(&failed.join(&name), None, why),
+            }
+        }
+        Ok(())
+    }
+
+    /// Every record that was consolidated is in the totals of its day.
+    fn check_days(&mut self) -> Result<(), Error> {
+        let set = Set::read(&*self.data.disk, &self.data.staging);
+        let unfinished = set.ok().flatten().filter(|set| !set.is_written);
+        for (day, expected) in taken::days(self.data, unfinished.map(|set| set.id))? {
+            let name = format!("{day}.json");
+            let path = self.data.usage.join(&name);
+            let bytes = self.content(&path);
+            let file = bytes.and_then(|bytes| totals::check(&name, &bytes).ok());
+            let found = file.map_or(0, |file| file.records());
+            if let Some(gap) = totals::gap(found, expected) {
+                self.problem(&path, Some(day), gap);
             }
         }
         Ok(())
