@@ -46,7 +46,12 @@ pub(crate) struct Event {
     pub(crate) batch: String,
     pub(crate) outcome: Outcome,
     pub(crate) records: u64,
+    /// The parts of the batch. Of more than two only the first and the last: with the journal of
+    /// what was consolidated they tell the others, since a batch has consecutive records of one set.
     pub(crate) entries: Vec<Part>,
+    /// How many parts the batch has, if not all are named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parts: Option<u64>,
     pub(crate) at: Moment,
     /// By the destination.
     pub(crate) said: String,
@@ -80,11 +85,20 @@ pub(crate) struct Index(HashMap<String, (Outcome, u64)>);
 
 impl Event {
     pub(super) fn new(batch: &Batch, outcome: Outcome, at: Moment, said: &str) -> Self {
+        // A batch of single-record files has as many parts as records: too much to note each time.
+        let (entries, parts) = match batch.parts() {
+            [first, .., last] if batch.parts().len() > 2 => {
+                let parts = batch.parts().len() as u64;
+                (vec![first.clone(), last.clone()], Some(parts))
+            }
+            all => (all.to_vec(), None),
+        };
         Self {
             batch: batch.file_name(),
             outcome,
             records: batch.records().len() as u64,
-            entries: batch.parts().to_vec(),
+            entries,
+            parts,
             at,
             said: said.to_owned(),
         }

@@ -171,3 +171,72 @@ fn what_is_there_twice_is_named_to_the_line() {
         "{told:?}"
     );
 }
+
+#[test]
+fn locks_are_free_while_verify_reads_the_archive() {
+    let place = Place::new();
+    place.entry(9, true);
+    consolidate(place.path(), &Options::default()).unwrap();
+    let store = SpoolManager::of(place.path());
+    archive(&store, &Watch::silent()).unwrap();
+    // What was not archived is read under the locks.
+    place.entry(2, true);
+    // As after a run that was killed: where there is no lock file, nothing is locked.
+    let data = place.data();
+    let locks = [
+        data.spool.join(".delivery.lock"),
+        data.staging.join(".consolidation.lock"),
+    ];
+    for lock in &locks {
+        fs::write(lock, "").unwrap();
+    }
+    let (free, busy) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    let progress = |_| {
+        let is_free = |lock: &PathBuf| tenure::file::try_lock(&fs::File::open(lock).unwrap());
+        let is_free = locks.iter().all(|lock| is_free(lock).unwrap());
+        let count = if is_free { &free } else { &busy };
+        count.set(count.get() + 1);
+    };
+    let watch = Watch {
+        cancel: crate::Cancel::new(),
+        progress: &progress,
+    };
+    let books = verify(place.path(), &watch).unwrap();
+    assert!(books.balance(), "{:?}", books.problems);
+    assert_eq!(free.get(), 1, "the batch in the archive");
+    assert!(busy.get() > 0);
+}
+
+#[test]
+fn a_batch_of_many_entries_is_noted_in_few_words_and_proven_to_the_line() {
+    let place = Place::new();
+    let mut records: Vec<_> = (0..150).map(|_| place.single()).collect();
+    // Lines in between that are in no batch: something else, and a record that comes again.
+    place.junk("json", "no record");
+    place.junk("json", records[7].json());
+    records.extend((0..100).map(|_| place.single()));
+    records.extend(place.entry(30, true));
+    consolidate(place.path(), &Options::default()).unwrap();
+    place
+        .receiver
+        .poison
+        .lock()
+        .unwrap()
+        .push(records[220].id());
+    place.deliver_all();
+    let sent = all_files(&place.data().sent).remove(0);
+    let text = fs::read_to_string(&sent).unwrap();
+    let longest = text.lines().map(str::len).max().unwrap();
+    assert!(longest < 600, "{longest}: {text}");
+    let found = books(&place);
+    assert!(found.balance(), "{:?}", found.problems);
+    assert_eq!((found.delivered, found.failed), (279, 2));
+
+    // Without one of its lines the records are missing, and named.
+    let gone = text.lines().nth(1).unwrap();
+    assert!(gone.contains("delivered"), "{gone}");
+    fs::write(&sent, text.replace(&format!("{gone}\n"), "")).unwrap();
+    let problems = books(&place).problems;
+    let missing = problems.iter().filter(|one| one.what == "in no batch");
+    assert_eq!(missing.count(), 100, "{problems:?}");
+}

@@ -1,6 +1,7 @@
 //! Batches, wherever they are, and the book of what became of them.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use super::{Audit, named};
 use crate::batch::{self, Batch};
@@ -9,72 +10,98 @@ use crate::error::Error;
 use crate::manager::{Event, Index, Outcome, SentSums, State, batch_of, is_state_name};
 
 impl Audit<'_> {
-    /// The batches that are there as files. Those in `archive/` are accounted for by the book.
+    /// The batches that are there as files. Those in `archive/` are accounted for by the book: their
+    /// content is checked when the locks are released.
     pub(super) fn read_batches(&mut self) -> Result<(), Error> {
         let index = Index::read(self.data)?;
-        let oldest = Title::Sent.generations(self.data)?.first().copied();
-        let is_all = oldest.is_none_or(|oldest| oldest == 1);
         // Halves of what is being split: they count as what they come from.
         let halves = self.halves()?;
-        for dir in [&self.data.spool, &self.data.failed, &self.data.archive] {
+        for dir in [&self.data.spool, &self.data.failed] {
             for name in self.files(dir)? {
                 if !batch::is_name(&name) || halves.contains(&name) {
                     continue;
                 }
-                let path = dir.join(&name);
-                let Some(bytes) = self.content(&path) else {
+                let Some(batch) = self.read_batch(&dir.join(&name), &name) else {
                     continue;
                 };
-                let batch = match Batch::decode(&bytes) {
-                    Ok(batch) if batch.file_name() == name => batch,
-                    Ok(_) => {
-                        self.problem(&path, None, "its name is not that of its records");
-                        self.coverage.is_damaged = true;
-                        continue;
-                    }
-                    Err(damage) => {
-                        let record = damage.record.map(|number| {
-                            let mut lines = bytes.split(|byte| *byte == b'\n');
-                            let line = lines.nth(usize::try_from(number).unwrap_or(0));
-                            named("record", number, line.unwrap_or_default())
-                        });
-                        self.problem(&path, record, damage.what);
-                        self.coverage.is_damaged = true;
-                        continue;
-                    }
-                };
-                let records = batch.records().len() as u64;
-                match index.get(&name) {
-                    // A crash came before the file was gone: the book counts.
-                    Some(
-                        Outcome::Delivered
-                        | Outcome::Split
-                        | Outcome::Archived
-                        | Outcome::Discarded,
-                    ) => continue,
-                    // A crash came before it was moved.
-                    Some(Outcome::Unarchived) => {
-                        self.coverage.spooled += records - self.coverage.cover(batch.parts());
-                        continue;
-                    }
-                    _ if *dir == self.data.archive => {
-                        // It may be older than what is kept of the book.
-                        if is_all {
-                            self.problem(&path, None, "it is not in the book of what was sent");
-                        }
-                        continue;
-                    }
-                    _ => {}
+                // A crash came before the file was gone: the book counts.
+                if let Some(
+                    Outcome::Delivered | Outcome::Split | Outcome::Archived | Outcome::Discarded,
+                ) = index.get(&name)
+                {
+                    continue;
                 }
-                let records = records - self.coverage.cover(batch.parts());
-                if *dir == self.data.spool {
+                let records = batch.records().len() as u64 - self.coverage.cover(batch.parts());
+                let is_resent = index.get(&name) == Some(Outcome::Unarchived);
+                if *dir == self.data.spool || is_resent {
                     self.coverage.spooled += records;
                 } else {
                     self.coverage.failed += records;
                 }
             }
         }
+        self.list_archive(&index)
+    }
+
+    fn list_archive(&mut self, index: &Index) -> Result<(), Error> {
+        let oldest = Title::Sent.generations(self.data)?.first().copied();
+        let is_all = oldest.is_none_or(|oldest| oldest == 1);
+        let dir = &self.data.archive;
+        for name in self.files(dir)? {
+            if !batch::is_name(&name) {
+                continue;
+            }
+            let path = dir.join(&name);
+            match index.get(&name) {
+                Some(
+                    Outcome::Delivered | Outcome::Split | Outcome::Archived | Outcome::Discarded,
+                ) => {}
+                // A crash came before it was moved.
+                Some(Outcome::Unarchived) => {
+                    if let Some(batch) = self.read_batch(&path, &name) {
+                        let records = batch.records().len() as u64;
+                        self.coverage.spooled += records - self.coverage.cover(batch.parts());
+                    }
+                    continue;
+                }
+                // It may be older than what is kept of the book.
+                _ if is_all => {
+                    self.problem(&path, None, "it is not in the book of what was sent");
+                }
+                _ => {}
+            }
+            self.archived.push(name);
+        }
         Ok(())
+    }
+
+    /// Checks the content of what was archived. Batches never change, so this needs no lock: one
+    /// that is gone was taken back or deleted since it was listed.
+    pub(super) fn check_archive(&mut self) {
+        let dir = &self.data.archive;
+        for name in std::mem::take(&mut self.archived) {
+            self.read_batch(&dir.join(&name), &name);
+        }
+    }
+
+    /// Reads a batch. One that is damaged is a problem.
+    fn read_batch(&mut self, path: &Path, name: &str) -> Option<Batch> {
+        let bytes = self.content(path)?;
+        let (record, what) = match Batch::decode(&bytes) {
+            Ok(batch) if batch.file_name() == name => return Some(batch),
+            Ok(_) => (None, "its name is not that of its records".to_owned()),
+            Err(damage) => {
+                let record = damage.record.map(|number| {
+                    let mut lines = bytes.split(|byte| *byte == b'\n');
+                    let line = lines.nth(usize::try_from(number).unwrap_or(0));
+                    named("record", number, line.unwrap_or_default())
+                });
+                (record, damage.what)
+            }
+        };
+        self.problem(path, record, what);
+        self.coverage.is_damaged = true;
+        None
     }
 
     fn halves(&mut self) -> Result<HashSet<String>, Error> {
@@ -140,9 +167,9 @@ impl Audit<'_> {
         let (mut delivered, mut archived, mut discarded) = (0, 0, 0);
         for event in last.values() {
             match event.outcome {
-                Outcome::Delivered => delivered += self.coverage.cover(&event.entries),
-                Outcome::Archived => archived += self.coverage.cover(&event.entries),
-                Outcome::Discarded => discarded += self.coverage.cover(&event.entries),
+                Outcome::Delivered => delivered += self.coverage.cover_event(event),
+                Outcome::Archived => archived += self.coverage.cover_event(event),
+                Outcome::Discarded => discarded += self.coverage.cover_event(event),
                 _ => {}
             }
         }

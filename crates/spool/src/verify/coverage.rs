@@ -1,16 +1,24 @@
 //! Which lines of which entries are where.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use super::Audit;
 use crate::batch::Part;
 use crate::entry::Name;
+use crate::manager::Event;
 use crate::time::Moment;
 
 /// What is known of the lines of entries.
 #[derive(Default)]
 pub(super) struct Coverage {
     entries: HashMap<Name, Account>,
+    /// Lines that must be in batches, in the order in which they were consolidated.
+    order: Vec<(Name, u64, u64)>,
+    /// Where the lines of an entry begin in that order.
+    starts: HashMap<Name, usize>,
+    /// The same for entries whose name was used again.
+    later_starts: Vec<(Name, usize)>,
     /// What was taken, in records, ever.
     pub(super) taken: u64,
     pub(super) aside: u64,
@@ -44,16 +52,25 @@ impl Coverage {
     pub(super) fn taken(&mut self, name: Name, lines: u64, at: Moment, without: &mut [(u64, u64)]) {
         let account = self.entries.entry(name).or_default();
         account.at = Some(account.at.map_or(at, |first| first.min(at)));
+        let start = self.order.len();
+        match self.starts.entry(name) {
+            Entry::Occupied(_) => self.later_starts.push((name, start)),
+            Entry::Vacant(free) => {
+                free.insert(start);
+            }
+        }
         without.sort_unstable();
         let mut next = 1;
         for (from, to) in without.iter().copied() {
             if from > next {
                 account.expected.push((next, from - 1));
+                self.order.push((name, next, from - 1));
             }
             next = next.max(to.saturating_add(1));
         }
         if next <= lines {
             account.expected.push((next, lines));
+            self.order.push((name, next, lines));
         }
     }
 
@@ -90,6 +107,67 @@ impl Coverage {
             }
         }
         unfinished
+    }
+
+    /// The same for a batch that left. Of one with many parts only the first and the last are noted.
+    pub(super) fn cover_event(&mut self, event: &Event) -> u64 {
+        let (Some(_), [first, last]) = (event.parts, &*event.entries) else {
+            return self.cover(&event.entries);
+        };
+        let Some(name) = Name::parse(first.name.as_ref()) else {
+            return 0;
+        };
+        match self.entries.get(&name) {
+            None => return 0, // Older than what is kept of the journal.
+            Some(account) if account.is_unfinished => return event.records,
+            Some(_) => {}
+        }
+        let later = self.later_starts.iter().filter(|(other, _)| *other == name);
+        let starts = self.starts.get(&name).into_iter();
+        let mut starts = starts.chain(later.map(|(_, start)| start));
+        let all = starts.find_map(|start| self.between(*start, name, first, last, event.records));
+        match all {
+            Some(all) => {
+                for (name, from, to) in all {
+                    self.entries.entry(name).or_default().found.push((from, to));
+                }
+                0
+            }
+            // The lines in between are reported as missing.
+            None => self.cover(&event.entries),
+        }
+    }
+
+    /// Returns so many consecutive lines from the first part on, if they end with the last one.
+    fn between(
+        &self,
+        start: usize,
+        name: Name,
+        first: &Part,
+        last: &Part,
+        records: u64,
+    ) -> Option<Vec<(Name, u64, u64)>> {
+        let (mut all, mut left, mut from) = (Vec::new(), records, Some(first.from));
+        for (entry, begin, end) in self.order.get(start..)? {
+            let mut begin = *begin;
+            if let Some(line) = from {
+                if *entry != name {
+                    return None;
+                }
+                if line < begin || line > *end {
+                    continue;
+                }
+                (begin, from) = (line, None);
+            }
+            let end = (*end).min(begin.saturating_add(left - 1));
+            all.push((*entry, begin, end));
+            left -= end - begin + 1;
+            if left == 0 {
+                let is_last = Name::parse(last.name.as_ref()) == Some(*entry) && end == last.to;
+                return is_last.then_some(all);
+            }
+        }
+        None
     }
 
     /// Lines that are nowhere, and lines that are in two places.

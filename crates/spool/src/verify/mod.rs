@@ -108,6 +108,7 @@ fn audit(data: &DataDir, watch: &Watch<'_>) -> Result<(Books, bool), Error> {
         watch,
         books: Books::default(),
         coverage: Coverage::default(),
+        archived: Vec::new(),
     };
     // While both locks are held nothing moves.
     let delivery = audit.wait_for(|| match DeliveryLock::read_lock(data) {
@@ -120,6 +121,10 @@ fn audit(data: &DataDir, watch: &Watch<'_>) -> Result<(Books, bool), Error> {
     });
     audit.read()?;
     let is_still = delivery.is_some() && staging.is_some();
+    // What is kept for good may take minutes to read, and does not change.
+    drop((delivery, staging));
+    audit.check_archive();
+    audit.check_aside()?;
     Ok((audit.books, is_still))
 }
 
@@ -145,6 +150,8 @@ struct Audit<'a> {
     watch: &'a Watch<'a>,
     books: Books,
     coverage: Coverage,
+    /// Batches in `archive/` whose content is still to be checked.
+    archived: Vec<String>,
 }
 
 impl Audit<'_> {

@@ -27,7 +27,11 @@ impl Audit<'_> {
                 self.check(&usage, &name, |bytes| totals::check(&name, bytes).map(drop));
             }
         }
-        self.check_days()?;
+        self.check_days()
+    }
+
+    /// What was set aside, and why. Neither changes, so this needs no lock.
+    pub(super) fn check_aside(&mut self) -> Result<(), Error> {
         let failed = self.data.failed.clone();
         for name in self.files(&failed)? {
             let Some(of) = Reason::of(&name) else {
