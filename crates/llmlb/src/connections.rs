@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
+use crate::client_network::ClientNetwork;
 use crate::config::{self, Networks};
 use crate::descriptors::{Division, EXTRA_LOCAL};
 use crate::episode::{Episode, Event};
@@ -31,7 +32,7 @@ pub(crate) struct Connections {
     proxies: Networks,
     open: AtomicUsize,
     /// Connections of each network that is not exempt and has any.
-    networks: Mutex<HashMap<Network, usize>>,
+    networks: Mutex<HashMap<ClientNetwork, usize>>,
     beyond_max: Episode,
     beyond_max_per_address: Episode,
     accept_failures: Episode,
@@ -43,7 +44,7 @@ pub(crate) struct Connections {
 #[derive(Debug)]
 pub(crate) struct Admitted {
     connections: Arc<Connections>,
-    network: Option<Network>,
+    network: Option<ClientNetwork>,
 }
 
 /// The limit that a connection exceeds.
@@ -51,35 +52,6 @@ pub(crate) struct Admitted {
 pub(crate) enum Rejected {
     Total = 0,
     PerAddress = 1,
-}
-
-/// The addresses that count as one client. Whoever has one IPv6 address has the /64 around it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Network {
-    V4(Ipv4Addr),
-    /// The first address of the network.
-    V6(Ipv6Addr),
-}
-
-impl Network {
-    fn containing(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Self::V4(address),
-            IpAddr::V6(address) => {
-                let host = u128::from(u64::MAX);
-                Self::V6(Ipv6Addr::from_bits(address.to_bits() & !host))
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for Network {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::V4(address) => address.fmt(f),
-            Self::V6(first) => write!(f, "{first}/64"),
-        }
-    }
 }
 
 impl Connections {
@@ -125,7 +97,7 @@ impl Connections {
         if self.is_exempt(peer) {
             return Ok(admitted);
         }
-        let network = Network::containing(peer);
+        let network = ClientNetwork::containing(peer);
         {
             let mut networks = self.networks();
             let open = networks.entry(network).or_default();
@@ -154,7 +126,7 @@ impl Connections {
             Rejected::Total => self.log_total(self.beyond_max.occurred(now)),
             Rejected::PerAddress => {
                 let event = self.beyond_max_per_address.occurred(now);
-                self.log_per_address(event, Some(Network::containing(peer)));
+                self.log_per_address(event, Some(ClientNetwork::containing(peer)));
             }
         }
         let socket = SockRef::from(stream);
@@ -195,7 +167,7 @@ impl Connections {
         }
     }
 
-    fn log_per_address(&self, event: Option<Event>, network: Option<Network>) {
+    fn log_per_address(&self, event: Option<Event>, network: Option<ClientNetwork>) {
         let max = self.max_per_address;
         let from = network.map_or_else(String::new, |network| format!(" from {network}"));
         match event {
@@ -228,7 +200,7 @@ impl Connections {
         })
     }
 
-    fn networks(&self) -> MutexGuard<'_, HashMap<Network, usize>> {
+    fn networks(&self) -> MutexGuard<'_, HashMap<ClientNetwork, usize>> {
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,6 +11,7 @@ pub mod cli;
 mod client_http;
 mod client_io;
 mod client_memory;
+mod client_network;
 mod config;
 mod connections;
 mod data_dir;

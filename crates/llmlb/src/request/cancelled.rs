@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use foldhash::quality::RandomState;
 
+use crate::client_network::ClientNetwork;
+
 /// Requests that one address may cancel, compared with one connection.
 const CONNECTIONS: u32 = 10;
 /// An address may cancel as many requests at once as its limit allows in this time.
@@ -68,11 +70,7 @@ impl Cancelled {
     }
 
     fn cell(&self, address: IpAddr) -> &AtomicU64 {
-        // A client of IPv6 has all addresses of its /64.
-        let network = match address.to_canonical() {
-            IpAddr::V4(address) => u64::from(address.to_bits()),
-            IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
-        };
+        let network = ClientNetwork::containing(address);
         #[expect(
             clippy::cast_possible_truncation,
             reason = "a part of the hash is enough"

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, header};
 use uuid::{Builder, Uuid};
 
 use crate::balance::ClientKey;
+use crate::client_network::ClientNetwork;
 use crate::forward::REQUEST_ID;
 
 /// The longest id that a client may give.
@@ -73,21 +74,10 @@ pub(super) fn client(address: IpAddr, headers: &HeaderMap) -> ClientKey {
         .or_else(|| headers.get("x-api-key"))
         .or_else(|| headers.get("api-key"));
     ClientKey {
-        address: network(address),
+        address: ClientNetwork::containing(address).number(),
         credential: credential.map_or(0, |credential| {
             FixedState::default().hash_one(credential.as_bytes())
         }),
-    }
-}
-
-/// An IPv4 address, or the /64 network of an IPv6 address: one client usually has all of it.
-fn network(address: IpAddr) -> u64 {
-    match address.to_canonical() {
-        IpAddr::V4(address) => u64::from(address.to_bits()),
-        IpAddr::V6(address) => {
-            let upper = address.to_bits() >> 64;
-            u64::try_from(upper).unwrap_or_default()
-        }
     }
 }
 
@@ -120,16 +110,6 @@ mod tests {
         assert!(first < second);
         assert!(time_ms(&first) < time_ms(&second));
         assert_eq!(first.get_version_num(), 7);
-    }
-
-    #[test]
-    fn address_is_one_client_and_so_is_an_ipv6_network() {
-        let key = |address: &str| client(address.parse().unwrap(), &HeaderMap::new()).address;
-        assert_eq!(key("192.0.2.1"), key("::ffff:192.0.2.1"));
-        assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
-        assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1:ffff::2"));
-        assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
-        assert_ne!(key("::1"), key("127.0.0.1"));
     }
 
     #[test]
