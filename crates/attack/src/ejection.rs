@@ -1,11 +1,15 @@
 //! Items 9, 14i, 14p and 14q: backends that any client can eject, and failures that reach clients
 //! although another backend works.
 
+use std::error::Error;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use jiff::{Timestamp, ToSpan};
-use testkit::{FakeLlm, LlmlbServer, Received, Reply, Request, chat_completion, is_reached};
+use testkit::{
+    FakeLlm, Gate, Http1, LlmlbServer, Received, Reply, Request, Step, chat_completion, is_reached,
+};
 
 use crate::{Attack, Outcome, Target, verdict};
 
@@ -25,6 +29,21 @@ pub(crate) fn attacks() -> Vec<Attack> {
             "9-eject-last-backend",
             "different prompts that make the engine return 500 eject the only backend",
             last_backend,
+        ),
+        Attack::fast(
+            "9-eject-by-truncation",
+            "one client's prompt that makes the engine end its response early ejects backends",
+            by_truncation,
+        ),
+        Attack::fast(
+            "9-eject-last-by-truncation",
+            "different prompts that make the engine end its response early eject the only backend",
+            last_by_truncation,
+        ),
+        Attack::fast(
+            "9-eject-by-websocket",
+            "one client's WebSockets that the backend resets eject it for everyone",
+            by_websocket,
         ),
         Attack::fast(
             "14i-retry-after-date",
@@ -136,6 +155,118 @@ fn last_backend(target: &Target) -> Outcome {
     };
     let evidence = format!("only backend {word} by 6 different prompts, victim got {victim}");
     verdict(!was_ejected && victim == 200, evidence)
+}
+
+/// Ends the response to a poisoned prompt after its first event.
+fn crashing_engine(request: &Received) -> Reply {
+    if is_poisoned(request) {
+        Reply::stream().event("{}").then(Step::Close)
+    } else {
+        ok(request)
+    }
+}
+
+/// Sends a poisoned prompt and checks that its response ended early.
+fn truncate(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
+    let response = server.send(&Request::chat("m", prompt))?;
+    if response.is_complete {
+        return Err("the response did not end early".into());
+    }
+    Ok(())
+}
+
+fn by_truncation(target: &Target) -> Outcome {
+    const ATTEMPTS: usize = 12;
+    let one = FakeLlm::start("m", crashing_engine)?;
+    let two = FakeLlm::start("m", crashing_engine)?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend_with(&one.url(), "name = \"one\"")
+        .backend_with(&two.url(), "name = \"two\"")
+        .start()?;
+    let mut ejected = 0;
+    for _ in 0..ATTEMPTS {
+        truncate(&server, "poison")?;
+        let now = ["one", "two"].map(|name| is_ejected(&server, name));
+        ejected = ejected.max(now.into_iter().filter(|ejected| *ejected).count());
+    }
+    let evidence = format!("{ejected} of 2 backends ejected by {ATTEMPTS} equal prompts");
+    verdict(ejected == 0, evidence)
+}
+
+fn last_by_truncation(target: &Target) -> Outcome {
+    let llm = FakeLlm::start("m", crashing_engine)?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend_with(&llm.url(), "name = \"one\"");
+    let server = server.start()?;
+    let mut was_ejected = false;
+    for number in 0..6 {
+        truncate(&server, &format!("poison {number}"))?;
+        was_ejected |= is_ejected(&server, "one");
+    }
+    let victim = server.send(&Request::chat("m", "victim"))?.status();
+    let word = if was_ejected {
+        "ejected"
+    } else {
+        "not ejected"
+    };
+    let evidence = format!("only backend {word} by 6 different prompts, victim got {victim}");
+    verdict(!was_ejected && victim == 200, evidence)
+}
+
+/// The backend resets every WebSocket as soon as it receives anything.
+fn by_websocket(target: &Target) -> Outcome {
+    const ATTEMPTS: usize = 6;
+    let gates: Vec<_> = (0..2 * ATTEMPTS).map(|_| Gate::new()).collect();
+    let reply = {
+        let (gates, next) = (gates.clone(), AtomicUsize::new(0));
+        move |request: &Received| {
+            if request.head.field("upgrade").is_none() {
+                return ok(request);
+            }
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let switched = Reply::raw(
+                "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
+                 upgrade: websocket\r\n\r\n",
+            );
+            switched
+                .then(Step::WaitFor(gates[number].clone()))
+                .then(Step::Reset)
+        }
+    };
+    let one = FakeLlm::start("m", reply)?;
+    let two = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend_with(&one.url(), "name = \"one\"")
+        .backend_with(&two.url(), "name = \"two\"")
+        .start()?;
+    let mut was_ejected = false;
+    for gate in gates.iter().take(ATTEMPTS) {
+        let mut client = Http1::connect(server.address())?;
+        // Without a model the request goes to the first backend.
+        client.send(Request::websocket("/v1/realtime").to_bytes())?;
+        let status = client.response()?.status();
+        if status != 101 {
+            return Err(format!("WebSocket refused with {status}").into());
+        }
+        client.send("garbage")?;
+        gate.open();
+        let (_, is_closed) = client.read_to_end(testkit::DEADLINE);
+        if !is_closed {
+            return Err("the WebSocket was not closed".into());
+        }
+        was_ejected |= is_ejected(&server, "one");
+    }
+    let word = if was_ejected {
+        "ejected"
+    } else {
+        "not ejected"
+    };
+    let evidence = format!("backend {word} by {ATTEMPTS} WebSockets that it reset");
+    verdict(!was_ejected, evidence)
 }
 
 /// A backend asks for a pause of 30 s by a date. The other one serves meanwhile.

@@ -16,6 +16,7 @@ mod http2_limits;
 mod memory;
 mod model;
 mod output;
+mod ports;
 mod queue;
 mod runner;
 mod slots;
@@ -114,6 +115,7 @@ pub fn attacks() -> Vec<Attack> {
         unmetered::attacks(),
         model::attacks(),
         descriptors::attacks(),
+        ports::attacks(),
         memory::attacks(),
         slots::attacks(),
         queue::attacks(),

@@ -34,6 +34,11 @@ pub(crate) fn attacks() -> Vec<Attack> {
             full_queue,
         ),
         Attack::fast(
+            "8-one-credential-fills-queue",
+            "one client fills the queue, and other clients of its address are rejected",
+            full_of_one_credential,
+        ),
+        Attack::fast(
             "14j-clients-behind-proxy-share-a-turn",
             "behind a reverse proxy all clients wait as one",
             behind_proxy,
@@ -179,4 +184,71 @@ fn full_queue(target: &Target) -> Outcome {
     );
     let holds = victim == 200 && rejected == [true];
     verdict(holds, evidence)
+}
+
+/// Other clients share the address of the one that fills the queue.
+fn full_of_one_credential(target: &Target) -> Outcome {
+    const QUEUE: usize = 10;
+    const VICTIMS: usize = 3;
+    let busy = Busy::start()?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend_with(&busy.llm.url(), "max_concurrent = 1")
+        .setting("server.queue", &QUEUE.to_string())
+        .start()?;
+    let flood = Request::chat("m", "flood").field("authorization", "Bearer heavy");
+    let mut attackers = vec![begin(server.address(), ATTACKER, &flood)?];
+    eventually("the slot is taken", || busy.llm.requests().pop())?;
+    for _ in 0..QUEUE {
+        attackers.push(begin(server.address(), ATTACKER, &flood)?);
+    }
+    wait_until_queued(&server, QUEUE)?;
+    let mut victims = Vec::new();
+    for number in 0..VICTIMS {
+        let credential = format!("Bearer light-{number}");
+        let victim = Request::chat("m", "victim").field("authorization", credential);
+        victims.push(begin(server.address(), ATTACKER, &victim)?);
+    }
+    // As many requests are rejected as there are victims, whoever sent them. The slot is taken
+    // until then, so that none is served.
+    let clients = attackers.iter_mut().chain(&mut victims);
+    let clients: Vec<&mut Http1> = clients.collect();
+    let statuses = rejected_then_served(clients, VICTIMS, &busy.gate)?;
+    let (flood, victims) = statuses.split_at(QUEUE + 1);
+    let count = |statuses: &[u16], status| statuses.iter().filter(|one| **one == status).count();
+    let evidence = format!(
+        "{} of {VICTIMS} victims served, {} of {} requests of the attacker got 429",
+        count(victims, 200),
+        count(flood, 429),
+        flood.len()
+    );
+    let holds = count(victims, 200) == VICTIMS && count(flood, 429) == VICTIMS;
+    verdict(holds, evidence)
+}
+
+/// Waits until so many clients have their response, opens the gate, and returns all statuses.
+fn rejected_then_served(
+    clients: Vec<&mut Http1>,
+    rejected: usize,
+    gate: &Gate,
+) -> Result<Vec<u16>, Box<dyn Error>> {
+    let mut statuses = vec![None; clients.len()];
+    let mut waiting: Vec<(usize, &mut Http1)> = clients.into_iter().enumerate().collect();
+    let began = Instant::now();
+    while statuses.iter().flatten().count() < rejected && began.elapsed() < testkit::DEADLINE {
+        for (number, client) in &mut waiting {
+            if statuses[*number].is_none() {
+                let response = client.response_within(Duration::from_millis(5));
+                statuses[*number] = response.ok().map(|response| response.status());
+            }
+        }
+    }
+    gate.open();
+    for (number, client) in waiting {
+        if statuses[number].is_none() {
+            statuses[number] = Some(client.response()?.status());
+        }
+    }
+    Ok(statuses.into_iter().flatten().collect())
 }

@@ -107,11 +107,7 @@ fn silent_websocket(target: &Target) -> Outcome {
     }
     let server = server.start()?;
     let mut websocket = Http1::connect(server.address())?;
-    let upgrade = Request::get("/v1/realtime?model=m")
-        .field("connection", "upgrade")
-        .field("upgrade", "websocket")
-        .field("sec-websocket-version", "13")
-        .field("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+    let upgrade = Request::websocket("/v1/realtime?model=m");
     websocket.send(upgrade.to_bytes())?;
     let status = websocket.response()?.status();
     if status != 101 {

@@ -15,7 +15,7 @@ use testkit::{
     cpp_httplib, is_reached,
 };
 
-use crate::{Attack, Outcome, Target, verdict};
+use crate::{Attack, Outcome, Target, listed, verdict};
 
 /// Field of the hidden request: the backend executed it if this is a field of a request's head.
 const HIDDEN: &str = "x-hidden";
@@ -75,11 +75,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
         "1-unread-body-websocket",
         "the same with a GET that asks for a WebSocket",
         || {
-            let upgrade = Request::get("/v1/realtime?model=m")
-                .field("connection", "upgrade")
-                .field("upgrade", "websocket")
-                .field("sec-websocket-version", "13")
-                .field("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+            let upgrade = Request::websocket("/v1/realtime?model=m");
             vec![plain(upgrade.body(hidden()))]
         },
     );
@@ -120,12 +116,77 @@ pub(crate) fn attacks() -> Vec<Attack> {
         "a second response behind the first one reaches the next client",
         extra_bytes,
     ));
+    add_reused(&mut attacks);
     attacks.push(Attack::fast(
-        "14k-both-lengths-reused",
-        "a connection with both Transfer-Encoding and Content-Length in a response is reused",
-        both_lengths,
+        "1-body-on-own-pages",
+        "a GET with a body is answered by llmlb's own pages",
+        own_pages,
     ));
     attacks
+}
+
+/// Adds attacks of backends whose responses do not say for certain where they end.
+fn add_reused(attacks: &mut Vec<Attack>) {
+    let mut add = |name: &str, shows, method: &'static str, response: fn() -> String| {
+        attacks.push(Attack::fast(name, shows, move |target| {
+            reused(target, method, response)
+        }));
+    };
+    add(
+        "14k-both-lengths-reused",
+        "a connection with both Transfer-Encoding and Content-Length in a response is reused",
+        "POST",
+        || {
+            let length = chat_completion("ok", 100, 50).len();
+            format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n{}",
+                chunked_rest()
+            )
+        },
+    );
+    add(
+        "14k-chunked-http10-reused",
+        "a connection with a chunked response of HTTP/1.0 is reused",
+        "POST",
+        || {
+            let rest = chunked_rest();
+            format!("HTTP/1.0 200 OK\r\nconnection: keep-alive\r\n{rest}")
+        },
+    );
+    add(
+        "14k-204-with-length-reused",
+        "a connection is reused after a 204 whose announced body may still come",
+        "POST",
+        || "HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\n".to_owned(),
+    );
+    add(
+        "14k-204-chunked-reused",
+        "the same after a 204 that announces chunks",
+        "POST",
+        || "HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(),
+    );
+    add(
+        "14k-304-with-length-reused",
+        "the same after a 304",
+        "GET",
+        || "HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n".to_owned(),
+    );
+    add(
+        "14k-head-with-length-reused",
+        "the same after a response to HEAD",
+        "HEAD",
+        || "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n".to_owned(),
+    );
+}
+
+/// Returns the rest of a chunked response, from its last header fields on.
+fn chunked_rest() -> String {
+    let body = chat_completion("ok", 100, 50);
+    let size = body.len();
+    format!(
+        "content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n\
+         {size:x}\r\n{body}\r\n0\r\n\r\n"
+    )
 }
 
 /// Returns the hidden request.
@@ -310,20 +371,21 @@ fn extra_bytes(target: &Target) -> Outcome {
     crossing(target, &llm, &carriers, Judged::Crossing)
 }
 
-fn both_lengths(target: &Target) -> Outcome {
-    let llm = FakeLlm::start("m", |_| {
-        let body = chat_completion("ok", 100, 50);
-        let size = body.len();
-        Reply::raw(format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n\
-             transfer-encoding: chunked\r\n\r\n{size:x}\r\n{body}\r\n0\r\n\r\n"
-        ))
-    })?;
+/// Sends requests one after the other and checks that each has a connection of its own.
+fn reused(target: &Target, method: &str, response: fn() -> String) -> Outcome {
+    let llm = FakeLlm::start("m", move |_| Reply::raw(response()))?;
     let sandbox = target.sandbox()?;
     let server = sandbox.serve().backend(&llm.url());
     let server = server.setting("server.workers", "1").start()?;
     for _ in 0..ATTEMPTS {
-        server.send(&Request::chat("m", "hello"))?;
+        let mut client = Http1::connect(server.address())?;
+        let request = match method {
+            "POST" => Request::chat("m", "hello"),
+            method => Request::new(method, "/v1/files/f"),
+        };
+        client.send(request.to_bytes())?;
+        // Only the head: the response to HEAD has a length and no body.
+        client.response_head()?;
     }
     let mut connections: Vec<_> = llm.requests().iter().map(|one| one.connection).collect();
     let requests = connections.len();
@@ -331,4 +393,35 @@ fn both_lengths(target: &Target) -> Outcome {
     let evidence = format!("{requests} requests on {} connections", connections.len());
     // A response that is rejected opens a new connection for every request as well.
     verdict(requests > 0 && connections.len() == requests, evidence)
+}
+
+fn own_pages(target: &Target) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let mut answered = Vec::new();
+    for path in [
+        "/v1/models",
+        "/v1/models/m",
+        "/healthz",
+        "/status",
+        "/metrics",
+    ] {
+        let chunked = Request::get(path)
+            .without_length()
+            .field("transfer-encoding", "chunked")
+            .body(chunk(b"x"));
+        for request in [Request::get(path).body("x"), chunked] {
+            let status = server.send(&request)?.status();
+            if status != 400 && server.send(&Request::get(path))?.status() == 200 {
+                answered.push(format!("{path}: {status}"));
+            }
+        }
+    }
+    let evidence = if answered.is_empty() {
+        "all rejected".to_owned()
+    } else {
+        format!("answered: {}", listed(&answered))
+    };
+    verdict(answered.is_empty(), evidence)
 }

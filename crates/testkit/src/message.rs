@@ -130,6 +130,15 @@ impl Request {
         Self::post("/v1/chat/completions", body.to_string())
     }
 
+    /// Returns a GET that asks for a WebSocket.
+    pub fn websocket(target: &str) -> Self {
+        Self::get(target)
+            .field("connection", "upgrade")
+            .field("upgrade", "websocket")
+            .field("sec-websocket-version", "13")
+            .field("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+    }
+
     /// Adds a field. A field `host` replaces the default one.
     #[must_use]
     pub fn field(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {

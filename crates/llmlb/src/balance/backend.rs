@@ -250,12 +250,6 @@ impl Backend {
         }
     }
 
-    /// Notes a success on an inference endpoint: it makes up for responses that a client may have
-    /// provoked.
-    pub(crate) fn note_success(&self) {
-        self.suspicion.clear();
-    }
-
     /// Notes a response with which the backend rejects our credential.
     pub(crate) fn note_rejected_key(&self, status: StatusCode) {
         if self.suspicion.note_rejected_key() {

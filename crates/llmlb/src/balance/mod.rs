@@ -38,7 +38,7 @@ pub(crate) use backend::{Backend, BackendId, LastError, State};
 pub(crate) use choose::Choice;
 pub(crate) use endpoints::EndpointKey;
 pub(crate) use model::{Model, Models};
-pub(crate) use pool::{Evidence, Pool};
+pub(crate) use pool::{Evidence, Fault, Pool};
 pub(crate) use queue::Waited;
 pub(crate) use route::Route;
 pub(crate) use slot::Slot;

@@ -42,10 +42,19 @@ pub(crate) struct Pool {
 /// Evidence against a backend: a response that its client may have provoked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence {
-    pub(crate) status: StatusCode,
+    pub(crate) fault: Fault,
     pub(crate) client: ClientKey,
     /// Hash of the request's body.
     pub(crate) prompt: u64,
+}
+
+/// The fault of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It had this status.
+    Status(StatusCode),
+    /// The backend ended it early.
+    Cut,
 }
 
 impl Pool {
@@ -70,6 +79,11 @@ impl Pool {
 
     pub(crate) fn table(&self) -> Arc<Table> {
         self.current.get()
+    }
+
+    /// The alias of this name.
+    pub(crate) fn alias(&self, name: &str) -> Option<&Alias> {
+        self.aliases.iter().find(|alias| alias.name == name)
     }
 
     /// How many requests wait for a place.
@@ -114,12 +128,16 @@ impl Pool {
     /// Counts a response that a client may have provoked. It ejects the backend if the evidence is
     /// sufficient, and if every model that the backend serves has another one.
     pub(crate) fn suspect(&self, backend: &Backend, evidence: Evidence) {
-        let (name, status) = (&backend.name, evidence.status.as_u16());
+        let name = &backend.name;
+        let is_cut = evidence.fault == Fault::Cut;
         let suspected = backend
             .suspicion
-            .note(evidence.client.address, evidence.prompt);
-        if suspected.is_first && evidence.status.is_server_error() {
-            tracing::warn!("backend {name} responded {status}");
+            .note(evidence.client.address, evidence.prompt, is_cut);
+        if let Fault::Status(status) = evidence.fault
+            && suspected.is_first
+            && status.is_server_error()
+        {
+            tracing::warn!("backend {name} responded {}", status.as_u16());
         }
         if !suspected.is_enough {
             return self.acquit(backend);
@@ -134,9 +152,13 @@ impl Pool {
         drop(one_at_a_time);
         if let Some(until) = ejected {
             let pause = until.seconds_after(now);
+            let last = match evidence.fault {
+                Fault::Status(status) => format!("with status {}", status.as_u16()),
+                Fault::Cut => "cut".to_owned(),
+            };
             tracing::warn!(
                 "backend {name} ejected for {pause} s after responses without a success in between, \
-                 the last one {status}"
+                 the last one {last}"
             );
             self.queue.ejected();
         }

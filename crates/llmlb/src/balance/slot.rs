@@ -15,6 +15,8 @@ pub(crate) struct Slot {
     place: usize,
     /// A good answer has begun.
     has_begun: bool,
+    /// It is a success on an inference endpoint.
+    is_success: bool,
 }
 
 impl Slot {
@@ -25,6 +27,7 @@ impl Slot {
             route: Arc::clone(route),
             place,
             has_begun: false,
+            is_success: false,
         })
     }
 
@@ -56,8 +59,18 @@ impl Slot {
         self.note_recovery(backend.pulse.began(now));
     }
 
+    /// A success on an inference endpoint began: it makes up for errors that a client may have
+    /// provoked.
+    pub(crate) fn success_began(&mut self) {
+        self.is_success = true;
+        self.backend().suspicion.success_began();
+    }
+
     /// The answer came to its end.
-    pub(crate) fn ended(self) {
+    pub(crate) fn ended(&self) {
+        if self.is_success {
+            self.backend().suspicion.clear();
+        }
         let pulse = &self.backend().pulse;
         if self.has_begun && !pulse.is_well() {
             self.note_recovery(pulse.ended(Moment::now()));
@@ -65,7 +78,7 @@ impl Slot {
     }
 
     /// The answer broke off. A bad one has been counted already.
-    pub(crate) fn cut(self) {
+    pub(crate) fn cut(&self) {
         if self.has_begun {
             self.failed();
         }

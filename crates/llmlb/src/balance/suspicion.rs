@@ -1,8 +1,8 @@
-//! Responses that a client may have provoked: 500, 401 and 403.
+//! Responses that a client may have provoked: 500, 401, 403, and those that end early.
 //!
-//! One prompt can make a healthy backend respond 500 to every request that repeats it. So these
-//! responses eject a backend only if at least three came in a row, without a success in between, and
-//! they went to two clients or belong to three different prompts.
+//! One prompt can make a healthy backend respond 500, or crash, at every request that repeats it. So
+//! these responses eject a backend only if at least three came in a row, without a success in
+//! between, and they went to two clients or belong to three different prompts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,6 +27,8 @@ struct Run {
     /// The first different prompts, as hashes.
     prompts: Vec<u64>,
     is_key_rejected: bool,
+    /// One of the responses ended early.
+    has_cut: bool,
 }
 
 /// The effect of one more suspect response.
@@ -39,9 +41,10 @@ pub(super) struct Suspected {
 }
 
 impl Suspicion {
-    /// Counts a response to this client and prompt.
-    pub(super) fn note(&self, client: u64, prompt: u64) -> Suspected {
+    /// Counts a response to this client and prompt; `is_cut` if it ended early.
+    pub(super) fn note(&self, client: u64, prompt: u64, is_cut: bool) -> Suspected {
         let mut run = self.lock();
+        run.has_cut |= is_cut;
         self.any.store(true, Ordering::Relaxed);
         if run.responses == 0 {
             run.first_client = client;
@@ -65,12 +68,24 @@ impl Suspicion {
         !std::mem::replace(&mut run.is_key_rejected, true)
     }
 
-    /// Forgets everything, after a success.
+    /// A success has begun. It makes up for errors, but not for responses that ended early: they
+    /// had begun as well.
+    pub(super) fn success_began(&self) {
+        self.clear_if(|run| !run.has_cut);
+    }
+
+    /// Forgets everything, after a complete success.
     pub(super) fn clear(&self) {
+        self.clear_if(|_| true);
+    }
+
+    fn clear_if(&self, condition: impl Fn(&Run) -> bool) {
         if self.any.load(Ordering::Relaxed) {
             let mut run = self.lock();
-            *run = Run::default();
-            self.any.store(false, Ordering::Relaxed);
+            if condition(&run) {
+                *run = Run::default();
+                self.any.store(false, Ordering::Relaxed);
+            }
         }
     }
 
@@ -84,16 +99,16 @@ mod tests {
     use super::*;
 
     fn is_enough(suspicion: &Suspicion, client: u64, prompt: u64) -> bool {
-        suspicion.note(client, prompt).is_enough
+        suspicion.note(client, prompt, false).is_enough
     }
 
     #[test]
     fn one_client_with_one_prompt_is_never_enough() {
         let suspicion = Suspicion::default();
-        assert!(suspicion.note(1, 7).is_first);
+        assert!(suspicion.note(1, 7, false).is_first);
         for number in 0..100 {
             assert_eq!(
-                suspicion.note(1, 7 + number % 2),
+                suspicion.note(1, 7 + number % 2, false),
                 Suspected {
                     is_first: false,
                     is_enough: false
@@ -125,8 +140,25 @@ mod tests {
         let suspicion = Suspicion::default();
         for _ in 0..10 {
             assert!(!is_enough(&suspicion, 1, 7) && !is_enough(&suspicion, 2, 8));
+            suspicion.success_began();
+        }
+    }
+
+    #[test]
+    fn only_a_complete_success_clears_responses_that_ended_early() {
+        let suspicion = Suspicion::default();
+        for _ in 0..10 {
+            for client in [1, 2] {
+                assert!(!suspicion.note(client, 7, true).is_enough);
+                suspicion.success_began();
+            }
             suspicion.clear();
         }
+        for client in [1, 2] {
+            assert!(!suspicion.note(client, 7, true).is_enough);
+            suspicion.success_began();
+        }
+        assert!(suspicion.note(1, 7, true).is_enough);
     }
 
     #[test]

@@ -123,7 +123,7 @@ async fn fresh(
 
 /// What is the backend's fault counts against it.
 fn judged(slot: &Slot, broken: Broken) -> Broken {
-    if !broken.is_clients() && !matches!(broken, Broken::Shortage(_)) {
+    if !broken.is_clients() && !broken.is_ours() {
         slot.failed();
         slot.backend().note_error(None, broken.why());
     }

@@ -8,7 +8,7 @@ use http::StatusCode;
 use tokio::time::timeout;
 
 use super::{Failed, Opened, Outbound, judge};
-use crate::balance::{Backend, Evidence, Pool, Slot};
+use crate::balance::{Backend, Evidence, Fault, Pool, Slot};
 use crate::upstream::Broken;
 use crate::worker::Worker;
 
@@ -100,7 +100,7 @@ impl Course {
         }
         if judge::is_suspect(status) {
             if outbound.endpoint.is_inference {
-                pool.suspect(backend, outbound.evidence(status));
+                pool.suspect(backend, outbound.evidence(Fault::Status(status)));
             } else {
                 pool.acquit(backend);
             }
@@ -152,6 +152,11 @@ impl Course {
                 self.failed = Failed::Shortage(why);
                 Ok(false)
             }
+            // Ports are counted for each address: another backend may be reached.
+            Broken::NoPort(_) => {
+                self.failed = Failed::Shortage(why);
+                Ok(true)
+            }
             Broken::Refused(ref reason)
             | Broken::Gone(ref reason)
             | Broken::Unreachable(ref reason) => {
@@ -198,7 +203,7 @@ impl Course {
     pub(super) fn settle(&mut self, pool: &Pool, outbound: &Outbound<'_>) {
         if let Some(backend) = self.suspect.take() {
             let status = StatusCode::INTERNAL_SERVER_ERROR;
-            pool.suspect(&backend, outbound.evidence(status));
+            pool.suspect(&backend, outbound.evidence(Fault::Status(status)));
         }
     }
 
@@ -209,9 +214,9 @@ impl Course {
 }
 
 impl Outbound<'_> {
-    fn evidence(&self, status: StatusCode) -> Evidence {
+    pub(super) fn evidence(&self, fault: Fault) -> Evidence {
         Evidence {
-            status,
+            fault,
             client: self.wish.client,
             prompt: self.asked.body_hash(),
         }

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode, header};
 
-use crate::balance::{Pool, Slot};
-use crate::upstream::Head;
+use crate::balance::{Evidence, Pool, Slot};
+use crate::upstream::{Broken, Head};
 
 /// No backend is left alone for longer than this, whatever it says.
 const LONGEST_REST: Duration = Duration::from_secs(60);
@@ -56,9 +56,19 @@ pub(super) fn note(pool: &Pool, slot: &mut Slot, head: &Head, took: Duration, is
         slot.failed();
     } else if !is_suspect(status) {
         if status.is_success() && is_inference {
-            backend.note_success();
+            slot.success_began();
         }
         slot.began(status.is_success().then_some(took));
+    }
+}
+
+/// Notes a success that the backend did not complete. A prompt can make an engine crash, so that this
+/// counts like a 500. A timeout counts whoever the client is.
+pub(super) fn note_cut(pool: &Pool, slot: &Slot, broken: &Broken, evidence: Option<Evidence>) {
+    match evidence {
+        _ if matches!(broken, Broken::Slow(_)) => slot.cut(),
+        Some(evidence) => pool.suspect(slot.backend(), evidence),
+        None => pool.acquit(slot.backend()),
     }
 }
 

@@ -20,7 +20,7 @@ use http_body_util::{Either, Full};
 use hyper::upgrade::OnUpgrade;
 use spool::Record;
 
-use crate::balance::{Backend, BackendId, Choice, Pool, Route, Slot, Waited, Wish};
+use crate::balance::{Backend, BackendId, Choice, Fault, Pool, Route, Slot, Waited, Wish};
 use crate::endpoint::Endpoint;
 use crate::meter::watch::Watch;
 use crate::request::{Answer, Asked, BodyPace, Trip};
@@ -90,7 +90,7 @@ pub(crate) enum Failed {
     BadUpload(String),
     /// The client sent its body more slowly than this.
     Stalled(BodyPace),
-    /// This machine has no more descriptors or ports.
+    /// This machine has no more descriptors, or no port for any of the backends.
     Shortage(String),
     /// Everyone is busy, and too many wait already.
     QueueFull,
@@ -305,6 +305,8 @@ fn answer(
         let unstaged = record.map(|record| (record, trip));
         return (response.map(|()| Either::Left(Full::new(body))), unstaged);
     }
-    let relay = Relay::new(Arc::clone(worker), opened, issued, trip);
+    let if_cut = (status.is_success() && outbound.endpoint.is_inference)
+        .then(|| outbound.evidence(Fault::Cut));
+    let relay = Relay::new(Arc::clone(worker), opened, issued, if_cut, trip);
     (response.map(|()| Either::Right(relay)), None)
 }

@@ -7,17 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::Opened;
-use crate::balance::{Backend, Slot};
+use super::{Opened, judge};
+use crate::balance::{Backend, Evidence, Slot};
 use crate::meter::watch::together;
 use crate::request::{End, Share, Trip};
 use crate::upstream::{Broken, Exchange};
 use crate::worker::Worker;
-
-/// How many looks at a silent backend make the time that it may be silent.
-const LOOKS: u32 = 4;
 
 type Answered = Result<Frame<Bytes>, Broken>;
 
@@ -30,6 +27,8 @@ pub(crate) struct Relay {
     worker: Arc<Worker>,
     backend: Arc<Backend>,
     slot: Option<Slot>,
+    /// Evidence against the backend if it ends a success on an inference endpoint early.
+    if_cut: Option<Evidence>,
     silence: Silence,
     issued: Option<super::issued::Watch>,
     /// Less may go to the client than comes.
@@ -46,6 +45,7 @@ impl Relay {
         worker: Arc<Worker>,
         opened: Opened,
         issued: Option<super::issued::Watch>,
+        if_cut: Option<Evidence>,
         trip: Box<Trip>,
     ) -> Self {
         let Opened {
@@ -61,6 +61,7 @@ impl Relay {
             worker,
             backend,
             slot,
+            if_cut,
             silence,
             issued,
             may_shorten,
@@ -111,7 +112,8 @@ impl Relay {
             self.trip.finish(End::Left);
         } else {
             if let Some(slot) = slot {
-                slot.cut();
+                let pool = &self.worker.shared.pool;
+                judge::note_cut(pool, &slot, &broken, self.if_cut);
             }
             self.backend.doubt.notify_one();
             self.backend.note_error(None, broken.why());
@@ -193,15 +195,15 @@ impl Body for Relay {
     }
 }
 
-/// How long a backend may be silent within an answer. A timer that looks now and then costs less
-/// than one that is set anew for every token.
+/// Measures how long a connection is silent. Its timer is set when it fires, and not for every token.
 #[derive(Debug)]
 pub(super) struct Silence {
     limit: Duration,
     timer: Option<Pin<Box<Sleep>>>,
     /// Something was heard since the last look.
     pub(super) heard: bool,
-    looks: u32,
+    /// The time of the first look after something was heard.
+    since: Instant,
 }
 
 impl Silence {
@@ -209,22 +211,63 @@ impl Silence {
         Self {
             limit,
             timer: None,
-            heard: false,
-            looks: 0,
+            // The time counts from the first look.
+            heard: true,
+            since: Instant::now(),
         }
     }
 
+    /// True if nothing was heard for longer than the limit. To be called whenever there is nothing
+    /// to read.
     pub(super) fn is_too_long(&mut self, cx: &mut Context<'_>) -> bool {
-        let pause = self.limit / LOOKS;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(pause)));
+        if std::mem::take(&mut self.heard) {
+            self.since = Instant::now();
+        }
+        let end = self.since + self.limit;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
         while timer.as_mut().poll(cx).is_ready() {
-            self.looks = if self.heard { 0 } else { self.looks + 1 };
-            self.heard = false;
-            if self.looks >= LOOKS {
+            if timer.deadline() >= end {
                 return true;
             }
-            timer.as_mut().reset(Instant::now() + pause);
+            timer.as_mut().reset(end);
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_too_long_at_the_limit_after_the_last_byte() {
+        const LIMIT: Duration = Duration::from_secs(4);
+        let mut silence = Silence::new(LIMIT);
+        let began = Instant::now();
+        // The last byte arrives after 3.9 s, between any two points of a coarse timer.
+        let mut chunks = Box::pin(sleep(Duration::from_millis(1300)));
+        let mut left = 3;
+        poll_fn(|cx| {
+            while left > 0 && chunks.as_mut().poll(cx).is_ready() {
+                silence.heard = true;
+                left -= 1;
+                let next = chunks.deadline() + Duration::from_millis(1300);
+                chunks.as_mut().reset(next);
+            }
+            if silence.is_too_long(cx) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        let took = began.elapsed();
+        let expected = Duration::from_millis(3900) + LIMIT;
+        assert!(took >= expected, "{took:?}");
+        assert!(took < expected + Duration::from_millis(100), "{took:?}");
     }
 }

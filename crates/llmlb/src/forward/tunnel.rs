@@ -45,6 +45,11 @@ pub(super) fn open(
             first: early,
             progress: &progress,
         };
+        // The response is the 101. A client can make the backend end the tunnel in any way, so that
+        // its end is no evidence for the backend or against it.
+        if let Some(slot) = &slot {
+            slot.ended();
+        }
         let Ok(upgraded) = upgrade.await else {
             return; // The client left.
         };
@@ -65,14 +70,13 @@ pub(super) fn open(
         if copied.is_none() && !progress.has_ended() {
             client.trip.idled();
         }
-        if let Some(slot) = slot {
-            match client.trip.end {
-                End::Cut => {
-                    slot.backend().note_error(None, "it cut a WebSocket");
-                    slot.cut();
-                }
-                _ => slot.ended(),
-            }
+        if matches!(copied, Some(Ok(_))) {
+            backend.stream.close_in_order();
+        }
+        if let Some(slot) = &slot
+            && client.trip.end == End::Cut
+        {
+            slot.backend().note_error(None, "it cut a WebSocket");
         }
     });
 }

@@ -81,7 +81,7 @@ pub(super) async fn ask(
     let asked = upstream::get(connector, permit, backend, "/v1/models", MOST_BYTES);
     let got = match timeout(within, asked).await {
         Ok(Ok(got)) => got,
-        Ok(Err(Broken::Shortage(why))) => return Err(Silence::Ours(why)),
+        Ok(Err(broken)) if broken.is_ours() => return Err(Silence::Ours(broken.to_string())),
         Ok(Err(Broken::Refused(why))) => return Err(Silence::Absent(why)),
         Ok(Err(Broken::Gone(why))) => return Err(Silence::Gone(why)),
         Ok(Err(Broken::Cut(why))) => return Err(Silence::Closed(why)),

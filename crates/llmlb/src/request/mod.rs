@@ -158,6 +158,13 @@ async fn stages(
         Ok(located) => located,
         Err(refusal) => return Err((refusal, trip)),
     };
+    if head.method.is_safe() && !body.is_end_stream() {
+        let pace = worker.shared.limits.body;
+        let expected = Box::pin(body::expect_none(&head.method, &mut body, pace)).await;
+        if let Err(refusal) = expected {
+            return Err((refusal, trip));
+        }
+    }
     let kind = match endpoint.service {
         Service::Own(page) => match page_of(caller, head, page, &path) {
             Ok(response) if has_room_for(&response, &worker.shared.bodies) => {
@@ -172,13 +179,6 @@ async fn stages(
     };
     if let Some(why) = worker.shared.meter.refusal() {
         return Err((failed::unmetered(&why), trip));
-    }
-    if head.method.is_safe() && !body.is_end_stream() {
-        let pace = worker.shared.limits.body;
-        let expected = Box::pin(body::expect_none(&head.method, &mut body, pace)).await;
-        if let Err(refusal) = expected {
-            return Err((refusal, trip));
-        }
     }
     trip.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
     let mut asked = match asked::read(head, endpoint, body, &worker.shared).await {
@@ -200,8 +200,8 @@ async fn stages(
         Err(absent) => {
             let name = model.unwrap_or_default();
             let refusal = match absent {
-                Absent::Unknown => models::unknown(&name, &pool.table(), kind),
-                Absent::NotYet => models::not_yet(&name, &pool.table()),
+                Absent::Unknown => models::unknown(&name, pool, kind),
+                Absent::NotYet => models::not_yet(&name, pool),
             };
             return Err((refusal, trip));
         }
@@ -334,12 +334,12 @@ fn page_of(
     page: Page,
     path: &str,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
-    let table = || caller.worker.shared.pool.table();
+    let pool = &caller.worker.shared.pool;
     match page {
         Page::Admin(page) => admin::answer(caller, &head.headers, page),
-        Page::Models => Ok(models::list(&table())),
-        Page::Model => models::one(&table(), &endpoint::model_in(path)),
-        Page::OllamaTags => Ok(ollama::list(&table())),
+        Page::Models => Ok(models::list(&pool.table())),
+        Page::Model => models::one(pool, &endpoint::model_in(path)),
+        Page::OllamaTags => Ok(ollama::list(&pool.table())),
     }
 }
 

@@ -7,8 +7,8 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 
 use super::error::{Refusal, json_response};
-use crate::balance::Table;
-use crate::config::Kind;
+use crate::balance::{Pool, Table};
+use crate::config::{Alias, Kind};
 
 /// The list.
 pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {
@@ -16,7 +16,8 @@ pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {
 }
 
 /// The description of one of them.
-pub(super) fn one(table: &Arc<Table>, name: &str) -> Result<Response<Full<Bytes>>, Refusal> {
+pub(super) fn one(pool: &Pool, name: &str) -> Result<Response<Full<Bytes>>, Refusal> {
+    let table = pool.table();
     let found = table.model(name);
     match found.or_else(|| table.model(&format!("{name}:latest"))) {
         Some(model) => {
@@ -24,12 +25,13 @@ pub(super) fn one(table: &Arc<Table>, name: &str) -> Result<Response<Full<Bytes>
             model.write_json(&mut text);
             Ok(json_response(StatusCode::OK, text))
         }
-        None => Err(unknown(name, table, None)),
+        None => Err(unknown(name, pool, None)),
     }
 }
 
 /// Somebody who has not answered yet may serve it: it is worth trying again.
-pub(super) fn not_yet(name: &str, table: &Table) -> Refusal {
+pub(super) fn not_yet(name: &str, pool: &Pool) -> Refusal {
+    let table = pool.table();
     let unknown = table.backends.iter().filter(|one| !one.is_known());
     let unknown: Vec<_> = unknown.map(|one| one.label()).collect();
     let why = if unknown.is_empty() {
@@ -44,10 +46,16 @@ pub(super) fn not_yet(name: &str, table: &Table) -> Refusal {
     Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "all_backends_down",
-        format!(
-            "No backend is known to serve the model `{}`; {why}",
-            short(name)
-        ),
+        match pool.alias(name) {
+            Some(alias) => format!(
+                "`{name}` is an alias for {}, which no backend is known to serve; {why}",
+                meant(alias)
+            ),
+            None => format!(
+                "No backend is known to serve the model `{}`; {why}",
+                short(name)
+            ),
+        },
     )
     .param("model")
     .retry_after(1)
@@ -58,14 +66,30 @@ fn short(name: &str) -> String {
     name.chars().take(200).collect()
 }
 
-/// A 404 that says what there is instead.
-pub(super) fn unknown(name: &str, table: &Table, kind: Option<Kind>) -> Refusal {
-    let there_is = there_is(&table.model_names(kind));
-    let name = short(name);
+/// The models that an alias stands for.
+fn meant(alias: &Alias) -> String {
+    let models: Vec<_> = alias
+        .models
+        .iter()
+        .map(|name| format!("`{name}`"))
+        .collect();
+    models.join(" or ")
+}
+
+/// A 404 that lists the models there are.
+pub(super) fn unknown(name: &str, pool: &Pool, kind: Option<Kind>) -> Refusal {
+    let there_is = there_is(&pool.table().model_names(kind));
+    let why = match pool.alias(name) {
+        Some(alias) => {
+            let models = meant(alias);
+            format!("`{name}` is an alias for {models}, which no backend serves.")
+        }
+        None => format!("The model `{}` does not exist.", short(name)),
+    };
     Refusal::new(
         StatusCode::NOT_FOUND,
         "model_not_found",
-        format!("The model `{name}` does not exist. {there_is}"),
+        format!("{why} {there_is}"),
     )
     .param("model")
 }

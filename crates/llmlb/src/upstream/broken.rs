@@ -14,8 +14,11 @@ pub(crate) enum Broken {
     Gone(String),
     /// It cannot be reached for another reason, such as its name. Nothing was sent.
     Unreachable(String),
-    /// This machine has no more descriptors or ports. Nothing was sent.
+    /// This machine has no more descriptors or memory. Nothing was sent.
     Shortage(String),
+    /// This machine has no local port left for the backend's address, or none that can reach it.
+    /// Nothing was sent.
+    NoPort(String),
     /// The backend ended the connection.
     Cut(String),
     /// It was found to be down while its answer was waited for.
@@ -35,6 +38,7 @@ impl Broken {
     pub(super) fn connecting(error: &io::Error) -> Self {
         let why = in_words(error);
         match error.kind() {
+            io::ErrorKind::AddrNotAvailable => Self::NoPort(why),
             _ if sys::limits::is_shortage(error) => Self::Shortage(why),
             io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Self::Refused(why),
             io::ErrorKind::TimedOut
@@ -54,12 +58,18 @@ impl Broken {
         matches!(self, Self::Upload(_) | Self::Stalled(_))
     }
 
+    /// True if this machine lacks something: it is no failure of the backend.
+    pub(crate) fn is_ours(&self) -> bool {
+        matches!(self, Self::Shortage(_) | Self::NoPort(_))
+    }
+
     pub(crate) fn why(&self) -> &str {
         match self {
             Self::Refused(why)
             | Self::Gone(why)
             | Self::Unreachable(why)
             | Self::Shortage(why)
+            | Self::NoPort(why)
             | Self::Cut(why)
             | Self::Garbage(why)
             | Self::Hung(why)
@@ -84,6 +94,7 @@ fn in_words(error: &io::Error) -> String {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
         io::ErrorKind::TimedOut => "timed out".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "no local port is free for its address".to_owned(),
         _ => {
             let text = error.to_string();
             let words = text
@@ -110,6 +121,8 @@ mod tests {
         for silent in [io::ErrorKind::TimedOut, io::ErrorKind::HostUnreachable] {
             assert!(matches!(kind(silent), Broken::Gone(_)), "{silent}");
         }
+        let full = kind(io::ErrorKind::AddrNotAvailable);
+        assert!(matches!(full, Broken::NoPort(_)) && full.is_ours());
         // Such as a name server that fails, or a certificate.
         for other in [io::ErrorKind::Other, io::ErrorKind::InvalidData] {
             assert!(matches!(kind(other), Broken::Unreachable(_)), "{other}");

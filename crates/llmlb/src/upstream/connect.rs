@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustls_platform_verifier::BuilderVerifierExt;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
@@ -113,14 +113,14 @@ impl Connector {
     async fn tcp(&self, url: &BackendUrl) -> io::Result<TcpStream> {
         let port = url.authority().port_u16().unwrap_or_default();
         if let Ok(address) = host(url).parse::<IpAddr>() {
-            return TcpStream::connect(SocketAddr::new(address, port)).await;
+            return connect(SocketAddr::new(address, port)).await;
         }
         let addresses = self.resolver.lookup(host(url), port).await?;
         let mut failed = None;
         // One address that swallows packets must not use up the time of the others.
         let share = self.limit / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         for address in addresses {
-            match timeout_at(Instant::now() + share, TcpStream::connect(address)).await {
+            match timeout_at(Instant::now() + share, connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => note(&mut failed, error),
                 Err(_) => note(&mut failed, io::ErrorKind::TimedOut.into()),
@@ -128,6 +128,19 @@ impl Connector {
         }
         Err(failed.unwrap_or_else(|| io::Error::other("its name has no address")))
     }
+}
+
+/// Connects. Whenever the connection is dropped from then on, also before it is established, it is
+/// reset: its port is free at once, and not in TIME_WAIT. Otherwise a client that cancels requests
+/// would use up all ports. The backend has nothing left to read then, or is not to go on with it;
+/// [`Stream::close_in_order`] is for connections of which neither is true.
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
+    socket.connect(address).await
 }
 
 /// Of several addresses that fail, one where the other end is at fault says more than one that this

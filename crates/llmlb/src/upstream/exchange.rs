@@ -274,7 +274,7 @@ impl Exchange {
     }
 
     /// Ends the exchange after the response. Returns the connection if another request may be sent on
-    /// it; any other connection is reset, so that its port is free again at once.
+    /// it; any other connection is closed.
     ///
     /// A backend that responds without reading the request's body parses the body as the next
     /// request, and the response to that would reach another client. So a connection is kept only
@@ -286,11 +286,7 @@ impl Exchange {
                 && matches!(self.method, Method::POST | Method::PUT | Method::PATCH)
                 && (self.status.is_success() || reuse_after_errors));
         let is_clean = self.framing.is_ended() && self.inbox.is_empty() && self.upload.is_done();
-        if is_consumed && is_clean && self.reusable {
-            return Some(self.stream);
-        }
-        self.stream.reset();
-        None
+        (is_consumed && is_clean && self.reusable).then_some(self.stream)
     }
 
     /// The connection, and what was already read of what follows the head: for a protocol that

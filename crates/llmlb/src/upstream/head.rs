@@ -77,12 +77,12 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
         connection.framing(&headers)?
     };
     let mut head = Head { status, headers };
-    // A length beside chunks is how messages are smuggled: the chunks win, and nothing that follows
-    // on this connection is believed.
-    let has_two_lengths =
-        connection.chunked && head.headers.remove(header::CONTENT_LENGTH).is_some();
-    let reusable =
-        connection.stays_open(is_11) && !matches!(framing, Framing::UntilClose) && !has_two_lengths;
+    let is_certain = connection.has_certain_end(&framing, &head.headers, is_11);
+    if connection.chunked {
+        // The chunks count.
+        head.headers.remove(header::CONTENT_LENGTH);
+    }
+    let reusable = connection.stays_open(is_11) && is_certain;
     Ok(Some(Parsed {
         head,
         framing,
@@ -117,6 +117,22 @@ impl Connection {
 
     fn stays_open(&self, is_11: bool) -> bool {
         !self.close && (is_11 || self.keep_alive)
+    }
+
+    /// True if the backend means the same end of the response. Otherwise bytes that it sends as part
+    /// of this response would be parsed as the next one, which may be another client's.
+    fn has_certain_end(&self, framing: &Framing, headers: &HeaderMap, is_11: bool) -> bool {
+        match framing {
+            Framing::UntilClose => false,
+            // HTTP/1.0 has no chunks, and two lengths are how messages are smuggled.
+            Framing::Chunked(_) => is_11 && !headers.contains_key(header::CONTENT_LENGTH),
+            Framing::Length(_) => true,
+            // A response without a body (to HEAD, 204, 304) that announces one: it may come.
+            Framing::Ended => {
+                let lengths = headers.get_all(header::CONTENT_LENGTH);
+                !self.chunked && lengths.iter().all(|length| length == "0")
+            }
+        }
     }
 }
 
@@ -261,7 +277,27 @@ mod tests {
             ),
             ("HTTP/1.1 200 OK\r\n\r\n", "until close, closed"),
             ("HTTP/1.1 204 X\r\n\r\n", "none, kept"),
-            ("HTTP/1.1 304 X\r\ncontent-length: 5\r\n\r\n", "none, kept"),
+            ("HTTP/1.1 204 X\r\ncontent-length: 0\r\n\r\n", "none, kept"),
+            (
+                "HTTP/1.1 204 X\r\ncontent-length: 5\r\n\r\n",
+                "none, closed",
+            ),
+            (
+                "HTTP/1.1 204 X\r\ncontent-length: 0\r\ncontent-length: 5\r\n\r\n",
+                "none, closed",
+            ),
+            (
+                "HTTP/1.1 204 X\r\ntransfer-encoding: chunked\r\n\r\n",
+                "none, closed",
+            ),
+            (
+                "HTTP/1.1 304 X\r\ncontent-length: 5\r\n\r\n",
+                "none, closed",
+            ),
+            (
+                "HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ntransfer-encoding: chunked\r\n\r\n",
+                "chunked, closed",
+            ),
             (
                 "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
                 "its answer has two lengths",
@@ -282,7 +318,8 @@ mod tests {
             &mut BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"),
             &Method::HEAD,
         );
-        assert!(head.unwrap().unwrap().framing.is_ended());
+        let head = head.unwrap().unwrap();
+        assert!(head.framing.is_ended() && !head.reusable);
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use socket2::{SockRef, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -36,14 +35,14 @@ impl Stream {
         }
     }
 
-    /// Closes the connection with a reset instead of leaving its port in TIME_WAIT.
-    pub(super) fn reset(self) {
+    /// Closes the connection without a reset, which would destroy what the backend has yet to read.
+    pub(crate) fn close_in_order(self) {
         let stream = match &self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,
         };
         // A connection that is gone already cannot be set up any more.
-        let _ = SockRef::from(&**stream).set_linger(Some(Duration::ZERO));
+        let _ = SockRef::from(&**stream).set_linger(None);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Answers of every kind that HTTP knows. (L5)
 
+use std::collections::HashSet;
 use std::io::{BufRead, Read, Write};
 
 use crate::backends::{
@@ -90,13 +91,10 @@ fn an_answer_to_head_has_a_length_and_no_body() {
         assert_eq!(head.header("content-length").as_deref(), Some("1000"));
         assert_eq!(head.header("x-own").as_deref(), Some("yes"));
     }
-    // Its end is known, so that the connection can be used again.
-    let connections = asked(&mock);
-    assert!(
-        connections
-            .iter()
-            .all(|one| one.connection == connections[0].connection)
-    );
+    // A backend that sends the body all the same would answer the next request with it, so that the
+    // connection is not used again.
+    let connections: HashSet<_> = asked(&mock).iter().map(|one| one.connection).collect();
+    assert_eq!(connections.len(), 5);
 }
 
 #[test]

@@ -84,9 +84,9 @@ fn one_that_cuts_every_answer_is_left_alone() {
         ok(request, stream);
     });
     let server = serve(&place, &[&bad, &good], UNPROBED);
-    for _ in 0..200 {
+    for number in 0..200 {
         let mut client = Connection::open(server.address);
-        client.send_post(CHAT, ASK);
+        client.send_post(CHAT, &format!(r#"{{"model":"m","x":{number}}}"#));
         let head = client.head();
         assert_eq!(head.status(), 200);
         let _ = head.body(&mut client.reader);

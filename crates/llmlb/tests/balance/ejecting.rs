@@ -5,9 +5,10 @@ use std::net::TcpStream;
 use std::time::{Duration, SystemTime};
 
 use crate::backends::{
-    ASK, CHAT, Occupied, UNPROBED, backend, backend_of, code, count, ok, serve, serve_file,
+    ASK, CHAT, Occupied, UNPROBED, backend, backend_of, close, code, count, ok, serve, serve_file,
     served_by,
 };
+use crate::http::Connection;
 use crate::mock::{self, Mock, Request};
 use crate::process::until;
 use crate::support::{Place, Server};
@@ -99,6 +100,45 @@ fn three_prompts_that_fail_eject_a_backend() {
         let line = log.lines().find(|line| line.contains(" ejected for "));
         assert!(line.unwrap().contains(&status.to_string()), "{log}");
     }
+}
+
+/// A backend whose responses begin well and end early.
+fn cutting() -> Mock {
+    backend(|_, stream| {
+        mock::begin_stream(stream);
+        mock::chunk(stream, "1");
+        close(stream);
+    })
+}
+
+/// Sends a prompt and reads as much of the response as there is.
+fn read_prompt(server: &Server, number: usize) {
+    let mut client = Connection::open(server.address);
+    client.send_post(CHAT, &prompt(number));
+    let head = client.head();
+    assert_eq!(head.status(), 200);
+    let _ = head.body(&mut client.reader);
+}
+
+#[test]
+fn responses_to_three_prompts_that_end_early_eject_a_backend() {
+    let place = Place::new();
+    let (bad, good) = (cutting(), backend(ok));
+    let server = serve(&place, &[&bad, &good], UNPROBED);
+    until("one prompt was cut often", || {
+        read_prompt(&server, 1);
+        count(&bad) >= 6
+    });
+    assert_eq!(ejected(&server), [false, false]);
+    let mut number = 1;
+    until("it is ejected", || {
+        number += 1;
+        read_prompt(&server, number);
+        ejected(&server) == [true, false]
+    });
+    let log = server.process.err();
+    let line = log.lines().find(|line| line.contains(" ejected for "));
+    assert!(line.unwrap().ends_with("the last one cut"), "{log}");
 }
 
 #[cfg(target_os = "linux")]

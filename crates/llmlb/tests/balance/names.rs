@@ -126,6 +126,10 @@ fn an_alias_of_a_model_that_nobody_has_is_unknown() {
     let answer = server.post(CHAT, r#"{"model":"fast"}"#);
     assert_eq!(answer.status(), 404);
     assert_eq!(code(&answer), "model_not_found");
+    let text = answer.text();
+    let why = "`fast` is an alias for `gone`, which no backend serves. Available: m.";
+    assert!(text.contains(why), "{text}");
+    assert_eq!(server.get("/v1/models/fast").text(), text);
     assert_eq!(count(&mock), 0);
 }
 

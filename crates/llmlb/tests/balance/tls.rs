@@ -189,6 +189,7 @@ fn a_client_that_leaves_ends_its_request_behind_tls_too() {
     drop(client);
     until("the backend knows", || backend.out().contains("left"));
     server.until_in_flight(0);
+    assert_eq!(testkit::resources::closed_first(port).unwrap(), 0);
 }
 
 #[test]

@@ -172,6 +172,34 @@ fn a_backend_that_has_no_more_to_say_still_hears_the_rest() {
 }
 
 #[test]
+fn backend_that_reads_late_receives_all_of_a_tunnel_that_ended_in_order() {
+    let place = Place::new();
+    let (ended, wait) = std::sync::mpsc::channel();
+    let (sender, read) = std::sync::mpsc::channel();
+    let channels = std::sync::Mutex::new((wait, sender));
+    let raw = agreeing(move |reader| {
+        reader.get_mut().shutdown(Shutdown::Write).unwrap();
+        let channels = channels.lock().unwrap();
+        channels.0.recv_timeout(crate::process::PATIENCE).unwrap();
+        let mut all = Vec::new();
+        let end = reader.read_to_end(&mut all);
+        channels.1.send(end.map(|_| all.len())).unwrap();
+    });
+    let server = serve(&place, &raw);
+    let mut client = upgraded(&server);
+    let mut rest = Vec::new();
+    client.reader.read_to_end(&mut rest).unwrap();
+    // More than the backend's system takes while the backend does not read, and less than ours.
+    let sent = vec![b'x'; 400 << 10];
+    client.send(&sent);
+    drop(client);
+    server.until_in_flight(0);
+    ended.send(()).unwrap();
+    let length = read.recv_timeout(crate::process::PATIENCE).unwrap();
+    assert_eq!(length.unwrap(), sent.len());
+}
+
+#[test]
 fn a_backend_that_dies_ends_the_connection() {
     let place = Place::new();
     let raw = agreeing(|reader| {

@@ -22,9 +22,8 @@ pub(super) struct Ticket(u64);
 pub(super) struct Fair<L, W> {
     lanes: Vec<Lane<L, W>>,
     addresses: HashMap<u64, Address>,
-    /// Every address with the number of its waiting requests and the newest of them. The last one
-    /// loses a request when the queue is full.
-    by_count: BTreeSet<(usize, Ticket, u64)>,
+    /// The addresses. The last one loses a request when the queue is full.
+    by_count: Ranking,
     /// The last turn, and the last ticket, that was given.
     turns: u64,
     tickets: u64,
@@ -59,16 +58,27 @@ struct CredentialLine<W> {
 struct Address {
     turn: u64,
     credentials: HashMap<u64, Credential>,
-    /// Its waiting requests, each with its credential.
-    tickets: BTreeMap<Ticket, u64>,
+    /// Its waiting requests.
+    tickets: Tickets,
+    /// Its credentials. The last one loses a request if the address does.
+    by_count: Ranking,
 }
 
 /// A credential with waiting requests, in all lanes.
 #[derive(Debug)]
 struct Credential {
     turn: u64,
-    waiting: usize,
+    tickets: Tickets,
 }
+
+/// Waiting requests, the newest one last.
+#[derive(Debug, Default)]
+struct Tickets(BTreeSet<Ticket>);
+
+/// Addresses or credentials, each with the number of its waiting requests and the newest of them, in
+/// this order. The last one has the most requests; of several, it has the newest.
+#[derive(Debug, Default)]
+struct Ranking(BTreeSet<(usize, Ticket, u64)>);
 
 /// The position of a request within a lane: the turns of its address and credential, and its place
 /// in their queue.
@@ -84,7 +94,7 @@ impl<L, W> Fair<L, W> {
         Self {
             lanes: Vec::new(),
             addresses: HashMap::new(),
-            by_count: BTreeSet::new(),
+            by_count: Ranking::default(),
             turns: 0,
             tickets: 0,
             waiting: 0,
@@ -96,11 +106,16 @@ impl<L, W> Fair<L, W> {
         self.waiting
     }
 
-    /// Adds a request to the lane for `lane`. In a full queue it takes the place of the newest
-    /// request of the address with the most waiting requests, which is returned.
+    /// Adds a request to the lane for `lane`. In a full queue it takes the place of another request,
+    /// which is returned: of the address with the most waiting requests, the newest of the credential
+    /// with the most.
     ///
-    /// `None`: the queue is full, and with this request its own address would have the most. Among
-    /// equals the request that came last is rejected, and that is this one.
+    /// If with this request its own address would have the most, it takes the place of a request of
+    /// another credential of this address. So however many credentials a client invents, it takes
+    /// nothing from other addresses.
+    ///
+    /// `None`: the queue is full, and with this request its own credential would have the most there.
+    /// Among equals the request that came last is rejected, and that is this one.
     pub(super) fn join(
         &mut self,
         lane: L,
@@ -113,7 +128,7 @@ impl<L, W> Fair<L, W> {
         let evicted = if self.waiting < self.most {
             None
         } else {
-            Some(self.evict_for(client.address)?)
+            Some(self.evict_for(client)?)
         };
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -222,14 +237,24 @@ impl<L, W> Fair<L, W> {
         called
     }
 
-    /// Removes the newest request of the address with the most, unless that would be `newcomer`.
-    fn evict_for(&mut self, newcomer: u64) -> Option<W> {
-        let (most, ticket, address) = *self.by_count.last()?;
-        let own = self.addresses.get(&newcomer);
-        if own.map_or(0, |own| own.tickets.len()) + 1 >= most {
-            return None;
+    /// Removes a request to make room for one of `newcomer`, if another client has more.
+    fn evict_for(&mut self, newcomer: ClientKey) -> Option<W> {
+        let (most, _, fullest) = self.by_count.last()?;
+        let own = self.addresses.get(&newcomer.address);
+        let waiting = own.map_or(0, |own| own.tickets.len());
+        let address = if waiting + 1 < most {
+            fullest
+        } else {
+            newcomer.address
+        };
+        let evicted = self.addresses.get(&address)?;
+        let (most, ticket, credential) = evicted.by_count.last()?;
+        if address == newcomer.address {
+            let own = evicted.credentials.get(&newcomer.credential);
+            if own.map_or(0, |own| own.tickets.len()) + 1 >= most {
+                return None;
+            }
         }
-        let credential = *self.addresses.get(&address)?.tickets.get(&ticket)?;
         let client = ClientKey {
             address,
             credential,
@@ -289,20 +314,20 @@ impl<L, W> Fair<L, W> {
             *turns
         };
         let address = self.addresses.entry(client.address).or_default();
-        if let Some((count, newest)) = address.rank() {
-            self.by_count.remove(&(count, newest, client.address));
-        } else {
+        if address.tickets.is_empty() {
             address.turn = next_turn();
         }
-        address.tickets.insert(ticket, client.credential);
-        self.by_count
-            .insert((address.tickets.len(), ticket, client.address));
         let credential = address.credentials.entry(client.credential);
         let credential = credential.or_insert_with(|| Credential {
             turn: next_turn(),
-            waiting: 0,
+            tickets: Tickets::default(),
         });
-        credential.waiting += 1;
+        let add = |tickets: &mut Tickets| tickets.0.insert(ticket);
+        self.by_count
+            .update(client.address, &mut address.tickets, add);
+        address
+            .by_count
+            .update(client.credential, &mut credential.tickets, add);
         self.waiting += 1;
         (address.turn, credential.turn)
     }
@@ -311,25 +336,21 @@ impl<L, W> Fair<L, W> {
         let Some(address) = self.addresses.get_mut(&client.address) else {
             return;
         };
-        if let Some((count, newest)) = address.rank() {
-            self.by_count.remove(&(count, newest, client.address));
-        }
-        if address.tickets.remove(&ticket).is_some() {
-            self.waiting -= 1;
-        }
+        let remove = |tickets: &mut Tickets| tickets.0.remove(&ticket);
+        let was_waiting = self
+            .by_count
+            .update(client.address, &mut address.tickets, remove);
+        self.waiting -= usize::from(was_waiting);
         if let Some(credential) = address.credentials.get_mut(&client.credential) {
-            credential.waiting -= 1;
-            if credential.waiting == 0 {
+            address
+                .by_count
+                .update(client.credential, &mut credential.tickets, remove);
+            if credential.tickets.is_empty() {
                 address.credentials.remove(&client.credential);
             }
         }
-        match address.rank() {
-            Some((count, newest)) => {
-                self.by_count.insert((count, newest, client.address));
-            }
-            None => {
-                self.addresses.remove(&client.address);
-            }
+        if address.tickets.is_empty() {
+            self.addresses.remove(&client.address);
         }
     }
 
@@ -340,11 +361,35 @@ impl<L, W> Fair<L, W> {
     }
 }
 
-impl Address {
-    /// The number of its waiting requests, and the newest of them; `None` without any.
-    fn rank(&self) -> Option<(usize, Ticket)> {
-        let (newest, _) = self.tickets.last_key_value()?;
-        Some((self.tickets.len(), *newest))
+impl Tickets {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Ranking {
+    fn last(&self) -> Option<(usize, Ticket, u64)> {
+        self.0.last().copied()
+    }
+
+    /// Changes the requests of an address or credential, and its place.
+    fn update<T>(
+        &mut self,
+        key: u64,
+        tickets: &mut Tickets,
+        change: impl FnOnce(&mut Tickets) -> T,
+    ) -> T {
+        let rank = |tickets: &Tickets| Some((tickets.len(), *tickets.0.last()?, key));
+        if let Some(before) = rank(tickets) {
+            self.0.remove(&before);
+        }
+        let changed = change(tickets);
+        self.0.extend(rank(tickets));
+        changed
     }
 }
 

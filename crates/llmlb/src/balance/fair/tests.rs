@@ -41,7 +41,7 @@ fn call_any(fair: &mut Names) -> String {
 
 fn assert_empty(fair: &Names) {
     assert_eq!(fair.len(), 0);
-    assert!(fair.lanes.is_empty() && fair.addresses.is_empty() && fair.by_count.is_empty());
+    assert!(fair.lanes.is_empty() && fair.addresses.is_empty() && fair.by_count.0.is_empty());
 }
 
 #[test]
@@ -154,7 +154,8 @@ fn full_queue_evicts_the_newest_request_of_the_address_with_the_most() {
         let joined = fair.join("m", client, name.to_owned());
         joined.map(|(_, evicted)| evicted.unwrap())
     };
-    assert_eq!(join(at(1), "1 more"), None, "its own address has the most");
+    let own = join(with_key(1, 10), "1 more");
+    assert_eq!(own, None, "its own credential has the most");
     assert_eq!(join(at(3), "3").unwrap(), "1 newest");
     assert_eq!(join(at(4), "4").unwrap(), "1 middle");
     assert_eq!(join(at(5), "5"), None, "each address has one request");
@@ -163,6 +164,47 @@ fn full_queue_evicts_the_newest_request_of_the_address_with_the_most() {
     let called: Vec<_> = (0..5).map(|_| call_any(&mut fair)).collect();
     assert_eq!(called, ["1 oldest", "2", "3", "4", "none"]);
     assert_empty(&fair);
+}
+
+#[test]
+fn full_queue_evicts_the_newest_request_of_the_credential_with_the_most() {
+    let mut fair = Names::new(4);
+    join(&mut fair, "m", with_key(1, 10), "heavy oldest");
+    join(&mut fair, "n", with_key(1, 10), "heavy middle");
+    join(&mut fair, "m", with_key(1, 10), "heavy newest");
+    join(&mut fair, "m", with_key(1, 11), "light");
+    let mut join = |client, name: &str| {
+        let joined = fair.join("m", client, name.to_owned());
+        joined.map(|(_, evicted)| evicted.unwrap())
+    };
+    // An address that is not in the queue yet takes from the heavy credential as well.
+    assert_eq!(join(at(2), "other address").unwrap(), "heavy newest");
+    assert_eq!(join(with_key(1, 11), "light again"), None, "two of each");
+    assert_eq!(join(with_key(1, 12), "new").unwrap(), "heavy middle");
+    assert_eq!(join(with_key(1, 13), "newer"), None, "one of each");
+    let called: Vec<_> = (0..5).map(|_| call_any(&mut fair)).collect();
+    assert_eq!(
+        called,
+        ["heavy oldest", "other address", "light", "new", "none"]
+    );
+    assert_empty(&fair);
+}
+
+#[test]
+fn invented_credentials_take_nothing_from_another_address() {
+    let mut fair = Names::new(4);
+    join(&mut fair, "m", at(2), "victim 0");
+    join(&mut fair, "m", at(2), "victim 1");
+    join(&mut fair, "m", with_key(1, 0), "invented");
+    join(&mut fair, "m", with_key(1, 0), "invented");
+    for credential in 1..100 {
+        if let Some((_, evicted)) = fair.join("m", with_key(1, credential), "invented".to_owned()) {
+            assert_eq!(evicted.unwrap(), "invented");
+        }
+    }
+    let called: Vec<_> = (0..4).map(|_| call_any(&mut fair)).collect();
+    let expected = ["victim 0", "invented", "victim 1", "invented"];
+    assert_eq!(called, expected);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::*;
 /// Evidence by this client, with a prompt of its own for each number.
 fn evidence(client: u64, prompt: u64) -> Evidence {
     Evidence {
-        status: StatusCode::INTERNAL_SERVER_ERROR,
+        fault: Fault::Status(StatusCode::INTERNAL_SERVER_ERROR),
         client: address(client),
         prompt,
     }
@@ -139,7 +139,7 @@ fn success_makes_up_for_evidence() {
     for round in 0..10 {
         pool.suspect(&backends[0], evidence(1, round));
         pool.suspect(&backends[0], evidence(2, round));
-        backends[0].note_success();
+        backends[0].suspicion.clear();
     }
     assert!(!backends[0].ejected());
 }

@@ -1,0 +1,264 @@
+//! Item 4: clients that use up the local ports of the server, so that no backend can be reached.
+//!
+//! The side that closes a TCP connection first keeps its port in TIME_WAIT for a minute. A connection
+//! that is reset leaves no port behind.
+
+use std::error::Error;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+
+use testkit::{
+    FakeLlm, Http1, LlmlbServer, Received, Reply, Request, Step, chat_completion, eventually,
+    resources,
+};
+
+use crate::{Attack, Outcome, Target, Verdict, verdict};
+
+const EXHAUSTED: &str = "4-cancelled-streams-exhaust-ports";
+const ONE_BACKEND: &str = "4-ports-of-one-backend-exhausted";
+
+/// Local ports in a network of its own.
+const PORTS: u16 = 200;
+const FIRST_PORT: u16 = 40_000;
+
+pub(crate) fn attacks() -> Vec<Attack> {
+    vec![
+        Attack::fast(
+            "4-ports-in-time-wait",
+            "exchanges that a client cancels or a backend rejects leave ports in TIME_WAIT",
+            time_wait,
+        ),
+        Attack::fast(
+            EXHAUSTED,
+            "a client cancels streams until no local port is left, and others get 503",
+            exhausted,
+        ),
+        Attack::fast(
+            ONE_BACKEND,
+            "no local port is left for one backend, and the other backend is not tried",
+            one_backend,
+        ),
+    ]
+}
+
+/// Responds as the prompt says.
+fn engine(request: &Received) -> Reply {
+    let text = request.text();
+    let error = |status| Reply::json(status, r#"{"error":{"message":"scripted error"}}"#);
+    if text.contains("endless") {
+        // The head and one event; the rest never comes.
+        return Reply::stream().event("{}").then(Step::ReadToEnd);
+    }
+    if text.contains("silent") {
+        return Reply::nothing().then(Step::ReadToEnd);
+    }
+    if text.contains("reject options") && text.contains("stream_options") {
+        return Reply::json(
+            400,
+            r#"{"error":{"message":"unknown field stream_options"}}"#,
+        );
+    }
+    for status in [401, 500, 503] {
+        if text.contains(&format!("respond {status}")) {
+            return error(status);
+        }
+    }
+    Reply::json(200, chat_completion("ok", 100, 50))
+}
+
+fn streamed(prompt: &str) -> Request {
+    let body = serde_json::json!({
+        "model": "m",
+        "stream": true,
+        "messages": [{ "role": "user", "content": prompt }],
+    });
+    Request::post("/v1/chat/completions", body.to_string())
+}
+
+/// Waits until the server works on no request.
+fn wait_until_idle(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
+    eventually("no request is in flight", || {
+        let status = server.status().ok()?;
+        let mut backends = status["backends"].as_array()?.iter();
+        let is_idle = backends.all(|backend| backend["in_flight"] == 0);
+        is_idle.then_some(())
+    })?;
+    Ok(())
+}
+
+/// Waits until a backend works on a request.
+fn wait_until_busy(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
+    eventually("a request is in flight", || {
+        let status = server.status().ok()?;
+        let mut backends = status["backends"].as_array()?.iter();
+        backends.any(|one| one["in_flight"] != 0).then_some(())
+    })?;
+    Ok(())
+}
+
+/// One exchange that does not end with a connection to keep.
+type Way = fn(&LlmlbServer) -> Result<(), Box<dyn Error>>;
+
+fn time_wait(target: &Target) -> Outcome {
+    let (one, two) = (FakeLlm::start("m", engine)?, FakeLlm::start("m", engine)?);
+    let sandbox = target.sandbox()?;
+    let key = "api_key_env = \"BACKEND_KEY\"";
+    let server = sandbox
+        .serve()
+        .backend_with(&one.url(), key)
+        .backend_with(&two.url(), key)
+        .variable("BACKEND_KEY", "sk-of-the-operator")
+        .start()?;
+    let mut left = Vec::new();
+    let mut before = 0;
+    let ways: [(&str, Way); 7] = [
+        ("cancelled stream", |server| cancel(server, "endless")),
+        ("cancelled request", |server| cancel(server, "silent")),
+        ("cancelled upload", cancel_upload),
+        ("401", |server| complete(server, "respond 401")),
+        ("500", |server| complete(server, "respond 500")),
+        ("503", |server| complete(server, "respond 503")),
+        ("rejected option", |server| {
+            complete(server, "reject options")
+        }),
+    ];
+    for (name, way) in ways {
+        for _ in 0..3 {
+            way(&server)?;
+        }
+        wait_until_idle(&server)?;
+        let mut now = 0;
+        for llm in [&one, &two] {
+            now += resources::closed_first(llm.address().port())?;
+        }
+        if now > before {
+            left.push(format!("{name}: {}", now - before));
+        }
+        before = now;
+    }
+    let evidence = if left.is_empty() {
+        format!("no port kept after {} kinds of exchanges", ways.len())
+    } else {
+        format!("ports kept after {}", left.join(", "))
+    };
+    verdict(left.is_empty(), evidence)
+}
+
+/// Disconnects within the response, or before it.
+fn cancel(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
+    let mut client = Http1::connect(server.address())?;
+    client.send(streamed(prompt).to_bytes())?;
+    if prompt == "endless" {
+        client.response_head()?;
+    } else {
+        wait_until_busy(server)?;
+    }
+    // The ports of the client are not at issue.
+    client.reset()?;
+    wait_until_idle(server)
+}
+
+/// Disconnects within an upload that passes.
+fn cancel_upload(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
+    let mut client = Http1::connect(server.address())?;
+    client.send(
+        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\n\
+         content-type: application/octet-stream\r\ncontent-length: 1000000\r\n\r\nx",
+    )?;
+    wait_until_busy(server)?;
+    client.reset()?;
+    wait_until_idle(server)
+}
+
+fn complete(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
+    server.send(&streamed(prompt))?;
+    Ok(())
+}
+
+/// Runs an attack in a network of its own with few local ports.
+fn with_few_ports(target: &Target, name: &str, attack: fn(&Target) -> Outcome) -> Outcome {
+    if !rustix::process::geteuid().is_root() {
+        let reason = "needs root for a network namespace";
+        return Ok(Verdict::Skipped(reason.to_owned()));
+    }
+    if !target.is_isolated() {
+        return target.run_isolated(name);
+    }
+    let range = format!("{FIRST_PORT} {}", FIRST_PORT + PORTS - 1);
+    fs::write("/proc/sys/net/ipv4/ip_local_port_range", range)?;
+    // On the loopback interface Linux would use a port in TIME_WAIT again after a second.
+    fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "0")?;
+    attack(target)
+}
+
+/// Returns another address of this machine. Each has local ports of its own.
+fn source(number: usize) -> IpAddr {
+    let last = u8::try_from(2 + number % 200).unwrap_or(2);
+    IpAddr::V4(Ipv4Addr::new(127, 0, 0, last))
+}
+
+fn exhausted(target: &Target) -> Outcome {
+    with_few_ports(target, EXHAUSTED, |target| {
+        let llm = FakeLlm::start("m", engine)?;
+        let sandbox = target.sandbox()?;
+        let server = sandbox.serve().backend(&llm.url()).start()?;
+        let attempts = usize::from(PORTS) * 3 / 2;
+        let mut refused = 0;
+        for number in 0..attempts {
+            let mut client = Http1::connect_from(source(number), server.address())?;
+            client.send(streamed("endless").to_bytes())?;
+            refused += usize::from(client.response_head()?.status() != 200);
+            client.reset()?;
+        }
+        let mut victim = Http1::connect_from(source(0), server.address())?;
+        victim.send(Request::chat("m", "victim").to_bytes())?;
+        let victim = victim.response()?.status();
+        let evidence = format!(
+            "victim got {victim} after {attempts} cancelled streams and {PORTS} ports; {refused} \
+             streams refused"
+        );
+        verdict(victim == 200 && refused == 0, evidence)
+    })
+}
+
+fn one_backend(target: &Target) -> Outcome {
+    with_few_ports(target, ONE_BACKEND, |target| {
+        let busy = FakeLlm::builder(&["a", "m"]).start(|request| {
+            if request.path() == "/v1/files/f" {
+                return Reply::json(200, "{}");
+            }
+            Reply::stream().event("{}").then(Step::ReadToEnd)
+        })?;
+        let free = FakeLlm::start("m", |_| Reply::json(200, "{}"))?;
+        let sandbox = target.sandbox()?;
+        let server = sandbox
+            .serve()
+            .backend_with(&busy.url(), "name = \"busy\"")
+            .backend_with(&free.url(), "name = \"free\"")
+            .start()?;
+        let mut held = Vec::new();
+        let is_full = (0..usize::from(PORTS) + 50).any(|number| {
+            let Ok(mut client) = Http1::connect_from(source(number), server.address()) else {
+                return false;
+            };
+            let is_sent = client.send(Request::chat("a", "hold").to_bytes()).is_ok();
+            let head = client.response_head();
+            let is_refused = head.is_ok_and(|head| head.status() == 503);
+            held.push(client);
+            is_sent && is_refused
+        });
+        if !is_full {
+            return Err("the ports were not exhausted".into());
+        }
+        // Requests without a model go to the first backend that can serve them.
+        let mut victim = Http1::connect_from(source(0), server.address())?;
+        victim.send(Request::get("/v1/files/f").to_bytes())?;
+        let status = victim.response()?.status();
+        let served = free.requests().len();
+        let held = held.len();
+        let evidence = format!(
+            "victim got {status}, {served} request served by the other backend; {held} held"
+        );
+        verdict(status == 200 && served == 1, evidence)
+    })
+}
