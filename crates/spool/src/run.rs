@@ -222,7 +222,9 @@ impl Runner {
                         Ok(())
                     }
                     Destination::Archive => {
-                        all.archived += archive(store, watch)?;
+                        let (records, done) = archive(store, watch)?;
+                        all.archived += records;
+                        all.add_delivered(done);
                         Ok::<_, crate::Error>(())
                     }
                 };

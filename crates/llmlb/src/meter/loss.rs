@@ -5,11 +5,15 @@
 //! {"at":"2026-11-16T12:00:00Z","records":23,"why":"..: No space left on device"}
 //! ```
 
-use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+
+use crate::sys::data_file;
+
+/// The rest of a longer file is not read.
+const LONGEST_FILE: u64 = 64 << 20;
 
 /// In the data directory.
 pub(crate) const FILE: &str = "lost.jsonl";
@@ -30,8 +34,7 @@ pub(crate) fn note(data: &Path, records: u64, why: &str) -> io::Result<()> {
     };
     let mut text = serde_json::to_vec(&line)?;
     text.push(b'\n');
-    let mut file = OpenOptions::new();
-    let mut file = file.create(true).append(true).open(data.join(FILE))?;
+    let mut file = data_file::append(&data.join(FILE))?;
     // At once, so that there is never half a line.
     file.write_all(&text)?;
     file.sync_data()
@@ -39,11 +42,13 @@ pub(crate) fn note(data: &Path, records: u64, why: &str) -> io::Result<()> {
 
 /// How many there were in all; none if there is no such file.
 pub(crate) fn total(data: &Path) -> u64 {
-    let text = std::fs::read_to_string(data.join(FILE)).unwrap_or_default();
-    let lines = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Line>(line).ok());
-    lines.map(|line| line.records).sum()
+    let Ok(file) = data_file::open(&data.join(FILE)) else {
+        return 0;
+    };
+    let lines = BufReader::new(file.take(LONGEST_FILE)).lines();
+    let lines = lines.map_while(Result::ok);
+    let noted = lines.filter_map(|line| serde_json::from_str::<Line>(&line).ok());
+    noted.fold(0, |total, line| total.saturating_add(line.records))
 }
 
 #[cfg(test)]

@@ -21,11 +21,11 @@ pub(crate) use macos::{
 };
 #[cfg(unix)]
 pub(crate) use unix::{
-    config_file, disk::disk_size, host::host_name, limits, notify, signals, users,
+    config_file, data_file, disk::disk_size, host::host_name, limits, notify, signals, users,
 };
 #[cfg(windows)]
 pub(crate) use windows::{
-    config_file, data_dir::data_dir, disk::disk_size, host::host_name, limits, listen,
+    config_file, data_dir::data_dir, data_file, disk::disk_size, host::host_name, limits, listen,
     listener::listener_owner, notify, port_owner::port_owner, signals, users,
 };
 

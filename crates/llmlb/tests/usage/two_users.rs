@@ -113,8 +113,8 @@ impl World {
         ran
     }
 
-    /// The service starts, records a request, archives it and ends.
-    fn serves(&self, why: &str) {
+    /// The service starts with the receiver of the directory, if it has one, records a request and ends.
+    fn serves(&self, why: &str, receiver: &Receiver) {
         let locks = self.place.data().join("../locks");
         let _ = fs::create_dir(&locks);
         chown(&locks, Some(SERVICE), Some(SERVICE)).expect("the service's locks");
@@ -124,6 +124,9 @@ impl World {
             .env("LLMLB_LOCK_DIR", locks)
             .env("LLMLB_USAGE_ON_FAILURE", "refuse")
             .env("LLMLB_USAGE_EVERY", "1h");
+        if self.place.data().join("destination.json").exists() {
+            command.env("LLMLB_USAGE_URL", &receiver.url);
+        }
         let said = self.place.data().join("../serve.log");
         let mut running = Running::start(command, &said);
         let address = eventually("it listens", || {
@@ -231,7 +234,7 @@ fn every_verb_of_root_leaves_a_data_directory_that_its_owner_can_use() {
             world.run(second, verb, &receiver);
             assert_eq!(others_files(&world.place.data()), NONE, "{why}");
             world.run(User::Service, "verify", &receiver);
-            world.serves(&why);
+            world.serves(&why, &receiver);
             let books = world.run(User::Root, "verify --json", &receiver).json();
             let staged = if verb.starts_with("stage") { 5 } else { 3 };
             assert_eq!(books["staged"], staged, "{why}: {books}");
@@ -298,5 +301,26 @@ fn readers_of_root_leave_nothing_behind_when_they_are_killed() {
             assert!(kills > 3, "{verb:?} was killed {kills} times");
         }
     }
-    world.serves("after the kills");
+    world.serves("after the kills", &receiver);
+}
+
+/// Without a receiver, too: the other batches are archived.
+#[test]
+fn batch_that_cannot_be_read_does_not_stop_archiving() {
+    let receiver = Receiver::always("200 OK");
+    let Some(world) = World::new() else { return };
+    world.run(User::Service, "stage ../record.json", &receiver);
+    world.run(User::Service, "consolidate", &receiver);
+    let file = world.place.files("spool").remove(0);
+    let file = world.place.data().join("spool").join(file);
+    chown(&file, Some(0), Some(0)).expect("it is root's");
+    world.run(User::Service, "stage ../record.json", &receiver);
+    let ran = world.usage(User::Service, "deliver --archive", &receiver);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let why = format!("1 batch waiting: cannot read {}", file.display());
+    assert!(ran.err.contains(&why), "{ran:?}");
+    assert_eq!(world.place.files("archive").len(), 1, "{ran:?}");
+    chown(&file, Some(SERVICE), Some(SERVICE)).expect("it is the service's");
+    world.run(User::Service, "deliver --archive", &receiver);
+    assert_eq!(world.place.files("archive").len(), 2);
 }

@@ -48,34 +48,56 @@ pub(crate) fn deliver(
     Ok(courier.done)
 }
 
-/// Archives what waits and was never sent anywhere. Returns how many records that is.
-pub(crate) fn archive(store: &dyn BatchStore, watch: &Watch<'_>) -> Result<u64, Error> {
+/// Archives what waits and was never sent anywhere. Returns how many records that is, and which
+/// batches were damaged or wait because they cannot be read.
+pub(crate) fn archive(
+    store: &dyn BatchStore,
+    watch: &Watch<'_>,
+) -> Result<(u64, Delivered), Error> {
     store.tidy()?;
-    let (mut archived, mut after) = (0, None);
+    let (mut archived, mut done, mut after) = (0, Delivered::default(), None);
     loop {
         let names = store.pending(after.as_deref(), PAGE)?;
         for name in &names {
             if watch.cancel.is_cancelled() {
-                return Ok(archived);
+                return Ok((archived, done));
             }
-            let state = store.state(name)?;
-            if state.attempts > 0 || state.is_unknown() || state.splitting {
-                // It was on its way to a destination, which may have it.
-                continue;
+            match archive_one(store, name) {
+                Ok(Found::Batch(batch)) => {
+                    let records = batch.records().len() as u64;
+                    archived += records;
+                    (watch.progress)(Progress::Delivered { records });
+                }
+                Ok(Found::Damaged) => done.damaged += 1,
+                Ok(Found::Gone) => {}
+                // It is tried again in the next run, and holds up no other batch.
+                Err(error) if error.is_unreadable() => {
+                    tracing::debug!(%error, "not archived");
+                    done.waiting += 1;
+                    done.last_error = Some(error.to_string());
+                }
+                Err(error) => return Err(error),
             }
-            let Found::Batch(batch) = store.take(name)? else {
-                continue;
-            };
-            let records = batch.records().len() as u64;
-            store.archive(&batch)?;
-            archived += records;
-            (watch.progress)(Progress::Delivered { records });
         }
         after = names.last().cloned();
         if after.is_none() {
-            return Ok(archived);
+            return Ok((archived, done));
         }
     }
+}
+
+/// Archives one batch. `Gone`: it is none of those that are archived.
+fn archive_one(store: &dyn BatchStore, name: &str) -> Result<Found, Error> {
+    let state = store.state(name)?;
+    if state.attempts > 0 || state.is_unknown() || state.splitting {
+        // It was on its way to a destination, which may have it.
+        return Ok(Found::Gone);
+    }
+    let found = store.take(name)?;
+    if let Found::Batch(batch) = &found {
+        store.archive(batch)?;
+    }
+    Ok(found)
 }
 
 pub(super) struct Courier<'a> {

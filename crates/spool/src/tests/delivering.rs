@@ -774,7 +774,7 @@ fn what_was_ambiguous_stays_so_when_it_is_sent_again() {
 fn without_a_destination_batches_are_archived_and_can_be_sent_later() {
     let (place, ids) = filled(9);
     let store = spool(&place);
-    assert_eq!(archive(&store, &Watch::silent()).unwrap(), 9);
+    assert_eq!(archive(&store, &Watch::silent()).unwrap().0, 9);
     assert_eq!(names(&place.data().archive).len(), 3);
     assert_books(&place, "archived");
     for name in names(&place.data().archive) {

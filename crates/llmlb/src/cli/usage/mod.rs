@@ -62,7 +62,11 @@ fn disk(error: &Error) -> Failure {
     } else if error.is_read_only() {
         failure.hint("the disk can only be read; nothing that was staged is lost")
     } else if error.io_error().kind() == std::io::ErrorKind::PermissionDenied {
-        failure.hint("run it as the user whose data it is, or name another directory: `--data DIR`")
+        let owner = sys::users::owner_of(error.path());
+        let owner = owner.map_or_else(String::new, |owner| format!(", {owner}"));
+        failure.hint(format!(
+            "run it as the user whose data it is{owner}, or name another directory: `--data DIR`"
+        ))
     } else {
         failure
     }

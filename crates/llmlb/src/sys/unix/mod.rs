@@ -1,6 +1,7 @@
 //! What Linux and macOS have in common.
 
 pub(crate) mod config_file;
+pub(crate) mod data_file;
 pub(super) mod disk;
 pub(super) mod host;
 pub(crate) mod limits;

@@ -1,8 +1,16 @@
 //! Users, for people to read.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use crate::text;
+
+/// The owner of a file or, if that cannot be seen, of the nearest directory above it that can.
+pub(crate) fn owner_of(path: &Path) -> Option<String> {
+    let about = path.ancestors().find_map(|path| path.metadata().ok())?;
+    Some(shown(about.uid()))
+}
 
 /// `alice (uid 1000)`, or `uid 1000`. The name comes from `/etc/passwd` alone: asking the name
 /// service may block on a network.

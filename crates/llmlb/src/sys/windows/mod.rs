@@ -2,6 +2,7 @@
 
 pub(crate) mod config_file;
 pub(super) mod data_dir;
+pub(crate) mod data_file;
 pub(super) mod disk;
 pub(super) mod host;
 pub(crate) mod limits;
