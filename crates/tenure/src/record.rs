@@ -236,10 +236,10 @@ impl Record {
             started_at: take_time(&mut fields, "started_at"),
             port: take_number(&mut fields, "port").and_then(|port| port.try_into().ok()),
             key: take_text(&mut fields, "key"),
-            host: take_text(&mut fields, "host"),
-            user: take_text(&mut fields, "user"),
-            program: take_text(&mut fields, "program"),
-            verb: take_text(&mut fields, "verb"),
+            host: take_name(&mut fields, "host"),
+            user: take_name(&mut fields, "user"),
+            program: take_name(&mut fields, "program"),
+            verb: take_name(&mut fields, "verb"),
             stop: take_text(&mut fields, "stop"),
             stop_event: take_text(&mut fields, "stop_event"),
             process: take_identity(&mut fields),
@@ -333,6 +333,10 @@ fn take_text(fields: &mut Map<String, Value>, name: &str) -> Option<String> {
     }
 }
 
+fn take_name(fields: &mut Map<String, Value>, name: &str) -> Option<String> {
+    take_text(fields, name).map(text::name)
+}
+
 fn take_time(fields: &mut Map<String, Value>, name: &str) -> Option<SystemTime> {
     parse_rfc3339(&take_text(fields, name)?)
 }
@@ -354,7 +358,7 @@ fn take_command(fields: &mut Map<String, Value>) -> Option<Command> {
     };
     Some(Command {
         pid: take_number(&mut inner, "pid").and_then(possible_pid)?,
-        program: take_text(&mut inner, "program"),
+        program: take_name(&mut inner, "program"),
         process: take_identity(&mut inner),
     })
 }

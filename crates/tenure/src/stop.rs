@@ -14,6 +14,8 @@ use crate::sys::testimony::Evidence;
 
 /// How often the lock is looked at while its owner ends.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long a process that lost its lock by ending may take to be gone.
+const LAST_MOMENT: Duration = Duration::from_millis(500);
 /// How long a killed process may take to be gone.
 const AFTER_KILL: Duration = Duration::from_secs(5);
 /// How long a wrapper may take to clean up after its command was killed.
@@ -249,13 +251,13 @@ impl Stop {
             let left = deadline.map_or(Duration::MAX, |deadline| {
                 deadline.saturating_duration_since(Instant::now())
             });
-            let gone = target.wait(left.min(LOOK_AGAIN)).map_err(|error| {
-                self.refuse(format!("cannot wait for pid {}: {error}", target.pid))
-            })?;
+            let gone = self.ends(target, left.min(LOOK_AGAIN))?;
             let inspection = self.store.inspect(&self.key)?;
             match inspection.status.holder() {
                 None => {
-                    if gone && matches!(inspection.status.state, State::Stale(_)) {
+                    if matches!(inspection.status.state, State::Stale(_))
+                        && (gone || self.ends(target, LAST_MOMENT.min(left))?)
+                    {
                         store::clean(&inspection.status)?;
                     }
                     return Ok(true);
@@ -267,6 +269,12 @@ impl Stop {
                 Some(_) => {}
             }
         }
+    }
+
+    fn ends(&self, target: &Target, limit: Duration) -> Result<bool, Error> {
+        target
+            .wait(limit)
+            .map_err(|error| self.refuse(format!("cannot wait for pid {}: {error}", target.pid)))
     }
 
     fn still_running(&self, target: &Target, holder: &Holder) -> Error {

@@ -3,14 +3,21 @@
 
 use serde_json::Value;
 
-/// The longest text that is taken from a record, in characters.
+/// The longest name that is taken from a record, in characters.
 const LONGEST: usize = 256;
 
-/// The text with each unsafe character replaced by `?`, cut if it is longer than anyone reads.
-pub(crate) fn plain(mut text: String) -> String {
+/// The text with each unsafe character replaced by `?`.
+pub(crate) fn plain(text: String) -> String {
     if text.contains(is_unsafe) {
-        text = text.replace(is_unsafe, "?");
+        text.replace(is_unsafe, "?")
+    } else {
+        text
     }
+}
+
+/// The same for a name, which is shortened if it is longer than anyone reads.
+pub(crate) fn name(text: String) -> String {
+    let mut text = plain(text);
     if let Some((end, _)) = text.char_indices().nth(LONGEST) {
         text.truncate(end);
         text.push('…');
@@ -68,7 +75,8 @@ mod tests {
         ] {
             assert_eq!(plain(text.to_owned()), expected);
         }
-        assert_eq!(plain("é".repeat(300)).chars().count(), LONGEST + 1);
+        assert_eq!(plain("é".repeat(300)).chars().count(), 300);
+        assert_eq!(name("é".repeat(300)).chars().count(), LONGEST + 1);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use tenure::{Key, Proof, State, Store};
+use tenure::State;
+#[cfg(target_os = "linux")]
+use tenure::{Key, Proof, Store};
 use tenure_tests::Owner;
 #[cfg(target_os = "linux")]
 use tenure_tests::disk::SmallDisk;

@@ -302,3 +302,35 @@ fn file_that_another_user_holds_is_never_replaced() {
     }
     assert_held(&mut users.take(RunAs::user(USER), &file));
 }
+
+/// The root of a user namespace cannot give files to a user whom the namespace does not know.
+#[test]
+fn root_of_a_user_namespace_takes_a_key_in_the_directory_of_an_unknown_user() {
+    let Some(users) = Users::new() else { return };
+    let file = users.commons.dir("tmp", STRANGER, 0o1777).join("f.lock");
+    let mapped = RunAs::user(USER).in_user_namespace();
+    assert_held(&mut users.take(mapped, &file));
+}
+
+/// A user who asks for a file that is not its own does not take the guard away from the file's owner.
+#[test]
+fn refused_user_leaves_the_deletion_guard_alone() {
+    let Some(users) = Users::new() else { return };
+    let file = users.commons.dir("theirs", STRANGER, 0o755).join("f.lock");
+    fs::write(&file, "").unwrap();
+    chown(&file, Some(STRANGER), Some(STRANGER)).unwrap();
+    set_mode(&file, 0o600);
+    let trace = users.commons.dir("trace", USER, 0o755).join("binds");
+    let mut traced = RunAs::user(USER).command("strace");
+    traced.arg("--trace=bind").arg("--output").arg(&trace);
+    traced.arg(&users.program);
+    let unused = users.commons.path("unused");
+    let mut user = Owner::start(traced, &unused, file.to_str().unwrap());
+    let answer = user.answer();
+    assert!(answer.starts_with("failed "), "{answer}");
+    assert!(answer.contains("nobody holds it"), "{answer}");
+    assert!(user.ended_well());
+    let binds = fs::read_to_string(&trace).unwrap();
+    assert!(binds.contains("exited with"), "it was traced: {binds}");
+    assert!(!binds.contains("bind("), "{binds}");
+}

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::foreign;
-use super::inspect::{self, Identified};
+use super::inspect::{self, Identified, UNDECIDED};
 use super::place::Target;
 use crate::error::{Error, Kind};
 use crate::holder::Holder;
@@ -17,9 +17,6 @@ use crate::sys::file::{Directory, FileId, LockFile};
 use crate::sys::guard::{Guard, Take};
 use crate::sys::testimony::Opened;
 
-/// How long a held lock without a provable owner is looked at again: its owner may be between
-/// taking the lock and writing the record, and a reader may have it for an instant.
-const UNDECIDED: Duration = Duration::from_millis(100);
 /// How long an owner that has the guard but not the file is taken to be letting go.
 const LETTING_GO: Duration = Duration::from_millis(4);
 const FIRST_PAUSE: Duration = Duration::from_micros(20);

@@ -12,8 +12,8 @@ use super::place::Target;
 use crate::error::{Error, Kind};
 use crate::sys::attest;
 use crate::sys::file::LockFile;
-use crate::sys::guard::{Guard, Take};
-use crate::sys::testimony::{Foreign, Word};
+use crate::sys::guard::{self, Guard, Seen, Take};
+use crate::sys::testimony::{Foreign, GuardOwner, Word};
 
 /// Decides what becomes of an attempt to take a key whose file is another user's.
 pub(super) fn step(target: &Target, foreign: &Foreign) -> Result<Step, Error> {
@@ -40,18 +40,13 @@ fn decide(
     guard: &mut Guard,
 ) -> Result<Step, Error> {
     let (path, directory) = (target.path(), &target.directory);
-    // The guard first: from here on nobody else in this network namespace becomes the owner.
-    match Guard::take(directory, &target.name) {
-        Ok(Take::Taken(taken)) => *guard = taken,
-        Ok(Take::Held(owner)) => {
-            return Ok(match &foreign.file {
-                Some(_) if is_locked => inspect::without_file_step(path, &target.key, owner),
-                Some(file) => named(file, target),
-                // Most likely it is this file that it holds.
-                None => Step::Busy(inspect::other_users(path, owner.uid.or(Some(foreign.uid)))),
-            });
-        }
-        Err(error) => return Err(Error::io("guard", path, error)),
+    if let Some(owner) = guard_owner(target, guard)? {
+        return Ok(match &foreign.file {
+            Some(_) if is_locked => inspect::without_file_step(path, &target.key, owner),
+            Some(file) => named(file, target),
+            // Most likely it is this file that it holds.
+            None => Step::Busy(inspect::other_users(path, owner.uid.or(Some(foreign.uid)))),
+        });
     }
     let word = match &foreign.file {
         Some(_) if is_locked => Word::Free,
@@ -70,6 +65,25 @@ fn decide(
         )),
         Word::Free => replace(target, foreign, guard),
     }
+}
+
+/// The owner that has the deletion guard. If there is none and the file may be replaced, the guard is
+/// taken: from then on nobody else in this network namespace becomes the owner. Otherwise it is left
+/// alone, since the file's rightful owner may be about to take it.
+fn guard_owner(target: &Target, guard: &mut Guard) -> Result<Option<GuardOwner>, Error> {
+    let (directory, name) = (&target.directory, &target.name);
+    if !directory.is_ours_alone() {
+        return Ok(match guard::look(directory, name) {
+            Seen::Owner(owner) => Some(owner),
+            Seen::Nobody => None,
+        });
+    }
+    match Guard::take(directory, name) {
+        Ok(Take::Taken(taken)) => *guard = taken,
+        Ok(Take::Held(owner)) => return Ok(Some(owner)),
+        Err(error) => return Err(Error::io("guard", target.path(), error)),
+    }
+    Ok(None)
 }
 
 /// The owner of another user's file that may be read.

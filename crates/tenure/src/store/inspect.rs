@@ -17,6 +17,8 @@ use crate::sys::guard::{self, Seen};
 use crate::sys::process;
 use crate::sys::testimony::{Attested, GuardOwner, Word};
 
+/// How long a held lock without a provable owner is looked at again: its owner may be between
+/// taking the lock and writing the record, and a reader may have it for an instant.
 pub(super) const UNDECIDED: Duration = Duration::from_millis(100);
 pub(super) const UNDECIDED_PAUSE: Duration = Duration::from_micros(500);
 

@@ -133,7 +133,13 @@ pub(crate) fn clean(status: &Status) -> Result<bool, Error> {
         status.path().parent().unwrap_or(Path::new(".")),
     );
     let name = path.file_name().unwrap_or_default();
-    let directory = Directory::open_parent(dir)?;
+    let directory = if status.key().own_path().is_some() {
+        Directory::open_parent(dir)?
+    } else if let Some(directory) = Directory::open(dir, false)? {
+        directory
+    } else {
+        return Ok(false);
+    };
     let Look::File(file) = directory.look(name)? else {
         return Ok(false);
     };
@@ -153,9 +159,14 @@ pub(crate) fn clean(status: &Status) -> Result<bool, Error> {
         }
         thread::sleep(inspect::UNDECIDED_PAUSE);
     }
-    if !file.is_at(&directory, name).map_err(failed)?
-        || guard::look(&directory, name) != Seen::Nobody
-    {
+    // A process that is killed loses its lock a moment before its deletion guard.
+    while guard::look(&directory, name) != Seen::Nobody {
+        if Instant::now() >= give_up_at {
+            return Ok(false);
+        }
+        thread::sleep(inspect::UNDECIDED_PAUSE);
+    }
+    if !file.is_at(&directory, name).map_err(failed)? {
         return Ok(false);
     }
     if !directory.is_network() {

@@ -16,10 +16,6 @@ pub(crate) enum Word {
 
 /// A living owner that was seen through its deletion guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(target_os = "linux"),
-    expect(dead_code, reason = "only Linux has such a guard")
-)]
 pub(crate) struct GuardOwner {
     /// Its process, if proven.
     pub(crate) pid: Option<u32>,

@@ -281,8 +281,7 @@ impl Directory {
             let failed = |errno| Error::io("look at", &self.path.join(name), errno);
             let fd = above_standard(fd).map_err(failed)?;
             if created {
-                self.hand_to_owner(&fd)
-                    .map_err(|errno| Error::io("chown", &self.path.join(name), errno))?;
+                self.hand_to_owner(&fd);
             }
             let stat = rustix::fs::fstat(&fd).map_err(failed)?;
             if stat.st_nlink == 0 {
@@ -307,13 +306,13 @@ impl Directory {
         ))
     }
 
-    /// Gives a file that root has just created to the directory's owner.
-    fn hand_to_owner(&self, fd: &OwnedFd) -> Result<(), Errno> {
-        if !geteuid().is_root() || self.owner == 0 {
-            return Ok(());
+    /// Gives a file that root has just created to the directory's owner. Best effort: the root of a user
+    /// namespace may not give files to users whom the namespace does not know.
+    fn hand_to_owner(&self, fd: &OwnedFd) {
+        if geteuid().is_root() && self.owner != 0 {
+            let (user, group) = (Uid::from_raw(self.owner), Gid::from_raw(self.group));
+            let _ = rustix::fs::fchown(fd, Some(user), Some(group));
         }
-        let (user, group) = (Uid::from_raw(self.owner), Gid::from_raw(self.group));
-        rustix::fs::fchown(fd, Some(user), Some(group))
     }
 
     /// True for a file of our own, and for root also for a file of the directory's owner.
