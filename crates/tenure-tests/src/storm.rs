@@ -25,7 +25,7 @@ pub struct Storm {
     pub length: Duration,
     /// How far apart kills are, on average. Zero: nobody is killed.
     pub kill_every: Duration,
-    /// Each process in a network namespace of its own, where no second guard can help. Needs root.
+    /// Each process in a network namespace of its own, where no deletion guard can help. Needs root.
     pub apart: bool,
 }
 

@@ -136,7 +136,7 @@ fn a_descendant_that_lives_on_does_not_keep_the_key() {
     assert!(is_alive(descendant));
 }
 
-// T1: such a descendant does not cost the next owner its second guard.
+// T1: such a descendant does not cost the next owner its deletion guard.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_descendant_that_lives_on_does_not_weaken_the_next_owner() {

@@ -1,4 +1,4 @@
-//! The lock file is deleted, renamed or replaced while it is held: the second guard holds.
+//! The lock file is deleted, renamed or replaced while it is held: the deletion guard holds.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The second guard's name, bound by somebody else.
+//! The deletion guard's name, bound by somebody else.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;

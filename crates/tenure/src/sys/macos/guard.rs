@@ -1,4 +1,4 @@
-//! No second guard on macOS: an owner whose lock file was deleted can tell (`Tenure::lost`), and
+//! No deletion guard on macOS: an owner whose lock file was deleted can tell (`Tenure::lost`), and
 //! who waits must look again and again.
 
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! The second guard on Windows: a handle that does not let others delete or rename the file.
+//! The deletion guard on Windows: a handle that does not let others delete or rename the file.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
