@@ -334,3 +334,35 @@ fn refused_user_leaves_the_deletion_guard_alone() {
     assert!(binds.contains("exited with"), "it was traced: {binds}");
     assert!(!binds.contains("bind("), "{binds}");
 }
+
+/// On layered file systems `/proc/locks` has other numbers than `stat`: what it does not list is unknown.
+#[test]
+fn user_is_refused_where_the_table_has_other_numbers_for_files() {
+    let Some(users) = Users::new() else { return };
+    let dir = users.commons.dir("layers", 0, 0o755);
+    let script = format!(
+        r"
+        cd {dir} && mkdir low up merged && mount -t tmpfs tmpfs up && mkdir up/upper up/work low/tmp
+        chmod 1777 low/tmp
+        mount -t overlay -o lowerdir=low,upperdir=up/upper,workdir=up/work overlay merged || exit 9
+        export TMPDIR=$PWD/merged/tmp
+        mkfifo orders
+        {program} --shared unused k < orders > answers & exec 3> orders
+        until grep -q held answers; do sleep 0.02; done
+        unshare --net {user} {program} --shared unused k < /dev/null
+        exec 3>&-; wait",
+        dir = dir.display(),
+        program = users.program.display(),
+        user = "setpriv --reuid=65534 --regid=65534 --clear-groups",
+    );
+    // In the initial PID namespace, where the table is complete.
+    let mut shell = RunAs::root().command("sh");
+    let outcome = shell.args(["-c", &script]).output().unwrap();
+    if outcome.status.code() == Some(9) {
+        return tenure_tests::skip("no overlay can be mounted here");
+    }
+    let text = String::from_utf8_lossy(&outcome.stdout);
+    assert!(text.starts_with("failed "), "{outcome:?}");
+    assert!(text.contains("cannot be told"), "{outcome:?}");
+    assert!(text.contains("of this file system"), "{outcome:?}");
+}
