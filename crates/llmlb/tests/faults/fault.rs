@@ -17,8 +17,10 @@ pub(crate) enum Fault {
     None,
     /// 500.
     Error(Commit),
-    /// 503, which says that nothing was done.
+    /// 503: nothing was done, but a sender cannot know that.
     Unavailable,
+    /// 429 without a time: nothing was done.
+    TooMany,
     /// 429 with so many seconds as `Retry-After`.
     WaitSeconds(u64),
     /// 429 with a date as `Retry-After`.
@@ -92,7 +94,7 @@ impl Mix {
     pub(crate) fn harmless() -> Self {
         Self::of(&[
             (300, Fault::None),
-            (40, Fault::Unavailable),
+            (40, Fault::TooMany),
             (4, Fault::WaitSeconds(1)),
             (4, Fault::WaitDate),
             (30, Fault::TooLarge(5)),

@@ -236,6 +236,7 @@ impl State {
     fn reply(&mut self, fault: Fault, posted: &Posted) -> Reply {
         match fault {
             Fault::Unavailable => return Reply::new(503, "come back"),
+            Fault::TooMany => return Reply::new(429, "slow down"),
             Fault::WaitSeconds(seconds) => {
                 let until = Instant::now() + Duration::from_secs(seconds);
                 return self.demand(seconds.to_string(), Until::Elapsed(until));

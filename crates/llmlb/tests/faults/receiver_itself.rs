@@ -114,6 +114,7 @@ fn each_fault_is_seen_and_bills_as_it_says() {
         (Fault::Error(Commit::Before), "HTTP/1.1 500", false),
         (Fault::Error(Commit::After), "HTTP/1.1 500", true),
         (Fault::Unavailable, "HTTP/1.1 503", false),
+        (Fault::TooMany, "HTTP/1.1 429", false),
         (Fault::Reset(Commit::Before), "Reset", false),
         (Fault::Reset(Commit::After), "Reset", true),
         (Fault::Close(Commit::Before), "", false),

@@ -30,9 +30,9 @@ pub(super) enum Attempt {
 
 impl Courier<'_> {
     pub(super) fn try_one(&mut self, name: &str, trust: Trust) -> Result<Next, Error> {
-        match self.attempt(name)? {
+        match self.attempt(name, trust)? {
             Attempt::Accepted => Ok(Next::GoOn),
-            Attempt::Refused(refused) => self.refused(*refused, trust),
+            Attempt::Refused(refused) => self.refused(*refused),
             Attempt::Other(next) => Ok(next),
         }
     }
@@ -48,7 +48,7 @@ impl Courier<'_> {
         })
     }
 
-    pub(super) fn attempt(&mut self, name: &str) -> Result<Attempt, Error> {
+    pub(super) fn attempt(&mut self, name: &str, trust: Trust) -> Result<Attempt, Error> {
         let mut state = self.store.state(name)?;
         if state.splitting {
             // Its halves are sent instead.
@@ -76,6 +76,7 @@ impl Courier<'_> {
         };
         // A crash may have come after the last attempt: it may have got through.
         state.unknown = state.is_unknown();
+        state.proven |= trust == Trust::Proven;
         state.begin(now);
         self.store.set_state(name, &state)?;
         let (said, is_too_large) = match self.sink.send(&batch) {

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::manager::{BatchStore, Found, Pause, Standing};
 
 /// How many names are in memory at a time.
-const PAGE: usize = if cfg!(test) { 16 } else { 16 * 1024 };
+const PAGE: usize = if cfg!(test) { 512 } else { 16 * 1024 };
 /// A run waits for what is due within this, and leaves the rest for the next one.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -35,6 +35,7 @@ pub(crate) fn deliver(
         run,
         strikes: 0,
         standing: store.standing(sink.name())?,
+        trusted_with: None,
         is_paused: false,
         unreadable: 0,
         done: Delivered::default(),
@@ -111,6 +112,8 @@ pub(super) struct Courier<'a> {
     pub(super) strikes: u32,
     /// As it is noted in the store.
     pub(super) standing: Standing,
+    /// The batch that was rejected after the last acceptance: all of its pieces may be split.
+    pub(super) trusted_with: Option<String>,
     /// A pause is noted that the next success ends.
     pub(super) is_paused: bool,
     /// Batches that could not be read.

@@ -1,7 +1,8 @@
 //! Batches that the destination rejects: records are at fault, or the destination is.
 //!
 //! A destination that has accepted a batch since it last rejected one is trusted: the batch is
-//! split until the rejected records stand alone in `failed/`. Otherwise one batch is bisected to a
+//! split until the rejected records stand alone in `failed/`, with all pieces of it that an earlier
+//! run left. Otherwise one batch is bisected to a
 //! single record. If the destination accepts any part, it is trusted again. If not, nothing goes
 //! to `failed/`: everything stays pending and delivery pauses. The next run bisects another batch,
 //! since batches that were tried least often come first.
@@ -19,13 +20,13 @@ const FIRST_PAUSE: Duration = Duration::from_secs(30);
 /// ... up to this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-/// True evidence that rejected records, and not the destination, are at fault.
+/// Evidence that rejected records, and not the destination, are at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
     /// None: the standing of the destination decides.
     Unproven,
     /// The batch is a piece of one that a trusted destination rejected, or of which it has
-    /// accepted a part: it is split to the end.
+    /// accepted a part: it is split to the end, also after a restart.
     Proven,
 }
 
@@ -38,9 +39,20 @@ pub(super) struct Refused {
     pub(super) is_too_large: bool,
 }
 
+impl Refused {
+    /// The name of the batch that it is a piece of, or its own.
+    fn origin(&self) -> String {
+        let origin = self.state.origin.clone();
+        origin.unwrap_or_else(|| self.batch.file_name())
+    }
+}
+
 impl Courier<'_> {
-    pub(super) fn refused(&mut self, refused: Refused, trust: Trust) -> Result<Next, Error> {
-        let is_trusted = trust == Trust::Proven || self.standing == Standing::Accepts;
+    pub(super) fn refused(&mut self, refused: Refused) -> Result<Next, Error> {
+        let origin = refused.origin();
+        let is_trusted = refused.state.proven
+            || self.standing == Standing::Accepts
+            || self.trusted_with.as_ref() == Some(&origin);
         if refused.state.unknown {
             self.note_rejection()?;
             return self.fail_as_ambiguous(&refused, is_trusted);
@@ -49,12 +61,18 @@ impl Courier<'_> {
             && let Some(halves) = self.split(&refused)?
         {
             // Halving it says nothing about its records.
+            let trust = if refused.state.proven {
+                Trust::Proven
+            } else {
+                Trust::Unproven
+            };
             return Ok(Next::Pieces(halves.into(), trust));
         }
         self.note_rejection()?;
         if !is_trusted {
             return self.bisect(refused);
         }
+        self.trusted_with = Some(origin);
         self.end_the_pause()?;
         if let Some(halves) = self.split(&refused)? {
             return Ok(Next::Pieces(halves.into(), Trust::Proven));
@@ -80,6 +98,7 @@ impl Courier<'_> {
     /// rejected. Both halves are sent each time, so that one bad record does not look like a bad
     /// destination.
     fn bisect(&mut self, refused: Refused) -> Result<Next, Error> {
+        let origin = refused.origin();
         let mut rejected = refused;
         let mut left = Vec::new();
         loop {
@@ -93,7 +112,7 @@ impl Courier<'_> {
                 if self.watch.cancel.is_cancelled() {
                     return Ok(Next::Stop);
                 }
-                match self.attempt(name)? {
+                match self.attempt(name, Trust::Unproven)? {
                     Attempt::Accepted => {
                         left.extend(
                             halves
@@ -103,7 +122,8 @@ impl Courier<'_> {
                         );
                         return Ok(Next::Pieces(left, Trust::Proven));
                     }
-                    Attempt::Refused(half) => {
+                    Attempt::Refused(mut half) => {
+                        half.state.origin = Some(origin.clone());
                         self.store.set_state(name, &half.state)?;
                         if next.is_none() {
                             next = Some(half);

@@ -15,6 +15,7 @@ const MOST_BETWEEN: Duration = Duration::from_secs(24 * 3600);
 
 /// What is known of the attempts to deliver a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "fields of a file")]
 pub struct State {
     pub(crate) version: u32,
     pub(crate) attempts: u32,
@@ -30,6 +31,12 @@ pub struct State {
     /// The names of its halves while it is split.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) halves: Vec<String>,
+    /// It is a piece of a batch that a trusted destination rejected: it may be split to the end.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) proven: bool,
+    /// The batch that it is a piece of, if the whole was bisected and no part was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<String>,
     pub(crate) first_attempt: Option<Moment>,
     pub(crate) last_attempt: Option<Moment>,
     /// For how long it has been tried, in seconds.
@@ -38,6 +45,14 @@ pub struct State {
     pub(crate) waits_since: Option<Moment>,
     pub(crate) waits_for: u64,
     pub(crate) last_error: Option<String>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Default for State {
@@ -51,6 +66,8 @@ impl Default for State {
             unknown: false,
             splitting: false,
             halves: Vec::new(),
+            proven: false,
+            origin: None,
             first_attempt: None,
             last_attempt: None,
             tried_for: 0,

@@ -361,19 +361,21 @@ fn a_destination_that_wants_smaller_batches_gets_them_in_one_run() {
 fn a_batch_of_poison_alone_holds_up_nobody() {
     let (place, ids) = filled(40);
     place.receiver.poison.lock().unwrap().extend(&ids[..8]);
-    // Each of the first two runs finds nothing but poison.
+    // Each of the first two runs finds nothing but poison. In the third one others are accepted,
+    // and all pieces of one batch are found out.
     for _ in 0..3 {
         place.deliver_all();
         place.receiver.clock.forward(DAY);
     }
     assert_eq!(billed(&place), ids[8..].iter().copied().collect());
+    assert_eq!(spool(&place).failed().unwrap().len(), 4);
     // Nothing else was there to be accepted: it may be the destination's fault.
     let (place, ids) = filled(8);
     place.receiver.poison.lock().unwrap().extend(&ids);
     place.deliver_all();
     assert_eq!(spool(&place).failed().unwrap().len(), 0);
     assert_eq!(pending_records(&place).len(), 8);
-    // A good record settles it, for one piece at a time.
+    // A good record settles it, for one batch at a time.
     for _ in 0..12 {
         place.entry(1, true);
         consolidate(place.path(), &Options::default()).unwrap();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::Audit;
 use crate::book::decode;
+use crate::destination::destination;
 use crate::error::Error;
 use crate::manager::{PAUSE_FILE, State, check_pause, is_state_name};
 use crate::quarantine::{Reason, checksum_of};
@@ -26,6 +27,11 @@ impl Audit<'_> {
             if totals::period_of(&name).is_some() {
                 self.check(&usage, &name, |bytes| totals::check(&name, bytes).map(drop));
             }
+        }
+        if let Some(root) = self.data.spool.parent()
+            && let Err(error) = destination(root)
+        {
+            self.problem(error.path(), None, error.io_error().to_string());
         }
         self.check_days()
     }
