@@ -131,7 +131,7 @@ impl Courier<'_> {
         Ok(())
     }
 
-    /// Pauses until the destination accepts batches again, which is tried after so long.
+    /// Pauses delivery for so long, since the destination accepts nothing.
     pub(super) fn pause_for_a_person(
         &mut self,
         said: String,

@@ -45,7 +45,8 @@ pub enum Answer {
         /// How long it asked us to wait.
         after: Option<Duration>,
     },
-    /// It takes nothing from us until a person has changed something: the address, the token.
+    /// It accepts nothing: the address or the token is likely wrong. Delivery pauses, and is tried
+    /// again by itself.
     #[non_exhaustive]
     Misconfigured {
         /// For people.
@@ -78,7 +79,7 @@ impl Answer {
         }
     }
 
-    /// A person has to change something.
+    /// The address or the token is likely wrong.
     pub fn misconfigured(said: impl Into<String>) -> Self {
         Self::Misconfigured { said: said.into() }
     }

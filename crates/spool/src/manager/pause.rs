@@ -24,7 +24,8 @@ pub struct Pause {
     pub(crate) waits_for: u64,
     /// For people: what the destination said.
     pub why: String,
-    /// A person has to change something: the address, the token.
+    /// The destination accepts nothing: the address, the token or the destination itself is likely
+    /// wrong. Delivery is tried again when the pause is over.
     pub is_misconfigured: bool,
 }
 
