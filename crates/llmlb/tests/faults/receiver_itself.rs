@@ -148,7 +148,7 @@ fn each_fault_is_seen_and_bills_as_it_says() {
         }
         assert_eq!(
             seen.contains("Retry-After: "),
-            expected.ends_with("429"),
+            expected.ends_with("429") && fault != Fault::TooMany,
             "{seen}"
         );
     }
