@@ -20,8 +20,8 @@ pub(crate) struct Alerts {
 enum Kind {
     /// Batches are pending: the receiver failed, asked for a pause, or rejects everything.
     Pending,
-    /// The receiver rejected records.
-    Rejected,
+    /// Records were moved to `failed/`: the receiver rejected them, or failed for too long.
+    Failed,
     /// Damaged files or lines were moved to `failed/`.
     Damaged,
     /// Staged entries cannot be read now.
@@ -40,7 +40,7 @@ impl Kind {
             Self::Unreadable => Some("all staged entries can be read again"),
             Self::Disk => Some("the data directory can be used again"),
             Self::Full => Some("there is room for records again"),
-            Self::Rejected | Self::Damaged => None,
+            Self::Failed | Self::Damaged => None,
         }
     }
 }
@@ -54,7 +54,7 @@ impl Alerts {
         data: &Path,
         is_cut: bool,
     ) -> Option<String> {
-        let mut found = match run {
+        let found = match run {
             Ok(run) => problems(run, data),
             Err(error) => vec![(Kind::Disk, disk(error))],
         };
@@ -71,10 +71,12 @@ impl Alerts {
                 _ => {}
             }
         }
-        if !is_cut {
+        // A run that did not do all of its work shows no end.
+        let is_whole = run.as_ref().is_ok_and(|run| run.trouble.is_none());
+        if is_whole && !is_cut {
             self.end_all_but(&found, now);
         }
-        let texts: Vec<String> = found.drain(..).map(|(_, text)| text).collect();
+        let texts: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 
@@ -101,10 +103,10 @@ fn problems(run: &Run, data: &Path) -> Vec<(Kind, String)> {
     }
     if delivered.failed > 0 {
         let text = format!(
-            "the receiver rejected {}; see {failed}, `llmlb usage failed` shows why",
+            "{} could not be delivered and moved to {failed}: `llmlb usage failed` shows why",
             counted(delivered.failed, "record")
         );
-        found.push((Kind::Rejected, text));
+        found.push((Kind::Failed, text));
     }
     let damaged = run.consolidated.aside + delivered.damaged;
     if damaged > 0 {
@@ -201,6 +203,19 @@ mod tests {
     }
 
     #[test]
+    fn run_that_fails_ends_no_problem() {
+        let (mut alerts, data) = (Alerts::default(), Path::new("/d"));
+        assert!(alerts.update(&waits(1, None), data, false).is_some());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let lock = spool::DeliveryLock::acquire(file.path());
+        let failed = Err(lock.err().unwrap());
+        assert!(alerts.update(&failed, data, false).is_some());
+        assert!(is_on(&alerts, Kind::Pending) && is_on(&alerts, Kind::Disk));
+        assert_eq!(alerts.update(&waits(0, None), data, false), None);
+        assert!(!is_on(&alerts, Kind::Pending) && !is_on(&alerts, Kind::Disk));
+    }
+
+    #[test]
     fn run_that_was_cut_neither_begins_nor_ends_a_problem() {
         let (mut alerts, data) = (Alerts::default(), Path::new("/d"));
         assert!(alerts.update(&waits(1, None), data, true).is_some());
@@ -219,7 +234,7 @@ mod tests {
         let shown = Alerts::default().update(&Ok(run), Path::new("/d"), false);
         let shown = shown.unwrap();
         for words in [
-            "rejected 3 records; see /d/failed",
+            "3 records could not be delivered and moved to /d/failed: ",
             "damaged files or lines: 1;",
             "cannot be read and stay in place: 2;",
         ] {

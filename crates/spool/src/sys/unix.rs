@@ -23,8 +23,10 @@ pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
-    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
-    let made = File::options().read(true).custom_flags(flags).open(dir)?;
+    let made = File::options()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(dir)?;
     give_to_owner_of_parent(&made, dir)
 }
 

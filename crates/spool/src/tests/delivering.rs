@@ -749,7 +749,8 @@ fn what_failed_is_sent_again_when_a_person_says_so() {
     place.deliver_all();
     assert_eq!(billed(&place), ids.into_iter().collect());
     assert_books(&place, "delivered at last");
-    assert!(store.resend("nothing.json").is_err());
+    let refused = store.resend("nothing.json").unwrap_err().to_string();
+    assert!(refused.contains("no such batch in failed/"), "{refused}");
 }
 
 #[test]
