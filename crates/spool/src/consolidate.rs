@@ -9,6 +9,7 @@
 //! 4. mark the set as written, on the disk;
 //! 5. delete exactly those entries, then the lock.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,13 +23,17 @@ use crate::entry::{Kind, Name};
 use crate::entry_reader::probe;
 use crate::entry_records::EntryRecords;
 use crate::error::Error;
-use crate::manager::{BatchStore, SpoolManager};
+use crate::files;
+use crate::line;
+use crate::manager::{BatchStore, HeldOutcomes, SpoolManager};
 use crate::record::Record;
 use crate::recover::seal_abandoned;
+use crate::reserve::Reserve;
 use crate::set::Set;
 use crate::staging_lock::{LockError, StagingLock};
 use crate::stamp::Stamp;
-use crate::taken::{Seen, Taken, TakenBook};
+use crate::taken::{HeldIds, Seen, Taken, TakenBook};
+use crate::time::new_id;
 use crate::totals::{self, Totals, sum};
 use crate::unreadable::Unreadable;
 
@@ -45,6 +50,9 @@ pub struct Options {
     /// How many bytes of entries are taken at once, but always one entry.
     pub most_bytes: u64,
 }
+
+/// How many bytes of entries are taken at once while the disk is full, but always one entry.
+const MOST_BYTES_IF_FULL: u64 = 1 << 20;
 
 impl Default for Options {
     fn default() -> Self {
@@ -165,8 +173,8 @@ pub(crate) fn consolidate_on(
     let spool = SpoolManager::on(Arc::clone(disk), data);
     let data = DataDir::on(Arc::clone(disk), data);
     data.make(&**disk).map_err(LockError::Disk)?;
-    let mut lock =
-        StagingLock::acquire_on(Arc::clone(disk), &data.staging, &options.pod_name, &[])?;
+    let (staging, pod_name) = (&data.staging, &options.pod_name);
+    let mut lock = StagingLock::acquire_to_consolidate(Arc::clone(disk), staging, pod_name)?;
     let mut fold = Fold {
         disk,
         data: &data,
@@ -175,6 +183,7 @@ pub(crate) fn consolidate_on(
         done: Consolidated::default(),
     };
     fold.finish(&mut lock, true)?;
+    fold.flush_reserve().map_err(LockError::Disk)?;
     let names = fold.snapshot(options).map_err(LockError::Disk)?;
     if !names.is_empty() {
         lock.freeze(names, options.batch_size)?;
@@ -215,7 +224,11 @@ impl Fold<'_> {
             let mut book = self
                 .write(&mut snapshot, &set.entries)
                 .map_err(LockError::Disk)?;
-            lock.mark_written()?;
+            if book.hold_unwritten().map_err(LockError::Disk)? {
+                lock.is_written_in_reserve();
+            } else {
+                lock.mark_written()?;
+            }
             book.turn_if_full().map_err(LockError::Disk)?;
             self.kept.book = Some(book);
         }
@@ -224,13 +237,46 @@ impl Fold<'_> {
         Ok(())
     }
 
+    /// Writes what the reserve holds to the disk, as far as there is room. The set must be finished:
+    /// its id tells what was folded into the totals.
+    fn flush_reserve(&mut self) -> Result<(), Error> {
+        let held = Reserve::new(&self.data.staging).read(&**self.disk);
+        if held.is_ok_and(|held| held.is_empty()) {
+            return Ok(());
+        }
+        let book = self.kept.book.take().and_then(|book| book.again(new_id()));
+        let mut book = match book {
+            Some(book) => book,
+            None => TakenBook::open(self.disk, self.data, new_id())?,
+        };
+        let flushed = book.flush_reserve();
+        self.kept.book = Some(book);
+        let dirs = [&*self.data.staging, &*self.data.usage];
+        match flushed.and_then(|()| files::flush(&**self.disk, &dirs)) {
+            Err(error) if error.is_full() => Ok(()),
+            flushed => flushed,
+        }
+    }
+
     /// The oldest entries that nobody writes any more, by name.
     fn snapshot(&mut self, options: &Options) -> Result<Vec<String>, Error> {
         if self.kept.backlog.is_empty() {
             self.kept.list(self.data)?;
         }
-        let (mut taken, mut bytes) = (Vec::new(), 0);
+        let (mut taken, mut bytes, mut full) = (Vec::new(), 0, None);
         let staging = &self.data.staging;
+        // Should the disk be full, their ids and batches must fit into the reserve.
+        let (disk, reserve) = (&**self.disk, Reserve::new(staging));
+        let (ids_left, is_in_use) = HeldIds::room(disk, &reserve)?;
+        let batches = HeldOutcomes::most_of_set(disk, &reserve)?;
+        let batch_size = options.batch_size as u64;
+        let mut ids_left = batches.saturating_mul(batch_size).min(ids_left);
+        // While the disk is full few batches are made at a time, and the set is read again for more.
+        let most_bytes = if is_in_use {
+            options.most_bytes.min(MOST_BYTES_IF_FULL)
+        } else {
+            options.most_bytes
+        };
         while let Some(mut name) = self.kept.backlog.pop() {
             if taken.len() == options.most_entries {
                 self.kept.backlog.put_back(name);
@@ -245,8 +291,11 @@ impl Fold<'_> {
                             continue;
                         }
                     }
-                    // The caller must know, since it can make room.
-                    Err(error) if error.is_full() => return Err(error),
+                    // It needs a name or a block that is not there.
+                    Err(error) if error.is_full() => {
+                        full.get_or_insert(error);
+                        continue;
+                    }
                     // It must not hold up the others.
                     Err(error) => {
                         self.kept.unreadable.add(error);
@@ -259,23 +308,42 @@ impl Fold<'_> {
             if taken.last() == Some(&name) {
                 continue;
             }
-            match probe(&**self.disk, staging, name) {
-                Ok(Some(length)) => bytes = length.saturating_add(bytes),
+            let length = match probe(&**self.disk, staging, name) {
+                Ok(Some(length)) => length,
                 Ok(None) => continue,
                 // It must not hold up the others.
                 Err(error) => {
                     self.kept.unreadable.add(error);
                     continue;
                 }
-            }
+            };
             self.kept.unreadable.remove(&name.path_in(staging));
-            if bytes > options.most_bytes && !taken.is_empty() {
+            bytes = length.saturating_add(bytes);
+            let ids = match name.kind {
+                Kind::Single => 1,
+                Kind::Sealed | Kind::Open => length / line::SHORTEST,
+            };
+            let is_too_much = bytes > most_bytes || ids > ids_left;
+            if is_too_much && !taken.is_empty() {
                 self.kept.backlog.put_back(name);
                 break;
             }
+            if ids > ids_left && is_in_use {
+                self.kept.backlog.put_back(name);
+                let full = io::Error::from(io::ErrorKind::StorageFull);
+                return Err(Error::new(
+                    "remember the ids of",
+                    &name.path_in(staging),
+                    full,
+                ));
+            }
+            ids_left = ids_left.saturating_sub(ids);
             taken.push(name);
         }
         self.done.unreadable = self.kept.unreadable.count();
+        if let Some(full) = full.filter(|_| taken.is_empty()) {
+            return Err(full);
+        }
         let file_name = |name: &Name| name.path_in(Path::new("")).to_string_lossy().into_owned();
         Ok(taken.iter().map(file_name).collect())
     }
@@ -310,8 +378,8 @@ impl Fold<'_> {
             let opened = EntryRecords::open(&**self.disk, self.data, name)?;
             // Missing ones are no error.
             if let Some(reader) = opened {
-                let mut taken = self.write_entry(snapshot, &mut book, reader, name)?;
-                book.add(&mut taken)?;
+                let taken = self.write_entry(snapshot, &mut book, reader, name)?;
+                book.add(taken)?;
             }
         }
         self.write_batch(snapshot)?;

@@ -94,8 +94,8 @@ pub(crate) fn for_each_file(
     }
 }
 
-/// Puts a whole file in place: complete or absent, whatever happens. Its name is on the disk once
-/// the directory is synced.
+/// Puts a whole file in place on the disk: complete or absent, whatever happens. Its name is on the
+/// disk once the directory is synced.
 pub(crate) fn place(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
     let (path, half) = (dir.join(name), dir.join(format!(".{name}.tmp")));
     let failed = |error| Error::new("write", &path, error);
@@ -105,7 +105,12 @@ pub(crate) fn place(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Re
         _ => {}
     }
     let file = disk.create(&half).map_err(failed)?;
-    disk.append(&file, bytes).map_err(failed)?;
-    disk.sync(&file).map_err(failed)?;
-    disk.rename(&half, &path).map_err(failed)
+    let placed = (disk.append(&file, bytes))
+        .and_then(|()| disk.sync(&file))
+        .and_then(|()| disk.rename(&half, &path));
+    if placed.is_err() {
+        // A full disk must not fill with halves of files.
+        let _ = disk.remove(&half);
+    }
+    placed.map_err(failed)
 }

@@ -17,6 +17,7 @@ mod entry_reader;
 mod entry_records;
 mod error;
 mod fields;
+mod files;
 #[cfg(feature = "http")]
 mod http;
 mod known_ids;

@@ -16,6 +16,8 @@ use crate::record::{Record, parse_id};
 
 /// What a reader must know of the format to go on.
 pub(crate) const VERSION: u32 = 1;
+/// Length of the shortest line with a record: one that has nothing but its id.
+pub(crate) const SHORTEST: u64 = 124;
 /// `,"crc":"xxxxxxxx"}`
 const CHECKSUM_LENGTH: usize = 18;
 
@@ -176,6 +178,13 @@ mod tests {
             Line::Sealed { records: 1 },
         ];
         (bytes, lines)
+    }
+
+    #[test]
+    fn shortest_line_is_as_short_as_is_said() {
+        let mut line = Vec::new();
+        Prepared::new(&Record::parse("{}").unwrap()).write(&mut line, 1);
+        assert_eq!(line.len() as u64, SHORTEST);
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::book::{decode, encode};
-use crate::data_dir::{place, read_bounded};
 use crate::disk::{Disk, Reading};
 use crate::error::Error;
+use crate::files::{self, place, read_bounded};
 use crate::time::Moment;
 
 const VERSION: u32 = 1;
@@ -50,7 +50,7 @@ pub(crate) fn move_aside(
     let checksum = checksum_of(disk, path).map_err(|error| Error::read(path, error))?;
     let (name, _) = free_name(disk, failed, name, &checksum)?;
     Reason::new(&name, reason, Some(checksum)).write(disk, failed)?;
-    disk.rename(path, &failed.join(name))
+    files::rename(disk, path, &failed.join(name))
         .map_err(|error| Error::new("set aside", path, error))?;
     disk.sync_dir(failed)
         .map_err(|error| Error::new("sync", failed, error))
@@ -66,7 +66,7 @@ fn free_name(
     let mut free = name.to_owned();
     for number in 1.. {
         let path = failed.join(&free);
-        let is_taken = disk.exists(&path);
+        let is_taken = files::exists(disk, &path);
         if !is_taken.map_err(|error| Error::read(&path, error))? {
             break;
         }
@@ -79,6 +79,9 @@ fn free_name(
 }
 
 pub(crate) fn checksum_of(disk: &dyn Disk, path: &Path) -> io::Result<String> {
+    if let Some(bytes) = files::held(disk, path)? {
+        return Ok(format!("{:08x}", crc32fast::hash(&bytes)));
+    }
     let (mut file, mut checksum) = (Reading::open(disk, path)?, crc32fast::Hasher::new());
     let mut piece = vec![0; 64 * 1024];
     loop {

@@ -51,12 +51,17 @@ pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Res
             let name = format!("{}.torn", name.id);
             set_aside(disk, &data.failed, &name, tail, why)?;
         }
-        disk.truncate(&file, good.length).map_err(failed)?;
     }
+    let mut length = good.length;
     if !good.is_sealed {
         let mut seal = Vec::new();
         line::write_sealed(&mut seal, good.last_number);
-        disk.write_at(&file, good.length, &seal).map_err(failed)?;
+        // Over what is there: a full disk has no block for it once the file is shorter.
+        disk.write_at(&file, length, &seal).map_err(failed)?;
+        length += seal.len() as u64;
+    }
+    if length < good.end {
+        disk.truncate(&file, length).map_err(failed)?;
     }
     disk.sync(&file).map_err(failed)?;
     let sealed = Name {

@@ -162,15 +162,12 @@ impl Runner {
             store,
         } = self;
         let (disk, data) = (&*disk, data.as_path());
-        let room = Room::of(data, &**disk);
-        let acquire = || DeliveryLock::acquire_after_readers(data, &watch.cancel);
-        let _lock = match acquire() {
-            Err(error) if error.is_full() && room.give_up() => acquire()?,
-            taken => taken?,
-        };
+        let _lock = DeliveryLock::acquire_after_readers(data, &watch.cancel)?;
         destination::claim(&**disk, data, destination.name())?;
-        // It is tried again, and said, at the end.
-        let _ = room.lay_by_for_producers();
+        let reserve = Reserve::new(&DataDir::new(data).staging);
+        // It is tried again, and reported, at the end.
+        let _ = reserve.create(&**disk, reserve::BYTES);
+        reserve::remove_old(&**disk, &DataDir::new(data));
         store.refresh();
         let (mut all, mut goes_on) = (Run::default(), true);
         let id = new_id();
@@ -179,20 +176,12 @@ impl Runner {
             .list(&DataDir::on(Arc::clone(disk), data))
             .map_err(RunError::Disk)?;
         loop {
-            // Whatever is folded, delivery must be able to note what it does.
-            let folded = match room.lay_by_for_delivery() {
-                Ok(()) => {
-                    let mut folded = consolidate_on(disk, data, options, kept);
-                    if folded.as_ref().is_err_and(LockError::is_full)
-                        && room.give_up_for_producers()
-                    {
-                        folded = consolidate_on(disk, data, options, kept);
-                    }
-                    folded
-                }
-                Err(error) => Err(LockError::Disk(error)),
-            };
-            let (folded, full) = match folded {
+            match store.flush_reserve() {
+                // There is no room yet.
+                Err(error) if error.is_full() => {}
+                flushed => flushed?,
+            }
+            let (folded, full) = match consolidate_on(disk, data, options, kept) {
                 Ok(folded) => (folded, None),
                 // Somebody else folds: there may still be something to deliver.
                 Err(LockError::InUse { pid, .. }) => {
@@ -228,11 +217,7 @@ impl Runner {
                         Ok::<_, crate::Error>(())
                     }
                 };
-                let mut done = step(&mut all);
-                if done.as_ref().is_err_and(crate::Error::is_full) && room.give_up() {
-                    done = step(&mut all);
-                }
-                if let Err(error) = done {
+                if let Err(error) = step(&mut all) {
                     all.trouble = Some(Arc::new(error.into()));
                     break;
                 }
@@ -248,47 +233,8 @@ impl Runner {
             }
         }
         all.unreadable = kept.unreadable.errors();
-        all.no_reserve = room.lay_by_for_producers().err();
+        all.no_reserve = reserve.create(&**disk, reserve::BYTES).err();
         Ok(all)
-    }
-}
-
-/// What is laid by for a full disk: some for delivery alone, and more for folding, without which
-/// nothing is staged.
-struct Room<'a> {
-    disk: &'a dyn Disk,
-    delivery: Reserve,
-    producers: Reserve,
-}
-
-impl<'a> Room<'a> {
-    fn of(data: &Path, disk: &'a dyn Disk) -> Self {
-        let data = DataDir::new(data);
-        Self {
-            disk,
-            delivery: Reserve::of(&data.spool),
-            producers: Reserve::of(&data.staging),
-        }
-    }
-
-    fn lay_by_for_producers(&self) -> Result<(), crate::Error> {
-        self.producers.lay_by(self.disk, reserve::BYTES)
-    }
-
-    fn lay_by_for_delivery(&self) -> Result<(), crate::Error> {
-        let lay_by = || self.delivery.lay_by(self.disk, reserve::BYTES_FOR_DELIVERY);
-        match lay_by() {
-            Err(error) if error.is_full() && self.give_up_for_producers() => lay_by(),
-            done => done,
-        }
-    }
-
-    fn give_up_for_producers(&self) -> bool {
-        self.producers.give_up(self.disk)
-    }
-
-    fn give_up(&self) -> bool {
-        self.delivery.give_up(self.disk) || self.give_up_for_producers()
     }
 }
 

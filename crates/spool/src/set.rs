@@ -5,6 +5,8 @@
 //! _staging/.consolidation.written    the same, when everything that comes of it is on the disk
 //! ```
 //!
+//! On a full disk the reserve holds it, and notes which set is written.
+//!
 //! The lock's record names the entries too, but for people: it is written in place, and may tear.
 
 use std::io;
@@ -14,15 +16,18 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::book::{decode_version, encode};
-use crate::data_dir::{place, read_bounded};
 use crate::disk::Disk;
 use crate::entry::Name;
 use crate::error::Error;
+use crate::files::{self, place, read_bounded};
+use crate::reserve::{Held, Reserve};
 use crate::time::new_id;
 
 const VERSION: u32 = 1;
 const SET: &str = ".consolidation.set";
 const WRITTEN: &str = ".consolidation.written";
+/// The id of the set that is written, in the reserve.
+const WRITTEN_NOTE: &str = "written";
 
 /// Entries that are consolidated together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +67,7 @@ impl Set {
             // Whatever it says: nothing but entries is ever read or deleted.
             set.entries
                 .retain(|name| Name::parse(name.as_ref()).is_some());
-            set.is_written = is_written;
+            set.is_written = is_written || written_in_reserve(disk, staging)? == Some(set.id);
             return Ok(Some(set));
         }
         Ok(None)
@@ -77,7 +82,7 @@ impl Set {
     /// Everything that comes of it is on the disk. So is this, when it returns; it needs no room.
     pub(crate) fn mark_written(&mut self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         let from = staging.join(SET);
-        disk.rename(&from, &staging.join(WRITTEN))
+        files::rename(disk, &from, &staging.join(WRITTEN))
             .map_err(|error| Error::new("rename", &from, error))?;
         sync(disk, staging)?;
         self.is_written = true;
@@ -89,12 +94,18 @@ impl Set {
     pub(crate) fn end(disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         let mut ended = false;
         for path in Self::paths(staging) {
-            let is_there = disk.exists(&path);
+            let is_there = files::exists(disk, &path);
             if is_there.map_err(|error| Error::read(&path, error))? {
-                disk.remove(&path)
-                    .map_err(|error| Error::new("delete", &path, error))?;
+                files::remove(disk, &path).map_err(|error| Error::new("delete", &path, error))?;
                 ended = true;
             }
+        }
+        let reserve = Reserve::new(staging);
+        let failed = |error| Error::new("write to", reserve.path(), error);
+        if reserve.read(disk).map_err(failed)?.has_note(WRITTEN_NOTE) {
+            sync(disk, staging)?;
+            let forgotten = reserve.change(disk, |held| held.remove_note(WRITTEN_NOTE));
+            forgotten.map_err(failed)?;
         }
         if ended { sync(disk, staging) } else { Ok(()) }
     }
@@ -102,6 +113,17 @@ impl Set {
     pub(crate) fn paths(staging: &Path) -> [PathBuf; 2] {
         [SET, WRITTEN].map(|name| staging.join(name))
     }
+}
+
+/// Notes in the reserve that everything that comes of a set is on the disk.
+pub(crate) fn note_written(held: &mut Held, set: Uuid) {
+    held.set_note(WRITTEN_NOTE, &Some(set));
+}
+
+fn written_in_reserve(disk: &dyn Disk, staging: &Path) -> Result<Option<Uuid>, Error> {
+    let reserve = Reserve::new(staging);
+    let noted = reserve.read(disk).and_then(|held| held.note(WRITTEN_NOTE));
+    noted.map_err(|error| Error::read(reserve.path(), error))
 }
 
 fn sync(disk: &dyn Disk, staging: &Path) -> Result<(), Error> {

@@ -12,6 +12,7 @@ use tenure::{Key, ReadLock, Store, Tenure};
 use crate::disk::{Disk, RealDisk};
 use crate::entry::Name;
 use crate::error::{Error, is_full};
+use crate::files;
 use crate::set::Set;
 
 const FILE: &str = ".consolidation.lock";
@@ -89,23 +90,29 @@ impl StagingLock {
         pod_name: &str,
         consumed_ids: &[String],
     ) -> Result<Self, LockError> {
-        Self::acquire_on(Arc::new(RealDisk), staging, pod_name, consumed_ids)
+        let disk = Arc::new(RealDisk);
+        Self::hold(disk, staging, pod_name, false)?.begin(consumed_ids)
     }
 
-    pub(crate) fn acquire_on(
+    /// The same for a consolidator, which must be able to own the directory on a full disk: the file is
+    /// kept when the lock is released.
+    pub(crate) fn acquire_to_consolidate(
         disk: Arc<dyn Disk>,
         staging: &Path,
         pod_name: &str,
-        consumed_ids: &[String],
     ) -> Result<Self, LockError> {
-        let mut lock = Self::hold(disk, staging, pod_name)?;
+        Self::hold(disk, staging, pod_name, true)?.begin(&[])
+    }
+
+    fn begin(mut self, consumed_ids: &[String]) -> Result<Self, LockError> {
+        let lock = &mut self;
+        let staging = &lock.staging;
         lock.set = match Set::read(&*lock.disk, staging) {
             // Nothing can be told from it: what is staged is a new set.
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "a set that was begun is put out of the way");
                 let aside = error.path().with_extension("damaged");
-                lock.disk
-                    .rename(error.path(), &aside)
+                files::rename(&*lock.disk, error.path(), &aside)
                     .map_err(|failed| LockError::Disk(Error::new("rename", &aside, failed)))?;
                 None
             }
@@ -125,11 +132,16 @@ impl StagingLock {
         } else if !consumed_ids.is_empty() {
             lock.freeze(Vec::from(consumed_ids), ONE_BY_ONE)?;
         }
-        Ok(lock)
+        Ok(self)
     }
 
     /// Takes the lock alone, and changes nothing of what somebody may have begun.
-    fn hold(disk: Arc<dyn Disk>, staging: &Path, pod_name: &str) -> Result<Self, LockError> {
+    fn hold(
+        disk: Arc<dyn Disk>,
+        staging: &Path,
+        pod_name: &str,
+        keep_file: bool,
+    ) -> Result<Self, LockError> {
         let path = staging.join(FILE);
         let key = Key::file(&path).map_err(LockError::Lock)?;
         let tenure = Store::default()
@@ -138,6 +150,7 @@ impl StagingLock {
             .field(POD_NAME, pod_name)
             .field(CONSUMED, Vec::<String>::new())
             .inherit(CONSUMED)
+            .keep_file(keep_file)
             .try_acquire()
             .map_err(refused)?;
         Ok(Self {
@@ -202,17 +215,24 @@ impl StagingLock {
         }
     }
 
+    /// The reserve notes that all batches are on the disk.
+    pub(crate) fn is_written_in_reserve(&mut self) {
+        if let Some(set) = &mut self.set {
+            set.is_written = true;
+        }
+    }
+
     /// Deletes exactly the consumed entries. Missing ones are no error; if one cannot be deleted,
     /// the record stays as it is, and the next owner goes on.
     pub(crate) fn clean_up(&mut self) -> Result<(), LockError> {
-        let Some(set) = &self.set else {
+        let Some(set) = self.set.clone() else {
             return Ok(());
         };
         if !set.is_written {
             // Half of the set must not be taken for the whole of it after a crash.
             self.mark_written()?;
         }
-        for name in &self.record.consumed_ids {
+        for name in &set.entries {
             self.remove(name)?;
         }
         self.disk
@@ -267,7 +287,11 @@ impl StagingLock {
     fn tell(&mut self, names: Vec<String>) -> Result<(), LockError> {
         self.about_to_write()?;
         if let Some(tenure) = &mut self.tenure {
-            tenure.set_field(CONSUMED, names).map_err(LockError::Lock)?;
+            match tenure.set_field(CONSUMED, names).map_err(LockError::Lock) {
+                // The set counts; the record is for people.
+                Err(error) if error.is_full() => tracing::debug!(%error, "lock record not updated"),
+                told => told?,
+            }
             self.record = LockRecord::of(tenure);
         }
         Ok(())

@@ -51,7 +51,60 @@ pub(crate) fn small_world(policy: Policy, mix: Mix, size: u32) -> World {
     World::around(dir, data, Receiver::start(policy, mix))
 }
 
+/// A file system in a file, with the smallest size that its tools allow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Image {
+    Ext4,
+    Xfs,
+}
+
+impl Image {
+    pub(crate) fn mkfs(self) -> &'static str {
+        match self {
+            Self::Ext4 => "mkfs.ext4",
+            Self::Xfs => "mkfs.xfs",
+        }
+    }
+
+    fn mebibytes(self) -> u64 {
+        match self {
+            Self::Ext4 => 32,
+            Self::Xfs => 300,
+        }
+    }
+}
+
+/// Runs one of the ignored tests if it can make and mount such a file system.
+pub(crate) fn run_on_image(image: Image, role: &str) {
+    if !testkit::has_root("loop devices").unwrap() {
+        return;
+    }
+    let known = Command::new(image.mkfs()).arg("-V").output();
+    if !known.is_ok_and(|ran| ran.status.success()) {
+        return testkit::skip(image.mkfs()).unwrap();
+    }
+    run_elsewhere(role);
+}
+
+/// A world whose data is on a file system of its own.
+pub(crate) fn world_on_image(policy: Policy, mix: Mix, image: Image) -> World {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, file) = (dir.path().join("data"), dir.path().join("image"));
+    fs::create_dir(&data).unwrap();
+    let bytes = image.mebibytes() << 20;
+    fs::File::create(&file).unwrap().set_len(bytes).unwrap();
+    let made = Command::new(image.mkfs()).arg("-q").arg(&file).output();
+    assert!(made.as_ref().unwrap().status.success(), "{made:?}");
+    let mounted = Command::new("mount")
+        .args(["-o", "loop"])
+        .args([&file, &data])
+        .output();
+    assert!(mounted.as_ref().unwrap().status.success(), "{mounted:?}");
+    World::around(dir, data, Receiver::start(policy, mix))
+}
+
 /// What fills a disk: the data of others.
+#[derive(Clone)]
 pub(crate) struct Filler(PathBuf);
 
 impl Filler {

@@ -1,15 +1,16 @@
 //! No space left.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use spool::{Durability, Record, Staging};
 
 use crate::books::Policy;
-use crate::elsewhere::{Filler, run_elsewhere, small_world};
+use crate::elsewhere::{Filler, Image, run_elsewhere, run_on_image, small_world, world_on_image};
 use crate::fault::{Fault, Mix};
-use crate::process::eventually;
+use crate::process::{eventually, until};
 use crate::producer;
 use crate::reckoning::Reckoning;
 use crate::world::{Crowd, World, storm_time};
@@ -55,6 +56,112 @@ fn drains() {
         world.deliver_now().assert_code(0);
     }
     Reckoning::of("full disk, drained while it stays full", &world).must_be_clean();
+}
+
+#[test]
+fn full_tmpfs_is_drained_while_another_program_keeps_filling_it() {
+    run_elsewhere("full_disk::drains_tmpfs");
+}
+
+#[test]
+#[ignore = "another test runs it where it can mount"]
+fn drains_tmpfs() {
+    drains_among_others("tmpfs", |policy, mix| small_world(policy, mix, 8));
+}
+
+#[test]
+fn full_ext4_is_drained_while_another_program_keeps_filling_it() {
+    run_on_image(Image::Ext4, "full_disk::drains_ext4");
+}
+
+#[test]
+#[ignore = "another test runs it where it can mount"]
+fn drains_ext4() {
+    drains_among_others("ext4", |policy, mix| {
+        world_on_image(policy, mix, Image::Ext4)
+    });
+}
+
+#[test]
+fn full_xfs_is_drained_while_another_program_keeps_filling_it() {
+    run_on_image(Image::Xfs, "full_disk::drains_xfs");
+}
+
+#[test]
+#[ignore = "another test runs it where it can mount"]
+fn drains_xfs() {
+    drains_among_others("xfs", |policy, mix| world_on_image(policy, mix, Image::Xfs));
+}
+
+/// Issue 14, item 1: others take every block that is freed, at once and for good.
+fn drains_among_others(name: &str, world: impl FnOnce(Policy, Mix) -> World) {
+    let down = || Mix::of(&[(1, Fault::Unavailable)]);
+    let mut world = world(Policy::ByBatch { known: 409 }, down());
+    let filler = Filler::of(&world);
+    let staged: Vec<_> = (0..1000).map(|_| producer::fresh(0)).collect();
+    world.stage(&staged).assert_code(0);
+    world.deliver_now().assert_code(1);
+    world.stage_fresh(1000, 0).assert_code(0);
+    world.drop_files(500, 0);
+    // A producer that dies leaves an entry open.
+    let producer = world.start_producer(0);
+    until("it has staged", || world.acknowledged().len() > 2600);
+    filler.fill();
+    world.kill(producer);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = Over(&is_over);
+        let (others, is_over) = (filler.clone(), &is_over);
+        scope.spawn(move || {
+            while !is_over.load(Ordering::SeqCst) {
+                others.fill();
+            }
+        });
+        for _ in 0..3 {
+            let deliverer = world.start_deliverer();
+            thread::sleep(Duration::from_millis(300));
+            world.kill(deliverer);
+        }
+        world.receiver.behave();
+        // Killed in the middle of its work, again and again.
+        for _ in 0..5 {
+            let before = world.receiver.state().tally.requests;
+            let deliverer = world.start_deliverer();
+            until("something was sent", || {
+                world.receiver.state().tally.requests > before + 5
+            });
+            world.kill(deliverer);
+        }
+        eventually("everything is delivered", || {
+            world.deliver_now();
+            (world.waiting() == 0).then_some(())
+        });
+        world.run("verify").assert_code(0);
+        // The file system may free a block of its own at any time.
+        let outcome = world.stage_fresh(1, 0);
+        assert!(
+            outcome.code == Some(0) || outcome.err.contains("no space left"),
+            "{outcome:#?}"
+        );
+    });
+    filler.empty();
+    // None of these is billed again.
+    world
+        .run_with("stage", &producer::lines(&staged))
+        .assert_code(0);
+    world.stage_fresh(10, 0).assert_code(0);
+    world.deliver_now().assert_code(0);
+    world.run("verify").assert_code(0);
+    let what = format!("{name}, drained while others kept filling it");
+    Reckoning::of(&what, &world).must_be_clean();
+}
+
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Producers take what they can get; what the deliverer needs they must not get.

@@ -158,7 +158,7 @@ impl World {
         Running::start(&mut self.usage(&words), &self.path("log"))
     }
 
-    fn start_producer(&self, poison: u64) -> Running {
+    pub(crate) fn start_producer(&self, poison: u64) -> Running {
         let mut command = producer::with_the_library(&self.data, &self.path("acks"), poison);
         for (name, value) in &self.env {
             command.env(name, value);
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    fn kill(&mut self, process: Running) {
+    pub(crate) fn kill(&mut self, process: Running) {
         process.kill();
         self.receiver.killed();
         self.kills += 1;

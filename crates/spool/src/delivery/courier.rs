@@ -309,6 +309,12 @@ impl Courier<'_> {
                 self.done.last_error = Some(error.to_string());
                 Ok(Next::GoOn)
             }
+            // There is no room to note what becomes of it. Others may need less.
+            Err(error) if error.is_full() => {
+                tracing::debug!(%error, batch = name, "not delivered");
+                self.done.last_error = Some(error.to_string());
+                Ok(Next::GoOn)
+            }
             next => next,
         }
     }

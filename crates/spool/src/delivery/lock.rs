@@ -80,8 +80,10 @@ impl DeliveryLock {
     }
 
     fn acquire_for(data: &DataDir, verb: &str) -> Result<Self, RunError> {
-        let tenure = Store::default().claim(&key(data)?).verb(verb).try_acquire();
-        let tenure = tenure.map_err(refused)?;
+        let key = key(data)?;
+        // A full disk must not keep the next deliverer out.
+        let claim = Store::default().claim(&key).verb(verb).keep_file(true);
+        let tenure = claim.try_acquire().map_err(refused)?;
         Ok(Self { _tenure: tenure })
     }
 }

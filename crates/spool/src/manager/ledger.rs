@@ -5,16 +5,19 @@
 //! ```
 
 use std::collections::HashMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::held_outcomes::HeldOutcomes;
 use crate::batch::{Batch, Part};
 use crate::book::{Book, Read, Title};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
+use crate::files;
 use crate::set::Set;
 use crate::time::Moment;
 
@@ -55,6 +58,10 @@ pub(crate) struct Event {
     pub(crate) at: Moment,
     /// By the destination.
     pub(crate) said: String,
+    /// What events add up to that were noted in the reserve, while the disk was full. Which lines they
+    /// were about is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sums: Option<Sums>,
 }
 
 /// What the events add up to, in records.
@@ -71,7 +78,9 @@ pub(crate) struct Sums {
 /// The book as the deliverer keeps it.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    book: Book,
+    /// `None`: there is none, and the disk is too full to begin it.
+    book: Option<Book>,
+    disk: Arc<dyn Disk>,
     staging: PathBuf,
     sums: Sums,
     /// In this generation.
@@ -101,12 +110,16 @@ impl Event {
             parts,
             at,
             said: said.to_owned(),
+            sums: None,
         }
     }
 }
 
 impl Sums {
     pub(crate) fn add(&mut self, event: &Event) {
+        if let Some(sums) = &event.sums {
+            return self.add_all(sums);
+        }
         match event.outcome {
             Outcome::Delivered => {
                 self.delivered += event.records;
@@ -118,6 +131,17 @@ impl Sums {
             }
             Outcome::Discarded => self.discarded += event.records,
             Outcome::Split | Outcome::Failed | Outcome::Resent => {}
+        }
+    }
+
+    pub(crate) fn add_all(&mut self, sums: &Self) {
+        for (ours, more) in [
+            (&mut self.delivered, sums.delivered),
+            (&mut self.archived, sums.archived),
+            (&mut self.batches_delivered, sums.batches_delivered),
+            (&mut self.discarded, sums.discarded),
+        ] {
+            *ours = ours.saturating_add(more);
         }
     }
 }
@@ -139,16 +163,24 @@ impl Index {
 
     /// Reads the book without writing to it.
     pub(crate) fn read(data: &DataDir) -> Result<Self, Error> {
-        Ok(read(data)?.0)
+        let mut index = read(data)?.0;
+        for (batch, held) in HeldOutcomes::read(data, &index)?.batches {
+            index.0.insert(batch, (held.outcome, u64::MAX));
+        }
+        Ok(index)
     }
 }
 
 impl Ledger {
     pub(super) fn open(disk: &Arc<dyn Disk>, data: &DataDir) -> Result<Self, Error> {
-        let book = Book::open::<Sums>(disk, data, Title::Sent)?;
+        let book = match Book::open::<Sums>(disk, data, Title::Sent) {
+            Err(error) if error.is_full() => None,
+            book => Some(book?),
+        };
         let (index, sums, events) = read(data)?;
         Ok(Self {
             book,
+            disk: Arc::clone(disk),
             staging: data.staging.clone(),
             sums,
             events,
@@ -158,29 +190,34 @@ impl Ledger {
 
     /// Nobody else has written to it since.
     pub(super) fn is_current(&self) -> bool {
-        self.book.is_current()
+        self.book.as_ref().is_some_and(Book::is_current)
     }
 
     /// Nothing is written for a while.
     pub(super) fn rest(&mut self) -> Result<(), Error> {
-        self.book.rest()
+        self.book.as_mut().map_or(Ok(()), Book::rest)
     }
 
     /// Notes what became of a batch. On the disk when this returns.
     pub(super) fn note(&mut self, event: &Event) -> Result<(), Error> {
-        if self.events >= MOST_EVENTS && !self.must_remember() {
-            self.book.turn(&self.sums)?;
+        let must_remember = self.must_remember();
+        let Some(book) = &mut self.book else {
+            let full = io::Error::from(io::ErrorKind::StorageFull);
+            return Err(Error::new("begin a journal beside", &self.staging, full));
+        };
+        if self.events >= MOST_EVENTS && !must_remember {
+            book.turn(&self.sums)?;
             self.events = 0;
-            let oldest = self.book.generation().saturating_sub(1);
+            let oldest = book.generation().saturating_sub(1);
             self.index
                 .0
                 .retain(|_, (_, generation)| *generation >= oldest);
         }
-        self.book.add(event)?;
-        self.book.sync()?;
+        book.add(event)?;
+        book.sync()?;
         self.events += 1;
         self.sums.add(event);
-        self.index.insert(event, self.book.generation());
+        self.index.insert(event, book.generation());
         Ok(())
     }
 
@@ -188,7 +225,11 @@ impl Ledger {
     /// are known to have left. No other batches are made meanwhile, so this ends.
     fn must_remember(&self) -> bool {
         let [unfinished, _] = Set::paths(&self.staging);
-        unfinished.symlink_metadata().is_ok()
+        files::exists(&*self.disk, &unfinished).unwrap_or(true)
+    }
+
+    pub(super) fn index(&self) -> &Index {
+        &self.index
     }
 
     pub(super) fn outcome(&self, batch: &str) -> Option<Outcome> {

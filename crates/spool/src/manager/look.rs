@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use super::{BatchStore, Pause, SpoolManager};
 use crate::batch::{self, Head};
-use crate::data_dir::for_each_file;
 use crate::disk::Reading;
 use crate::error::Error;
+use crate::files::{self, for_each_file};
 use crate::quarantine::Reason;
 
 /// A batch that waits.
@@ -130,6 +130,9 @@ impl SpoolManager {
     /// What a batch says of itself: its first line.
     fn head(&self, path: &Path) -> Result<Head, Error> {
         let failed = |error| Error::read(path, error);
+        if let Some(bytes) = files::held(&*self.disk, path).map_err(failed)? {
+            return Head::read(&bytes).map_err(|damage| Error::damage(path, damage.to_string()));
+        }
         let mut line = Vec::new();
         let file = BufReader::new(Reading::open(&*self.disk, path).map_err(failed)?);
         file.take(batch::MOST_BYTES as u64)

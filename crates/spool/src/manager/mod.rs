@@ -1,5 +1,6 @@
 //! The batches, wherever they are: waiting, delivered, failed or archived.
 
+mod held_outcomes;
 mod ledger;
 mod look;
 mod pause;
@@ -11,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub(crate) use held_outcomes::HeldOutcomes;
 #[cfg(test)]
 pub(crate) use ledger::MOST_EVENTS;
 pub(crate) use ledger::{Event, Index, Outcome, Sums as SentSums};
@@ -22,10 +24,12 @@ pub use state::State;
 
 use crate::batch::{self, Batch};
 use crate::book::{decode, encode};
-use crate::data_dir::{DataDir, for_each_file, place, read_bounded};
+use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
+use crate::files::{self, for_each_file, place, place_batch, read_bounded};
 use crate::quarantine::{BatchReason, Reason, move_aside};
+use crate::reserve::Reserve;
 use crate::time::Moment;
 use ledger::Ledger;
 
@@ -216,15 +220,49 @@ impl SpoolManager {
     fn note(&self, batch: &Batch, outcome: Outcome, said: &str) -> Result<(), Error> {
         let at = Moment::from(std::time::SystemTime::now());
         let event = Event::new(batch, outcome, at, said);
-        match &mut *self.lock_ledger()? {
-            Some(ledger) => ledger.note(&event),
-            None => Ok(()),
+        let mut ledger = self.lock_ledger()?;
+        let Some(ledger) = &mut *ledger else {
+            return Ok(());
+        };
+        let hold = |ledger: &Ledger| {
+            HeldOutcomes::add(&*self.disk, &self.data, ledger.index(), batch, &event)
+        };
+        if !HeldOutcomes::read(&self.data, ledger.index())?.is_empty() {
+            // The order of events matters: what is in the reserve follows the journal.
+            return hold(ledger);
+        }
+        match ledger.note(&event) {
+            Err(error) if error.is_full() => hold(ledger).map_err(|_| error),
+            noted => noted,
         }
     }
 
     fn outcome(&self, name: &str) -> Result<Option<Outcome>, Error> {
         let ledger = self.lock_ledger()?;
-        Ok(ledger.as_ref().and_then(|ledger| ledger.outcome(name)))
+        let Some(ledger) = &*ledger else {
+            return Ok(None);
+        };
+        let held = HeldOutcomes::read(&self.data, ledger.index())?;
+        Ok(held.outcome(name).or_else(|| ledger.outcome(name)))
+    }
+
+    /// Writes what the reserve holds about batches to the disk, as far as there is room. Only the
+    /// deliverer may do this.
+    pub(crate) fn flush_reserve(&self) -> Result<(), Error> {
+        let held = Reserve::new(&self.data.staging).read(&*self.disk);
+        if held.is_ok_and(|held| held.is_empty()) {
+            return Ok(());
+        }
+        if let Some(ledger) = &mut *self.lock_ledger()? {
+            HeldOutcomes::flush(&*self.disk, &self.data, ledger)?;
+        }
+        let DataDir {
+            spool,
+            failed,
+            archive,
+            ..
+        } = &self.data;
+        files::flush(&*self.disk, &[spool, failed, archive])
     }
 
     /// Whether a batch was kept before, whatever became of it.
@@ -244,7 +282,7 @@ impl SpoolManager {
     }
 
     fn exists(&self, path: &Path) -> Result<bool, Error> {
-        let exists = self.disk.exists(path);
+        let exists = files::exists(&*self.disk, path);
         exists.map_err(|error| Error::read(path, error))
     }
 
@@ -268,7 +306,7 @@ impl SpoolManager {
 
     /// Removes a file; one that is gone is no error.
     fn remove(&self, path: &Path) -> Result<(), Error> {
-        match self.disk.remove(path) {
+        match files::remove(&*self.disk, path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(Error::new("delete", path, error))
             }
@@ -278,7 +316,7 @@ impl SpoolManager {
 
     /// Moves a file; one that is gone was moved before a crash.
     fn rename(&self, from: &Path, to: &Path) -> Result<(), Error> {
-        match self.disk.rename(from, to) {
+        match files::rename(&*self.disk, from, to) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(Error::new("move", from, error));
             }
@@ -326,7 +364,7 @@ impl BatchStore for SpoolManager {
         if self.exists(&self.data.spool.join(&name))? || again && self.was_put(&name)? {
             return Ok(false);
         }
-        place(&*self.disk, &self.data.spool, &name, &batch.encode())?;
+        place_batch(&*self.disk, &self.data.spool, &name, &batch.encode())?;
         Ok(true)
     }
 

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::state::wait_left;
 use crate::book::{decode, encode};
-use crate::data_dir::{DataDir, place, read_bounded};
+use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
+use crate::files::{self, place, read_bounded};
 use crate::time::Moment;
 
 const VERSION: u32 = 1;
@@ -183,8 +184,7 @@ fn write(disk: &dyn Disk, data: &DataDir, mut noted: Destinations) -> Result<(),
         return Err(Error::new("replace", &path, why));
     }
     if noted.pauses.is_empty() && noted.standings.is_empty() {
-        disk.remove(&path)
-            .map_err(|error| Error::new("delete", &path, error))?;
+        files::remove(disk, &path).map_err(|error| Error::new("delete", &path, error))?;
     } else {
         noted.version = VERSION;
         place(disk, &data.spool, NAME, &encode(&noted))?;

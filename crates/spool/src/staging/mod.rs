@@ -25,7 +25,7 @@ pub(crate) struct Limits {
     pub(crate) bytes: u64,
     /// After its first record.
     pub(crate) age: Duration,
-    /// How many bytes are laid by for a full disk.
+    /// Length of the reserve for a full disk.
     pub(crate) reserve: usize,
 }
 
@@ -63,7 +63,7 @@ pub enum Durability {
     Process,
 }
 
-/// How often it is tried to lay a reserve by.
+/// How often it is tried to create the reserve.
 const RESERVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// How soon the disk follows what was staged for [`Durability::Process`].
@@ -107,7 +107,7 @@ struct State {
     running: Option<Arc<Commit>>,
     /// Since when something that the kernel has is not on the disk.
     unsynced: Option<Instant>,
-    /// When it was last tried in vain to lay the reserve by.
+    /// When it was last tried in vain to create the reserve.
     full_since: Option<Instant>,
     is_closed: bool,
 }
@@ -121,9 +121,9 @@ impl Staging {
     pub(crate) fn open_on(disk: Arc<dyn Disk>, dir: &Path, limits: Limits) -> Result<Self, Error> {
         let failed = |error| Error::new("make", dir, error);
         disk.make_dir(dir).map_err(failed)?;
-        let reserve = Reserve::of(dir);
+        let reserve = Reserve::new(dir);
         if limits.reserve > 0
-            && let Err(error) = reserve.lay_by(&*disk, limits.reserve)
+            && let Err(error) = reserve.create(&*disk, limits.reserve)
         {
             // It can be opened all the same: there may be room later.
             tracing::warn!(%error, "nothing can be staged until there is room");
@@ -296,8 +296,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Nothing is staged while the deliverer needs the reserve; it is laid by again as soon as there
-    /// is room for it.
+    /// Nothing is staged without a reserve: on a full disk it could not be delivered. It is created as
+    /// soon as there is room for it.
     fn check_reserve(&self, state: &mut State) -> Result<(), Error> {
         if self.has_reserve() {
             return Ok(());
@@ -307,9 +307,9 @@ impl Shared {
             let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
             return Err(Error::new("stage in", &self.dir, full));
         }
-        let laid_by = self.reserve.lay_by(&*self.disk, self.limits.reserve);
-        state.full_since = laid_by.is_err().then(Instant::now);
-        laid_by
+        let created = self.reserve.create(&*self.disk, self.limits.reserve);
+        state.full_since = created.is_err().then(Instant::now);
+        created
     }
 
     fn has_reserve(&self) -> bool {
@@ -355,11 +355,7 @@ impl Shared {
         }
         drop(state);
         commit.settle(synced);
-        if self.has_reserve() {
-            return self.lock();
-        }
-        // The disk is full: what room is left is for the deliverer.
-        self.seal_and_warn(self.lock())
+        self.lock()
     }
 
     fn seal_if_full<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {

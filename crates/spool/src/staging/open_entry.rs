@@ -18,6 +18,8 @@ use crate::time::new_id;
 const MOST_TRIES: u32 = 100;
 /// What a disk allocates at once.
 const BLOCK: u64 = 4096;
+/// Room that is left for the seal: a full disk must not keep an entry from being sealed.
+const SEAL: u64 = 64;
 /// How far a file grows ahead of its lines.
 const MOST_AHEAD: u64 = 256 * 1024;
 
@@ -107,9 +109,9 @@ impl OpenEntry {
             return Ok(());
         }
         let end = self.bytes + self.unwritten.len() as u64;
-        if end > self.room {
+        if end + SEAL > self.room {
             // A small entry stays small.
-            self.room = (end + end.min(MOST_AHEAD)).next_multiple_of(BLOCK);
+            self.room = (end + SEAL + end.min(MOST_AHEAD)).next_multiple_of(BLOCK);
             let ahead = usize::try_from(self.room - end).unwrap_or(0);
             self.unwritten.resize(self.unwritten.len() + ahead, b' ');
         }

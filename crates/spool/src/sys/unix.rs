@@ -101,3 +101,18 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
         .open(dir)?;
     dir.sync_all()
 }
+
+/// True if a path names this open file.
+pub(crate) fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
+    let named = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        named => named?,
+    };
+    let ours = file.metadata()?;
+    Ok((named.dev(), named.ino()) == (ours.dev(), ours.ino()))
+}
+
+/// APFS copies on write and has no flag against that: on a full disk of macOS the reserve may not be
+/// writable, and delivery resumes when there is space.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn overwrite_in_place(_file: &File) {}

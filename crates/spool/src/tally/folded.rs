@@ -6,8 +6,9 @@ use std::io;
 use uuid::Uuid;
 
 use super::span::Span;
-use crate::data_dir::{DataDir, for_each_file, read_bounded};
+use crate::data_dir::DataDir;
 use crate::error::Error;
+use crate::files::{for_each_file, read_bounded};
 use crate::time::DAY;
 use crate::totals::sum::{self, Groups};
 use crate::totals::{self, Period};

@@ -15,8 +15,9 @@ use crate::entry_reader::{EntryReader, Single};
 use crate::error::Error;
 use crate::line::Line;
 use crate::record::Record;
+use crate::reserve::Reserve;
 use crate::set::Set;
-use crate::taken::{Sums, Taken};
+use crate::taken::{HeldIds, Sums, Taken};
 use crate::time::Moment;
 use crate::totals;
 use crate::totals::sum::{self, Groups};
@@ -180,5 +181,9 @@ fn known(data: &DataDir) -> Result<HashMap<Uuid, Uuid>, Error> {
             known.extend(ids.map(|stamp| (stamp.id, taken.snapshot)));
         }
     })?;
+    let (disk, reserve) = (&*data.disk, Reserve::new(&data.staging));
+    let held = HeldIds::read(disk, &reserve)?;
+    let stamps = held.ids(disk, &reserve)?;
+    known.extend(stamps.iter().map(|stamp| (stamp.id, held.id)));
     Ok(known)
 }

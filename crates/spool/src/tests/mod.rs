@@ -5,6 +5,7 @@
 mod crash;
 mod crashing_disk;
 mod delivering;
+mod full_disk;
 mod owning;
 mod place;
 mod reading;

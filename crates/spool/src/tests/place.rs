@@ -139,7 +139,7 @@ pub(super) fn names(dir: &Path) -> Vec<String> {
     let files = fs::read_dir(dir).unwrap().map(Result::unwrap);
     let mut names: Vec<_> = files
         .map(|file| file.file_name().into_string().unwrap())
-        .filter(|name| name != ".reserve" && name != ".pause.json")
+        .filter(|name| ![".reserve", ".pause.json", ".consolidation.lock"].contains(&name.as_str()))
         .collect();
     names.sort();
     names

@@ -19,10 +19,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::book::{decode, encode};
-use crate::data_dir::{DataDir, for_each_file, place, read_bounded};
+use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::fields::Fields;
+use crate::files::{self, for_each_file, place, read_bounded};
 use crate::quarantine::set_aside;
 use crate::taken::Days;
 use crate::time::{HOUR, Moment};
@@ -271,7 +272,7 @@ fn remove_old_hours(disk: &dyn Disk, data: &DataDir, oldest: &str) -> Result<(),
         old.extend(hour.filter(|hour| *hour < oldest).map(|_| name.to_owned()));
     })?;
     for name in old {
-        if let Err(error) = disk.remove(&data.usage.join(&name))
+        if let Err(error) = files::remove(disk, &data.usage.join(&name))
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(name, %error, "old totals that cannot be removed");

@@ -2,12 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::time::SystemTime;
 
 use super::{Audit, named};
 use crate::batch::{self, Batch};
 use crate::book::{Read, Title, decode};
 use crate::error::Error;
-use crate::manager::{Event, Index, Outcome, SentSums, State, batch_of, is_state_name};
+use crate::manager::{
+    Event, HeldOutcomes, Index, Outcome, SentSums, State, batch_of, is_state_name,
+};
+use crate::set::Set;
 
 impl Audit<'_> {
     /// The batches that are there as files. Those in `archive/` are accounted for by the book: their
@@ -128,7 +132,7 @@ impl Audit<'_> {
         let mut sums = SentSums::default();
         let mut problems = Vec::new();
         let (mut is_all, mut last_generation) = (false, 0);
-        let mut since = None;
+        let (mut since, mut unproven) = (None, None);
         // The last outcome counts: a person may have sent a batch again.
         let mut last: HashMap<String, Event> = HashMap::new();
         Title::Sent.read(self.data, &mut |spot, read| {
@@ -142,6 +146,9 @@ impl Audit<'_> {
                 Read::Event(text) => match serde_json::from_str::<Event>(text) {
                     Ok(event) => {
                         since.get_or_insert(event.at);
+                        if event.sums.is_some() {
+                            unproven = Some(event.at);
+                        }
                         sums.add(&event);
                         last.insert(event.batch.clone(), event);
                         return;
@@ -160,9 +167,14 @@ impl Audit<'_> {
             self.coverage.is_damaged = true;
             self.problem(&path, Some(record), what);
         }
-        if !is_all {
-            self.coverage.sent_since = since;
+        let held = HeldOutcomes::read(self.data, &Index::read(self.data)?)?;
+        if !held.is_empty() {
+            unproven = Some(SystemTime::now().into());
         }
+        sums.add_all(&held.sums);
+        // Batches that left while the disk was full are known by their sums.
+        let since = since.filter(|_| !is_all).max(unproven);
+        self.coverage.sent_since = self.coverage.sent_since.max(since);
         // Those that left before the set was finished count as staged until it is.
         let (mut delivered, mut archived, mut discarded) = (0, 0, 0);
         for event in last.values() {
@@ -172,6 +184,13 @@ impl Audit<'_> {
                 Outcome::Discarded => discarded += self.coverage.cover_event(event),
                 _ => {}
             }
+        }
+        let unfinished = Set::read(&*self.data.disk, &self.data.staging)
+            .ok()
+            .flatten();
+        if let Some(set) = unfinished.filter(|set| !set.is_written) {
+            delivered += held.of_set(set.id, Outcome::Delivered);
+            archived += held.of_set(set.id, Outcome::Archived);
         }
         self.books.delivered = sums.delivered.saturating_sub(delivered);
         self.books.archived = sums.archived.saturating_sub(archived);

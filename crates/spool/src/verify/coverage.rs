@@ -2,6 +2,9 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use uuid::Uuid;
 
 use super::Audit;
 use crate::batch::Part;
@@ -72,6 +75,12 @@ impl Coverage {
             account.expected.push((next, lines));
             self.order.push((name, next, lines));
         }
+    }
+
+    /// Not every line of this set and of older ones is in the journal: the disk was full.
+    pub(super) fn unproven(&mut self, set: Option<Uuid>) {
+        let until = set.map(|set| Moment::of(set).after(Duration::from_millis(1)));
+        self.sent_since = self.sent_since.max(until);
     }
 
     /// What of an entry's lines went into batches, and what was set aside.

@@ -12,14 +12,17 @@ use crate::entry::{Kind, Name};
 use crate::entry_reader::{EntryReader, Single};
 use crate::error::Error;
 use crate::line::{self, Line};
+use crate::reserve::Reserve;
 use crate::set::Set;
-use crate::taken::{Sums, Taken};
+use crate::taken::{HeldIds, Sums, Taken};
 use crate::time::Moment;
 
 impl Audit<'_> {
     /// The book of what was taken.
     pub(super) fn read_taken(&mut self) -> Result<(), Error> {
         let mut sums = Sums::default();
+        let held = HeldIds::read(&*self.data.disk, &Reserve::new(&self.data.staging))?;
+        let mut is_flushed = held.is_empty();
         let mut seen = HashSet::new();
         let mut problems = Vec::new();
         Title::Taken.read(self.data, &mut |spot, read| {
@@ -32,6 +35,8 @@ impl Audit<'_> {
                         if is_first {
                             sums.add(&taken);
                         }
+                        is_flushed |= held.is_last_line(&taken);
+                        self.coverage.unproven(taken.last_set);
                         match self.take(&taken, is_first) {
                             Ok(()) => return,
                             Err(why) => why,
@@ -51,6 +56,10 @@ impl Audit<'_> {
             self.coverage.is_damaged = true;
             self.problem(&path, Some(record), what);
         }
+        if !is_flushed {
+            sums.add_all(&held.sums);
+            self.coverage.unproven(held.last_set);
+        }
         self.coverage.taken = sums.records;
         self.coverage.aside = sums.aside;
         self.books.repeated = sums.repeated;
@@ -58,6 +67,9 @@ impl Audit<'_> {
     }
 
     fn take(&mut self, taken: &Taken, is_first: bool) -> Result<(), String> {
+        if taken.sums.is_some() {
+            return Ok(()); // It is about many entries, whose lines are not known.
+        }
         let name = Name::parse(taken.entry.as_ref()).ok_or("it names no entry")?;
         let repeated = taken.repeated.iter().map(|number| (*number, *number));
         let aside = taken.aside.iter().map(|[from, to]| (*from, *to));

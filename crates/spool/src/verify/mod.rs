@@ -13,9 +13,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::data_dir::{DataDir, for_each_file, read_bounded};
+use crate::data_dir::DataDir;
 use crate::delivery::{DeliveryLock, Progress, RunError, Watch};
 use crate::error::Error;
+use crate::files::{for_each_file, read_bounded};
 use crate::staging_lock::{LockError, StagingLock};
 use coverage::Coverage;
 

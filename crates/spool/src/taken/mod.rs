@@ -7,8 +7,13 @@
 //! The ids keep a record that is staged again, after an error or a crash, from being counted again.
 //! That holds for at least the last [`WINDOW`] records. Only a filter of them is in the memory: what
 //! it takes for known is looked up in the book.
+//!
+//! On a disk that is too full for the book, the reserve has the ids instead: see [`held`].
+
+mod held;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -19,9 +24,11 @@ use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::known_ids::KnownIds;
+use crate::reserve::Reserve;
 use crate::stamp::Stamp;
 use crate::time::{DAY, Moment};
 use crate::totals;
+pub(crate) use held::HeldIds;
 
 /// How many ids one generation of the book has.
 pub(crate) const WINDOW: u64 = 250_000;
@@ -42,8 +49,15 @@ pub(crate) struct Taken {
     pub(crate) aside: Vec<[u64; 2]>,
     /// How many records went into batches.
     pub(crate) records: u64,
-    /// Their ids and checksums; none if the disk was too full for them.
+    /// Their ids and checksums.
     pub(crate) ids: Vec<Stamp>,
+    /// What entries add up to that were noted in the reserve, while the disk was full. Which lines
+    /// they had is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sums: Option<Sums>,
+    /// The last set of these entries. Which lines the book lacks of it and of older ones is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_set: Option<Uuid>,
 }
 
 /// What the events of a book add up to.
@@ -85,7 +99,10 @@ pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<Days, Err
 /// The book as the consolidator keeps it.
 #[derive(Debug)]
 pub(crate) struct TakenBook {
-    book: Book,
+    disk: Arc<dyn Disk>,
+    reserve: Reserve,
+    /// `None`: there is none, and the disk is too full to begin it.
+    book: Option<Book>,
     snapshot: Uuid,
     sums: Sums,
     /// In this generation.
@@ -101,6 +118,14 @@ pub(crate) struct TakenBook {
     left: HashSet<String>,
     /// The entries of this snapshot that were read.
     done: HashSet<String>,
+    /// Those among them for which the disk is too full.
+    unwritten: Vec<Taken>,
+    /// What the reserve had when it was last read or written.
+    held: HeldIds,
+    /// Lines of the book that repeat what the reserve has.
+    flushed: HashSet<String>,
+    /// Ids that were added to the reserve since `before` was begun.
+    held_since_turn: u64,
 }
 
 /// Whether a record was seen before.
@@ -123,12 +148,17 @@ impl Taken {
             aside: Vec::new(),
             records: 0,
             ids: Vec::new(),
+            sums: None,
+            last_set: None,
         }
     }
 }
 
 impl Sums {
     pub(crate) fn add(&mut self, taken: &Taken) {
+        if let Some(sums) = &taken.sums {
+            return self.add_all(sums);
+        }
         self.entries += 1;
         self.records += taken.records;
         self.repeated += taken.repeated.len() as u64;
@@ -146,6 +176,21 @@ impl Sums {
             *sum = sum.saturating_add(records);
         }
     }
+
+    pub(crate) fn add_all(&mut self, sums: &Self) {
+        for (ours, more) in [
+            (&mut self.entries, sums.entries),
+            (&mut self.records, sums.records),
+            (&mut self.repeated, sums.repeated),
+            (&mut self.aside, sums.aside),
+        ] {
+            *ours = ours.saturating_add(more);
+        }
+        for (day, records) in &sums.days {
+            let sum = self.days.entry(day.clone()).or_default();
+            *sum = sum.saturating_add(*records);
+        }
+    }
 }
 
 impl TakenBook {
@@ -156,8 +201,14 @@ impl TakenBook {
         data: &DataDir,
         snapshot: Uuid,
     ) -> Result<Self, Error> {
+        let book = match Book::open::<Sums>(disk, data, Title::Taken) {
+            Err(error) if error.is_full() => None,
+            book => Some(book?),
+        };
         let mut all = Self {
-            book: Book::open::<Sums>(disk, data, Title::Taken)?,
+            disk: Arc::clone(disk),
+            reserve: Reserve::new(&data.staging),
+            book,
             snapshot,
             sums: Sums::default(),
             ids: 0,
@@ -166,7 +217,12 @@ impl TakenBook {
             exact: None,
             left: HashSet::new(),
             done: HashSet::new(),
+            unwritten: Vec::new(),
+            held: HeldIds::default(),
+            flushed: HashSet::new(),
+            held_since_turn: 0,
         };
+        let held = HeldIds::read(&**disk, &all.reserve)?;
         Title::Taken.read(data, &mut |spot, read| match read {
             Read::Head(sums) => {
                 (all.sums, all.ids) = (sums, 0);
@@ -179,6 +235,9 @@ impl TakenBook {
                 };
                 all.sums.add(&taken);
                 all.ids += taken.ids.len() as u64;
+                if taken.snapshot == held.id {
+                    all.flushed.insert(taken.entry.clone());
+                }
                 if taken.snapshot == snapshot {
                     all.left.insert(taken.entry);
                 } else {
@@ -192,13 +251,19 @@ impl TakenBook {
                 tracing::warn!(path = %spot.path.display(), line = spot.line, why, "damaged");
             }
         })?;
+        all.held = held;
+        if !all.held.is_flushed(&all.flushed) {
+            for stamp in all.held.ids(&**disk, &all.reserve)? {
+                all.known.insert(stamp.id);
+            }
+        }
         Ok(all)
     }
 
     /// Nothing is written for a while.
     pub(crate) fn rest(&mut self) -> Result<(), Error> {
         self.exact = None;
-        self.book.rest()
+        self.book.as_mut().map_or(Ok(()), Book::rest)
     }
 
     /// The same book for a new snapshot, unless somebody else has written to it: then it must be
@@ -207,7 +272,10 @@ impl TakenBook {
         self.snapshot = snapshot;
         self.left.clear();
         self.done.clear();
-        self.book.is_current().then_some(self)
+        self.unwritten.clear();
+        let is_same = HeldIds::read(&*self.disk, &self.reserve).is_ok_and(|held| held == self.held);
+        let is_current = self.book.as_ref().is_some_and(Book::is_current);
+        (is_same && is_current).then_some(self)
     }
 
     /// True if the book has entries of this snapshot already.
@@ -251,6 +319,12 @@ impl TakenBook {
                 exact.extend(taken.ids.iter().map(|stamp| (stamp.id, stamp.checksum)));
             }
         })?;
+        if !self.held.is_flushed(&self.flushed) {
+            let held = self.held.ids(&*self.disk, &self.reserve)?;
+            exact.extend(held.iter().map(|stamp| (stamp.id, stamp.checksum)));
+        }
+        let unwritten = self.unwritten.iter().flat_map(|taken| &taken.ids);
+        exact.extend(unwritten.map(|stamp| (stamp.id, stamp.checksum)));
         Ok(exact)
     }
 
@@ -265,21 +339,28 @@ impl TakenBook {
     }
 
     /// Adds an entry, unless a crash came after that.
-    pub(crate) fn add(&mut self, taken: &mut Taken) -> Result<(), Error> {
+    pub(crate) fn add(&mut self, taken: Taken) -> Result<(), Error> {
         self.done.insert(taken.entry.clone());
         if self.left.contains(&taken.entry) {
             return Ok(());
         }
-        if let Err(error) = self.book.add(taken) {
-            if !error.is_full() {
-                return Err(error);
-            }
-            // What is staged must be able to leave a full disk. These ids are not known then if
-            // they are staged again.
-            tracing::warn!(entry = taken.entry, "no room to remember its ids");
-            taken.ids.clear();
-            self.book.add(taken)?;
+        match self.write(&taken) {
+            Err(error) if error.is_full() && self.reserve.is_there() => self.unwritten.push(taken),
+            written => written?,
         }
+        Ok(())
+    }
+
+    fn write(&mut self, taken: &Taken) -> Result<(), Error> {
+        let Some(book) = &mut self.book else {
+            let full = io::Error::from(io::ErrorKind::StorageFull);
+            return Err(Error::new(
+                "begin a journal beside",
+                self.reserve.path(),
+                full,
+            ));
+        };
+        book.add(taken)?;
         self.sums.add(taken);
         self.ids += taken.ids.len() as u64;
         Ok(())
@@ -291,14 +372,61 @@ impl TakenBook {
     }
 
     pub(crate) fn sync(&self) -> Result<(), Error> {
-        self.book.sync()
+        self.book.as_ref().map_or(Ok(()), Book::sync)
+    }
+
+    /// Notes the entries in the reserve for which the disk is too full, and with them that the set is
+    /// written. `false`: there are none.
+    pub(crate) fn hold_unwritten(&mut self) -> Result<bool, Error> {
+        if self.unwritten.is_empty() {
+            return Ok(false);
+        }
+        let unwritten = std::mem::take(&mut self.unwritten);
+        self.settle()?;
+        self.held = HeldIds::add(&self.reserve, &*self.disk, self.snapshot, &unwritten)?;
+        self.held_since_turn += unwritten.iter().map(|taken| taken.records).sum::<u64>();
+        if self.held_since_turn >= WINDOW {
+            // The same number of ids stays known as with generations of the book.
+            self.before = std::mem::take(&mut self.known);
+            self.held_since_turn = 0;
+            self.exact = None;
+        }
+        Ok(true)
+    }
+
+    /// Writes the ids of the reserve to the book, as far as there is room. They leave the reserve when
+    /// all are written.
+    pub(crate) fn flush_reserve(&mut self) -> Result<(), Error> {
+        self.settle()?;
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        for taken in self.held.lines(&*self.disk, &self.reserve)? {
+            if !self.flushed.contains(&taken.entry) {
+                self.write(&taken)?;
+                self.flushed.insert(taken.entry);
+            }
+        }
+        self.sync()?;
+        self.settle()
+    }
+
+    /// Removes from the reserve what the book has.
+    fn settle(&mut self) -> Result<(), Error> {
+        if self.held.is_flushed(&self.flushed) {
+            self.held = HeldIds::clear(&self.reserve, &*self.disk)?;
+            self.flushed.clear();
+        }
+        Ok(())
     }
 
     /// Begins a new generation when the time has come. Never in the midst of a snapshot: going on
     /// with it after a crash must find what it began with.
     pub(crate) fn turn_if_full(&mut self) -> Result<(), Error> {
-        if self.ids >= WINDOW {
-            self.book.turn(&self.sums)?;
+        if self.ids >= WINDOW
+            && let Some(book) = &mut self.book
+        {
+            book.turn(&self.sums)?;
             self.ids = 0;
             self.before = std::mem::take(&mut self.known);
             self.exact = None; // It has what is forgotten now.
@@ -325,7 +453,7 @@ mod tests {
         for record in &records {
             let mut taken = Taken::new(kept.snapshot, "x.jsonl");
             kept.learn(Stamp::of(record), &mut taken);
-            kept.add(&mut taken).unwrap();
+            kept.add(taken).unwrap();
             kept.ids = WINDOW; // as if it were full
             kept.turn_if_full().unwrap();
             kept = kept.again(new_id()).unwrap();
@@ -362,9 +490,9 @@ mod tests {
             assert_eq!(seen(new), Seen::Never);
             assert_eq!(seen(known), Seen::Same);
             assert_eq!(seen(other), Seen::Other);
-            book.add(&mut taken).unwrap();
+            let next = Taken::new(book.snapshot, "y.jsonl");
+            book.add(std::mem::replace(&mut taken, next)).unwrap();
             book.exact = None;
-            taken = Taken::new(book.snapshot, "y.jsonl");
         }
     }
 }

@@ -1,0 +1,186 @@
+//! Creation of the reserve.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{FEWEST_BYTES, FILE, PATIENCE, Reserve};
+use crate::data_dir::DataDir;
+use crate::disk::Disk;
+use crate::error::{Error, is_full};
+use crate::sys;
+
+/// Its length on a disk that has room. A third of it holds a batch and what is noted about it, twice;
+/// the rest holds the ids of as many records as are remembered.
+pub(crate) const BYTES: usize = 8 << 20;
+
+impl Reserve {
+    /// Creates the reserve with so many bytes, unless it exists. On a disk that has less than twice
+    /// the room it is smaller. Processes that do this at the same time wait for one of them.
+    pub(crate) fn create(&self, disk: &dyn Disk, bytes: usize) -> Result<(), Error> {
+        if self.is_there() {
+            return Ok(());
+        }
+        let found = self.path.symlink_metadata();
+        if found.is_ok_and(|found| !found.is_file()) {
+            // It is not ours, and not in the way until the disk is full.
+            tracing::warn!(path = %self.path.display(), "not a file: there is no reserve for a full disk");
+            return Ok(());
+        }
+        let dir = self.path.parent().unwrap_or(Path::new("."));
+        let half = dir.join(format!("{FILE}.tmp"));
+        self.create_in(disk, dir, &half, bytes)
+            .map_err(|error| Error::new("create a reserve in", dir, error))
+    }
+
+    fn create_in(&self, disk: &dyn Disk, dir: &Path, half: &Path, bytes: usize) -> io::Result<()> {
+        let start = Instant::now();
+        loop {
+            let Some(file) = lock(disk, half)? else {
+                if self.is_there() {
+                    return Ok(());
+                }
+                if start.elapsed() > PATIENCE {
+                    return Err(io::ErrorKind::ResourceBusy.into());
+                }
+                thread::sleep(Duration::from_millis(2));
+                continue;
+            };
+            // Only the process that holds the lock fills, renames or removes this file.
+            if self.is_there() {
+                return disk.remove(half);
+            }
+            let filled = fill(disk, &file, bytes)
+                .and_then(|()| disk.rename(half, &self.path))
+                .and_then(|()| disk.sync_dir(dir));
+            if filled.is_err() {
+                let _ = disk.remove(half);
+            }
+            return filled;
+        }
+    }
+}
+
+/// Removes the second reserve that earlier versions kept, if the one that is used now exists.
+pub(crate) fn remove_old(disk: &dyn Disk, data: &DataDir) {
+    let old = data.spool.join(FILE);
+    if Reserve::new(&data.staging).is_there()
+        && old.is_file()
+        && let Err(error) = disk.remove(&old)
+    {
+        tracing::debug!(%error, path = %old.display(), "not removed");
+    }
+}
+
+/// Opens the unfinished file, which a crash may have left, and locks it. `None`: another process
+/// holds the lock, or has finished in between.
+fn lock(disk: &dyn Disk, half: &Path) -> io::Result<Option<File>> {
+    let file = match disk.create(half) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            match disk.open_to_write(half) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                file => file?,
+            }
+        }
+        file => file?,
+    };
+    if !tenure::file::try_lock(&file)? {
+        return Ok(None);
+    }
+    // The name may have been given to another file, or removed, before the lock was ours.
+    let is_named = sys::is_same_file(&file, half)?;
+    Ok(is_named.then_some(file))
+}
+
+fn fill(disk: &dyn Disk, file: &File, bytes: usize) -> io::Result<()> {
+    disk.truncate(file, 0)?;
+    // A copy-on-write file system would need new space for every overwrite.
+    sys::overwrite_in_place(file);
+    let mut bytes = bytes as u64;
+    loop {
+        // Twice the space, so that a small disk keeps as much for others.
+        match fill_up_to(disk, file, 2 * bytes) {
+            Err(error) if is_full(&error) && bytes / 2 >= FEWEST_BYTES => {
+                disk.truncate(file, 0)?;
+                bytes /= 2;
+            }
+            filled => {
+                filled?;
+                break;
+            }
+        }
+    }
+    disk.truncate(file, bytes)?;
+    disk.sync(file)
+}
+
+fn fill_up_to(disk: &dyn Disk, file: &File, bytes: u64) -> io::Result<()> {
+    let (chunk, mut at) = (noise(), 0);
+    while at < bytes {
+        disk.write_at(file, at, &chunk)?;
+        at += chunk.len() as u64;
+    }
+    Ok(())
+}
+
+/// Bytes that no file system stores in less space.
+fn noise() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(64 * 1024);
+    while bytes.len() < 64 * 1024 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::RealDisk;
+
+    #[test]
+    fn reserve_is_created_once_with_all_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let reserve = Reserve::new(dir.path());
+        for _ in 0..2 {
+            reserve.create(&RealDisk, 100_000).unwrap();
+            assert_eq!(std::fs::metadata(reserve.path()).unwrap().len(), 100_000);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn reserve_is_created_after_a_crash_left_a_part_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let reserve = Reserve::new(dir.path());
+        std::fs::write(dir.path().join(".reserve.tmp"), "part").unwrap();
+        reserve.create(&RealDisk, 100_000).unwrap();
+        assert_eq!(std::fs::metadata(reserve.path()).unwrap().len(), 100_000);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    /// Issue 14, item 12d.
+    #[test]
+    fn processes_that_create_the_reserve_at_once_all_succeed() {
+        for _ in 0..200 {
+            let dir = tempfile::tempdir().unwrap();
+            let reserve = Reserve::new(dir.path());
+            let start = std::sync::Barrier::new(6);
+            thread::scope(|scope| {
+                for _ in 0..6 {
+                    scope.spawn(|| {
+                        start.wait();
+                        reserve.create(&RealDisk, 70_000).unwrap();
+                        assert!(reserve.is_there());
+                    });
+                }
+            });
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Ids of records in the reserve: as many as fit, the oldest are overwritten first.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::OpenReserve;
+use super::held::read_at;
+use crate::disk::Disk;
+use crate::stamp::Stamp;
+
+const BYTES: u64 = 20;
+
+/// Ids that count: from the one with number `start` on, counted since the first that was ever added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ids {
+    pub(crate) start: u64,
+    pub(crate) count: u64,
+}
+
+impl OpenReserve {
+    /// Maximum number of ids.
+    pub(crate) fn capacity(&self) -> u64 {
+        (self.layout.end - self.layout.ids) / BYTES
+    }
+
+    /// Writes ids behind those that count. On the disk when this returns, but they count only once
+    /// the result is part of a change.
+    pub(crate) fn add_ids(&self, disk: &dyn Disk, mut ids: Ids, new: &[Stamp]) -> io::Result<Ids> {
+        let capacity = self.capacity();
+        if ids.count + new.len() as u64 > capacity {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let mut rest = new;
+        while !rest.is_empty() {
+            let next = (ids.start + ids.count) % capacity;
+            let until_end = usize::try_from(capacity - next).unwrap_or(usize::MAX);
+            let (now, later) = rest.split_at(rest.len().min(until_end));
+            let bytes: Vec<u8> = now.iter().flat_map(bytes_of).collect();
+            disk.write_at(&self.file, self.layout.ids + next * BYTES, &bytes)?;
+            ids.count += now.len() as u64;
+            rest = later;
+        }
+        disk.sync(&self.file)?;
+        Ok(ids)
+    }
+
+    /// The ids that count, oldest first.
+    pub(crate) fn ids(&self, disk: &dyn Disk, ids: Ids) -> io::Result<Vec<Stamp>> {
+        let bytes = read_at(disk, &self.file, self.layout.ids, self.capacity() * BYTES)?;
+        let places = (ids.start..ids.start.saturating_add(ids.count)).map(|n| n % self.capacity());
+        let stamp = |place: u64| {
+            let start = usize::try_from(place * BYTES).ok()?;
+            stamp_of(bytes.get(start..start + 20)?)
+        };
+        let found: Option<Vec<_>> = places.map(stamp).collect();
+        found.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+impl Ids {
+    /// Without the oldest ones, so that so many more fit.
+    pub(crate) fn without_oldest(self, capacity: u64, more: u64) -> Self {
+        let surplus = (self.count + more).saturating_sub(capacity).min(self.count);
+        Self {
+            start: self.start + surplus,
+            count: self.count - surplus,
+        }
+    }
+}
+
+fn bytes_of(stamp: &Stamp) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    bytes[..16].copy_from_slice(stamp.id.as_bytes());
+    bytes[16..].copy_from_slice(&stamp.checksum.to_le_bytes());
+    bytes
+}
+
+fn stamp_of(bytes: &[u8]) -> Option<Stamp> {
+    let (id, checksum) = bytes.split_first_chunk::<16>()?;
+    Some(Stamp {
+        id: Uuid::from_bytes(*id),
+        checksum: u32::from_le_bytes(checksum.try_into().ok()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Reserve;
+    use super::*;
+    use crate::disk::RealDisk;
+
+    #[test]
+    fn ids_are_read_as_they_were_added_and_the_oldest_make_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let reserve = Reserve::new(dir.path());
+        reserve.create(&RealDisk, 65_536).unwrap();
+        let open = reserve.open(&RealDisk).unwrap();
+        let capacity = open.capacity();
+        let stamps: Vec<_> = (0..2 * u32::try_from(capacity).unwrap())
+            .map(|number| Stamp {
+                id: Uuid::now_v7(),
+                checksum: number,
+            })
+            .collect();
+        let mut ids = Ids::default();
+        for new in stamps.chunks(100) {
+            ids = ids.without_oldest(capacity, new.len() as u64);
+            ids = open.add_ids(&RealDisk, ids, new).unwrap();
+        }
+        assert_eq!(ids.count, capacity);
+        let last = &stamps[stamps.len() - usize::try_from(capacity).unwrap()..];
+        assert_eq!(open.ids(&RealDisk, ids).unwrap(), last);
+        let full = open.add_ids(&RealDisk, ids, &stamps[..1]).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+    }
+}

@@ -1,0 +1,278 @@
+//! A disk that is full and stays full, whatever is deleted: what was acknowledged is delivered once,
+//! whatever act a deliverer crashes at. (S9)
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::crash::{fill, options};
+use super::crashing_disk::{CRASHES, CrashingDisk};
+use super::place::{Place, names};
+use crate::consolidate::{Kept, Options, consolidate_on};
+use crate::delivery::Watch;
+use crate::disk::{Disk, RealDisk};
+use crate::error::Error;
+use crate::manager::SpoolManager;
+use crate::record::Record;
+use crate::reserve::Reserve;
+use crate::staging_lock::LockError;
+use crate::tally::tally;
+use crate::verify::verify;
+
+/// Refuses everything that a full disk could refuse: a new file, a new name, a longer file.
+#[derive(Debug)]
+struct FullDisk(Arc<dyn Disk>);
+
+fn full<T>() -> io::Result<T> {
+    Err(io::ErrorKind::StorageFull.into())
+}
+
+impl Disk for FullDisk {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        if dir.is_dir() { Ok(()) } else { full() }
+    }
+
+    fn create(&self, _path: &Path) -> io::Result<File> {
+        full()
+    }
+
+    fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+        if at + bytes.len() as u64 > file.metadata()?.len() {
+            return full();
+        }
+        self.0.write_at(file, at, bytes)
+    }
+
+    fn append(&self, _file: &File, _bytes: &[u8]) -> io::Result<()> {
+        full()
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        self.0.sync(file)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.0.sync_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if to.exists() {
+            self.0.rename(from, to)
+        } else {
+            full()
+        }
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.remove(path)
+    }
+
+    fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
+        self.0.truncate(file, length)
+    }
+
+    fn before_record(&self) -> io::Result<()> {
+        self.0.before_record()
+    }
+}
+
+fn full_disk() -> Arc<dyn Disk> {
+    Arc::new(FullDisk(Arc::new(RealDisk)))
+}
+
+const RESERVE: usize = 1 << 16;
+
+/// A data directory that has a reserve, and entries of every kind.
+fn place() -> (Place, BTreeSet<Uuid>) {
+    let place = Place::new();
+    let reserve = Reserve::new(&place.data().staging);
+    reserve.create(&RealDisk, RESERVE).unwrap();
+    // The journals and the locks are there, as after any run.
+    run(&place, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+    let mut expected = fill(&place);
+    // Sealing one that was left open needs a new name.
+    for name in names(&place.data().staging) {
+        let path = place.data().staging.join(name);
+        if path.extension().is_some_and(|ending| ending == "open") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let kept: BTreeSet<Uuid> = staged(&place);
+    expected.retain(|id| kept.contains(id));
+    (place, expected)
+}
+
+fn staged(place: &Place) -> BTreeSet<Uuid> {
+    let staging = place.data().staging;
+    let text = |name: &String| std::fs::read_to_string(staging.join(name)).unwrap_or_default();
+    let all: String = names(&staging).iter().map(text).collect();
+    let ids = all.split(r#""id":""#).skip(1);
+    ids.filter_map(|rest| Uuid::try_parse(rest.get(..36)?).ok())
+        .collect()
+}
+
+/// Consolidates and delivers until nothing is left to do, as a run does.
+fn run(place: &Place, disk: &Arc<dyn Disk>) -> Result<(), Error> {
+    loop {
+        let store = SpoolManager::on(Arc::clone(disk), place.path());
+        match store.flush_reserve() {
+            Err(error) if error.is_full() => {}
+            flushed => flushed?,
+        }
+        let folded = match consolidate_on(disk, place.path(), &options(), &mut Kept::default()) {
+            Ok(folded) => folded.entries,
+            Err(error) if error.is_full() => 1,
+            Err(LockError::Disk(error)) => return Err(error),
+            other => other.unwrap().entries,
+        };
+        let delivered = place.deliver(disk)?;
+        if folded == 0 && delivered.batches == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn check(place: &Place, expected: &BTreeSet<Uuid>, what: &str) {
+    let billed = place.receiver.billed();
+    for (id, count) in &billed {
+        assert_eq!(*count, 1, "{what}: {id} was billed {count} times");
+    }
+    let billed: BTreeSet<_> = billed.into_keys().collect();
+    assert_eq!(&billed, expected, "{what}");
+    assert_eq!(names(&place.data().staging), [""; 0], "{what}");
+    let tally = tally(place.path(), None, None).unwrap();
+    let records: u64 = tally.rows.iter().map(|row| row.records).sum();
+    assert_eq!(records, expected.len() as u64, "{what}: totals");
+    balance(place, what);
+}
+
+fn balance(place: &Place, what: &str) {
+    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert!(books.balance(), "{what}: {:?}", books.problems);
+    assert_eq!(
+        books.staged,
+        books.delivered + books.pending + books.failed,
+        "{what}"
+    );
+}
+
+#[test]
+fn full_disk_is_drained_although_deleted_files_free_nothing() {
+    let (place, expected) = place();
+    run(&place, &full_disk()).unwrap();
+    check(&place, &expected, "full");
+    let length = std::fs::metadata(place.data().staging.join(".reserve")).unwrap();
+    assert_eq!(length.len(), RESERVE as u64);
+    // There is room again: everything is on the disk as if it had never been full.
+    run(&place, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+    check(&place, &expected, "no longer full");
+    let held = Reserve::new(&place.data().staging).read(&RealDisk).unwrap();
+    assert!(held.is_empty(), "{held:?}");
+    assert!(place.data().failed.read_dir().unwrap().count() > 0);
+}
+
+/// Issue 14, item 7.
+#[test]
+fn records_that_are_staged_again_after_a_full_disk_are_not_billed_twice() {
+    for is_still_full in [true, false] {
+        let (place, expected) = place();
+        let staging = place.data().staging;
+        let copies: Vec<_> = (names(&staging).iter())
+            .map(|name| {
+                (
+                    staging.join(name),
+                    std::fs::read(staging.join(name)).unwrap(),
+                )
+            })
+            .collect();
+        run(&place, &full_disk()).unwrap();
+        if !is_still_full {
+            run(&place, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+        }
+        for (path, bytes) in copies {
+            std::fs::write(path, bytes).unwrap();
+        }
+        run(&place, &full_disk()).unwrap();
+        check(&place, &expected, "staged again");
+        let books = verify(place.path(), &Watch::silent()).unwrap();
+        assert_eq!(books.repeated, expected.len() as u64);
+    }
+}
+
+#[test]
+fn full_disk_is_drained_exactly_whatever_act_the_deliverer_crashes_at() {
+    for kind in CRASHES {
+        for at in 0.. {
+            let (place, expected) = place();
+            let crashing = Arc::new(CrashingDisk::new(kind, at));
+            let disk: Arc<dyn Disk> = Arc::new(FullDisk(Arc::clone(&crashing) as _));
+            let ended = run(&place, &disk);
+            assert_eq!(ended.is_err(), crashing.has_crashed(), "{kind:?} {at}");
+            let what = format!("{kind:?} at {at}");
+            balance(&place, &what);
+            run(&place, &full_disk()).unwrap();
+            check(&place, &expected, &what);
+            if !crashing.has_crashed() {
+                assert!(at > 30, "there are acts to crash at");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn reserve_is_emptied_exactly_whatever_act_that_crashes_at() {
+    for (kind, first) in CRASHES.into_iter().zip([0, 1, 0, 1, 0]) {
+        // Every second act for each kind of crash: together they are all.
+        for at in (first..).step_by(2) {
+            let (place, mut expected) = place();
+            run(&place, &full_disk()).unwrap();
+            expected.extend(place.entry(5, true).iter().map(Record::id));
+            let crashing = Arc::new(CrashingDisk::new(kind, at));
+            let disk: Arc<dyn Disk> = Arc::clone(&crashing) as _;
+            let ended = run(&place, &disk);
+            assert_eq!(ended.is_err(), crashing.has_crashed(), "{kind:?} {at}");
+            let what = format!("emptied, {kind:?} at {at}");
+            balance(&place, &what);
+            // Full again, or not.
+            if at % 4 < 2 {
+                expected.extend(place.entry(5, true).iter().map(Record::id));
+                run(&place, &full_disk()).unwrap();
+                check(&place, &expected, &what);
+            }
+            run(&place, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+            check(&place, &expected, &what);
+            if !crashing.has_crashed() {
+                assert!(at > 30, "there are acts to crash at");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn number_of_records_that_leave_a_full_disk_is_not_bounded_by_the_reserve() {
+    let (place, mut expected) = place();
+    let disk = full_disk();
+    let most = Options {
+        batch_size: 4,
+        ..Options::default()
+    };
+    // Names and states of so many batches would not fit into the reserve.
+    for _ in 0..40 {
+        for _ in 0..10 {
+            expected.extend(place.entry(3, true).iter().map(Record::id));
+        }
+        while consolidate_on(&disk, place.path(), &most, &mut Kept::default())
+            .is_ok_and(|it| it.entries > 0)
+        {
+            place.deliver(&disk).unwrap();
+        }
+    }
+    run(&place, &disk).unwrap();
+    check(&place, &expected, "many");
+}
