@@ -111,7 +111,11 @@ fn usage(shared: &Shared) -> Option<Value> {
     let mut usage = shared.usage.as_ref()?.report().json();
     usage["recorded"] = shared.meter.kept().into();
     usage["lost"] = shared.meter.lost().into();
-    if let Some(error) = shared.meter.error() {
+    // Problems of staging come first, those of consolidation and delivery stay visible.
+    if let Some(mut error) = shared.meter.error() {
+        if let Some(other) = usage["error"].as_str() {
+            error = format!("{error}; {other}");
+        }
         usage["error"] = error.into();
     }
     Some(usage)
