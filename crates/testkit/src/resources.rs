@@ -1,5 +1,6 @@
 //! Memory and descriptors of a process, and ports of the machine, from `/proc`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 
@@ -18,28 +19,29 @@ pub fn open_descriptors(pid: u32) -> io::Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }
 
-/// Returns the number of connections to this port that the connecting side has closed first and that
-/// still keep a local port.
-pub fn closed_first(port: u16) -> io::Result<usize> {
+/// Returns the local ends of connections to this port that the connecting side has closed first and
+/// that still keep a local port. Those that are there before a server starts belong to an earlier
+/// server on the same port.
+pub fn closed_first(port: u16) -> io::Result<BTreeSet<String>> {
     // FIN_WAIT1, FIN_WAIT2, TIME_WAIT and CLOSING, as in include/net/tcp_states.h of Linux.
     const STATES: [&str; 4] = ["04", "05", "06", "0B"];
     let port = format!(":{port:04X}");
-    let is_counted = |line: &&str| {
-        let mut words = line.split_whitespace().skip(2);
-        let (remote, state) = (words.next(), words.next());
-        remote.is_some_and(|remote| remote.ends_with(&port))
-            && state.is_some_and(|state| STATES.contains(&state))
+    let local = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
+        let is_kept = remote.ends_with(&port) && STATES.contains(&state);
+        is_kept.then(|| local.to_owned())
     };
-    let mut count = 0;
+    let mut kept = BTreeSet::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
         let table = match fs::read_to_string(table) {
             // The system has no IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             table => table?,
         };
-        count += table.lines().filter(is_counted).count();
+        kept.extend(table.lines().filter_map(local));
     }
-    Ok(count)
+    Ok(kept)
 }
 
 fn status_field(pid: u32, name: &str) -> io::Result<u64> {
