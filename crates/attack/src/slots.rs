@@ -4,7 +4,10 @@ use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use testkit::{FakeLlm, Http1, LlmlbServer, Reply, Request, Step, chat_completion, eventually};
+use testkit::{
+    FakeLlm, Http1, Http2, Http2Options, LlmlbServer, Reply, Request, Sandbox, Step,
+    chat_completion, eventually,
+};
 
 use crate::{Attack, Outcome, Target, verdict};
 
@@ -22,6 +25,16 @@ pub(crate) fn attacks() -> Vec<Attack> {
             "7-silent-websocket-holds-slot",
             "a WebSocket without traffic holds the only slot",
             silent_websocket,
+        ),
+        Attack::slow(
+            "7-stalled-upload-holds-slot",
+            "an upload that never begins holds the only slot until requests that wait time out",
+            stalled_upload,
+        ),
+        Attack::slow(
+            "7-window-0-holds-slot",
+            "a response that the client does not take holds the only slot until requests that wait time out",
+            window_0,
         ),
         Attack::slow(
             "14h-short-body-timeout",
@@ -83,6 +96,66 @@ fn slow_upload(target: &Target) -> Outcome {
         let _ = upload.send("x");
     })?;
     report(freed, "5 bytes/s, body_timeout 2s")
+}
+
+/// Starts llmlb in front of a backend with one slot. Clients that stall lose it after a second while
+/// others wait; all other limits have their defaults.
+fn serve_one_slot(sandbox: &Sandbox, llm: &FakeLlm) -> Result<LlmlbServer, Box<dyn Error>> {
+    let mut server = sandbox
+        .serve()
+        .backend_with(&llm.url(), "max_concurrent = 1");
+    if sandbox.accepts_setting("server.stall_timeout", "\"1s\"")? {
+        server = server.setting("server.stall_timeout", "\"1s\"");
+    }
+    Ok(server.start()?)
+}
+
+fn stalled_upload(target: &Target) -> Outcome {
+    let llm = FakeLlm::answering("m")?;
+    let sandbox = target.sandbox()?;
+    let server = serve_one_slot(&sandbox, &llm)?;
+    let mut upload = Http1::connect(server.address())?;
+    let head = "POST /v1/files HTTP/1.1\r\nhost: localhost\r\n\
+                content-type: application/octet-stream\r\ncontent-length: 1000000\r\n\r\n";
+    upload.send(head)?;
+    has_slot(&server)?;
+    let freed = time_to_slot(&server, || {})?;
+    report(freed, "no bytes, body_timeout 30s, stall_timeout 1s")
+}
+
+fn window_0(target: &Target) -> Outcome {
+    let llm = FakeLlm::start("m", |request| {
+        if String::from_utf8_lossy(&request.body).contains("stream") {
+            let word = r#"{"choices":[{"index":0,"delta":{"content":"word "}}]}"#;
+            let mut reply = Reply::stream();
+            for _ in 0..2000 {
+                reply = reply.event(word);
+            }
+            return reply.event("[DONE]").end();
+        }
+        Reply::json(200, chat_completion("ok", 100, 50))
+    })?;
+    let sandbox = target.sandbox()?;
+    let server = serve_one_slot(&sandbox, &llm)?;
+    let options = Http2Options {
+        initial_window: 0,
+        ..Http2Options::default()
+    };
+    let mut client = Http2::connect_with(server.address(), &options)?;
+    let body = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}"#;
+    client.post("/v1/chat/completions", body.as_bytes())?;
+    has_slot(&server)?;
+    let freed = time_to_slot(&server, || {})?;
+    report(freed, "window 0, send_timeout 1m, stall_timeout 1s")
+}
+
+/// Waits until one request is in flight.
+fn has_slot(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
+    eventually("the attacker has the slot", || {
+        let status = server.status().ok()?;
+        (status["in_flight"].as_u64()? > 0).then_some(())
+    })?;
+    Ok(())
 }
 
 fn silent_websocket(target: &Target) -> Outcome {

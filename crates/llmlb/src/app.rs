@@ -9,7 +9,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::{Backend, Pool, Terms};
+use crate::balance::{Backend, Contention, Pool, Terms};
 use crate::client_http::HttpLimits;
 use crate::config::{self, Config, Networks, UnknownEndpoints, env};
 use crate::connections::Connections;
@@ -57,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) forward_headers: HeaderPatterns,
     pub(crate) dropped_headers: DroppedHeaders,
     pub(crate) limits: Limits,
+    pub(crate) contention: Contention,
     pub(crate) http: HttpLimits,
     pub(crate) cancelled: Cancelled,
     pub(crate) meter: Meter,
@@ -180,6 +181,7 @@ impl App {
         };
         let (exporter, usage) = start_exporter(config, demo)?;
         let shared = Arc::new(Shared {
+            contention: pool.contention(config.server.stall_timeout),
             pool,
             requests: Counter::default(),
             connections: Arc::new(Connections::new(

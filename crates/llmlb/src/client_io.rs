@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::balance::Contention;
 use crate::client_memory::ClientMemory;
 use crate::connections::Admitted;
 
@@ -36,8 +37,10 @@ pub(crate) struct ClientIo {
     stream: TokioIo<Metered>,
     /// How long the client may take nothing of what waits for it.
     limit: Duration,
-    /// Set while something cannot be written.
-    timer: Option<Pin<Box<Sleep>>>,
+    /// The same while other requests wait.
+    contention: Contention,
+    /// Set while something cannot be written, with the time since when.
+    timer: Option<(Pin<Box<Sleep>>, Instant)>,
     unsent: Unsent,
     /// It counts until it is closed, also if another protocol goes on with it.
     _admitted: Admitted,
@@ -87,6 +90,7 @@ impl ClientIo {
     pub(crate) fn new(
         stream: TcpStream,
         limit: Duration,
+        contention: Contention,
         admitted: Admitted,
         heads: Option<Arc<ClientMemory>>,
     ) -> Self {
@@ -101,6 +105,7 @@ impl ClientIo {
                 lingering: None,
             }),
             limit,
+            contention,
             timer: None,
             unsent: Unsent::default(),
             _admitted: admitted,
@@ -134,18 +139,23 @@ impl ClientIo {
             return written;
         }
         self.unsent.0.store(true, Ordering::Relaxed);
-        let timer = self
+        let interval = self.contention.interval(self.limit);
+        let (timer, since) = self
             .timer
-            .get_or_insert_with(|| Box::pin(sleep(self.limit)));
-        match timer.as_mut().poll(cx) {
-            Poll::Ready(()) => {
-                if let Some(memory) = &self.stream.inner().heads {
-                    memory.backlog.give_up();
-                }
-                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            .get_or_insert_with(|| (Box::pin(sleep(interval)), Instant::now()));
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            let waited = since.elapsed();
+            if waited >= self.contention.limit(self.limit) {
+                break;
             }
-            Poll::Pending => Poll::Pending,
+            let next = interval.min(self.limit.saturating_sub(waited));
+            timer.as_mut().reset(Instant::now() + next);
         }
+        if let Some(memory) = &self.stream.inner().heads {
+            memory.backlog.give_up();
+        }
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -339,7 +349,13 @@ mod tests {
             crate::config::Networks::default(),
         ));
         let admitted = connections.admit(Ipv4Addr::LOCALHOST.into()).unwrap();
-        let mut io = ClientIo::new(stream, Duration::from_secs(60), admitted, None);
+        let mut io = ClientIo::new(
+            stream,
+            Duration::from_secs(60),
+            Contention::none(),
+            admitted,
+            None,
+        );
         let unsent = io.unsent();
         tokio::time::pause();
         let data = vec![0; 65536];

@@ -14,13 +14,15 @@ use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 use crate::backlog::Backlog;
+use crate::balance::Contention;
 use crate::h2_idle::Streams;
 use crate::request::{BodyPace, Budget};
 
 /// Number of looks at a response in the time within which the client must take enough of it.
 const LOOKS: u32 = 4;
-/// The same for a response whose end is queued. It may wait behind one that is about to be reset.
-const LOOKS_AFTER_END: u32 = 6;
+/// Looks that a response has more if its end is queued. It may wait behind one that is about to be
+/// reset.
+const MORE_LOOKS_AFTER_END: u32 = 2;
 /// Streams that have ended are removed from the list when it has become this long.
 const SWEEP_FROM: usize = 64;
 /// A client may cancel as many requests at once as the limit allows in this part of a minute.
@@ -59,9 +61,11 @@ where
 #[derive(Debug)]
 pub(crate) struct StreamWatch {
     budget: Arc<Budget>,
-    /// Time within which a client must take `least` bytes of a response that waits for it.
+    /// Time within which a client must take enough of a response that waits for it, at this rate.
     limit: Duration,
-    least: u64,
+    rate: u64,
+    /// Shortens the limit.
+    contention: Contention,
     streams: Mutex<WatchList>,
     cancelled: CancelledRequests,
     violation: Mutex<Option<Violation>>,
@@ -104,8 +108,8 @@ struct Stream {
 #[derive(Debug)]
 struct Watched {
     stream: Arc<Stream>,
-    /// Looks at which something waited for the client, and the bytes written before them.
-    looks: u32,
+    /// Start of the time in which something waits for the client, and the bytes written before it.
+    since: Instant,
     written: u64,
 }
 
@@ -114,12 +118,14 @@ impl StreamWatch {
         budget: &Arc<Budget>,
         limit: Duration,
         rate: u64,
+        contention: Contention,
         max_resets: u32,
     ) -> Arc<Self> {
         Arc::new(Self {
             budget: Arc::clone(budget),
             limit,
-            least: BodyPace::least_bytes(rate, limit),
+            rate,
+            contention,
             streams: Mutex::default(),
             cancelled: CancelledRequests::new(max_resets),
             violation: Mutex::default(),
@@ -135,9 +141,14 @@ impl StreamWatch {
             }
             tokio::select! {
                 () = self.is_violated.notified() => {}
-                () = sleep(self.limit / LOOKS) => self.look(),
+                () = sleep(self.interval()) => self.look(),
             }
         }
+    }
+
+    /// Time between two looks.
+    fn interval(&self) -> Duration {
+        self.contention.interval(self.limit) / LOOKS
     }
 
     fn violate(&self, violation: Violation) {
@@ -158,7 +169,7 @@ impl StreamWatch {
         }
         streams.list.push(Watched {
             stream: Arc::clone(&stream),
-            looks: 0,
+            since: Instant::now(),
             written: 0,
         });
         stream
@@ -174,11 +185,19 @@ impl StreamWatch {
     fn look(&self) {
         let mut streams = lock(&self.streams);
         streams.list.retain(|watched| !watched.is_over());
+        let (now, limit) = (Instant::now(), self.contention.limit(self.limit));
         for watched in &mut streams.list {
-            if !watched.is_stalled(self.least) {
+            let more = self.interval() * MORE_LOOKS_AFTER_END;
+            let limit = limit
+                + if watched.is_ended() {
+                    more
+                } else {
+                    Duration::ZERO
+                };
+            if !watched.is_stalled(now, limit, self.rate) {
                 continue;
             }
-            if watched.stream.is_ended.load(Ordering::Relaxed) {
+            if watched.is_ended() {
                 self.violate(Violation::Unsent);
             } else {
                 watched.stream.backlog.give_up();
@@ -189,30 +208,29 @@ impl StreamWatch {
 }
 
 impl Watched {
-    fn is_over(&self) -> bool {
-        self.stream.is_ended.load(Ordering::Relaxed) && self.stream.backlog.bytes() == 0
+    fn is_ended(&self) -> bool {
+        self.stream.is_ended.load(Ordering::Relaxed)
     }
 
-    /// True if the response has waited for the client at all of the last looks, without ever being
-    /// taken whole, and too little of it was taken meanwhile.
-    fn is_stalled(&mut self, least: u64) -> bool {
+    fn is_over(&self) -> bool {
+        self.is_ended() && self.stream.backlog.bytes() == 0
+    }
+
+    /// True if the response has waited for the client for this long, without ever being taken whole,
+    /// and too little of it was taken meanwhile.
+    fn is_stalled(&mut self, now: Instant, limit: Duration, rate: u64) -> bool {
         let backlog = &self.stream.backlog;
         let written = backlog.written();
         if backlog.was_empty() {
-            (self.looks, self.written) = (0, written);
+            (self.since, self.written) = (now, written);
             return false;
         }
-        self.looks += 1;
-        let looks = if self.stream.is_ended.load(Ordering::Relaxed) {
-            LOOKS_AFTER_END
-        } else {
-            LOOKS
-        };
-        if self.looks < looks {
+        let waited = now.saturating_duration_since(self.since);
+        if waited < limit {
             return false;
         }
-        let is_stalled = written - self.written < least;
-        (self.looks, self.written) = (0, written);
+        let is_stalled = written - self.written < BodyPace::least_bytes(rate, waited);
+        (self.since, self.written) = (now, written);
         is_stalled
     }
 }

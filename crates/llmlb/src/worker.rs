@@ -221,6 +221,7 @@ async fn connection(
     let tasks = worker.tasks.clone();
     let limits = worker.shared.limits;
     let http = worker.shared.http;
+    let contention = worker.shared.contention.clone();
     let caller = Arc::new(Caller {
         is_proxy: worker.shared.proxies.contains(peer.ip()),
         worker,
@@ -235,7 +236,7 @@ async fn connection(
     };
     let service = service_fn(move |request| request::serve(Arc::clone(&caller), request));
     let heads = matches!(protocol, Ok(Protocol::Http1)).then(|| Arc::clone(&memory));
-    let stream = ClientIo::new(stream, limits.send, admitted, heads);
+    let stream = ClientIo::new(stream, limits.send, contention.clone(), admitted, heads);
     let unsent = stream.unsent();
     let served = match protocol {
         Ok(Protocol::Http1) => {
@@ -254,7 +255,13 @@ async fn connection(
                 return;
             }
             let streams = Streams::default();
-            let watch = StreamWatch::new(&budget, limits.send, limits.body.rate, limits.max_resets);
+            let watch = StreamWatch::new(
+                &budget,
+                limits.send,
+                limits.body.rate,
+                contention,
+                limits.max_resets,
+            );
             let farewell = stream.farewell();
             let executor = Answers {
                 tasks,

@@ -8,6 +8,7 @@ mod backend;
 mod breaker;
 mod choose;
 mod clock;
+mod contention;
 mod current;
 mod endpoints;
 mod errand;
@@ -36,6 +37,7 @@ use crate::config::{Alias, Config};
 
 pub(crate) use backend::{Backend, BackendId, LastError, State};
 pub(crate) use choose::Choice;
+pub(crate) use contention::Contention;
 pub(crate) use endpoints::EndpointKey;
 pub(crate) use model::{Model, Models};
 pub(crate) use pool::{Evidence, Fault, Pool};

@@ -9,6 +9,7 @@ use super::affinity::{Affinity, Life};
 use super::backend::{Backend, BackendId, State};
 use super::choose::{Asked, Choice, Standing};
 use super::clock::Moment;
+use super::contention::Contention;
 use super::current::Current;
 use super::errand::Errand;
 use super::memory::Memory;
@@ -84,6 +85,11 @@ impl Pool {
     /// The alias of this name.
     pub(crate) fn alias(&self, name: &str) -> Option<&Alias> {
         self.aliases.iter().find(|alias| alias.name == name)
+    }
+
+    /// Tells clients that stall whether requests wait. `limit` is how long they may stall then.
+    pub(crate) fn contention(&self, limit: Duration) -> Contention {
+        self.queue.contention(limit)
     }
 
     /// How many requests wait for a place.

@@ -15,6 +15,7 @@ use super::ClientKey;
 use super::backend::Backend;
 use super::choose::Choice;
 use super::clock::Moment;
+use super::contention::Contention;
 use super::errand::Errand;
 use super::fair::{Fair, Ticket};
 use super::random::Random;
@@ -36,7 +37,7 @@ pub(crate) enum Waited {
 #[derive(Debug)]
 pub(super) struct Queue {
     /// How many wait: looked at by everyone who gives a place back, without the lock.
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
     line: Mutex<Fair<Errand, Call>>,
     /// How long one may wait.
     patience: Duration,
@@ -60,11 +61,16 @@ pub(super) struct Waiting<'a> {
 impl Queue {
     pub(super) fn new(most: usize, patience: Duration) -> Self {
         Self {
-            waiting: AtomicUsize::new(0),
+            waiting: Arc::default(),
             line: Mutex::new(Fair::new(most)),
             patience,
             ejected: Notify::new(),
         }
+    }
+
+    /// The number of waiting requests, for those who hold a slot.
+    pub(super) fn contention(&self, limit: Duration) -> Contention {
+        Contention::new(&self.waiting, limit)
     }
 
     /// How many wait.

@@ -42,6 +42,7 @@ impl Config {
                 values::size_in_words(server.min_body_rate),
             ),
             line(&settings::SEND_TIMEOUT, duration(server.send_timeout)),
+            line(&settings::STALL_TIMEOUT, duration(server.stall_timeout)),
             line(
                 &settings::MAX_CONNECTIONS,
                 or_derived(server.max_connections),

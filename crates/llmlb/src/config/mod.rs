@@ -88,6 +88,8 @@ pub(crate) struct Server {
     pub(crate) min_body_rate: usize,
     /// Until a client has taken enough of its answer.
     pub(crate) send_timeout: Duration,
+    /// The same, and for the body of a request that is passed on, while other requests wait.
+    pub(crate) stall_timeout: Duration,
     /// `None`: derived from the limit of open files.
     pub(crate) max_connections: Option<usize>,
     /// `None`: a part of all connections.
@@ -278,6 +280,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     let body_timeout = layers.setting(&settings::BODY_TIMEOUT, None, values::timeout);
     let min_body_rate = layers.setting(&settings::MIN_BODY_RATE, None, values::body_rate);
     let send_timeout = layers.setting(&settings::SEND_TIMEOUT, None, values::timeout);
+    let stall_timeout = layers.setting(&settings::STALL_TIMEOUT, None, values::timeout);
     let max_connections = layers.optional(&settings::MAX_CONNECTIONS, values::connections);
     let per_address = &settings::MAX_CONNECTIONS_PER_ADDRESS;
     let max_connections_per_address = layers.optional(per_address, values::connections);
@@ -307,6 +310,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
         body_timeout: body_timeout?,
         min_body_rate: min_body_rate?,
         send_timeout: send_timeout?,
+        stall_timeout: stall_timeout?,
         max_connections: max_connections.ok()?,
         max_connections_per_address: max_connections_per_address.ok()?,
         idle_timeout: idle_timeout?,

@@ -161,6 +161,14 @@ pub(crate) const SEND_TIMEOUT: Setting = Setting {
     allowed: FROM_A_MILLISECOND,
     about: "Time within which a client must take enough of a response that waits for it (`min_body_rate`).",
 };
+pub(crate) const STALL_TIMEOUT: Setting = Setting {
+    name: "server.stall_timeout",
+    variable: Some("LLMLB_STALL_TIMEOUT"),
+    flag: None,
+    default: Default::Value("10s"),
+    allowed: FROM_A_MILLISECOND,
+    about: "Replaces `send_timeout`, and `body_timeout` of a body that is passed on, if it is shorter, while other requests wait for a slot.",
+};
 pub(crate) const TUNNEL_IDLE: Setting = Setting {
     name: "server.tunnel_idle",
     variable: Some("LLMLB_TUNNEL_IDLE"),
@@ -408,6 +416,7 @@ pub(crate) const ALL: &[Setting] = &[
     BODY_TIMEOUT,
     MIN_BODY_RATE,
     SEND_TIMEOUT,
+    STALL_TIMEOUT,
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_ADDRESS,
     CLIENT_IDLE_TIMEOUT,

@@ -171,7 +171,9 @@ fn upload(
             };
             let head = head::write(outbound.head, &target, slot.backend(), &stamp, framing);
             let pace = worker.shared.limits.body;
-            Some(Upload::passing(head, body, length.is_none(), pace))
+            let contention = worker.shared.contention.clone();
+            let is_chunked = length.is_none();
+            Some(Upload::passing(head, body, is_chunked, pace, contention))
         }
         (None, Payload::Read(_)) => None,
     }

@@ -120,7 +120,7 @@ impl Patience {
     fn new(pace: BodyPace) -> Self {
         Self {
             pace,
-            deadline: BodyDeadline::new(pace),
+            deadline: BodyDeadline::new(pace, None),
             length: 0,
         }
     }

@@ -1,10 +1,15 @@
 //! The slowest that a client may send a request's body.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::balance::Contention;
+
+/// The shortest time between two looks at a body that does not arrive.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Limits on the speed of bodies: in any `window` that the server spends waiting for the client, at
 /// least `rate` bytes per second must arrive.
@@ -17,6 +22,11 @@ pub(crate) struct BodyPace {
 }
 
 impl BodyPace {
+    /// Bytes that must arrive within this time.
+    fn least(self, time: Duration) -> u64 {
+        Self::least_bytes(self.rate, time)
+    }
+
     /// Bytes that must be transferred within one window: at least one, whatever the rate.
     pub(crate) fn least_bytes(rate: u64, window: Duration) -> u64 {
         let bytes = u128::from(rate).saturating_mul(window.as_millis()) / 1000;
@@ -30,8 +40,9 @@ impl BodyPace {
 /// is not the client's fault.
 #[derive(Debug)]
 pub(crate) struct BodyDeadline {
-    window: Duration,
-    least: u64,
+    pace: BodyPace,
+    /// Of a body that holds a slot while it arrives.
+    contention: Option<Contention>,
     /// Bytes that arrived in this window, and the time spent waiting for them.
     arrived: u64,
     waited: Duration,
@@ -42,10 +53,10 @@ pub(crate) struct BodyDeadline {
 }
 
 impl BodyDeadline {
-    pub(crate) fn new(pace: BodyPace) -> Self {
+    pub(crate) fn new(pace: BodyPace, contention: Option<Contention>) -> Self {
         Self {
-            window: pace.window,
-            least: BodyPace::least_bytes(pace.rate, pace.window),
+            pace,
+            contention,
             arrived: 0,
             waited: Duration::ZERO,
             since: None,
@@ -59,7 +70,7 @@ impl BodyDeadline {
             self.waited += since.elapsed();
         }
         self.arrived += bytes as u64;
-        if self.arrived >= self.least {
+        if self.arrived >= self.pace.least(self.pace.window) {
             self.arrived = 0;
             self.waited = Duration::ZERO;
         }
@@ -72,14 +83,28 @@ impl BodyDeadline {
 
     /// To be called while nothing has arrived. Ready once too little has arrived for too long.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let is_new = self.since.is_none();
+        let mut is_set = self.since.is_some();
         let since = *self.since.get_or_insert_with(Instant::now);
-        let end = since + self.window.saturating_sub(self.waited);
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
-        if is_new {
-            timer.as_mut().reset(end);
+        loop {
+            if is_set && let Some(timer) = &mut self.timer {
+                ready!(timer.as_mut().poll(cx));
+            }
+            let waited = self.waited + since.elapsed();
+            let window = self.pace.window;
+            let (limit, interval) = match &self.contention {
+                Some(contention) => (contention.limit(window), contention.interval(window)),
+                None => (window, window),
+            };
+            if waited >= limit && self.arrived < self.pace.least(waited) {
+                return Poll::Ready(());
+            }
+            let next = Instant::now() + interval.min(window.saturating_sub(waited)).max(SHORTEST);
+            match &mut self.timer {
+                Some(timer) => timer.as_mut().reset(next),
+                None => self.timer = Some(Box::pin(sleep_until(next))),
+            }
+            is_set = true;
         }
-        timer.as_mut().poll(cx)
     }
 }
 

@@ -10,6 +10,7 @@ use hyper::body::{Body, Incoming};
 use tokio::io::AsyncWrite;
 
 use super::{Broken, Stream};
+use crate::balance::Contention;
 use crate::meter::request::BodyPieces;
 use crate::request::{BodyDeadline, BodyPace};
 
@@ -57,8 +58,14 @@ impl Upload {
         }
     }
 
-    /// A body as it comes, at this pace; `head` says whether in chunks or of which length.
-    pub(crate) fn passing(head: Bytes, body: Incoming, chunked: bool, pace: BodyPace) -> Self {
+    /// A body as it comes, at this pace, faster while other requests wait; `head` says whether in chunks or of which length.
+    pub(crate) fn passing(
+        head: Bytes,
+        body: Incoming,
+        chunked: bool,
+        pace: BodyPace,
+        contention: Contention,
+    ) -> Self {
         Self {
             out: head,
             has_body: true,
@@ -68,7 +75,7 @@ impl Upload {
                 left: (!chunked).then(|| body.size_hint().lower()),
                 body,
                 chunked,
-                deadline: BodyDeadline::new(pace),
+                deadline: BodyDeadline::new(pace, Some(contention)),
             }),
             taken: Some(Instant::now()),
             flushed: false,
