@@ -14,7 +14,7 @@ pub(crate) fn peak(server: &Server) -> usize {
 }
 
 #[test]
-fn what_is_wrong_with_a_large_body_is_told_without_taking_it_apart() {
+fn large_body_that_is_not_json_is_rejected_without_taking_it_apart() {
     let place = Place::new();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[]);
@@ -24,10 +24,7 @@ fn what_is_wrong_with_a_large_body_is_told_without_taking_it_apart() {
     assert_eq!(answer.status(), 400);
     assert_eq!(code(&answer), "invalid_json");
     let message = answer.json()["error"]["message"].to_string();
-    assert!(
-        message.contains("expected value at line 1 column"),
-        "{message}"
-    );
+    assert!(message.contains("it is not valid"), "{message}");
     assert_eq!(count(&mock), 0);
     // The body, once more while it grows, and some room.
     let more = peak(&server) - before;

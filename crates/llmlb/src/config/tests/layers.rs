@@ -155,6 +155,7 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_BODY_TIMEOUT", "5s", None),
     ("LLMLB_MIN_BODY_RATE", "2KiB", None),
     ("LLMLB_SEND_TIMEOUT", "6s", None),
+    ("LLMLB_STALL_TIMEOUT", "5s", None),
     ("LLMLB_MAX_CONNECTIONS", "5000", None),
     ("LLMLB_MAX_CONNECTIONS_PER_ADDRESS", "50", None),
     ("LLMLB_SERVER_IDLE_TIMEOUT", "7s", None),
