@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testkit::{
-    FakeLlm, Frame, FrameKind, Http1, Http2, LlmlbServer, Reply, Request, UsageReceiver,
-    chat_completion, is_reached, resources,
+    FakeLlm, Frame, FrameKind, Gate, Http1, Http2, LlmlbServer, Received, Reply, Request,
+    UsageReceiver, chat_completion, is_reached, resources,
 };
 
 use crate::{Attack, Outcome, Target, is_serving, verdict};
@@ -31,6 +31,11 @@ pub(crate) fn attacks() -> Vec<Attack> {
             "4-delivery-starved",
             "usage records are not delivered while clients hold all descriptors",
             undelivered,
+        ),
+        Attack::fast(
+            "4-one-address-takes-backend-connections",
+            "one address holds all connections to backends, and other clients get 503",
+            backend_connections,
         ),
         Attack::slow(
             "4-http2-ping-keeps-connection",
@@ -133,6 +138,71 @@ fn undelivered(target: &Target) -> Outcome {
         "request answered {response}, its record {word}; {open} descriptors in use, limit {DESCRIPTORS}"
     );
     verdict(is_delivered && response == 200, evidence)
+}
+
+/// One address sends as many requests as it can over a few HTTP/2 connections. A trusted proxy reports
+/// its address, because programs on this machine have no limit.
+fn backend_connections(target: &Target) -> Outcome {
+    const CONNECTIONS: usize = 3;
+    const STREAMS: usize = 120;
+    let gate = Gate::new();
+    let script = {
+        let gate = gate.clone();
+        move |request: &Received| {
+            let reply = Reply::json(200, chat_completion("ok", 100, 50));
+            if request.text().contains("victim") {
+                return reply;
+            }
+            reply.after_gate(&gate)
+        }
+    };
+    let llm = FakeLlm::start("m", script)?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend(&llm.url())
+        .setting("server.trusted_proxies", "[\"127.0.0.1\"]")
+        .max_descriptors(2 * DESCRIPTORS)
+        .start()?;
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", "localhost"),
+        (":path", "/v1/chat/completions"),
+        ("x-forwarded-for", "203.0.113.1"),
+    ];
+    let mut clients = Vec::new();
+    let mut streams = Vec::new();
+    for number in 0..CONNECTIONS {
+        let mut client = Http2::connect(server.address())?;
+        for _ in 0..STREAMS {
+            let stream = client.open(&fields, false)?;
+            client.data(stream, br#"{"model":"m"}"#, true)?;
+            streams.push((number, stream));
+        }
+        clients.push(client);
+    }
+    // Each one is at a backend, or was rejected.
+    is_reached(Duration::from_secs(10), || {
+        let is_rejected = |(number, stream): &&(usize, u32)| {
+            let client: &Http2 = &clients[*number];
+            client.status(*stream).is_some()
+        };
+        llm.requests().len() + streams.iter().filter(is_rejected).count() >= streams.len()
+    });
+    let held = llm.requests().len();
+    let victim = Request::chat("m", "victim").field("x-forwarded-for", "203.0.113.2");
+    let other = server.send(&victim)?.status();
+    let statuses = streams
+        .iter()
+        .filter_map(|(number, stream)| clients[*number].status(*stream));
+    let is_told = statuses.collect::<Vec<_>>().iter().all(|one| *one == 429);
+    gate.open();
+    let evidence = format!(
+        "{held} of {} requests of one address at the backend; another address got {other}",
+        streams.len()
+    );
+    verdict(other == 200 && held > 0 && is_told, evidence)
 }
 
 /// Names that the limit on idle HTTP/2 connections may have.

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testkit::{
-    FakeLlm, Frame, FrameKind, Gate, Http1, Http2, Received, Reply, chat_completion, is_reached,
-    resources,
+    FakeLlm, Frame, FrameKind, Gate, Http1, Http2, Received, Reply, Step, chat_completion,
+    is_reached, resources,
 };
 
 use crate::{Attack, Outcome, Target, is_serving, megabytes, verdict};
@@ -19,6 +19,11 @@ pub(crate) fn attacks() -> Vec<Attack> {
             "10-paced-resets",
             "HTTP/2 resets 0.5 ms apart open thousands of backend requests",
             paced_resets,
+        ),
+        Attack::fast(
+            "10-resets-after-head",
+            "streams that are reset after the head of their response open backend requests without end",
+            resets_after_head,
         ),
         Attack::fast(
             "14d-http1-header-bytes",
@@ -90,6 +95,50 @@ fn paced_resets(target: &Target) -> Outcome {
     };
     let evidence = format!("{sent} resets in {took:.1} s opened {opened} backend requests; {end}");
     verdict(opened <= STREAMS / 4 && is_serving(&server), evidence)
+}
+
+/// Resets each stream as soon as the head of its response is here; the backend would go on.
+fn resets_after_head(target: &Target) -> Outcome {
+    const STREAMS: usize = 300;
+    // Six at once and one per second: a slow machine takes far less than a minute and a half.
+    const PER_MINUTE: &str = "60";
+    const ALLOWED: usize = 100;
+    let llm = FakeLlm::start("m", |_| {
+        let event = b"a\r\ndata: {}\n\n\r\n".to_vec();
+        let pause = Duration::from_millis(500);
+        Reply::stream().then(Step::SendForever(event, pause))
+    })?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend(&llm.url())
+        .setting("server.max_resets", PER_MINUTE)
+        .start()?;
+    let mut client = Http2::connect(server.address())?;
+    let began = Instant::now();
+    let mut sent = 0;
+    while sent < STREAMS && !client.is_closed() {
+        let Ok(stream) = client.post("/v1/chat/completions", br#"{"model":"m"}"#) else {
+            break;
+        };
+        let has_head = is_reached(Duration::from_secs(5), || {
+            client.is_closed() || client.status(stream).is_some()
+        });
+        if !has_head || client.reset(stream, 8).is_err() {
+            break;
+        }
+        sent += 1;
+    }
+    let took = began.elapsed().as_secs_f32();
+    is_reached(Duration::from_millis(500), || client.is_closed());
+    let opened = llm.requests().len();
+    let end = match client.goaway() {
+        Some(code) => format!("GOAWAY {code}"),
+        None => "no GOAWAY".to_owned(),
+    };
+    let evidence = format!("{sent} resets in {took:.1} s opened {opened} backend requests; {end}");
+    let holds = (1..=ALLOWED).contains(&opened) && client.is_closed();
+    verdict(holds && is_serving(&server), evidence)
 }
 
 /// The same without a pause: the server sees the reset together with the request.

@@ -6,6 +6,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod accounting;
 mod configuration;
 mod descriptors;
 mod doors;
@@ -117,6 +118,7 @@ pub fn attacks() -> Vec<Attack> {
         descriptors::attacks(),
         ports::attacks(),
         memory::attacks(),
+        accounting::attacks(),
         slots::attacks(),
         queue::attacks(),
         ejection::attacks(),

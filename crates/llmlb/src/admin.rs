@@ -99,7 +99,7 @@ fn status(shared: &Shared) -> Value {
         "requests": shared.requests.ever(),
         "waiting": shared.pool.waiting(),
         "connections": shared.connections.json(),
-        "backend_connections": shared.backend_connections.json(),
+        "backend_connections": shared.backend_connections.json(&shared.address_limit),
         "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
         "usage": usage(shared),
         "dropped_headers": dropped_headers(shared),

@@ -16,14 +16,15 @@ use crate::connections::Connections;
 use crate::data_dir;
 use crate::demo;
 use crate::descriptors::Division;
+use crate::dropped_headers::DroppedHeaders;
 use crate::exporter::{self, Exporter};
 use crate::forward::Via;
-use crate::headers::{DroppedHeaders, HeaderPatterns};
+use crate::headers::HeaderPatterns;
 use crate::health::{self, Watcher};
 use crate::meter::Meter;
 use crate::request::{BodyPace, Budget, Cancelled, Counter, Ids, KnownHosts, Lines};
 use crate::sys::{self, signals::Signals};
-use crate::upstream::{BackendConnections, Connector};
+use crate::upstream::{AddressLimit, BackendConnections, Connector};
 use crate::worker::{Orders, Workers};
 
 /// How often a server that drains says how far it is.
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     /// Connections of clients.
     pub(crate) connections: Arc<Connections>,
     pub(crate) backend_connections: Arc<BackendConnections>,
+    pub(crate) address_limit: Arc<AddressLimit>,
     pub(crate) started: Instant,
     pub(crate) max_body: usize,
     /// Memory for what clients send and do not take: heads, bodies, responses.
@@ -189,6 +191,10 @@ impl App {
                 config.server.trusted_proxies.clone(),
             )),
             backend_connections,
+            address_limit: Arc::new(AddressLimit::new(
+                division,
+                config.server.trusted_proxies.clone(),
+            )),
             started: Instant::now(),
             max_body: config.server.max_body,
             bodies: Arc::new(Budget::new(config.server.body_memory)),

@@ -14,12 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
+use http::Response;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, SizeHint};
 
 use crate::client_memory::RequestMemory;
 use crate::forward::Relay;
-use crate::request::Budget;
+use crate::request::{Answer, Budget};
 
 /// Part of a backlog that is not charged: the charge of its connection or request covers it.
 pub(crate) const FREE: usize = 16 << 10;
@@ -40,6 +41,8 @@ tokio::task_local! {
 pub(crate) struct Backlog {
     budget: Arc<Budget>,
     bytes: AtomicUsize,
+    /// Part of the bytes that is held anyway, once for all clients.
+    shared: AtomicUsize,
     pieces: AtomicUsize,
     /// Memory that is charged to the budget.
     charged: AtomicUsize,
@@ -47,8 +50,9 @@ pub(crate) struct Backlog {
     written: AtomicU64,
     /// The backlog was empty at some time since [`Backlog::was_empty`] was called last.
     was_empty: AtomicBool,
-    /// The response has begun.
-    has_begun: AtomicBool,
+    /// There is a response, though nothing of it may be written, and it was not dropped before its
+    /// backend had ended it.
+    is_answered: AtomicBool,
     /// The client did not take the response in time.
     is_given_up: AtomicBool,
     is_awaited: AtomicBool,
@@ -60,11 +64,12 @@ impl Backlog {
         Arc::new(Self {
             budget: Arc::clone(budget),
             bytes: AtomicUsize::new(0),
+            shared: AtomicUsize::new(0),
             pieces: AtomicUsize::new(0),
             charged: AtomicUsize::new(0),
             written: AtomicU64::new(0),
             was_empty: AtomicBool::new(true),
-            has_begun: AtomicBool::new(false),
+            is_answered: AtomicBool::new(false),
             is_given_up: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
             waker: Mutex::new(None),
@@ -95,9 +100,10 @@ impl Backlog {
         self.was_empty.swap(self.bytes() == 0, Ordering::Relaxed)
     }
 
-    /// True if the response has begun: there is one, though nothing of it may be written.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.has_begun.load(Ordering::Relaxed)
+    /// True if the client left the request to which this is the response: before there was one, or
+    /// before its backend had ended it.
+    pub(crate) fn is_left(&self) -> bool {
+        !self.is_answered.load(Ordering::Relaxed)
     }
 
     /// Notes that the client did not take the response in time. Its task is dropped soon.
@@ -106,11 +112,15 @@ impl Backlog {
     }
 
     fn memory(&self) -> usize {
-        self.bytes() + self.pieces.load(Ordering::Relaxed) * PER_PIECE
+        let own = self.bytes() - self.shared.load(Ordering::Relaxed);
+        own + self.pieces.load(Ordering::Relaxed) * PER_PIECE
     }
 
-    fn add(self: &Arc<Self>, data: Bytes) -> OutgoingData {
+    fn add(self: &Arc<Self>, data: Bytes, is_shared: bool) -> OutgoingData {
         set(&self.bytes, |bytes| bytes + data.len());
+        if is_shared {
+            set(&self.shared, |shared| shared + data.len());
+        }
         set(&self.pieces, |pieces| pieces + 1);
         let charged = self.charged.load(Ordering::Relaxed);
         let more = self.memory().saturating_sub(FREE + charged);
@@ -120,6 +130,7 @@ impl Backlog {
         }
         OutgoingData {
             data,
+            is_shared,
             backlog: Arc::clone(self),
         }
     }
@@ -150,7 +161,10 @@ impl Backlog {
     }
 
     /// Counts bytes that left the backlog: they were written, or the response was dropped.
-    fn remove(&self, bytes: usize) {
+    fn remove(&self, bytes: usize, is_shared: bool) {
+        if is_shared {
+            set(&self.shared, |all| all.saturating_sub(bytes));
+        }
         set(&self.bytes, |all| all.saturating_sub(bytes));
         let written = self.written() + bytes as u64;
         self.written.store(written, Ordering::Relaxed);
@@ -201,6 +215,7 @@ impl Drop for Backlog {
 #[derive(Debug)]
 pub(crate) struct OutgoingData {
     data: Bytes,
+    is_shared: bool,
     backlog: Arc<Backlog>,
 }
 
@@ -215,18 +230,23 @@ impl Buf for OutgoingData {
 
     fn advance(&mut self, count: usize) {
         self.data.advance(count);
-        self.backlog.remove(count);
+        self.backlog.remove(count, self.is_shared);
         self.backlog.wake();
     }
 }
 
 impl Drop for OutgoingData {
     fn drop(&mut self) {
-        self.backlog.remove(self.data.len());
+        self.backlog.remove(self.data.len(), self.is_shared);
         self.backlog.remove_piece();
         self.backlog.wake();
     }
 }
+
+/// Marks a response of our own whose bytes are held anyway, once for all clients: an extension of the
+/// response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedBody;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -236,6 +256,8 @@ pub(crate) struct Outgoing {
     body: Either<Full<Bytes>, Relay>,
     backlog: Arc<Backlog>,
     is_http2: bool,
+    /// The bytes are held anyway, once for all clients.
+    is_shared: bool,
     /// Trailers that wait for the client, because they are the end of the stream.
     trailers: Option<Frame<Bytes>>,
     /// Charged until the response is dropped.
@@ -243,20 +265,32 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// `connection` is the backlog of the connection, for responses over HTTP/1.1.
-    pub(crate) fn new(
+    /// The response with its body as an outgoing one. `connection` is the backlog of the connection,
+    /// for responses over HTTP/1.1.
+    pub(crate) fn respond(
+        mut response: Answer,
+        connection: &Arc<Backlog>,
+        memory: Option<RequestMemory>,
+    ) -> Response<Self> {
+        let is_shared = response.extensions_mut().remove::<SharedBody>().is_some();
+        response.map(|body| Self::new(body, is_shared, connection, memory))
+    }
+
+    fn new(
         body: Either<Full<Bytes>, Relay>,
+        is_shared: bool,
         connection: &Arc<Backlog>,
         memory: Option<RequestMemory>,
     ) -> Self {
         let of_stream = Backlog::of_stream();
         let is_http2 = of_stream.is_some();
         let backlog = of_stream.unwrap_or_else(|| Arc::clone(connection));
-        backlog.has_begun.store(true, Ordering::Relaxed);
+        backlog.is_answered.store(true, Ordering::Relaxed);
         Self {
             body,
             backlog,
             is_http2,
+            is_shared,
             trailers: None,
             _memory: memory,
         }
@@ -265,10 +299,13 @@ impl Outgoing {
 
 impl Drop for Outgoing {
     fn drop(&mut self) {
-        if let Either::Right(relay) = &mut self.body
-            && self.backlog.is_given_up.load(Ordering::Relaxed)
-        {
+        let Either::Right(relay) = &mut self.body else {
+            return;
+        };
+        if self.backlog.is_given_up.load(Ordering::Relaxed) {
             relay.give_up();
+        } else if relay.is_left() {
+            self.backlog.is_answered.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -296,7 +333,7 @@ impl Body for Outgoing {
             self.trailers = next.and_then(Result::ok);
             return Poll::Pending;
         }
-        let add = |data| self.backlog.add(data);
+        let add = |data| self.backlog.add(data, self.is_shared);
         Poll::Ready(next.map(|frame| frame.map(|frame| frame.map_data(add))))
     }
 
@@ -335,11 +372,11 @@ mod tests {
     fn backlog_counts_what_is_not_written_and_charges_what_is_not_free() {
         let budget = Arc::new(Budget::new(1 << 20));
         let backlog = Backlog::new(&budget);
-        let mut small = backlog.add(bytes(1000));
+        let mut small = backlog.add(bytes(1000), false);
         assert_eq!((backlog.bytes(), budget.used()), (1000, 0));
         assert!(backlog.was_empty(), "before it was added");
         assert!(!backlog.was_empty());
-        let large = backlog.add(bytes(100_000));
+        let large = backlog.add(bytes(100_000), false);
         assert_eq!(budget.used(), 101_000 + 2 * PER_PIECE - FREE);
         small.advance(400);
         assert_eq!((backlog.bytes(), backlog.written()), (100_600, 400));
@@ -352,13 +389,27 @@ mod tests {
     }
 
     #[test]
+    fn shared_bytes_count_as_backlog_and_are_not_charged() {
+        let budget = Arc::new(Budget::new(1 << 20));
+        let backlog = Backlog::new(&budget);
+        let mut lists: Vec<_> = (0..8).map(|_| backlog.add(bytes(1 << 20), true)).collect();
+        assert_eq!(backlog.bytes(), 8 << 20);
+        assert_eq!(budget.used(), 8 * PER_PIECE - FREE);
+        lists[0].advance(1000);
+        let own = backlog.add(bytes(100_000), false);
+        assert_eq!(budget.used(), 100_000 + 9 * PER_PIECE - FREE);
+        drop((lists, own));
+        assert_eq!((backlog.bytes(), budget.used()), (0, 0));
+    }
+
+    #[test]
     fn slow_reader_gets_no_more_memory_when_there_is_none_left() {
         let woken = Arc::new(Woken::default());
         let waker = Arc::clone(&woken).into();
         let mut cx = Context::from_waker(&waker);
         let budget = Arc::new(Budget::without_reserve(200_000));
         let backlog = Backlog::new(&budget);
-        let mut piece = backlog.add(bytes(100_000));
+        let mut piece = backlog.add(bytes(100_000), false);
         assert!(backlog.has_room(&mut cx));
         budget.charge(150_000);
         assert!(!backlog.has_room(&mut cx));

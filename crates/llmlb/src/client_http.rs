@@ -10,7 +10,9 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioTimer;
 
 // What these buffers take is charged to the memory of clients.
-use crate::client_memory::{H1_BUFFER, H2_CONNECTION_WINDOW, H2_SEND_BUFFER, H2_STREAM_WINDOW};
+use crate::client_memory::{
+    H1_LARGE_BUFFER, H2_CONNECTION_WINDOW, H2_SEND_BUFFER, H2_STREAM_WINDOW,
+};
 
 /// Limits on the connections of clients.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +49,8 @@ pub(crate) fn http1(limits: &HttpLimits) -> http1::Builder {
         .header_read_timeout(limits.idle)
         .max_header_size(limits.max_header)
         .max_headers(MAX_FIELDS)
-        // A head that is allowed must fit.
-        .max_buf_size(H1_BUFFER.max(limits.max_header))
+        // A head that is allowed must fit. Reads of most connections are smaller: client_memory.rs.
+        .max_buf_size(H1_LARGE_BUFFER.max(limits.max_header))
         .keep_alive(true)
         // A client that closes its side has left: its request is cancelled.
         .half_close(false)

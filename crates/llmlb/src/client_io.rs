@@ -11,7 +11,7 @@ use std::time::Duration;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -100,7 +100,7 @@ impl ClientIo {
         let _ = SockRef::from(&stream).set_tcp_keepalive(&alive);
         Self {
             stream: TokioIo::new(Metered {
-                stream,
+                stream: stream.take(u64::MAX),
                 heads,
                 lingering: None,
             }),
@@ -165,7 +165,7 @@ impl Drop for ClientIo {
             && let Some(frame) = self.farewell.frame()
         {
             // A client that does not take it must see that the connection ends anyway.
-            let _ = self.stream.inner().stream.try_write(&frame);
+            let _ = self.stream.inner().stream.get_ref().try_write(&frame);
         }
     }
 }
@@ -213,10 +213,10 @@ impl Write for ClientIo {
     }
 }
 
-/// A socket whose reads are counted.
+/// A socket whose reads are limited and counted.
 #[derive(Debug)]
 struct Metered {
-    stream: TcpStream,
+    stream: Take<TcpStream>,
     /// Only over HTTP/1.1. An HTTP/2 stream can be refused without an end of the connection.
     heads: Option<Arc<ClientMemory>>,
     lingering: Option<Lingering>,
@@ -229,6 +229,10 @@ struct Lingering {
 }
 
 impl Metered {
+    fn socket(&mut self) -> Pin<&mut TcpStream> {
+        Pin::new(self.stream.get_mut())
+    }
+
     fn is_body_unread(&self) -> bool {
         (self.heads.as_ref()).is_some_and(|memory| memory.is_body_unread())
     }
@@ -246,7 +250,7 @@ impl Metered {
         let mut scratch = [0; SCRATCH];
         loop {
             let mut buf = ReadBuf::new(&mut scratch);
-            match Pin::new(&mut self.stream).poll_read(cx, &mut buf) {
+            match Pin::new(self.stream.get_mut()).poll_read(cx, &mut buf) {
                 Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
                     let now = Instant::now();
                     if now - lingering.since >= LINGER {
@@ -268,14 +272,8 @@ impl AsyncRead for Metered {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        if self.is_body_unread() {
-            // hyper discards it, and would make its buffer larger for a client that sends a lot.
-            let mut scratch = [0; SCRATCH];
-            let mut small = ReadBuf::new(&mut scratch[..SCRATCH.min(buf.remaining())]);
-            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut small))?;
-            buf.put_slice(small.filled());
-            return Poll::Ready(Ok(()));
-        }
+        let limit = (self.heads.as_ref()).map_or(usize::MAX, |memory| memory.max_read());
+        self.stream.set_limit(limit as u64);
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         let count = buf.filled().len() - before;
         let fits = (self.heads.as_ref()).is_none_or(|memory| memory.note_read(count));
@@ -294,7 +292,7 @@ impl AsyncWrite for Metered {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, data)
+        self.socket().poll_write(cx, data)
     }
 
     fn poll_write_vectored(
@@ -302,20 +300,20 @@ impl AsyncWrite for Metered {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+        self.socket().poll_write_vectored(cx, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.get_ref().is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        self.socket().poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.lingering.is_none() {
-            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            ready!(self.socket().poll_shutdown(cx))?;
         }
         self.poll_rest(cx).map(Ok)
     }

@@ -4,11 +4,16 @@
 //! A connection is charged when it opens. That covers one request at a time with a usual head, a
 //! small body and a small backlog. Each further request of an HTTP/2 connection is charged the same,
 //! and so is what a large head takes beyond its part.
+//!
+//! hyper makes the read buffer of an HTTP/1.1 connection larger when a read fills it, and never
+//! returns that memory while the connection is idle. So reads are kept small enough to leave the
+//! buffers small. Large ones are for connections that send large bodies, are charged until the
+//! connection closes, and are granted only while clients use little of the memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use http::{HeaderMap, Version};
+use http::{HeaderMap, Uri, Version};
 
 use crate::backlog::Backlog;
 use crate::request::Budget;
@@ -20,9 +25,20 @@ const HEAD: usize = 8 << 10;
 /// Memory that a parsed header field takes besides its text, at most.
 const PER_FIELD: usize = 256;
 
-/// Size of each buffer of an HTTP/1.1 connection. A body that arrives in one piece is not copied, so
-/// it is larger than most bodies.
-pub(crate) const H1_BUFFER: usize = 128 << 10;
+/// Size of each buffer of an HTTP/1.1 connection that sends large bodies. A body that arrives in one
+/// piece is not copied, so it is larger than most bodies.
+pub(crate) const H1_LARGE_BUFFER: usize = 128 << 10;
+/// Charge of a connection with such buffers: one for a head or a piece of a body, one for the copy of
+/// a piece that passes in chunks, and the one that the next bytes are read into.
+const LARGE_BUFFERS: usize = 3 * H1_LARGE_BUFFER;
+
+/// Size of each buffer of any other HTTP/1.1 connection.
+pub(crate) const H1_BUFFER: usize = 16 << 10;
+/// Maximum size of a read into such a buffer. hyper enlarges a buffer that one read fills.
+const H1_READ: usize = H1_BUFFER - 1;
+/// Maximum size of a read after a request that was refused. It may be the rest of a body, which is
+/// discarded.
+const READ_AFTER_REFUSAL: usize = 4 << 10;
 
 /// Bytes of request bodies that a client may send ahead on an HTTP/2 connection. They are charged
 /// while the connection is open: h2 buffers them before a request is known.
@@ -44,6 +60,10 @@ pub(crate) struct ClientMemory {
     head: AtomicUsize,
     /// The last request was refused, and may have a body of which a part is yet to come.
     is_body_unread: AtomicBool,
+    /// The connection may have large buffers, and is charged for them.
+    has_large_buffers: AtomicBool,
+    /// Another protocol goes on with the connection, and nothing that it carries is held here.
+    is_upgraded: AtomicBool,
     /// Responses over HTTP/1.1 that the client has not taken yet.
     pub(crate) backlog: Arc<Backlog>,
 }
@@ -58,6 +78,8 @@ impl ClientMemory {
                 requests: AtomicUsize::new(0),
                 head: AtomicUsize::new(0),
                 is_body_unread: AtomicBool::new(false),
+                has_large_buffers: AtomicBool::new(false),
+                is_upgraded: AtomicBool::new(false),
                 backlog: Backlog::new(budget),
             })
         })
@@ -74,26 +96,47 @@ impl ClientMemory {
         taken
     }
 
+    /// Maximum size of the next read from an HTTP/1.1 connection.
+    pub(crate) fn max_read(&self) -> usize {
+        if self.is_body_unread() {
+            READ_AFTER_REFUSAL
+        } else if self.is_read_freely() {
+            usize::MAX
+        } else {
+            H1_READ
+        }
+    }
+
+    /// True if reads are neither limited nor counted.
+    fn is_read_freely(&self) -> bool {
+        self.has_large_buffers.load(Ordering::Relaxed) || self.is_upgraded.load(Ordering::Relaxed)
+    }
+
     /// Counts bytes that were read from an HTTP/1.1 connection; `false` if a head does not fit into
     /// the budget any more.
     #[must_use]
     pub(crate) fn note_read(&self, bytes: usize) -> bool {
+        if self.is_read_freely() {
+            return true;
+        }
         // What belongs to a request has a share of its own, or is discarded.
-        if self.requests.load(Ordering::Relaxed) > 0 || self.is_body_unread() {
+        if self.requests.load(Ordering::Relaxed) > 0 {
+            if bytes == H1_READ && self.budget.take_if_plenty(LARGE_BUFFERS) {
+                self.charged.fetch_add(LARGE_BUFFERS, Ordering::Relaxed);
+                self.has_large_buffers.store(true, Ordering::Relaxed);
+            }
             return true;
         }
-        let before = self.head.fetch_add(bytes, Ordering::Relaxed);
-        let more = beyond_usual(before + bytes) - beyond_usual(before);
-        if more == 0 {
-            return true;
-        }
-        let taken = self.budget.take(more);
-        if taken {
+        let before = self.head.load(Ordering::Relaxed);
+        let more = charge_of_head(before + bytes) - charge_of_head(before);
+        if more > 0 {
+            if !self.budget.take(more) {
+                return false;
+            }
             self.charged.fetch_add(more, Ordering::Relaxed);
-        } else {
-            self.head.fetch_sub(bytes, Ordering::Relaxed);
         }
-        taken
+        self.head.store(before + bytes, Ordering::Relaxed);
+        true
     }
 
     /// True if the last request was refused before its body was read.
@@ -101,14 +144,25 @@ impl ClientMemory {
         self.is_body_unread.load(Ordering::Relaxed)
     }
 
-    fn forget_head(&self) {
-        let head = self.head.swap(0, Ordering::Relaxed);
-        let charged = beyond_usual(head);
-        if charged > 0 {
-            self.charged.fetch_sub(charged, Ordering::Relaxed);
-            self.budget.give_back(charged);
+    /// Returns the charge of what was read with a head and does not belong to it.
+    fn shrink_head_to(&self, bytes: usize) {
+        let before = self.head.load(Ordering::Relaxed);
+        if bytes >= before {
+            return;
+        }
+        self.head.store(bytes, Ordering::Relaxed);
+        let less = charge_of_head(before) - charge_of_head(bytes);
+        if less > 0 {
+            self.charged.fetch_sub(less, Ordering::Relaxed);
+            self.budget.give_back(less);
         }
     }
+}
+
+/// Charge of a head of HTTP/1.1 that has this many bytes. It is held twice: as it came, and as it is
+/// forwarded.
+fn charge_of_head(bytes: usize) -> usize {
+    2 * beyond_usual(bytes)
 }
 
 /// Bytes of a head that its connection's charge does not cover.
@@ -136,6 +190,7 @@ impl RequestMemory {
     pub(crate) fn new(
         client: &Arc<ClientMemory>,
         version: Version,
+        uri: &Uri,
         headers: &HeaderMap,
     ) -> Option<Self> {
         let others = client.requests.fetch_add(1, Ordering::Relaxed);
@@ -148,9 +203,18 @@ impl RequestMemory {
         };
         let mut bytes = if others == 0 { 0 } else { CONNECTION };
         if version == Version::HTTP_2 {
-            bytes += beyond_usual(size_of_fields(headers));
+            let text = text_of_head(uri, headers);
+            // It is held twice, like a head of HTTP/1.1, but not as one text.
+            bytes += beyond_usual(text + headers.len() * PER_FIELD) + beyond_usual(text);
+        } else if client.head.load(Ordering::Relaxed) > HEAD {
+            client.shrink_head_to(text_of_head(uri, headers) + headers.len() * PER_FIELD);
         }
         memory.grow(bytes).then_some(memory)
+    }
+
+    /// Notes that another protocol goes on with the connection.
+    pub(crate) fn upgrade(&self) {
+        self.client.is_upgraded.store(true, Ordering::Relaxed);
     }
 
     /// Notes that the request is refused. Its body may be read no further.
@@ -176,15 +240,19 @@ impl Drop for RequestMemory {
     fn drop(&mut self) {
         self.client.budget.give_back(self.charged);
         if self.client.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.client.forget_head();
+            self.client.shrink_head_to(0);
         }
     }
 }
 
-fn size_of_fields(headers: &HeaderMap) -> usize {
+/// Number of bytes that the target and the fields of a request have as text.
+fn text_of_head(uri: &Uri, headers: &HeaderMap) -> usize {
     let text =
         |(name, value): (&http::HeaderName, &http::HeaderValue)| name.as_str().len() + value.len();
-    headers.iter().map(text).sum::<usize>() + headers.len() * PER_FIELD
+    let target = uri
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
+    target + headers.iter().map(text).sum::<usize>()
 }
 
 #[cfg(test)]
@@ -192,7 +260,7 @@ mod tests {
     use super::*;
 
     fn request(client: &Arc<ClientMemory>, headers: &HeaderMap) -> Option<RequestMemory> {
-        RequestMemory::new(client, Version::HTTP_2, headers)
+        RequestMemory::new(client, Version::HTTP_2, &Uri::from_static("/v1"), headers)
     }
 
     #[test]
@@ -211,25 +279,101 @@ mod tests {
         drop(first);
         drop(second);
         let large = request(&client, &large).unwrap();
-        assert_eq!(budget.used(), CONNECTION + "x-large".len() + PER_FIELD);
+        let target_and_name = "/v1".len() + "x-large".len();
+        assert_eq!(budget.used(), CONNECTION + 2 * target_and_name + PER_FIELD);
         drop((client, large));
         assert_eq!(budget.used(), 0);
     }
 
+    fn request_over_http_1(client: &Arc<ClientMemory>, value: usize) -> RequestMemory {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-large", "y".repeat(value).parse().unwrap());
+        let uri = Uri::from_static("/v1");
+        RequestMemory::new(client, Version::HTTP_11, &uri, &headers).unwrap()
+    }
+
     #[test]
-    fn a_large_head_over_http_1_is_charged_while_it_is_read_and_served() {
-        let budget = Arc::new(Budget::without_reserve(CONNECTION + 100));
+    fn large_head_over_http_1_is_charged_twice_while_it_is_read_and_served() {
+        let budget = Arc::new(Budget::without_reserve(CONNECTION + 200));
         let client = ClientMemory::new(&budget).unwrap();
         assert!(client.note_read(HEAD) && client.note_read(60));
-        assert_eq!(budget.used(), CONNECTION + 60);
+        assert_eq!(budget.used(), CONNECTION + 120);
         assert!(!client.note_read(41) && client.note_read(40));
-        let served = RequestMemory::new(&client, Version::HTTP_11, &HeaderMap::new()).unwrap();
+        let served = request_over_http_1(&client, HEAD + 100);
         assert!(client.note_read(1 << 20), "the body counts elsewhere");
-        assert_eq!(budget.used(), CONNECTION + 100);
+        assert_eq!(budget.used(), CONNECTION + 200);
         drop(served);
         assert_eq!(budget.used(), CONNECTION);
         assert!(!client.take_window());
         drop(client);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn body_that_arrives_with_its_head_is_not_charged_as_head() {
+        let budget = Arc::new(Budget::new(1 << 30));
+        let client = ClientMemory::new(&budget).unwrap();
+        assert!(client.note_read(H1_READ));
+        assert!(budget.used() > CONNECTION);
+        let _served = request_over_http_1(&client, 100);
+        assert_eq!(budget.used(), CONNECTION);
+    }
+
+    #[test]
+    fn long_target_over_http_2_is_charged() {
+        let budget = Arc::new(Budget::new(1 << 30));
+        let client = ClientMemory::new(&budget).unwrap();
+        let uri: Uri = format!("/v1?{}", "x".repeat(HEAD)).parse().unwrap();
+        let headers = HeaderMap::new();
+        let _served = RequestMemory::new(&client, Version::HTTP_2, &uri, &headers).unwrap();
+        assert_eq!(budget.used(), CONNECTION + 2 * "/v1?".len());
+    }
+
+    #[test]
+    fn bytes_of_a_websocket_are_not_charged() {
+        let budget = Arc::new(Budget::without_reserve(CONNECTION));
+        let client = ClientMemory::new(&budget).unwrap();
+        assert!(client.note_read(100));
+        let handshake = request_over_http_1(&client, 100);
+        handshake.upgrade();
+        drop(handshake);
+        assert!((0..100).all(|_| client.note_read(1 << 20)));
+        assert_eq!(budget.used(), CONNECTION);
+    }
+
+    #[test]
+    fn head_after_a_refused_request_is_charged() {
+        let budget = Arc::new(Budget::new(1 << 30));
+        let client = ClientMemory::new(&budget).unwrap();
+        let refused = request_over_http_1(&client, 100);
+        refused.refuse();
+        drop(refused);
+        assert!(client.is_body_unread());
+        assert_eq!(client.max_read(), READ_AFTER_REFUSAL);
+        for _ in 0..8 {
+            assert!(client.note_read(READ_AFTER_REFUSAL));
+        }
+        let head = 8 * READ_AFTER_REFUSAL;
+        assert_eq!(budget.used(), CONNECTION + 2 * (head - HEAD));
+    }
+
+    #[test]
+    fn large_buffers_are_charged_and_granted_only_while_there_is_plenty() {
+        let most = 4 * (CONNECTION + LARGE_BUFFERS + CONNECTION);
+        let budget = Arc::new(Budget::new(most));
+        let first = ClientMemory::new(&budget).unwrap();
+        let second = ClientMemory::new(&budget).unwrap();
+        for (client, max_read) in [(&first, usize::MAX), (&second, H1_READ)] {
+            assert!(client.note_read(H1_READ));
+            let served = request_over_http_1(client, 100);
+            assert_eq!(client.max_read(), H1_READ);
+            assert!(client.note_read(H1_READ));
+            assert_eq!(client.max_read(), max_read);
+            drop(served);
+            assert_eq!(client.max_read(), max_read);
+        }
+        assert_eq!(budget.used(), 2 * CONNECTION + LARGE_BUFFERS);
+        drop((first, second));
         assert_eq!(budget.used(), 0);
     }
 

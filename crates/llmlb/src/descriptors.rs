@@ -122,6 +122,13 @@ impl Division {
         Ok(division)
     }
 
+    /// Connections to backends that requests of one address may use at a time. A client of HTTP/1.1
+    /// has one request on each connection, so it never meets this limit before the one on those.
+    pub(crate) fn backend_connections_per_address(&self) -> usize {
+        self.per_address
+            .max(self.backend_connections / PER_ADDRESS_PART)
+    }
+
     fn new(facts: &Facts) -> Result<Self, TooFew> {
         let lookups = (facts.limit / LOOKUPS_PART).clamp(FEWEST_LOOKUPS, MOST_LOOKUPS);
         let per_backend_connection = if facts.demo { 2 } else { 1 };
@@ -242,6 +249,8 @@ mod tests {
             ..FACTS
         });
         assert_eq!((few.connections, few.per_address), (10, 2));
+        let to_backends = few.backend_connections;
+        assert_eq!(few.backend_connections_per_address(), to_backends / 4);
         let per_address = Some(500);
         let many = divided(Facts {
             connections: Some(10_000),
@@ -250,6 +259,7 @@ mod tests {
         });
         assert_eq!(many.connections, 784);
         assert_eq!(many.per_address, 500);
+        assert_eq!(many.backend_connections_per_address(), 500);
         assert_eq!(many.backend_connections, 1024 - 128 - 784 + EXTRA_LOCAL);
     }
 }

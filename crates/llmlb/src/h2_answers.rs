@@ -177,7 +177,7 @@ impl StreamWatch {
 
     fn ended(&self, stream: &Stream) {
         stream.is_ended.store(true, Ordering::Relaxed);
-        if !stream.backlog.has_begun() && !self.cancelled.note(Instant::now()) {
+        if stream.backlog.is_left() && !self.cancelled.note(Instant::now()) {
             self.violate(Violation::Resets);
         }
     }
@@ -235,7 +235,7 @@ impl Watched {
     }
 }
 
-/// Counts the requests that a client cancels before their response begins.
+/// Counts the requests that a client cancels before the end of their response.
 #[derive(Debug)]
 struct CancelledRequests {
     per_minute: f64,

@@ -4,9 +4,7 @@
 //! clients carry credentials and instructions for proxies under ever new names. Responses go by a
 //! list of what is removed: clients of many kinds read fields that nobody can list.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::Method;
 
@@ -300,49 +298,6 @@ impl fmt::Display for HeaderPatterns {
     }
 }
 
-/// The number of client header fields that were not forwarded, by name. Clients choose the names,
-/// so only the first ones are kept apart.
-#[derive(Debug, Default)]
-pub(crate) struct DroppedHeaders(Mutex<Dropped>);
-
-#[derive(Debug, Default)]
-struct Dropped {
-    by_name: BTreeMap<String, u64>,
-    others: u64,
-}
-
-impl DroppedHeaders {
-    /// Maximum number of names that are kept apart, and of characters of each.
-    const MOST_NAMES: usize = 64;
-    const LONGEST_NAME: usize = 64;
-
-    pub(crate) fn count(&self, name: &str) {
-        let mut dropped = self.lock();
-        if let Some(count) = dropped.by_name.get_mut(name) {
-            *count += 1;
-        } else if dropped.by_name.len() < Self::MOST_NAMES && name.len() <= Self::LONGEST_NAME {
-            dropped.by_name.insert(name.to_owned(), 1);
-        } else {
-            dropped.others += 1;
-        }
-    }
-
-    /// Names and counts; those that were not kept apart are last, under an empty name.
-    pub(crate) fn report(&self) -> Vec<(String, u64)> {
-        let dropped = self.lock();
-        let named = dropped.by_name.iter();
-        let mut report: Vec<_> = named.map(|(name, count)| (name.clone(), *count)).collect();
-        if dropped.others > 0 {
-            report.push((String::new(), dropped.others));
-        }
-        report
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Dropped> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -547,19 +502,5 @@ mod tests {
             let parsed = HeaderPatterns::parse_one(text);
             assert_eq!(parsed.as_deref().map_err(|_| ()), expected, "{text}");
         }
-    }
-
-    #[test]
-    fn dropped_names_are_counted_within_a_bound() {
-        let dropped = DroppedHeaders::default();
-        for number in 0..100 {
-            dropped.count(&format!("x-{number}"));
-            dropped.count("x-0");
-        }
-        dropped.count(&"y".repeat(65));
-        let report = dropped.report();
-        assert_eq!(report.len(), 65);
-        assert!(report.contains(&("x-0".to_owned(), 101)));
-        assert_eq!(report.last(), Some(&(String::new(), 37)));
     }
 }

@@ -19,6 +19,7 @@ mod demo;
 mod descriptors;
 #[cfg(any(test, fuzzing))]
 mod dice;
+mod dropped_headers;
 mod endpoint;
 mod episode;
 mod exporter;

@@ -197,6 +197,7 @@ async fn keep_up(worker: Arc<Worker>) {
             worker.shared.connections.check_end();
             worker.shared.bodies.check_end();
             worker.shared.backend_connections.check_end();
+            worker.shared.address_limit.check_end();
             last_sweep = Instant::now();
         }
     }

@@ -183,7 +183,7 @@ pub(crate) const MAX_RESETS: Setting = Setting {
     flag: None,
     default: Default::Value("1200"),
     allowed: "0 to 1000000",
-    about: "Requests per minute that a client may cancel on one HTTP/2 connection before their response begins; 0 is no limit.",
+    about: "Requests per minute that a client may cancel on one HTTP/2 connection before the end of their response; 0 is no limit.",
 };
 pub(crate) const MAX_CONNECTIONS: Setting = Setting {
     name: "server.max_connections",
@@ -199,7 +199,7 @@ pub(crate) const MAX_CONNECTIONS_PER_ADDRESS: Setting = Setting {
     flag: None,
     default: Default::Words("a quarter of `max_connections`"),
     allowed: "1 to 1000000",
-    about: "Maximum number of connections of one client address, IPv6 per /64; none for loopback and trusted proxies.",
+    about: "Maximum number of connections of one client address, IPv6 per /64; none for loopback and trusted proxies. Its requests may use as many connections to backends, or a quarter of them if that is more.",
 };
 pub(crate) const CLIENT_IDLE_TIMEOUT: Setting = Setting {
     name: "server.idle_timeout",

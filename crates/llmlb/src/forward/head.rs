@@ -9,7 +9,8 @@ use http::{Method, request};
 use super::Via;
 use crate::balance::Backend;
 use crate::config::{BackendUrl, Kind};
-use crate::headers::{self, DroppedHeaders, Fate, HeaderPatterns, RequestContext};
+use crate::dropped_headers::DroppedHeaders;
+use crate::headers::{self, Fate, HeaderPatterns, RequestContext};
 
 /// The id of a request, which goes with it to the backend and back to the client.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

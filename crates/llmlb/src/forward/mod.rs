@@ -92,6 +92,8 @@ pub(crate) enum Failed {
     Stalled(BodyPace),
     /// This machine has no more descriptors, or no port for any of the backends.
     Shortage(String),
+    /// The client's address uses as many connections to backends as it may.
+    AddressLimit(usize),
     /// Everyone is busy, and too many wait already.
     QueueFull,
     /// Everyone was busy for too long.
@@ -151,6 +153,10 @@ async fn attempts(
                 break;
             }
         };
+        if !trip.may_use_backend() {
+            course.failed = Failed::AddressLimit(worker.shared.address_limit.max());
+            break;
+        }
         let (started, answers) = (Instant::now(), slot.backend().answers());
         let backend = Arc::clone(slot.backend());
         outbound.tried.push(backend.id);

@@ -79,6 +79,11 @@ impl Relay {
         self.trip.not_taken();
     }
 
+    /// True if the backend has not ended its answer: whoever drops it now leaves before its end.
+    pub(crate) fn is_left(&self) -> bool {
+        self.trip.is_left()
+    }
+
     /// When the answer is over the connection is for the next request.
     /// Returns what was held back of it.
     fn end_if_over(&mut self) -> Bytes {

@@ -28,7 +28,8 @@ const FREE: usize = 16 << 10;
 /// Room for a body of this size is made at once; a larger one grows with what arrives.
 const USUAL: usize = 64 << 10;
 /// Memory that the protocol's buffers take while a larger body arrives: a piece of HTTP/1.1 and the
-/// buffer that the next one is read into. The window of an HTTP/2 stream is smaller.
+/// buffer that the next one is read into. Larger buffers, and the window of an HTTP/2 connection, are
+/// charged to the connection.
 pub(super) const RECEIVING: usize = 2 * H1_BUFFER;
 
 /// Reads all of a body, of at most so many bytes, which arrives at this pace, within what there is

@@ -1,4 +1,4 @@
-//! Requests that clients cancel before their response begins, counted for each address.
+//! Requests that clients cancel before the end of their response, counted for each address.
 //!
 //! A backend works on a request until it is cancelled, so a client that sends and cancels makes
 //! backends work at no cost of its own. `server.max_resets` ends an HTTP/2 connection that does so.

@@ -45,6 +45,15 @@ pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
             format!("This server cannot open another connection ({why})."),
         )
         .retry_after(1),
+        Failed::AddressLimit(max) => Refusal::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "address_limit",
+            format!(
+                "This address has {max} requests at the backends, the limit of one address \
+                 (server.max_connections_per_address)."
+            ),
+        )
+        .retry_after(1),
         Failed::QueueFull => Refusal::new(
             StatusCode::TOO_MANY_REQUESTS,
             "queue_full",

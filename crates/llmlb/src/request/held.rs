@@ -13,6 +13,9 @@ use bytes::Bytes;
 
 use crate::episode::{Episode, Event};
 
+/// Clients use little of the memory while they use less than this part.
+const PLENTY: usize = 4;
+
 /// Part of the memory that only connections may use. While bodies and responses fill the rest, small
 /// requests are still served, and `llmlb status` works.
 const FOR_CONNECTIONS: usize = 16;
@@ -91,6 +94,12 @@ impl Budget {
     #[must_use]
     pub(crate) fn take_for_connection(&self, bytes: usize) -> bool {
         self.take_up_to(bytes, self.most)
+    }
+
+    /// The same for memory that is useful but not needed: only while clients use little.
+    #[must_use]
+    pub(crate) fn take_if_plenty(&self, bytes: usize) -> bool {
+        self.take_up_to(bytes, self.most / PLENTY)
     }
 
     fn take_up_to(&self, bytes: usize, most: usize) -> bool {

@@ -59,7 +59,9 @@ pub(super) fn of_request(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
         let bytes = id.as_bytes();
         (1..=LONGEST).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
     });
-    given.cloned().unwrap_or_else(|| {
+    // A copy: the client's field is a part of the buffer that its head was read into.
+    let given = given.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok());
+    given.unwrap_or_else(|| {
         let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
         HeaderValue::from_str(own.as_hyphenated().encode_lower(&mut text))
             .unwrap_or_else(|_| HeaderValue::from_static("unknown"))

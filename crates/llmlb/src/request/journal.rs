@@ -94,7 +94,7 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
     text.push_str("llmlb: ");
     plain(text, trip.method.as_str(), method::SHOWN)?;
     text.push(' ');
-    plain(text, trip.uri.path(), LONGEST)?;
+    plain(text, &trip.path, LONGEST)?;
     match trip.status {
         0 => text.push_str(" -"),
         status => write!(text, " {status}")?,

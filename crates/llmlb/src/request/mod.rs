@@ -40,7 +40,7 @@ use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
 
 use crate::admin;
-use crate::backlog::{self, Outgoing};
+use crate::backlog::{self, Outgoing, SharedBody};
 use crate::balance::{Absent, EndpointKey, Wish};
 use crate::client_memory::{ClientMemory, RequestMemory};
 use crate::config::{Kind, UnknownEndpoints};
@@ -84,14 +84,14 @@ pub(crate) fn serve(
     caller: Arc<Caller>,
     request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Outgoing>, Infallible>> {
-    let memory = RequestMemory::new(&caller.memory, request.version(), request.headers());
+    let (version, uri, headers) = (request.version(), request.uri(), request.headers());
+    let memory = RequestMemory::new(&caller.memory, version, uri, headers);
     // A request that does not fit is dropped here.
     let admitted = memory.map(|memory| (request, memory));
     async move {
         Ok(match admitted {
             Some((request, memory)) => serve_admitted(caller, request, memory).await,
-            None => without_memory(&caller)
-                .map(|body| Outgoing::new(body, &caller.memory.backlog, None)),
+            None => Outgoing::respond(without_memory(&caller), &caller.memory.backlog, None),
         })
     }
 }
@@ -131,13 +131,16 @@ async fn serve_admitted(
         }
     };
     let is_upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if is_upgrade {
+        memory.upgrade();
+    }
     let headers = answer.headers_mut();
     headers.insert(REQUEST_ID, id);
     if !is_upgrade && caller.worker.shared.is_draining() && head.version < Version::HTTP_2 {
         // The client's next request is for somebody else.
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    answer.map(|body| Outgoing::new(body, &caller.memory.backlog, Some(memory)))
+    Outgoing::respond(answer, &caller.memory.backlog, Some(memory))
 }
 
 /// The endpoint of a request and the path that is forwarded, or the reason to reject the request.
@@ -357,6 +360,9 @@ fn refuse_loop(caller: &Caller, head: &request::Parts) -> Result<(), Refusal> {
 
 /// True if a response of our own fits into the memory that is left: a list of models may be long.
 fn has_room_for(response: &Response<Full<Bytes>>, budget: &Budget) -> bool {
+    if response.extensions().get::<SharedBody>().is_some() {
+        return true;
+    }
     let length = response.body().size_hint().lower();
     length <= backlog::FREE as u64 || usize::try_from(length).is_ok_and(|length| budget.has(length))
 }

@@ -7,12 +7,15 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 
 use super::error::{Refusal, json_response};
+use crate::backlog::SharedBody;
 use crate::balance::{Pool, Table};
 use crate::config::{Alias, Kind};
 
 /// The list.
 pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {
-    json_response(StatusCode::OK, table.list())
+    let mut response = json_response(StatusCode::OK, table.list());
+    response.extensions_mut().insert(SharedBody);
+    response
 }
 
 /// The description of one of them.

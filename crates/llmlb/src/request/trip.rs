@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, StatusCode, Uri, request};
+use http::{HeaderValue, Method, StatusCode, request};
 use uuid::Uuid;
 
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
@@ -16,6 +16,7 @@ use crate::endpoint::{self, Endpoint};
 use crate::meter::record::{Attempt, Outcome, Record};
 use crate::meter::usage::Usage;
 use crate::meter::watch::Watch;
+use crate::upstream::AddressShare;
 use crate::worker::Worker;
 
 /// Reason of a request that ends because its tunnel carries nothing.
@@ -35,7 +36,9 @@ pub(crate) struct Trip {
     /// What it is called from end to end.
     pub(crate) id: HeaderValue,
     pub(crate) method: Method,
-    pub(crate) uri: Uri,
+    /// A copy: the request's own is a part of the buffer that its head was read into, which would be
+    /// kept as long as this.
+    pub(crate) path: Box<str>,
     pub(crate) model: Option<String>,
     /// What the backend calls the model, if not so.
     pub(crate) served_model: Option<String>,
@@ -64,6 +67,8 @@ pub(crate) struct Trip {
     pub(crate) bytes: u64,
     pub(crate) end: End,
     in_flight: Option<InFlight>,
+    /// The right to use a connection to a backend.
+    address_share: Option<AddressShare>,
 }
 
 /// A backend that a request was tried on in vain.
@@ -95,7 +100,7 @@ impl Trip {
             worker,
             client: caller.client_address(&head.headers),
             method: head.method.clone(),
-            uri: head.uri.clone(),
+            path: head.uri.path().into(),
             model: None,
             served_model: None,
             endpoint,
@@ -114,6 +119,7 @@ impl Trip {
             bytes: 0,
             end: End::Left,
             in_flight: None,
+            address_share: None,
         }
     }
 
@@ -127,6 +133,15 @@ impl Trip {
         self.model.clone_from(&asked.model);
         self.stream = asked.stream;
         self.prompt_tokens = asked.prompt_tokens;
+    }
+
+    /// True if the client's address may use a connection to a backend, now and until this is over.
+    #[must_use]
+    pub(crate) fn may_use_backend(&mut self) -> bool {
+        if self.address_share.is_none() {
+            self.address_share = self.worker.shared.address_limit.acquire(self.client);
+        }
+        self.address_share.is_some()
     }
 
     /// It is sent to this backend, which calls the model so.
@@ -174,6 +189,12 @@ impl Trip {
         if self.end == End::Left {
             self.code = Some(SEND_TIMEOUT);
         }
+    }
+
+    /// True if the client leaves it when it is dropped now. Some clients end a stream after its end
+    /// mark, when all of it is settled.
+    pub(crate) fn is_left(&self) -> bool {
+        self.end == End::Left && self.outcome.is_none()
     }
 
     pub(super) fn refused(&mut self, refusal: &Refusal) {
@@ -268,7 +289,7 @@ impl Trip {
             served_model: self.served_model.as_deref(),
             backend: self.backend.as_ref().map(|backend| backend.name.as_str()),
             api: self.endpoint.api,
-            path: &endpoint::label(self.uri.path()),
+            path: &endpoint::label(&self.path),
             is_stream: self.stream || self.watch.as_ref().is_some_and(Watch::is_stream),
             status: (self.status > 0).then_some(self.status),
             outcome,
@@ -301,6 +322,15 @@ impl Trip {
     }
 }
 
+impl Trip {
+    /// True if a backend works on it, and the client is about to cancel that. A tunnel has no end that
+    /// its client could await, and a request that this server ended has a code.
+    fn is_cancelled_work(&self) -> bool {
+        let is_tunnel = self.status == StatusCode::SWITCHING_PROTOCOLS.as_u16();
+        self.is_left() && self.is_worked_on && self.code.is_none() && !is_tunnel
+    }
+}
+
 impl Tried {
     fn in_record(&self) -> Attempt<'_> {
         Attempt {
@@ -312,8 +342,9 @@ impl Tried {
 
 impl Drop for Trip {
     fn drop(&mut self) {
+        let is_cancelled_work = self.is_cancelled_work();
         self.settle(self.end);
-        if self.end == End::Left && self.is_worked_on && self.status == 0 {
+        if is_cancelled_work {
             let cancelled = &self.worker.shared.cancelled;
             cancelled.note(self.client, Instant::now());
         }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Idle;
+use super::{AddressLimit, Idle};
 use crate::descriptors::Division;
 use crate::episode::{Episode, Event};
 
@@ -126,11 +126,13 @@ impl BackendConnections {
     }
 
     /// For `/status`: docs/status-json.md.
-    pub(crate) fn json(&self) -> Value {
+    pub(crate) fn json(&self, of_addresses: &AddressLimit) -> Value {
         json!({
             "open": self.open.load(Ordering::Relaxed),
             "max": self.max,
+            "max_per_address": of_addresses.max(),
             "rejected": self.beyond_max.total(),
+            "rejected_per_address": of_addresses.rejected(),
         })
     }
 }

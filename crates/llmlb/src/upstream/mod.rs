@@ -4,6 +4,7 @@
 //! bytes and the client's, a request that is dropped closes its connection at once, and it is known
 //! exactly what was sent and whether anything came back. That decides what may be tried again.
 
+mod address_limit;
 mod broken;
 mod connect;
 mod exchange;
@@ -18,6 +19,7 @@ mod resolve;
 mod stream;
 mod upload;
 
+pub(crate) use address_limit::{AddressLimit, AddressShare};
 pub(crate) use broken::Broken;
 pub(crate) use connect::Connector;
 pub(crate) use exchange::Exchange;

@@ -179,7 +179,9 @@ impl Upload {
         }
         let flushed = ready!(Pin::new(stream).poll_flush(cx));
         self.flushed = true;
-        // An answer may last for minutes. What was asked is not needed for that.
+        // An answer may last for minutes. What was asked is not needed for that, and an empty rest of
+        // it would keep all of it.
+        self.out = Bytes::new();
         self.whole = Bytes::new();
         Poll::Ready(flushed.map_err(|error| Broken::cut(&error)))
     }

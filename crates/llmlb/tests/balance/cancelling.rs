@@ -90,21 +90,76 @@ fn client_that_cancels_requests_within_the_limit_keeps_its_http_2_connection() {
     }
 }
 
-#[test]
-fn responses_that_have_begun_may_be_cancelled_without_limit() {
-    let place = Place::new();
-    let mock = backend(|_, stream| {
+/// A backend whose responses begin and do not end.
+fn endless() -> Mock {
+    backend(|_, stream| {
         crate::mock::begin_stream(stream);
         crate::mock::chunk(stream, "data: 1\n\n");
         let _ = stream.read(&mut [0]);
+    })
+}
+
+#[test]
+fn responses_that_are_cancelled_before_their_end_count() {
+    let place = Place::new();
+    let mock = endless();
+    // Ten at once.
+    let server = limited(&place, &mock, "100");
+    run(async {
+        let (client, connection) = connect(server.address, &Builder::new()).await;
+        while !connection.is_finished() {
+            assert!(count(&mock) < 50);
+            let Ok(mut ready) = client.clone().ready().await else {
+                break;
+            };
+            let asking = request(Method::POST, CHAT);
+            let Ok((response, mut body)) = ready.send_request(asking, false) else {
+                break;
+            };
+            let _ = body.send_data(ASK.into(), true);
+            // Dropped, it is reset.
+            drop(response.await);
+        }
+        let error = connection.await.unwrap().unwrap_err();
+        assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM), "{error}");
+    });
+    assert!(count(&mock) >= 10);
+}
+
+#[test]
+fn responses_that_are_cancelled_now_and_then_keep_their_connection() {
+    let place = Place::new();
+    let mock = endless();
+    let server = limited(&place, &mock, "1200");
+    run(async {
+        let (client, connection) = connect(server.address, &Builder::new()).await;
+        for _ in 0..60 {
+            let response = send(&client, request(Method::POST, CHAT), ASK).await;
+            drop(response.await.unwrap());
+        }
+        assert!(!connection.is_finished());
+    });
+}
+
+#[test]
+fn responses_that_are_complete_do_not_count() {
+    let place = Place::new();
+    let mock = backend(|request, stream| {
+        if request.text() == ASK {
+            return ok(request, stream);
+        }
+        crate::mock::begin_stream(stream);
+        crate::mock::chunk(stream, "data: 1\n\n");
+        crate::mock::chunk(stream, "data: [DONE]\n\n");
+        crate::mock::end_stream(stream);
     });
     let server = limited(&place, &mock, "10");
     run(async {
         let (client, connection) = connect(server.address, &Builder::new()).await;
         for _ in 0..20 {
-            let response = send(&client, request(Method::POST, CHAT), ASK).await;
-            // Dropped, it is reset.
-            drop(response.await.unwrap());
+            for asked in [ASK, r#"{"model":"m","stream":true}"#] {
+                assert_eq!(post(&client, CHAT, asked).await.status, 200);
+            }
         }
         assert!(!connection.is_finished());
     });

@@ -22,7 +22,7 @@ pub(super) struct Answer {
     pub(super) waiting: Option<u64>,
     pub(super) requests: Option<u64>,
     pub(super) connections: Option<Connections>,
-    pub(super) backend_connections: Option<BackendConnections>,
+    pub(super) backend_connections: Option<Box<BackendConnections>>,
     #[serde(default)]
     pub(super) backends: Vec<Backend>,
     pub(super) usage: Option<Box<Usage>>,
@@ -43,7 +43,9 @@ pub(super) struct Connections {
 pub(super) struct BackendConnections {
     pub(super) open: u64,
     pub(super) max: u64,
+    pub(super) max_per_address: Option<u64>,
     pub(super) rejected: Option<u64>,
+    pub(super) rejected_per_address: Option<u64>,
 }
 
 /// How a server is, by its own account.

@@ -131,7 +131,7 @@ fn describe<'a>(entry: &mut Entry<'a>, running: &'a Running, now: SystemTime) {
     if let (Some(answer), Some((up, total))) = (running.answer(), running.backends()) {
         entry.requests = answer.requests;
         entry.connections = answer.connections.as_ref();
-        entry.backend_connections = answer.backend_connections.as_ref();
+        entry.backend_connections = answer.backend_connections.as_deref();
         entry.usage = answer.usage.as_deref();
         entry.backends = Some(Backends {
             up,

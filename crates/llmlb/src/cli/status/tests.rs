@@ -33,7 +33,8 @@ pub(super) fn answer(status: &str) -> Health {
         "requests": 1000,
         "connections": { "open": 12, "max": 448, "max_per_address": 112, "rejected": 38,
             "rejected_per_address": 2 },
-        "backend_connections": { "open": 3, "max": 452, "rejected": 0 }, "backends": [
+        "backend_connections": { "open": 3, "max": 452, "max_per_address": 113, "rejected": 0,
+            "rejected_per_address": 0 }, "backends": [
             { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
               "ejected": false, "models": 3,
               "in_flight": 1, "requests": 500, "error": null, "last_error":
@@ -111,7 +112,8 @@ fn the_json_of_a_running_server_is_this() {
             "in_flight": 3, "waiting": 1, "requests": 1000,
             "connections": { "open": 12, "max": 448, "max_per_address": 112, "rejected": 38,
                 "rejected_per_address": 2 },
-            "backend_connections": { "open": 3, "max": 452, "rejected": 0 },
+            "backend_connections": { "open": 3, "max": 452, "max_per_address": 113, "rejected": 0,
+                "rejected_per_address": 0 },
             "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
                 "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0,
                 "failed": 0, "recorded": 130, "lost": 0, "error": null,
