@@ -25,6 +25,7 @@ fn poisoned_records_stand_alone_and_their_neighbours_are_delivered() {
             ..Crowd::default()
         });
         world.drain();
+        settle_rejected(&world);
         let found = Reckoning::of(&format!("1 % poisoned, {what}"), &world);
         found.must_be_clean();
         assert!(found.isolated >= 10, "{found}");
@@ -45,14 +46,7 @@ fn a_batch_of_nothing_but_poison_ends_in_failed_and_blocks_nobody() {
         "{outcome:#?}"
     );
     assert!(world.waiting() > 0);
-    // Each acceptance settles one of the batches.
-    for _ in 0..40 {
-        if world.waiting() == 0 {
-            break;
-        }
-        world.stage_fresh(1, 0).assert_code(0);
-        world.deliver_now();
-    }
+    settle_rejected(&world);
     let found = Reckoning::of("nothing but poison", &world);
     found.must_be_clean();
     assert_eq!(
@@ -61,4 +55,16 @@ fn a_batch_of_nothing_but_poison_ends_in_failed_and_blocks_nobody() {
         "{found}"
     );
     world.deliver_now().assert_code(0);
+}
+
+/// Delivers good records until nothing waits. A batch of which no part is accepted stays pending until
+/// the receiver has accepted another one: each acceptance settles one such batch. (S7)
+fn settle_rejected(world: &World) {
+    for _ in 0..40 {
+        if world.waiting() == 0 {
+            return;
+        }
+        world.stage_fresh(1, 0).assert_code(0);
+        world.deliver_now();
+    }
 }
