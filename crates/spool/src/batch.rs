@@ -15,10 +15,11 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::entry::Name;
+use crate::entry_reader::MOST_RECORDS;
 use crate::line::{self, digits};
 use crate::record::{self, Record, parse_id};
 
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// A batch is cut before its records exceed this: it must fit into
 /// memory, and into the reserve of a full disk. Part of the format: what was frozen by one release
 /// is finished by the next.
@@ -57,6 +58,8 @@ pub(crate) struct Head {
 pub(crate) struct Damage {
     pub(crate) record: Option<u64>,
     pub(crate) what: String,
+    /// It is of this version, which this program does not know.
+    pub(crate) version: Option<u32>,
 }
 
 impl Batch {
@@ -164,7 +167,7 @@ impl Batch {
         for (place, json) in lines.iter().enumerate() {
             let record = Record::parse_stored(json).map_err(|bad| Damage {
                 record: Some(place as u64 + 1),
-                what: bad.to_string(),
+                ..Damage::of(bad.to_string())
             })?;
             records.push(record);
         }
@@ -190,7 +193,10 @@ impl Head {
             .map_err(|error| Damage::of(error.to_string()))?;
         if head.version != VERSION {
             let what = format!("its version is {}, not {VERSION}", head.version);
-            return Err(Damage::of(what));
+            return Err(Damage {
+                version: Some(head.version),
+                ..Damage::of(what)
+            });
         }
         if head.entries.iter().any(|part| !part.is_sound()) {
             return Err(Damage::of("it names entries that cannot be"));
@@ -200,8 +206,12 @@ impl Head {
 }
 
 impl Part {
-    fn is_sound(&self) -> bool {
-        self.from >= 1 && self.from <= self.to && Name::parse(self.name.as_ref()).is_some()
+    /// True if it can be of an entry. No sum of such numbers overflows.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.from >= 1
+            && self.from <= self.to
+            && self.to <= MOST_RECORDS
+            && Name::parse(self.name.as_ref()).is_some()
     }
 }
 
@@ -210,6 +220,7 @@ impl Damage {
         Self {
             record: None,
             what: what.into(),
+            version: None,
         }
     }
 }
@@ -263,7 +274,7 @@ impl<'a> Lines<'a> {
             if digits(crc32fast::hash(line)) != check.as_bytes() {
                 return Some(Damage {
                     record: Some(place as u64 + 1),
-                    what: "its checksum does not match".to_owned(),
+                    ..Damage::of("its checksum does not match")
                 });
             }
         }

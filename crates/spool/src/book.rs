@@ -8,10 +8,11 @@
 //! A book is bounded: when a file is full a new generation begins, which says what all before it
 //! add up to, and of the older ones only the last is kept.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -82,6 +83,24 @@ pub(crate) struct Book {
     is_resting: bool,
     /// Up to where it is written.
     length: u64,
+    /// Up to where it is on the disk.
+    synced: u64,
+}
+
+/// Files of which a sync has failed, by process, and up to where each of them is on the disk. What
+/// comes after that is unknown, and a later sync would succeed and mean nothing: it is not read, and
+/// such a file is copied up to there before anything is added. A new process need not know, since the
+/// rest was cut off as well.
+static DOUBTFUL: Mutex<BTreeMap<(usize, PathBuf), u64>> = Mutex::new(BTreeMap::new());
+
+fn doubtful() -> MutexGuard<'static, BTreeMap<(usize, PathBuf), u64>> {
+    DOUBTFUL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Up to where a file is on the disk, if a sync of it has failed.
+fn doubt(disk: &dyn Disk, path: &Path) -> Option<u64> {
+    let key = (disk.process(), path.to_owned());
+    doubtful().get(&key).copied()
 }
 
 impl Title {
@@ -195,7 +214,10 @@ impl Title {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file.map_err(failed)?,
             };
-            let (mut reader, mut text, mut line) = (BufReader::new(file), Vec::new(), 0);
+            // Whoever relies on what comes after it would lose that with the next line.
+            let end = doubt(&*data.disk, &path).unwrap_or(u64::MAX);
+            let mut reader = BufReader::new(file.take(end));
+            let (mut text, mut line) = (Vec::new(), 0);
             loop {
                 text.clear();
                 reader.read_until(b'\n', &mut text).map_err(failed)?;
@@ -260,6 +282,10 @@ impl Book {
             // A crash came before it was removed.
             remove(&**disk, &title.path(data, *old))?;
         }
+        renew(&**disk, dir, &title.file_name(generation))?;
+        if has_holes(&**disk, &title.path(data, generation))? {
+            mend(&**disk, data, &title.path(data, generation))?;
+        }
         let mut book = Self::at(disk, dir, title, generation)?;
         let failed = |error| Error::new("open", &book.path, error);
         let mut reading = Reading::open(&**disk, &book.path).map_err(failed)?;
@@ -273,9 +299,13 @@ impl Book {
             let why = "the end of a book whose writer was interrupted";
             set_aside(&**disk, &data.failed, &name, &tail, why)?;
             disk.truncate(&book.file, whole).map_err(failed)?;
-            disk.sync(&book.file).map_err(failed)?;
         }
-        book.length = whole;
+        // Whoever wrote it may have ended before it was on the disk, or its name. What is read from
+        // it now is relied upon; if this sync fails, all of it is copied.
+        (book.length, book.synced) = (whole, whole);
+        book.sync()?;
+        disk.sync_dir(dir)
+            .map_err(|error| Error::new("sync", dir, error))?;
         Ok(book)
     }
 
@@ -299,6 +329,7 @@ impl Book {
             .map_err(|error| Error::new("sync", dir, error))?;
         let mut book = Self::at(disk, dir, title, generation)?;
         book.length = head.len() as u64;
+        book.synced = book.length;
         Ok(book)
     }
 
@@ -316,6 +347,7 @@ impl Book {
             path,
             is_resting: false,
             length: 0,
+            synced: 0,
         })
     }
 
@@ -323,8 +355,8 @@ impl Book {
         self.generation
     }
 
-    /// Nobody else has written to it since: what is known of it need not be read again. Whoever asks
-    /// must be the only one who may write.
+    /// Nobody else has written to it since, and no sync has failed: what is known of it need not be
+    /// read again. Whoever asks must be the only one who may write.
     pub(crate) fn is_current(&self) -> bool {
         let is_newest = |next: &Path| self.disk.exists(next).is_ok_and(|is_there| !is_there);
         let is_same = || {
@@ -333,7 +365,8 @@ impl Book {
             Ok::<_, io::Error>(named.len() == self.length && named.modified()? == ours.modified()?)
         };
         let next = self.title.file_name(self.generation + 1);
-        is_newest(&self.dir.join(next)) && is_same().unwrap_or(false)
+        let is_good = doubt(&*self.disk, &self.path).is_none();
+        is_good && is_newest(&self.dir.join(next)) && is_same().unwrap_or(false)
     }
 
     /// Nothing is written for a while: a file that is open for writing would keep the disk from
@@ -357,6 +390,14 @@ impl Book {
 
     /// Adds an event. It is on the disk after the next [`Book::sync`].
     pub(crate) fn add<T: Serialize>(&mut self, event: &T) -> Result<(), Error> {
+        if renew(
+            &*self.disk,
+            &self.dir,
+            &self.title.file_name(self.generation),
+        )? {
+            self.is_resting = true; // What is open is the old file.
+            self.length = self.synced;
+        }
         self.reopen(false)?;
         let line = encode(event);
         let added = self.disk.write_at(&self.file, self.length, &line);
@@ -370,13 +411,20 @@ impl Book {
         Ok(())
     }
 
-    pub(crate) fn sync(&self) -> Result<(), Error> {
+    /// Waits until everything that was added is on the disk. After an error what was added since the
+    /// last sync is not part of the book: whoever added it does so again.
+    pub(crate) fn sync(&mut self) -> Result<(), Error> {
         if self.is_resting {
             return Ok(()); // Nothing was written since.
         }
-        self.disk
-            .sync(&self.file)
-            .map_err(|error| Error::new("sync", &self.path, error))
+        if let Err(error) = self.disk.sync(&self.file) {
+            doubtful().insert((self.disk.process(), self.path.clone()), self.synced);
+            // Others must not rely on it either.
+            let _ = self.disk.truncate(&self.file, self.synced);
+            return Err(Error::new("sync", &self.path, error));
+        }
+        self.synced = self.length;
+        Ok(())
     }
 
     /// Begins the next generation: these are the sums of all up to now. Of the older ones only the
@@ -391,6 +439,70 @@ impl Book {
             None => Ok(()),
         }
     }
+}
+
+/// True if a file has a damaged line, and a good one after it: a power failure may have kept a line and
+/// lost one that was written before it.
+fn has_holes(disk: &dyn Disk, path: &Path) -> Result<bool, Error> {
+    let failed = |error| Error::read(path, error);
+    let mut reader = BufReader::new(Reading::open(disk, path).map_err(failed)?);
+    let (mut text, mut is_bad) = (Vec::new(), false);
+    loop {
+        text.clear();
+        if reader.read_until(b'\n', &mut text).map_err(failed)? == 0 {
+            return Ok(false);
+        }
+        let line = text.strip_suffix(b"\n");
+        let is_good = line.is_some_and(|line| line::checked(line).is_ok());
+        if is_good && is_bad {
+            return Ok(true);
+        }
+        is_bad |= !is_good;
+    }
+}
+
+/// Puts the good lines in place of a file that has damaged ones between them, and sets those aside.
+fn mend(disk: &dyn Disk, data: &DataDir, path: &Path) -> Result<(), Error> {
+    let failed = |error| Error::read(path, error);
+    let mut reader = BufReader::new(Reading::open(disk, path).map_err(failed)?);
+    let (mut text, mut good, mut bad) = (Vec::new(), Vec::new(), Vec::new());
+    loop {
+        text.clear();
+        if reader.read_until(b'\n', &mut text).map_err(failed)? == 0 {
+            break;
+        }
+        let line = text.strip_suffix(b"\n");
+        if line.is_some_and(|line| line::checked(line).is_ok()) {
+            good.extend(&text);
+        } else {
+            bad.extend(&text);
+        }
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let why = "lines of a book that a power failure lost, or that were damaged";
+    set_aside(disk, &data.failed, &format!("{name}.torn"), &bad, why)?;
+    let dir = path.parent().unwrap_or(Path::new("."));
+    place(disk, dir, &name, &good)?;
+    disk.sync_dir(dir)
+        .map_err(|error| Error::new("sync", dir, error))
+}
+
+/// Puts a copy of what is on the disk for sure in place of a file of which a sync has failed. `true`:
+/// that was so.
+fn renew(disk: &dyn Disk, dir: &Path, name: &str) -> Result<bool, Error> {
+    let path = dir.join(name);
+    let Some(good) = doubt(disk, &path) else {
+        return Ok(false);
+    };
+    let mut bytes = Vec::new();
+    Reading::open(disk, &path)
+        .and_then(|file| file.take(good).read_to_end(&mut bytes))
+        .map_err(|error| Error::read(&path, error))?;
+    place(disk, dir, name, &bytes)?;
+    disk.sync_dir(dir)
+        .map_err(|error| Error::new("sync", dir, error))?;
+    doubtful().remove(&(disk.process(), path));
+    Ok(true)
 }
 
 fn remove(disk: &dyn Disk, path: &Path) -> Result<(), Error> {

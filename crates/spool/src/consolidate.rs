@@ -430,7 +430,7 @@ impl Fold<'_> {
             }
         }
         (taken.lines, taken.aside) = reader.account()?;
-        let aside: u64 = taken.aside.iter().map(|[from, to]| to - from + 1).sum();
+        let aside = taken.lines_aside();
         // One that is no entry at all has no lines.
         let is_foreign = taken.lines == 0;
         self.done.aside += aside.max(u64::from(is_foreign));

@@ -94,6 +94,41 @@ pub(crate) fn for_each_file(
     }
 }
 
+/// Gives a file another name, in place of whatever has that name, in a directory that may be on
+/// another file system. Then it is copied: a crash may leave both, the new one complete.
+pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
+    match disk.rename(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {}
+        renamed => return renamed,
+    }
+    copy(disk, from, to)?;
+    disk.sync_dir(to.parent().unwrap_or(Path::new(".")))?;
+    disk.remove(from)
+}
+
+/// Copies a file of any length, complete or not at all.
+fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
+    let mut source = Reading::open(disk, from)?;
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    let half = to.with_file_name(format!(".{name}.tmp"));
+    match disk.remove(&half) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = disk.create(&half)?;
+    let mut piece = vec![0; 64 * 1024];
+    loop {
+        match source.read(&mut piece) {
+            Ok(0) => break,
+            Ok(read) => disk.append(&file, &piece[..read])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    disk.sync(&file)?;
+    disk.rename(&half, to)
+}
+
 /// Puts a whole file in place on the disk: complete or absent, whatever happens. Its name is on the
 /// disk once the directory is synced.
 pub(crate) fn place(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {

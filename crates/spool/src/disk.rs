@@ -59,6 +59,11 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
             Err(error) => Err(error),
         }
     }
+    /// Tells processes apart. What one of them remembers of its files is nothing that another one
+    /// knows: a test can end one and begin another.
+    fn process(&self) -> usize {
+        0
+    }
     /// Called before something is written in another way: the record of a lock. A test can crash
     /// here, too.
     fn before_record(&self) -> io::Result<()> {

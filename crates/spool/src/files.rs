@@ -87,16 +87,37 @@ pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
 /// Gives a file another name, in place of whatever has that name.
 pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     let [source, target] = [from, to].map(Located::new);
-    if !source.is_held(disk)? && !target.is_held(disk)? {
-        match disk.rename(from, to) {
-            Err(error) if is_full(&error) => {}
+    let hold = || {
+        let too_long = || io::Error::other("longer than anything we write");
+        let bytes = read_bounded(disk, from)?.ok_or_else(too_long)?;
+        target.hold(disk, &bytes, Use::NewFile)
+    };
+    if source.is_held(disk)? || target.is_held(disk)? {
+        hold()?;
+    } else {
+        match data_dir::rename(disk, from, to) {
+            // That there is no reserve must not look as if there were no such file.
+            Err(error) if is_full(&error) => hold().map_err(|_| error)?,
             renamed => return renamed,
         }
     }
-    let too_long = || io::Error::other("longer than anything we write");
-    let bytes = read_bounded(disk, from)?.ok_or_else(too_long)?;
-    target.hold(disk, &bytes, Use::NewFile)?;
     remove(disk, from)
+}
+
+/// Moves a file into another directory, which may be on another file system. On the disk when this
+/// returns. A file that is gone was moved before a crash.
+pub(crate) fn move_file(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Error> {
+    match rename(disk, from, to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::new("move", from, error));
+        }
+        _ => {}
+    }
+    for dir in [to.parent(), from.parent()].into_iter().flatten() {
+        disk.sync_dir(dir)
+            .map_err(|error| Error::new("sync", dir, error))?;
+    }
+    Ok(())
 }
 
 /// Calls `each` with the files of a directory, in no order. A directory that is not there has none.

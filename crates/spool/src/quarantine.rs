@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::book::{decode, encode};
 use crate::disk::{Disk, Reading};
 use crate::error::Error;
-use crate::files::{self, place, read_bounded};
+use crate::files::{self, move_file, place, read_bounded};
 use crate::time::Moment;
 
 const VERSION: u32 = 1;
@@ -50,10 +50,7 @@ pub(crate) fn move_aside(
     let checksum = checksum_of(disk, path).map_err(|error| Error::read(path, error))?;
     let (name, _) = free_name(disk, failed, name, &checksum)?;
     Reason::new(&name, reason, Some(checksum)).write(disk, failed)?;
-    files::rename(disk, path, &failed.join(name))
-        .map_err(|error| Error::new("set aside", path, error))?;
-    disk.sync_dir(failed)
-        .map_err(|error| Error::new("sync", failed, error))
+    move_file(disk, path, &failed.join(name))
 }
 
 /// A name that nothing has, or (`true`) that the same thing has: what is there is never replaced.
@@ -184,6 +181,16 @@ impl Reason {
             at: SystemTime::now().into(),
             checksum,
             batch: None,
+        }
+    }
+
+    /// Reads the file of a reason, and checks all that can be checked of it.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let reason: Self = decode(bytes)?;
+        if reason.version == VERSION {
+            Ok(reason)
+        } else {
+            Err(format!("its version is {}, not {VERSION}", reason.version))
         }
     }
 

@@ -72,7 +72,7 @@ pub(crate) fn archive(
                 Ok(Found::Damaged) => done.damaged += 1,
                 Ok(Found::Gone) => {}
                 // It is tried again in the next run, and holds up no other batch.
-                Err(error) if error.is_unreadable() => {
+                Err(error) if error.stays_in_place() => {
                     tracing::debug!(%error, "not archived");
                     done.waiting += 1;
                     done.last_error = Some(error.to_string());
@@ -303,7 +303,7 @@ impl Courier<'_> {
     /// One that cannot be read waits for a person, and holds up nobody.
     fn one(&mut self, name: &str, trust: Trust) -> Result<Next, Error> {
         match self.try_one(name, trust) {
-            Err(error) if error.is_unreadable() => {
+            Err(error) if error.stays_in_place() => {
                 tracing::debug!(%error, "not delivered");
                 self.unreadable += 1;
                 self.done.last_error = Some(error.to_string());

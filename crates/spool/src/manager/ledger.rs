@@ -18,6 +18,7 @@ use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::files;
+use crate::reserve::Reserve;
 use crate::set::Set;
 use crate::time::Moment;
 
@@ -78,7 +79,7 @@ pub(crate) struct Sums {
 /// The book as the deliverer keeps it.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// `None`: there is none, and the disk is too full to begin it.
+    /// `None`: the disk is too full to begin or to renew it. The reserve has what comes.
     book: Option<Book>,
     disk: Arc<dyn Disk>,
     staging: PathBuf,
@@ -93,6 +94,16 @@ pub(super) struct Ledger {
 pub(crate) struct Index(HashMap<String, (Outcome, u64)>);
 
 impl Event {
+    /// Reads a line of the book. Its checksum may match and its numbers may be made up all the same.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let event: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if event.entries.iter().all(Part::is_sound) {
+            Ok(event)
+        } else {
+            Err("it names entries that cannot be".to_owned())
+        }
+    }
+
     pub(super) fn new(batch: &Batch, outcome: Outcome, at: Moment, said: &str) -> Self {
         // A batch of single-record files has as many parts as records: too much to note each time.
         let (entries, parts) = match batch.parts() {
@@ -122,10 +133,10 @@ impl Sums {
         }
         match event.outcome {
             Outcome::Delivered => {
-                self.delivered += event.records;
+                self.delivered = self.delivered.saturating_add(event.records);
                 self.batches_delivered += 1;
             }
-            Outcome::Archived => self.archived += event.records,
+            Outcome::Archived => self.archived = self.archived.saturating_add(event.records),
             Outcome::Unarchived => {
                 self.archived = self.archived.saturating_sub(event.records);
             }
@@ -174,7 +185,8 @@ impl Index {
 impl Ledger {
     pub(super) fn open(disk: &Arc<dyn Disk>, data: &DataDir) -> Result<Self, Error> {
         let book = match Book::open::<Sums>(disk, data, Title::Sent) {
-            Err(error) if error.is_full() => None,
+            // Without a reserve nothing must be sent that cannot be noted.
+            Err(error) if error.is_full() && Reserve::new(&data.staging).is_there() => None,
             book => Some(book?),
         };
         let (index, sums, events) = read(data)?;
@@ -242,7 +254,7 @@ fn read(data: &DataDir) -> Result<(Index, Sums, u64), Error> {
     let (mut index, mut sums, mut events) = (Index::default(), Sums::default(), 0);
     Title::Sent.read(data, &mut |spot, read| match read {
         Read::Head(before) => (sums, events) = (before, 0),
-        Read::Event(text) => match serde_json::from_str::<Event>(text) {
+        Read::Event(text) => match Event::parse(text) {
             Ok(event) => {
                 events += 1;
                 sums.add(&event);

@@ -22,12 +22,12 @@ pub use pause::{Pause, Standing};
 pub use retention::{Keep, Kept, KeptIn};
 pub use state::State;
 
-use crate::batch::{self, Batch};
-use crate::book::{decode, encode};
+use crate::batch::{self, Batch, Damage};
+use crate::book::{decode_version, encode};
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
-use crate::files::{self, for_each_file, place, place_batch, read_bounded};
+use crate::files::{self, for_each_file, move_file, place, place_batch, read_bounded};
 use crate::quarantine::{BatchReason, Reason, move_aside};
 use crate::reserve::Reserve;
 use crate::time::Moment;
@@ -180,7 +180,7 @@ impl SpoolManager {
             Outcome::Resent
         };
         self.note(&batch, outcome, "")?;
-        self.rename(&path, &self.data.spool.join(name))?;
+        move_file(&*self.disk, &path, &self.data.spool.join(name))?;
         self.remove(&self.data.failed.join(Reason::file_name(name)))
     }
 
@@ -314,20 +314,6 @@ impl SpoolManager {
         }
     }
 
-    /// Moves a file; one that is gone was moved before a crash.
-    fn rename(&self, from: &Path, to: &Path) -> Result<(), Error> {
-        match files::rename(&*self.disk, from, to) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::new("move", from, error));
-            }
-            _ => {}
-        }
-        for dir in [to.parent(), from.parent()].into_iter().flatten() {
-            self.sync_dir(dir)?;
-        }
-        Ok(())
-    }
-
     /// What waits, in no order. Files that cannot be batches are none of ours.
     fn each_waiting(&self, mut each: impl FnMut(&str)) -> Result<(), Error> {
         for_each_file(&*self.disk, &self.data.spool, |name| {
@@ -349,10 +335,21 @@ impl SpoolManager {
             Some(Outcome::Delivered | Outcome::Split) => self.forget(name)?,
             Some(Outcome::Archived) => {
                 let to = self.data.archive.join(name);
-                self.rename(&self.data.spool.join(name), &to)?;
+                move_file(&*self.disk, &self.data.spool.join(name), &to)?;
             }
-            Some(Outcome::Failed | Outcome::Resent | Outcome::Unarchived | Outcome::Discarded)
-            | None => return Ok(false),
+            // Between file systems a move may have come to an end but for the old file.
+            Some(Outcome::Resent | Outcome::Unarchived) => {
+                self.remove(&self.data.failed.join(name))?;
+                self.remove(&self.data.failed.join(Reason::file_name(name)))?;
+                self.remove(&self.data.archive.join(name))?;
+                return Ok(false);
+            }
+            Some(Outcome::Failed | Outcome::Discarded) | None => {
+                if !self.exists(&self.data.failed.join(name))? {
+                    return Ok(false);
+                }
+                self.forget(name)?;
+            }
         }
         Ok(true)
     }
@@ -425,7 +422,7 @@ impl BatchStore for SpoolManager {
                     self.split(&batch, &state)?;
                 }
                 Ok(Found::Gone | Found::Damaged) => {}
-                Err(error) if error.is_unreadable() => held.extend(state.halves),
+                Err(error) if error.stays_in_place() => held.extend(state.halves),
                 Err(error) => return Err(error),
             }
         }
@@ -451,7 +448,16 @@ impl BatchStore for SpoolManager {
             return Ok(Found::Gone);
         }
         let checked = match read_bounded(&*self.disk, &path) {
-            Ok(Some(bytes)) => check(name, &bytes),
+            Ok(Some(bytes)) => {
+                if let Err(Damage {
+                    version: Some(found),
+                    ..
+                }) = Batch::decode(&bytes)
+                {
+                    return Err(Error::version(&path, found, batch::VERSION));
+                }
+                check(name, &bytes)
+            }
             Ok(None) => Err("it is longer than a batch can be".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Gone),
             Err(error) => return Err(Error::read(&path, error)),
@@ -473,9 +479,10 @@ impl BatchStore for SpoolManager {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
             Err(error) => return Err(Error::read(&path, error)),
         };
-        match decode::<State>(&bytes) {
-            Ok(state) if state.is_known() => Ok(state),
-            _ => {
+        match decode_version::<State>(&path, &bytes, state::VERSION) {
+            Ok(state) => Ok(state),
+            Err(error) if error.is_version() => Err(error),
+            Err(_) => {
                 tracing::warn!(path = %path.display(), "not readable: its batch is taken for tried");
                 Ok(State::lost())
             }
@@ -530,7 +537,7 @@ impl BatchStore for SpoolManager {
         });
         reason.write(&*self.disk, &self.data.failed)?;
         let (from, to) = (self.data.spool.join(&name), self.data.failed.join(&name));
-        self.rename(&from, &to)?;
+        move_file(&*self.disk, &from, &to)?;
         self.note(batch, Outcome::Failed, &reason.why)?;
         self.remove(&self.state_path(&name))
     }
@@ -538,7 +545,11 @@ impl BatchStore for SpoolManager {
     fn archive(&self, batch: &Batch) -> Result<(), Error> {
         let name = batch.file_name();
         self.note(batch, Outcome::Archived, "")?;
-        self.rename(&self.data.spool.join(&name), &self.data.archive.join(&name))?;
+        move_file(
+            &*self.disk,
+            &self.data.spool.join(&name),
+            &self.data.archive.join(&name),
+        )?;
         self.remove(&self.state_path(&name))
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::state::wait_left;
-use crate::book::{decode, encode};
+use crate::book::{decode, decode_version, encode};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
@@ -109,7 +109,11 @@ impl Destinations {
 pub(super) fn read(data: &DataDir) -> Result<Destinations, Error> {
     let path = data.spool.join(NAME);
     let read = match read_bounded(&*data.disk, &path) {
-        Ok(bytes) => check(&bytes.unwrap_or_default()),
+        Ok(bytes) => match decode_version(&path, &bytes.unwrap_or_default(), VERSION) {
+            // Whoever wrote it knows why nothing is sent.
+            Err(error) if error.is_version() => return Err(error),
+            noted => noted.map_err(|error| error.io_error().to_string()),
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Destinations::default()),
         Err(error) => Err(error.to_string()),
     };

@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::book::decode;
 use crate::time::Moment;
 
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// A gap between two attempts counts for at most so long: a clock that jumps, or a machine that was
 /// off, must not make a batch look as if it had been tried for long.
 const MOST_BETWEEN: Duration = Duration::from_secs(24 * 3600);
@@ -79,6 +80,16 @@ impl Default for State {
 }
 
 impl State {
+    /// Reads the file of a state, and checks all that can be checked of it.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let state: Self = decode(bytes)?;
+        if state.version == VERSION {
+            Ok(state)
+        } else {
+            Err(format!("its version is {}, not {VERSION}", state.version))
+        }
+    }
+
     /// What holds when the state cannot be read: an attempt may have been made.
     pub(crate) fn lost() -> Self {
         Self {
@@ -86,10 +97,6 @@ impl State {
             last_error: Some("what was noted about its attempts cannot be read".to_owned()),
             ..Self::default()
         }
-    }
-
-    pub(crate) fn is_known(&self) -> bool {
-        self.version == VERSION
     }
 
     /// An attempt begins.

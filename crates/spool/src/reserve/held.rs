@@ -103,6 +103,7 @@ impl Held {
 
 /// Content that was read, with the heads it belongs to.
 struct Seen {
+    process: usize,
     path: PathBuf,
     heads: Vec<u8>,
     held: Arc<Held>,
@@ -127,6 +128,7 @@ impl Reserve {
             heads = read_at(disk, &file, 0, 2 * PAGE)?;
             let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(seen) = &*last
+                && seen.process == disk.process()
                 && seen.path == self.path
                 && seen.heads == heads
             {
@@ -135,6 +137,7 @@ impl Reserve {
             let held = Arc::new(read_areas(disk, &file, layout, &heads)?);
             if read_at(disk, &file, 0, 2 * PAGE)? == heads {
                 *last = Some(Seen {
+                    process: disk.process(),
                     path: self.path.clone(),
                     heads,
                     held: Arc::clone(&held),

@@ -2,9 +2,11 @@
 
 mod commit;
 mod open_entry;
+mod rescue;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -17,6 +19,7 @@ use crate::record::Record;
 use crate::reserve::{self, Reserve};
 use commit::Commit;
 use open_entry::OpenEntry;
+use rescue::{RETRY_AFTER, Rescue};
 
 /// When an entry is sealed.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +69,9 @@ pub enum Durability {
 /// How often it is tried to create the reserve.
 const RESERVE_PAUSE: Duration = Duration::from_secs(1);
 
+/// Maximum number of bytes of records that are acknowledged and not on the disk yet.
+const MOST_UNSYNCED: usize = 64 << 20;
+
 /// How soon the disk follows what was staged for [`Durability::Process`].
 const SYNC_WITHIN: Duration = Duration::from_millis(50);
 
@@ -94,8 +100,20 @@ struct Shared {
     limits: Limits,
     reserve: Reserve,
     state: Mutex<State>,
+    /// Held by the thread that seals and rescues.
+    background: Mutex<()>,
     /// Wakes the keeper.
     keeper: Condvar,
+}
+
+/// An entry to which nothing is added any more.
+#[derive(Debug)]
+struct Retired {
+    entry: OpenEntry,
+    /// Producers that wait for its records.
+    commit: Arc<Commit>,
+    /// An attempt to seal it has failed: the next one is not before this time.
+    not_before: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +125,11 @@ struct State {
     running: Option<Arc<Commit>>,
     /// Since when something that the kernel has is not on the disk.
     unsynced: Option<Instant>,
+    /// To be sealed, by the keeper: a sync may take long, and producers must not wait for it.
+    retired: VecDeque<Retired>,
+    rescue: Rescue,
+    /// Why records that were acknowledged may not be on the disk, or entries are not sealed.
+    trouble: Option<Error>,
     /// When it was last tried in vain to create the reserve.
     full_since: Option<Instant>,
     is_closed: bool,
@@ -119,6 +142,16 @@ impl Staging {
     }
 
     pub(crate) fn open_on(disk: Arc<dyn Disk>, dir: &Path, limits: Limits) -> Result<Self, Error> {
+        let mut staging = Self::open_without_keeper(disk, dir, limits)?;
+        staging.start_keeper()?;
+        Ok(staging)
+    }
+
+    pub(crate) fn open_without_keeper(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        limits: Limits,
+    ) -> Result<Self, Error> {
         let failed = |error| Error::new("make", dir, error);
         disk.make_dir(dir).map_err(failed)?;
         let reserve = Reserve::new(dir);
@@ -134,17 +167,36 @@ impl Staging {
             limits,
             reserve,
             state: Mutex::default(),
+            background: Mutex::default(),
             keeper: Condvar::new(),
         });
-        let kept = Arc::clone(&shared);
+        Ok(Self {
+            shared,
+            keeper: None,
+        })
+    }
+
+    /// Starts the thread that syncs and seals.
+    fn start_keeper(&mut self) -> Result<(), Error> {
+        let kept = Arc::clone(&self.shared);
         let keeper = thread::Builder::new()
             .name("spool-keeper".to_owned())
             .spawn(move || kept.keep())
-            .map_err(|error| Error::new("start a thread for", dir, error))?;
-        Ok(Self {
-            shared,
-            keeper: Some(keeper),
-        })
+            .map_err(|error| Error::new("start a thread for", &self.shared.dir, error))?;
+        self.keeper = Some(keeper);
+        Ok(())
+    }
+
+    /// Ends as a process does that is killed: nothing is sealed.
+    #[cfg(all(test, target_os = "linux"))]
+    pub(crate) fn abandon(self) {
+        self.shared.lock().is_closed = true;
+    }
+
+    /// Does what the keeper would do by this time. For tests, which have no keeper.
+    #[cfg(test)]
+    pub(crate) fn work(&self, now: Instant) {
+        self.shared.work(now);
     }
 
     /// Stages a record. When this returns it is as safe as was asked for.
@@ -196,12 +248,31 @@ impl Staging {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn check(&self) -> Result<(), Error> {
-        self.shared.stage_for_process(&[])
+        match self.trouble() {
+            Some(error) => Err(error),
+            None => self.shared.stage_for_process(&[]),
+        }
+    }
+
+    /// Why records that were acknowledged may not survive a power failure, if that is so: a sync that
+    /// followed [`Durability::Process`] has failed, or an entry cannot be sealed. They are written
+    /// again to a new file, which is tried every second; this is `None` again when the disk has them.
+    ///
+    /// ```
+    /// use spool::Staging;
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let staging = Staging::open(dir.path())?;
+    /// assert!(staging.trouble().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn trouble(&self) -> Option<Error> {
+        self.shared.lock().trouble.clone()
     }
 
     /// Seals what is open, so that it can be consolidated at once.
     pub fn seal(&self) -> Result<(), Error> {
-        self.shared.seal(self.shared.lock()).1
+        self.shared.seal_all()
     }
 
     /// Seals what is open and reports whether everything went well. Dropping does the same without
@@ -211,12 +282,13 @@ impl Staging {
     }
 
     fn end(&mut self) -> Result<(), Error> {
-        let Some(keeper) = self.keeper.take() else {
+        if std::mem::replace(&mut self.shared.lock().is_closed, true) {
             return Ok(());
-        };
-        self.shared.lock().is_closed = true;
-        self.shared.keeper.notify_all();
-        let _ = keeper.join();
+        }
+        if let Some(keeper) = self.keeper.take() {
+            self.shared.keeper.notify_all();
+            let _ = keeper.join();
+        }
         self.seal()
     }
 }
@@ -237,15 +309,15 @@ impl Shared {
     fn stage_for_power(&self, records: &[Record]) -> Result<(), Error> {
         let lines = prepared(records);
         let mut state = self.lock();
-        self.add(&mut state, lines)?;
+        self.add(&mut state, lines, Durability::Power)?;
         let commit = Arc::clone(&state.next);
         if commit.lead() {
             // The time of the sync before this one is that in which its records gather.
             state = self.until_free(state);
-            // Whoever sealed the entry meanwhile took them to the disk.
+            // Whoever retired the entry meanwhile has it taken to the disk.
             if Arc::ptr_eq(&commit, &state.next) {
                 state = self.sync(state);
-                state = self.seal_if_full(state);
+                self.retire_if_full(&mut state);
             }
         }
         drop(state);
@@ -262,27 +334,43 @@ impl Shared {
         state
     }
 
+    /// Hands records to the kernel. Nothing here waits for the disk: that is the keeper's work.
     fn stage_for_process(&self, records: &[Record]) -> Result<(), Error> {
         let lines = prepared(records);
         let mut state = self.lock();
-        self.add(&mut state, lines)?;
+        if state.kept() > MOST_UNSYNCED {
+            let slow = state.trouble.clone().unwrap_or_else(|| {
+                let busy = std::io::Error::from(std::io::ErrorKind::ResourceBusy);
+                Error::new("sync what was staged in", &self.dir, busy)
+            });
+            return Err(slow);
+        }
+        let kept = state.entry.as_ref().map_or(0, OpenEntry::kept);
+        self.add(&mut state, lines, Durability::Process)?;
         let Some(entry) = &mut state.entry else {
             return Ok(());
         };
         if let Err(error) = entry.write(&*self.disk) {
-            state.abandon(&error);
+            entry.keep_only(kept);
+            state.give_up(&error);
+            self.keeper.notify_all();
             return Err(error);
         }
         if state.unsynced.is_none() {
             state.unsynced = Some(Instant::now());
             self.keeper.notify_all();
         }
-        drop(self.seal_if_full(state));
+        self.retire_if_full(&mut state);
         Ok(())
     }
 
     /// Adds records to the open entry, or to a new one.
-    fn add(&self, state: &mut State, lines: Vec<Prepared<'_>>) -> Result<(), Error> {
+    fn add(
+        &self,
+        state: &mut State,
+        lines: Vec<Prepared<'_>>,
+        durability: Durability,
+    ) -> Result<(), Error> {
         if state.entry.is_none() {
             self.check_reserve(state)?;
             state.entry = Some(OpenEntry::create(&*self.disk, &self.dir)?);
@@ -290,7 +378,7 @@ impl Shared {
         }
         if let Some(entry) = &mut state.entry {
             for line in lines {
-                entry.add(line);
+                entry.add(line, durability);
             }
         }
         Ok(())
@@ -322,11 +410,11 @@ impl Shared {
             return state;
         };
         if let Err(error) = entry.write(&*self.disk) {
-            state.abandon(&error);
+            state.give_up(&error);
             return state;
         }
-        let (file, path) = (entry.file(), entry.path().to_owned());
-        let is_named = std::mem::replace(&mut entry.is_named, true);
+        let (file, path, mark) = (entry.file(), entry.path().to_owned(), entry.mark());
+        let is_named = entry.is_named;
         let commit = std::mem::take(&mut state.next);
         state.unsynced = None;
         state.running = Some(Arc::clone(&commit));
@@ -341,80 +429,166 @@ impl Shared {
                 .sync_dir(&self.dir)
                 .map_err(|error| Error::new("sync", &self.dir, error));
         }
+        drop(file);
         let mut state = self.lock();
         state.running = None;
-        let is_same = state
-            .entry
-            .as_ref()
-            .is_some_and(|entry| entry.path() == path);
-        if let Err(error) = &synced
-            && is_same
-        {
-            // What the disk has of this file is unknown from here on.
-            state.abandon(error);
+        match &synced {
+            Ok(()) => {
+                if let Some(entry) = state.find(&path) {
+                    entry.is_synced(mark);
+                }
+            }
+            Err(error) => state.lose(&path, error),
+        }
+        if !self.has_reserve() {
+            // The disk is full: what room is left is for the deliverer.
+            self.retire(&mut state);
         }
         drop(state);
         commit.settle(synced);
         self.lock()
     }
 
-    fn seal_if_full<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn retire_if_full(&self, state: &mut State) {
         let is_full = state.entry.as_ref().is_some_and(|entry| {
             entry.records >= self.limits.records || entry.bytes >= self.limits.bytes
         });
         if is_full {
-            self.seal_and_warn(state)
-        } else {
-            state
+            self.retire(state);
         }
     }
 
-    fn seal_and_warn<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let (state, sealed) = self.seal(state);
-        if let Err(error) = sealed {
-            tracing::warn!(%error, "an entry stays open until it is recovered");
+    /// Leaves the open entry to whoever seals it. Others may begin a new one.
+    fn retire(&self, state: &mut State) {
+        if let Some(entry) = state.entry.take() {
+            let commit = std::mem::take(&mut state.next);
+            state.unsynced = None;
+            state.retired.push_back(Retired {
+                entry,
+                commit,
+                not_before: None,
+            });
+            self.keeper.notify_all();
         }
-        state
     }
 
-    /// Seals the open entry, if there is one. Those who wait for it are told how that went.
-    fn seal<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-    ) -> (MutexGuard<'a, State>, Result<(), Error>) {
-        state = self.until_free(state);
-        let Some(entry) = state.entry.take() else {
-            return (state, Ok(()));
-        };
-        let commit = std::mem::take(&mut state.next);
-        state.unsynced = None;
-        // Others may begin a new entry meanwhile.
+    /// Seals everything that was staged so far, and writes again what has to be.
+    fn seal_all(&self) -> Result<(), Error> {
+        let _turn = self.background();
+        let mut state = self.lock();
+        self.retire(&mut state);
         drop(state);
-        let sealed = entry.seal(&*self.disk, &self.dir);
-        commit.settle(sealed.clone());
-        (self.lock(), sealed)
+        let rescued = self.rescue(None);
+        let sealed = self.seal_retired(None).and(rescued);
+        self.lock().end_trouble();
+        sealed
     }
 
-    /// Syncs what was staged for the process's end, and seals what has grown old.
+    fn background(&self) -> MutexGuard<'_, ()> {
+        self.background
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Seals, one after another, the entries that are due by this time; all of them without one.
+    fn seal_retired(&self, now: Option<Instant>) -> Result<(), Error> {
+        let mut failed = Ok(());
+        let mut later = VecDeque::new();
+        loop {
+            let mut state = self.lock();
+            let Some(mut retired) = state.retired.pop_front() else {
+                state.retired = later;
+                return failed;
+            };
+            if retired.is_later(now) {
+                later.push_back(retired);
+                continue;
+            }
+            // It may still be the file that is being synced: whoever does that learns of a failure,
+            // and a sync that comes after it would not.
+            state.retired.push_front(retired);
+            state = self.until_free(state);
+            match state.retired.pop_front() {
+                Some(first) => retired = first,
+                // The sync has failed, and the entry was given up.
+                None => continue,
+            }
+            drop(state);
+            let sealed = retired.entry.seal(&*self.disk, &self.dir);
+            retired.commit.settle(sealed.clone());
+            if let Err(error) = sealed {
+                let mut state = self.lock();
+                state.begin_trouble(&error);
+                if retired.entry.is_doubtful() {
+                    state.rescue.add(retired.entry);
+                } else {
+                    retired.not_before = Some(now.unwrap_or_else(Instant::now) + RETRY_AFTER);
+                    later.push_back(retired);
+                }
+                failed = Err(error);
+            }
+        }
+    }
+
+    /// Writes again what a failed sync may have lost, if that is due by this time.
+    fn rescue(&self, now: Option<Instant>) -> Result<(), Error> {
+        let mut state = self.lock();
+        if state.rescue.is_empty() || is_later(state.rescue.not_before, now) {
+            return Ok(());
+        }
+        let mut rescue = std::mem::take(&mut state.rescue);
+        drop(state);
+        let written = rescue.write(&*self.disk, &self.dir);
+        let mut state = self.lock();
+        if let Err(error) = &written {
+            rescue.not_before = Some(now.unwrap_or_else(Instant::now) + RETRY_AFTER);
+            state.rescue.put_back(rescue);
+            state.begin_trouble(error);
+        }
+        written
+    }
+
+    /// Does what is due by this time: writes again what may be lost, seals what is full or old, syncs
+    /// what was staged for the process's end.
+    fn work(&self, now: Instant) {
+        let _turn = self.background();
+        // While the disk fails nothing but this is tried: it would only leave more doubtful files.
+        if self.rescue(Some(now)).is_err() || !self.lock().rescue.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        let entry = state.entry.as_ref();
+        if entry.is_some_and(|entry| entry.first_record + self.limits.age <= now) {
+            self.retire(&mut state);
+        }
+        drop(state);
+        // What fails is noted.
+        let _ = self.seal_retired(Some(now));
+        let mut state = self.lock();
+        if state
+            .unsynced
+            .is_some_and(|since| since + SYNC_WITHIN <= now)
+        {
+            state = self.until_free(state);
+            state = self.sync(state);
+        }
+        state.end_trouble();
+    }
+
+    /// The keeper's thread.
     fn keep(&self) {
         let mut state = self.lock();
         while !state.is_closed {
             let now = Instant::now();
-            let sync_at = state.unsynced.map(|since| since + SYNC_WITHIN);
-            let entry = state.entry.as_ref();
-            let seal_at = entry.map(|entry| entry.first_record + self.limits.age);
-            if seal_at.is_some_and(|at| at <= now) {
-                state = self.seal_and_warn(state);
+            let due = state.due(now, self.limits.age);
+            if due.is_some_and(|due| due <= now) {
+                drop(state);
+                self.work(now);
+                state = self.lock();
                 continue;
             }
-            if sync_at.is_some_and(|at| at <= now) && state.running.is_none() {
-                state = self.sync(state);
-                continue;
-            }
-            let next = sync_at.into_iter().chain(seal_at).min();
-            let pause = next.map_or(Duration::from_secs(3600), |at| {
-                at.saturating_duration_since(now)
-                    .max(Duration::from_millis(1))
+            let pause = due.map_or(Duration::from_secs(3600), |due| {
+                due.saturating_duration_since(now)
             });
             state = self
                 .keeper
@@ -425,17 +599,95 @@ impl Shared {
     }
 }
 
+/// True if something is to be done after this time. Without one everything is done now.
+fn is_later(not_before: Option<Instant>, now: Option<Instant>) -> bool {
+    matches!((not_before, now), (Some(at), Some(now)) if at > now)
+}
+
+impl Retired {
+    fn is_later(&self, now: Option<Instant>) -> bool {
+        is_later(self.not_before, now)
+    }
+}
+
 /// What can be done before it is one's turn.
 fn prepared(records: &[Record]) -> Vec<Prepared<'_>> {
     records.iter().map(Prepared::new).collect()
 }
 
 impl State {
-    /// Gives the open entry up: its lock ends, and whoever recovers it keeps what is whole. Those
-    /// who wait for it are told that they cannot know.
-    fn abandon(&mut self, error: &Error) {
-        self.entry = None;
-        self.unsynced = None;
+    /// How many bytes of records are acknowledged and not on the disk.
+    fn kept(&self) -> usize {
+        let retired = self.retired.iter().map(|retired| retired.entry.kept());
+        let entry = self.entry.iter().map(OpenEntry::kept);
+        entry.chain(retired).sum::<usize>() + self.rescue.kept()
+    }
+
+    /// When the keeper has something to do next.
+    fn due(&self, now: Instant, age: Duration) -> Option<Instant> {
+        if !self.rescue.is_empty() {
+            return Some(self.rescue.not_before.unwrap_or(now));
+        }
+        let sync_at = self.unsynced.map(|since| since + SYNC_WITHIN);
+        let seal_at = self.entry.as_ref().map(|entry| entry.first_record + age);
+        let retired = self.retired.iter();
+        let retired = retired.map(|retired| retired.not_before.unwrap_or(now));
+        retired.chain(sync_at).chain(seal_at).min()
+    }
+
+    fn find(&mut self, path: &Path) -> Option<&mut OpenEntry> {
+        let retired = self.retired.iter_mut().map(|retired| &mut retired.entry);
+        let mut all = self.entry.iter_mut().chain(retired);
+        all.find(|entry| entry.path() == path)
+    }
+
+    /// Gives the open entry up after an error. Producers that wait for it are told that they cannot
+    /// know. Records that were acknowledged before are written again.
+    fn give_up(&mut self, error: &Error) {
         std::mem::take(&mut self.next).settle(Err(error.clone()));
+        self.unsynced = None;
+        if let Some(entry) = self.entry.take() {
+            self.doubt(entry, error);
+        }
+    }
+
+    /// A sync of this file has failed: what the disk has of it is unknown from here on.
+    fn lose(&mut self, path: &Path, error: &Error) {
+        if self
+            .entry
+            .as_ref()
+            .is_some_and(|entry| entry.path() == path)
+        {
+            return self.give_up(error);
+        }
+        let mut retired = self.retired.iter();
+        if let Some(at) = retired.position(|retired| retired.entry.path() == path)
+            && let Some(lost) = self.retired.remove(at)
+        {
+            lost.commit.settle(Err(error.clone()));
+            self.doubt(lost.entry, error);
+        }
+    }
+
+    fn doubt(&mut self, entry: OpenEntry, error: &Error) {
+        if entry.kept() > 0 {
+            self.begin_trouble(error);
+            self.rescue.add(entry);
+        }
+    }
+
+    fn begin_trouble(&mut self, error: &Error) {
+        if self.trouble.replace(error.clone()).is_none() {
+            tracing::warn!(%error, "staged records may not be on the disk: they are written again");
+        }
+    }
+
+    /// Ends the trouble if there is nothing left to do of what failed.
+    fn end_trouble(&mut self) {
+        let has_failed = |retired: &Retired| retired.not_before.is_some();
+        let goes_on = !self.rescue.is_empty() || self.retired.iter().any(has_failed);
+        if !goes_on && self.trouble.take().is_some() {
+            tracing::info!("all staged records are on the disk again");
+        }
     }
 }

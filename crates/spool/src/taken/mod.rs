@@ -22,6 +22,7 @@ use uuid::Uuid;
 use crate::book::{Book, Read, Title};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
+use crate::entry_reader::MOST_RECORDS;
 use crate::error::Error;
 use crate::known_ids::KnownIds;
 use crate::reserve::Reserve;
@@ -101,7 +102,7 @@ pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<Days, Err
 pub(crate) struct TakenBook {
     disk: Arc<dyn Disk>,
     reserve: Reserve,
-    /// `None`: there is none, and the disk is too full to begin it.
+    /// `None`: the disk is too full to begin or to renew it. The reserve has what comes.
     book: Option<Book>,
     snapshot: Uuid,
     sums: Sums,
@@ -139,6 +140,30 @@ pub(crate) enum Seen {
 }
 
 impl Taken {
+    /// Reads a line of the book. Its checksum may match and its numbers may be made up all the same:
+    /// those of lines are bounded, so that no sum of them overflows.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let taken: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let is_line = |number: u64| (1..=MOST_RECORDS).contains(&number);
+        let is_range = |[from, to]: &[u64; 2]| is_line(*from) && is_line(*to) && from <= to;
+        let is_sound = taken.lines <= MOST_RECORDS
+            && taken.records <= MOST_RECORDS
+            && taken.aside.iter().all(is_range)
+            && taken.repeated.iter().all(|number| is_line(*number));
+        if is_sound {
+            Ok(taken)
+        } else {
+            Err("it has numbers of lines that cannot be".to_owned())
+        }
+    }
+
+    /// How many lines no good record came of.
+    pub(crate) fn lines_aside(&self) -> u64 {
+        let lines = self.aside.iter();
+        let lines = lines.map(|[from, to]| to.saturating_sub(*from).saturating_add(1));
+        lines.fold(0, u64::saturating_add)
+    }
+
     pub(crate) fn new(snapshot: Uuid, entry: &str) -> Self {
         Self {
             snapshot,
@@ -159,11 +184,11 @@ impl Sums {
         if let Some(sums) = &taken.sums {
             return self.add_all(sums);
         }
-        self.entries += 1;
-        self.records += taken.records;
-        self.repeated += taken.repeated.len() as u64;
-        let lines = taken.aside.iter().map(|[from, to]| to - from + 1);
-        self.aside += lines.sum::<u64>();
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.entries, 1);
+        add(&mut self.records, taken.records);
+        add(&mut self.repeated, taken.repeated.len() as u64);
+        add(&mut self.aside, taken.lines_aside());
         let at = Moment::of(taken.snapshot);
         let mut days = BTreeMap::<Moment, u64>::new();
         for stamp in &taken.ids {
@@ -201,13 +226,14 @@ impl TakenBook {
         data: &DataDir,
         snapshot: Uuid,
     ) -> Result<Self, Error> {
+        let reserve = Reserve::new(&data.staging);
         let book = match Book::open::<Sums>(disk, data, Title::Taken) {
-            Err(error) if error.is_full() => None,
+            Err(error) if error.is_full() && reserve.is_there() => None,
             book => Some(book?),
         };
         let mut all = Self {
             disk: Arc::clone(disk),
-            reserve: Reserve::new(&data.staging),
+            reserve,
             book,
             snapshot,
             sums: Sums::default(),
@@ -229,7 +255,7 @@ impl TakenBook {
                 all.before = std::mem::take(&mut all.known);
             }
             Read::Event(text) => {
-                let Ok(taken) = serde_json::from_str::<Taken>(text) else {
+                let Ok(taken) = Taken::parse(text) else {
                     tracing::warn!(path = %spot.path.display(), line = spot.line, "not an entry");
                     return;
                 };
@@ -313,7 +339,7 @@ impl TakenBook {
             let Read::Event(text) = read else {
                 return; // What is damaged was said when it was opened.
             };
-            if let Ok(taken) = serde_json::from_str::<Taken>(text)
+            if let Ok(taken) = Taken::parse(text)
                 && (taken.snapshot != self.snapshot || self.done.contains(&taken.entry))
             {
                 exact.extend(taken.ids.iter().map(|stamp| (stamp.id, stamp.checksum)));
@@ -371,8 +397,8 @@ impl TakenBook {
         &self.sums.days
     }
 
-    pub(crate) fn sync(&self) -> Result<(), Error> {
-        self.book.as_ref().map_or(Ok(()), Book::sync)
+    pub(crate) fn sync(&mut self) -> Result<(), Error> {
+        self.book.as_mut().map_or(Ok(()), Book::sync)
     }
 
     /// Notes the entries in the reserve for which the disk is too full, and with them that the set is
@@ -403,6 +429,11 @@ impl TakenBook {
         }
         for taken in self.held.lines(&*self.disk, &self.reserve)? {
             if !self.flushed.contains(&taken.entry) {
+                if self.held.is_last_line(&taken) {
+                    // A power failure may keep a line and lose those before it: all of them are on
+                    // the disk before the one that says so.
+                    self.sync()?;
+                }
                 self.write(&taken)?;
                 self.flushed.insert(taken.entry);
             }

@@ -176,7 +176,7 @@ fn known(data: &DataDir) -> Result<HashMap<Uuid, Uuid>, Error> {
         let Read::Event(text) = read else {
             return;
         };
-        if let Ok(taken) = serde_json::from_str::<Taken>(text) {
+        if let Ok(taken) = Taken::parse(text) {
             let ids = taken.ids.iter();
             known.extend(ids.map(|stamp| (stamp.id, taken.snapshot)));
         }

@@ -1,16 +1,22 @@
-//! A disk that crashes at an act of one's choice, and may forget what was not synced.
+//! A disk that crashes or fails at acts of one's choice, and may forget what was not synced.
+//!
+//! The files are real, and show what the kernel would show. Beside them the model keeps what a power
+//! failure leaves: the content of each file at its last good sync, with the changes since then, and how
+//! to undo each change of a name that was not synced.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tempfile::TempDir;
 
 use crate::disk::{Disk, RealDisk};
 
-/// What happens at the crash.
+/// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crash {
     /// The process ends before the act.
@@ -34,149 +40,348 @@ pub(super) const CRASHES: [Crash; 5] = [
     Crash::Others,
 ];
 
+/// How an act fails while the process goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// With this error number.
+    Error(i32),
+    /// The same, but the act was done.
+    Late(i32),
+    /// Of what is written, half is; then the disk is full.
+    Short,
+    /// A sync fails, and what was to be synced is not dirty any more: it can be read, and no later sync
+    /// takes it to the disk.
+    Unsynced,
+    /// The same, and it cannot even be read any more.
+    Evicted,
+}
+
+const EIO: i32 = 5;
+
+/// Every way to fail: `EIO`, `ENOSPC`, `EROFS`, `EACCES`, `EXDEV`, `EINTR` and the others.
+pub(super) const FAULTS: [Fault; 11] = [
+    Fault::Error(EIO),
+    Fault::Error(28),
+    Fault::Error(30),
+    Fault::Error(13),
+    Fault::Error(18),
+    Fault::Error(4),
+    Fault::Late(EIO),
+    Fault::Late(18),
+    Fault::Short,
+    Fault::Unsynced,
+    Fault::Evicted,
+];
+
+/// What happens at an act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Crash(Crash),
+    Fault(Fault),
+}
+
+/// What kind of act it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    Sync,
+    Rename,
+    Other,
+}
+
+impl Fault {
+    /// True if it is something else than an error with the same number.
+    pub(super) fn is_for(self, kind: Kind) -> bool {
+        match self {
+            Self::Error(18) => kind == Kind::Rename,
+            Self::Error(_) => true,
+            Self::Late(18) => false,
+            Self::Late(_) => kind != Kind::Read,
+            Self::Short => kind == Kind::Write,
+            Self::Unsynced | Self::Evicted => kind == Kind::Sync,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct CrashingDisk {
-    crash: Crash,
     state: Mutex<State>,
     /// Where files go that were removed: the power may fail before that is true.
     graveyard: TempDir,
+    /// Acts that change nothing count too.
+    counts_reads: bool,
+    /// Every directory is a file system of its own.
+    pub(super) is_apart: bool,
+    process: AtomicUsize,
+}
+
+/// The processes so far. That of the real disk is none of them.
+static PROCESSES: AtomicUsize = AtomicUsize::new(1);
+
+fn new_process() -> usize {
+    PROCESSES.fetch_add(1, Ordering::Relaxed)
+}
+
+#[derive(Debug, Default)]
+struct State {
+    events: Vec<(usize, Event)>,
+    /// The kind of every act so far.
+    acts: Vec<Kind>,
+    has_crashed: bool,
+    has_lost_power: bool,
+    /// Names that were not synced: in which directory, and how to undo it; in their order.
+    names: Vec<(usize, PathBuf, Undo)>,
+    /// Files with content that was not synced, by inode.
+    files: HashMap<u64, Content>,
+    buried: usize,
+    /// Counts everything that was not synced.
+    changes: usize,
+}
+
+/// What the disk has of a file, and what it has not.
+#[derive(Debug)]
+struct Content {
+    /// A handle of the model's own: the lock of another one ends with that one.
+    file: File,
+    durable: Vec<u8>,
+    changes: Vec<(usize, Change)>,
 }
 
 #[derive(Debug)]
-struct State {
-    acts_left: usize,
-    crashed: bool,
-    /// What to do to be back at the last sync, by what was not synced.
-    undo: Vec<(Unsynced, Undo)>,
-    paths: HashMap<u64, PathBuf>,
-    buried: usize,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Unsynced {
-    Content(u64),
-    Names(PathBuf),
+enum Change {
+    Write(u64, Vec<u8>),
+    Length(u64),
 }
 
 #[derive(Debug)]
 enum Undo {
     Remove(PathBuf),
     Rename(PathBuf, PathBuf),
-    Content(u64, Vec<u8>),
     Both(Box<Undo>, Box<Undo>),
 }
 
 impl CrashingDisk {
-    /// Crashes at the act with this number, counted from 0.
+    /// Crashes at the act with this number, counted from 0. Only acts that change something count.
     pub(super) fn new(crash: Crash, at: usize) -> Self {
         Self {
-            crash,
+            counts_reads: false,
+            ..Self::with(vec![(at, Event::Crash(crash))])
+        }
+    }
+
+    /// Every act counts.
+    pub(super) fn with(events: Vec<(usize, Event)>) -> Self {
+        Self {
             state: Mutex::new(State {
-                acts_left: at,
-                crashed: false,
-                undo: Vec::new(),
-                paths: HashMap::new(),
-                buried: 0,
+                events,
+                ..State::default()
             }),
             graveyard: tempfile::tempdir().unwrap(),
+            counts_reads: true,
+            is_apart: false,
+            process: new_process().into(),
         }
     }
 
     pub(super) fn has_crashed(&self) -> bool {
-        self.state.lock().unwrap().crashed
+        self.state.lock().unwrap().has_crashed
     }
 
-    /// Does an act, unless the time for the crash has come.
-    fn act<T>(&self, act: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+    /// A new process begins. `true`: the power had failed.
+    pub(super) fn restart(&self) -> bool {
         let mut state = self.state.lock().unwrap();
-        if state.crashed {
+        state.has_crashed = false;
+        self.process.store(new_process(), Ordering::Relaxed);
+        std::mem::take(&mut state.has_lost_power)
+    }
+
+    /// Nothing happens any more.
+    pub(super) fn heal(&self) {
+        self.state.lock().unwrap().events.clear();
+    }
+
+    /// The kind of every act so far.
+    pub(super) fn acts(&self) -> Vec<Kind> {
+        self.state.lock().unwrap().acts.clone()
+    }
+
+    /// The power fails now, and a new process begins.
+    pub(super) fn cut_power(&self) {
+        self.state.lock().unwrap().cut_power(Crash::Power);
+        self.restart();
+    }
+
+    fn read<T>(&self, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        if self.counts_reads {
+            // It may be a listing during which other acts are done: nothing is held meanwhile.
+            self.act(Kind::Read, |_, _| Ok(()))?;
+        }
+        act()
+    }
+
+    /// Does an act, unless something is to happen at it. The act is told if only half of it is to be
+    /// done.
+    fn act<T>(
+        &self,
+        kind: Kind,
+        act: impl FnOnce(&mut State, bool) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut state = self.state.lock().unwrap();
+        if state.has_crashed {
             return Err(crashed());
         }
-        if state.acts_left > 0 {
-            state.acts_left -= 1;
-            return act(&mut state);
-        }
-        state.crashed = true;
-        match self.crash {
-            Crash::Before => {}
-            Crash::After => drop(act(&mut state)),
-            Crash::Power | Crash::Some | Crash::Others => {
-                let undo = std::mem::take(&mut state.undo);
-                for (number, (_, undo)) in undo.into_iter().enumerate().rev() {
-                    let is_even = number % 2 == 0;
-                    let is_lost = match self.crash {
-                        Crash::Some => is_even,
-                        Crash::Others => !is_even,
-                        _ => true,
-                    };
-                    if is_lost {
-                        undo.apply(&state.paths);
-                    }
+        let number = state.acts.len();
+        state.acts.push(kind);
+        let event = state.events.iter().find(|(at, _)| *at == number);
+        let Some((_, event)) = event.copied() else {
+            return act(&mut state, false);
+        };
+        match event {
+            Event::Fault(Fault::Error(number)) => Err(io::Error::from_raw_os_error(number)),
+            Event::Fault(Fault::Late(number)) => {
+                act(&mut state, false)?;
+                Err(io::Error::from_raw_os_error(number))
+            }
+            Event::Fault(Fault::Short) => {
+                if kind == Kind::Write {
+                    act(&mut state, true)?;
                 }
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            // What they do to a file is done by its sync.
+            Event::Fault(Fault::Unsynced | Fault::Evicted) => {
+                if kind == Kind::Sync {
+                    act(&mut state, event == Event::Fault(Fault::Evicted))?;
+                }
+                Err(io::Error::from_raw_os_error(EIO))
+            }
+            Event::Crash(crash) => {
+                state.has_crashed = true;
+                match crash {
+                    Crash::Before => {}
+                    Crash::After => drop(act(&mut state, kind == Kind::Write)),
+                    Crash::Power | Crash::Some | Crash::Others => state.cut_power(crash),
+                }
+                Err(crashed())
             }
         }
-        Err(crashed())
     }
 
-    /// Writes bytes, or half of them if it is the last act.
-    fn write(
-        &self,
-        file: &File,
-        bytes: &[u8],
-        write: impl FnOnce(&[u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        self.act(|state| {
-            state.remember(file)?;
+    /// True if the act that is being done is a sync that fails.
+    fn is_failing_sync(state: &State) -> bool {
+        let number = state.acts.len() - 1;
+        let lost = [Fault::Unsynced, Fault::Evicted].map(Event::Fault);
+        let mut events = state.events.iter();
+        events.any(|(at, event)| *at == number && lost.contains(event))
+    }
+
+    /// Writes bytes, or half of them.
+    fn write(&self, file: &File, at: Option<u64>, bytes: &[u8]) -> io::Result<()> {
+        self.act(Kind::Write, |state, is_half| {
             // Of the text, not of the room behind it.
             let text = bytes.trim_ascii_end().len();
-            let length = if self.is_last(state) {
-                text / 2
-            } else {
-                bytes.len()
-            };
-            write(&bytes[..length])
+            let bytes = &bytes[..if is_half { text / 2 } else { bytes.len() }];
+            let start = at.unwrap_or(file.metadata()?.len());
+            state.change(file, Change::Write(start, bytes.to_vec()))?;
+            match at {
+                Some(at) => RealDisk.write_at(file, at, bytes),
+                None => RealDisk.append(file, bytes),
+            }
         })
     }
 
-    /// Keeps a copy of what is about to go.
+    /// Keeps what is about to go.
     fn bury(&self, state: &mut State, path: &Path) -> io::Result<Undo> {
         state.buried += 1;
         let grave = self.graveyard.path().join(state.buried.to_string());
-        fs::copy(path, &grave)?;
+        fs::hard_link(path, &grave)?;
         Ok(Undo::Rename(grave, path.to_owned()))
-    }
-
-    fn is_last(&self, state: &State) -> bool {
-        state.crashed && self.crash == Crash::After
     }
 }
 
 impl State {
-    /// What a file has, before that changes.
-    fn remember(&mut self, file: &File) -> io::Result<()> {
-        let id = id_of(file)?;
-        let path = self.paths.entry(id).or_insert_with(|| path_of(file));
-        let before = Undo::Content(id, fs::read(path)?);
-        self.undo.push((Unsynced::Content(id), before));
+    fn change(&mut self, file: &File, change: Change) -> io::Result<()> {
+        self.changes += 1;
+        let number = self.changes;
+        let content = match self.files.entry(id_of(file)?) {
+            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::hash_map::Entry::Vacant(new) => {
+                let path = by_descriptor(file);
+                let file = File::options().read(true).write(true).open(&path)?;
+                new.insert(Content {
+                    durable: fs::read(&path)?,
+                    file,
+                    changes: Vec::new(),
+                })
+            }
+        };
+        content.changes.push((number, change));
         Ok(())
+    }
+
+    fn rename_is_new(&mut self, dir: &Path, undo: Undo) {
+        self.changes += 1;
+        let parent = dir.parent().unwrap().to_owned();
+        self.names.push((self.changes, parent, undo));
+    }
+
+    fn cut_power(&mut self, crash: Crash) {
+        self.has_lost_power = true;
+        let is_lost = |number: usize| match crash {
+            Crash::Some => number.is_multiple_of(2),
+            Crash::Others => !number.is_multiple_of(2),
+            _ => true,
+        };
+        for (number, _, undo) in std::mem::take(&mut self.names).into_iter().rev() {
+            if is_lost(number) {
+                undo.apply();
+            }
+        }
+        for mut content in std::mem::take(&mut self.files).into_values() {
+            let changes = std::mem::take(&mut content.changes);
+            for (number, change) in changes {
+                if !is_lost(number) {
+                    content.apply(change);
+                }
+            }
+            content.show_durable();
+        }
+    }
+}
+
+impl Content {
+    /// A change has reached the disk.
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Length(length) => self.durable.resize(length.try_into().unwrap(), 0),
+            Change::Write(at, bytes) => {
+                let start = usize::try_from(at).unwrap();
+                let end = start + bytes.len();
+                if self.durable.len() < end {
+                    self.durable.resize(end, 0);
+                }
+                self.durable[start..end].copy_from_slice(&bytes);
+            }
+        }
+    }
+
+    fn show_durable(&self) {
+        self.file.set_len(0).unwrap();
+        RealDisk.write_at(&self.file, 0, &self.durable).unwrap();
     }
 }
 
 impl Undo {
-    fn apply(self, paths: &HashMap<u64, PathBuf>) {
+    fn apply(self) {
         match self {
             Self::Both(first, second) => {
-                first.apply(paths);
-                second.apply(paths);
+                first.apply();
+                second.apply();
             }
             Self::Remove(path) => drop(fs::remove_file(path)),
             // It may have been given another name by an act that is not undone.
             Self::Rename(from, to) => drop(fs::rename(from, to)),
-            Self::Content(id, bytes) => {
-                if let Some(path) = paths.get(&id).filter(|path| path.exists()) {
-                    fs::write(path, bytes).unwrap();
-                }
-            }
         }
     }
 }
@@ -190,14 +395,9 @@ fn id_of(file: &File) -> io::Result<u64> {
     Ok(file.metadata()?.ino())
 }
 
-fn parent(path: &Path) -> Unsynced {
-    Unsynced::Names(path.parent().unwrap().to_owned())
-}
-
-/// The path of a file that was opened in another way.
-fn path_of(file: &File) -> PathBuf {
+fn by_descriptor(file: &File) -> PathBuf {
     use std::os::fd::AsRawFd;
-    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 impl Disk for CrashingDisk {
@@ -206,44 +406,55 @@ impl Disk for CrashingDisk {
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {
-        self.act(|state| {
+        self.act(Kind::Other, |state, _| {
             let file = RealDisk.create(path)?;
-            state
-                .undo
-                .push((parent(path), Undo::Remove(path.to_owned())));
-            state.paths.insert(id_of(&file)?, path.to_owned());
+            state.rename_is_new(path, Undo::Remove(path.to_owned()));
             Ok(file)
         })
     }
 
     fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.write(file, bytes, |bytes| RealDisk.write_at(file, at, bytes))
+        self.write(file, Some(at), bytes)
     }
 
     fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
-        self.write(file, bytes, |bytes| RealDisk.append(file, bytes))
+        self.write(file, None, bytes)
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
-        self.act(|state| {
-            let id = id_of(file)?;
-            state
-                .undo
-                .retain(|(what, _)| *what != Unsynced::Content(id));
+        self.act(Kind::Sync, |state, is_evicted| {
+            let is_lost = Self::is_failing_sync(state);
+            let Some(mut content) = state.files.remove(&id_of(file)?) else {
+                return Ok(());
+            };
+            let changes = std::mem::take(&mut content.changes);
+            if !is_lost {
+                for (_, change) in changes {
+                    content.apply(change);
+                }
+            } else if is_evicted {
+                content.show_durable();
+            }
+            // What can be read may differ from what is on the disk from now on.
+            if fs::read(by_descriptor(&content.file))? != content.durable {
+                state.files.insert(id_of(file)?, content);
+            }
             Ok(())
         })
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.act(|state| {
-            let names = Unsynced::Names(dir.to_owned());
-            state.undo.retain(|(what, _)| *what != names);
+        self.act(Kind::Other, |state, _| {
+            state.names.retain(|(_, of, _)| of != dir);
             Ok(())
         })
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.act(|state| {
+        if self.is_apart && from.parent() != to.parent() {
+            return Err(io::ErrorKind::CrossesDevices.into());
+        }
+        self.act(Kind::Rename, |state, _| {
             let replaced = to.exists().then(|| self.bury(state, to)).transpose()?;
             RealDisk.rename(from, to)?;
             let back = Undo::Rename(to.to_owned(), from.to_owned());
@@ -252,33 +463,54 @@ impl Disk for CrashingDisk {
                 Some(old) => Undo::Both(Box::new(back), Box::new(old)),
                 None => back,
             };
-            state.undo.push((parent(to), back));
-            for path in state.paths.values_mut().filter(|path| *path == from) {
-                to.clone_into(path);
-            }
+            state.rename_is_new(to, back);
             Ok(())
         })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.act(|state| {
+        self.act(Kind::Other, |state, _| {
             if !path.exists() {
                 return Err(io::ErrorKind::NotFound.into());
             }
             let back = self.bury(state, path)?;
-            state.undo.push((parent(path), back));
+            state.rename_is_new(path, back);
             RealDisk.remove(path)
         })
     }
 
     fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
-        self.act(|state| {
-            state.remember(file)?;
+        self.act(Kind::Other, |state, _| {
+            state.change(file, Change::Length(length))?;
             RealDisk.truncate(file, length)
         })
     }
 
+    fn open(&self, path: &Path) -> io::Result<File> {
+        self.read(|| RealDisk.open(path))
+    }
+
+    fn open_to_write(&self, path: &Path) -> io::Result<File> {
+        self.read(|| RealDisk.open_to_write(path))
+    }
+
+    fn read(&self, file: &File, into: &mut [u8]) -> io::Result<usize> {
+        self.read(|| RealDisk.read(file, into))
+    }
+
+    fn list(&self, dir: &Path, each: &mut dyn FnMut(&OsStr, bool)) -> io::Result<()> {
+        self.read(|| RealDisk.list(dir, each))
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.read(|| RealDisk.exists(path))
+    }
+
+    fn process(&self) -> usize {
+        self.process.load(Ordering::Relaxed)
+    }
+
     fn before_record(&self) -> io::Result<()> {
-        self.act(|_| Ok(()))
+        self.act(Kind::Other, |_, _| Ok(()))
     }
 }

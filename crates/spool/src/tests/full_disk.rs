@@ -10,12 +10,13 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::crash::{fill, options};
-use super::crashing_disk::{CRASHES, CrashingDisk};
+use super::crashing_disk::{CRASHES, CrashingDisk, Event, Fault, Kind};
 use super::place::{Place, names};
 use crate::consolidate::{Kept, Options, consolidate_on};
 use crate::delivery::Watch;
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
+use crate::files;
 use crate::manager::SpoolManager;
 use crate::record::Record;
 use crate::reserve::Reserve;
@@ -73,6 +74,10 @@ impl Disk for FullDisk {
 
     fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
         self.0.truncate(file, length)
+    }
+
+    fn process(&self) -> usize {
+        self.0.process()
     }
 
     fn before_record(&self) -> io::Result<()> {
@@ -136,13 +141,17 @@ fn run(place: &Place, disk: &Arc<dyn Disk>) -> Result<(), Error> {
     }
 }
 
-fn check(place: &Place, expected: &BTreeSet<Uuid>, what: &str) {
+fn check_billed(place: &Place, expected: &BTreeSet<Uuid>, what: &str) {
     let billed = place.receiver.billed();
     for (id, count) in &billed {
         assert_eq!(*count, 1, "{what}: {id} was billed {count} times");
     }
     let billed: BTreeSet<_> = billed.into_keys().collect();
     assert_eq!(&billed, expected, "{what}");
+}
+
+fn check(place: &Place, expected: &BTreeSet<Uuid>, what: &str) {
+    check_billed(place, expected, what);
     assert_eq!(names(&place.data().staging), [""; 0], "{what}");
     let tally = tally(place.path(), None, None).unwrap();
     let records: u64 = tally.rows.iter().map(|row| row.records).sum();
@@ -252,6 +261,54 @@ fn reserve_is_emptied_exactly_whatever_act_that_crashes_at() {
             }
         }
     }
+}
+
+/// The first failure is that of a sync, the second that of the act which makes up for it.
+#[test]
+fn reserve_is_emptied_exactly_after_a_failed_sync_and_on_a_disk_that_is_full_again() {
+    let filled = || {
+        let (place, mut expected) = place();
+        run(&place, &full_disk()).unwrap();
+        expected.extend(place.entry(5, true).iter().map(Record::id));
+        (place, expected)
+    };
+    let disk = Arc::new(CrashingDisk::with(Vec::new()));
+    run(&filled().0, &(Arc::clone(&disk) as Arc<dyn Disk>)).unwrap();
+    let acts = disk.acts().into_iter().enumerate();
+    let syncs: Vec<_> = acts.filter(|(_, kind)| *kind == Kind::Sync).collect();
+    assert!(syncs.len() > 10, "{syncs:?}");
+    for (at, _) in syncs {
+        let (place, mut expected) = filled();
+        let events = [(at, Fault::Unsynced), (at + 1, Fault::Error(5))];
+        let events = events.map(|(at, fault)| (at, Event::Fault(fault)));
+        let failing = Arc::new(CrashingDisk::with(events.to_vec()));
+        let disk: Arc<dyn Disk> = Arc::clone(&failing) as _;
+        let _ = run(&place, &disk);
+        failing.heal();
+        let what = format!("a sync fails at {at}");
+        expected.extend(place.entry(5, true).iter().map(Record::id));
+        run(
+            &place,
+            &(Arc::new(FullDisk(Arc::clone(&disk))) as Arc<dyn Disk>),
+        )
+        .unwrap();
+        check_billed(&place, &expected, &what);
+        run(&place, &disk).unwrap();
+        check(&place, &expected, &what);
+    }
+}
+
+#[test]
+fn file_that_a_full_disk_without_a_reserve_cannot_move_stays_and_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let [from, to] = ["spool", "archive"].map(|name| dir.path().join(name).join("x"));
+    for path in [&from, &to] {
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+    }
+    std::fs::write(&from, "x").unwrap();
+    let moved = files::move_file(&*full_disk(), &from, &to);
+    assert!(moved.unwrap_err().is_full());
+    assert!(from.exists() && !to.exists());
 }
 
 #[test]

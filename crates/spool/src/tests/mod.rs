@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
+mod apart;
 mod crash;
 mod crashing_disk;
 mod delivering;
+mod failing;
 mod full_disk;
 mod owning;
 mod place;
@@ -14,4 +16,5 @@ mod restoring;
 mod running;
 mod sick_disk;
 mod tallying;
+mod upgrading;
 mod verifying;

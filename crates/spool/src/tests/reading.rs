@@ -274,3 +274,58 @@ fn made_up_line_numbers_are_quarantined_and_overflow_nothing() {
     assert!(books.balance(), "{:?}", books.problems);
     assert_eq!(books.staged, books.pending + books.failed);
 }
+
+/// Adds a line that another program made to a journal, checksum and all.
+fn add_line(path: &Path, json: &str) {
+    let mut bytes = fs::read(path).unwrap();
+    let json = json.strip_suffix('}').unwrap();
+    bytes.extend(line::with_checksum(json.as_bytes().to_vec()));
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn made_up_numbers_in_journals_are_named_and_overflow_nothing() {
+    let (id, other) = (Uuid::now_v7(), Uuid::now_v7());
+    let most = u64::MAX;
+    let taken = [
+        format!(
+            r#"{{"snapshot":"{id}","entry":"{other}.jsonl","lines":{most},"records":{most},"ids":[]}}"#
+        ),
+        format!(
+            r#"{{"snapshot":"{id}","entry":"{other}.jsonl","lines":1,"aside":[[9,1]],"records":0,"ids":[]}}"#
+        ),
+        format!(
+            r#"{{"snapshot":"{id}","entry":"{other}.jsonl","lines":1,"aside":[[1,{most}]],"records":0,"ids":[]}}"#
+        ),
+        format!(
+            r#"{{"snapshot":"{id}","entry":"{other}.jsonl","lines":1,"repeated":[{most}],"records":1,"ids":[]}}"#
+        ),
+    ];
+    let sent = [(9, 1), (0, most), (1, most)].map(|(from, to)| {
+        let parts = format!(r#"[{{"name":"{other}.jsonl","from":{from},"to":{to}}}]"#);
+        format!(
+            r#"{{"batch":"x","outcome":"delivered","records":{most},"entries":{parts},"at":"2026-11-16T00:00:00Z","said":""}}"#
+        )
+    });
+    let all = taken
+        .iter()
+        .map(|line| ("usage/taken-00000001.jsonl", line));
+    for (journal, line) in all.chain(sent.iter().map(|line| ("sent/sent-00000001.jsonl", line))) {
+        let place = Place::new();
+        let mut records = place.entry(4, true);
+        consolidate(place.path(), &options()).unwrap();
+        place.deliver_all();
+        let path = place.path().join(journal);
+        add_line(&path, line);
+        add_line(&path, line);
+        records.extend(place.entry(4, true));
+        consolidate(place.path(), &options()).unwrap();
+        place.deliver_all();
+        assert_eq!(batched(&place), ids(&records), "{line}");
+        let books = verify(place.path(), &Watch::silent()).unwrap();
+        assert!(
+            books.problems.iter().any(|problem| problem.path == path),
+            "{line}: {books:?}"
+        );
+    }
+}

@@ -15,10 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::book::{decode, encode};
+use crate::book::{decode, decode_version, encode};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
@@ -305,6 +306,10 @@ fn read(disk: &dyn Disk, data: &DataDir, name: &str) -> Result<Option<Period>, E
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::read(&path, error)),
     };
+    match decode_version::<IgnoredAny>(&path, &bytes, VERSION) {
+        Err(error) if error.is_version() => return Err(error),
+        _ => {}
+    }
     match check(name, &bytes) {
         Ok(period) => Ok(Some(period)),
         // A later release wrote it: not ours to replace.

@@ -8,12 +8,17 @@ use super::{Audit, named};
 use crate::batch::{self, Batch};
 use crate::book::{Read, Title, decode};
 use crate::error::Error;
+use crate::files;
 use crate::manager::{
     Event, HeldOutcomes, Index, Outcome, SentSums, State, batch_of, is_state_name,
 };
 use crate::set::Set;
 
 impl Audit<'_> {
+    fn is_there(&self, path: &Path) -> bool {
+        files::exists(&*self.data.disk, path).unwrap_or(false)
+    }
+
     /// The batches that are there as files. Those in `archive/` are accounted for by the book: their
     /// content is checked when the locks are released.
     pub(super) fn read_batches(&mut self) -> Result<(), Error> {
@@ -25,7 +30,13 @@ impl Audit<'_> {
                 if !batch::is_name(&name) || halves.contains(&name) {
                     continue;
                 }
-                let Some(batch) = self.read_batch(&dir.join(&name), &name) else {
+                let path = dir.join(&name);
+                // A crash came before a move between file systems had removed the old file.
+                let waiting = self.data.spool.join(&name);
+                if path != waiting && self.is_there(&waiting) {
+                    continue;
+                }
+                let Some(batch) = self.read_batch(&path, &name) else {
                     continue;
                 };
                 // A crash came before the file was gone: the book counts.
@@ -60,8 +71,12 @@ impl Audit<'_> {
                 Some(
                     Outcome::Delivered | Outcome::Split | Outcome::Archived | Outcome::Discarded,
                 ) => {}
-                // A crash came before it was moved.
+                // A crash came before it was moved, or before the old file was removed.
                 Some(Outcome::Unarchived) => {
+                    let waiting = self.data.spool.join(&name);
+                    if self.is_there(&waiting) {
+                        continue;
+                    }
                     if let Some(batch) = self.read_batch(&path, &name) {
                         let records = batch.records().len() as u64;
                         self.coverage.spooled += records - self.coverage.cover(batch.parts());
@@ -143,7 +158,7 @@ impl Audit<'_> {
                     last_generation = spot.generation;
                     return sums = before;
                 }
-                Read::Event(text) => match serde_json::from_str::<Event>(text) {
+                Read::Event(text) => match Event::parse(text) {
                     Ok(event) => {
                         since.get_or_insert(event.at);
                         if event.sums.is_some() {
@@ -153,7 +168,7 @@ impl Audit<'_> {
                         last.insert(event.batch.clone(), event);
                         return;
                     }
-                    Err(error) => error.to_string(),
+                    Err(why) => why,
                 },
                 Read::Damaged(why) => why.to_owned(),
             };

@@ -25,11 +25,12 @@ impl Audit<'_> {
         let mut is_flushed = held.is_empty();
         let mut seen = HashSet::new();
         let mut problems = Vec::new();
+        let mut snapshot = Vec::new();
         Title::Taken.read(self.data, &mut |spot, read| {
             let fault = match read {
                 Read::Head(before) => return sums = before,
-                Read::Event(text) => match serde_json::from_str::<Taken>(text) {
-                    Ok(taken) => {
+                Read::Event(text) => match Taken::parse(text) {
+                    Ok(mut taken) => {
                         // A crash may have come between writing it and the end of the set.
                         let is_first = seen.insert((taken.snapshot, taken.entry.clone()));
                         if is_first {
@@ -37,17 +38,30 @@ impl Audit<'_> {
                         }
                         is_flushed |= held.is_last_line(&taken);
                         self.coverage.unproven(taken.last_set);
-                        match self.take(&taken, is_first) {
-                            Ok(()) => return,
+                        if taken.sums.is_some() {
+                            return; // It is about many entries, whose lines are not known.
+                        }
+                        match name_of(&taken) {
+                            Ok(name) if is_first => {
+                                let is_other =
+                                    |(_, last): &(Name, Taken)| last.snapshot != taken.snapshot;
+                                if snapshot.last().is_some_and(is_other) {
+                                    self.take(&mut snapshot);
+                                }
+                                taken.ids = Vec::new();
+                                return snapshot.push((name, taken));
+                            }
+                            Ok(_) => return,
                             Err(why) => why,
                         }
                     }
-                    Err(error) => error.to_string(),
+                    Err(why) => why,
                 },
                 Read::Damaged(why) => why.to_owned(),
             };
             problems.push((spot.path.to_owned(), format!("line {}", spot.line), fault));
         })?;
+        self.take(&mut snapshot);
         for path in Title::Taken.impostors(self.data)? {
             let what = "it does not begin as a book does".to_owned();
             problems.push((path, "line 1".to_owned(), what));
@@ -66,29 +80,20 @@ impl Audit<'_> {
         Ok(())
     }
 
-    fn take(&mut self, taken: &Taken, is_first: bool) -> Result<(), String> {
-        if taken.sums.is_some() {
-            return Ok(()); // It is about many entries, whose lines are not known.
-        }
-        let name = Name::parse(taken.entry.as_ref()).ok_or("it names no entry")?;
-        let repeated = taken.repeated.iter().map(|number| (*number, *number));
-        let aside = taken.aside.iter().map(|[from, to]| (*from, *to));
-        let asides: u64 = aside.clone().map(|(from, to)| to - from + 1).sum();
-        let records = taken.records;
-        if !taken.ids.is_empty() && taken.ids.len() as u64 != records {
-            return Err("its ids do not add up".to_owned());
-        }
-        if records + asides + taken.repeated.len() as u64 != taken.lines {
-            return Err("its lines do not add up".to_owned());
-        }
-        if is_first {
+    /// Counts the entries of a snapshot in the order in which they were consolidated, which is that of
+    /// their names. In the book one may come later, if a power failure had lost its line.
+    fn take(&mut self, snapshot: &mut Vec<(Name, Taken)>) {
+        snapshot.sort_by_key(|(name, _)| *name);
+        for (name, taken) in snapshot.drain(..) {
             // Lines that are in no batch, and need not be.
+            let repeated = taken.repeated.iter().map(|number| (*number, *number));
+            let aside = taken.aside.iter().map(|[from, to]| (*from, *to));
             let mut without: Vec<_> = repeated.chain(aside).collect();
             let at = Moment::of(taken.snapshot);
             self.coverage.taken(name, taken.lines, at, &mut without);
-            self.coverage.count(name, records, asides);
+            self.coverage
+                .count(name, taken.records, taken.lines_aside());
         }
-        Ok(())
     }
 
     /// What is in the staging directory now.
@@ -212,6 +217,19 @@ impl Audit<'_> {
             format!("it cannot be read: {}", error.io_error()),
         );
     }
+}
+
+/// The name of an entry that was taken, if what is said of it adds up.
+fn name_of(taken: &Taken) -> Result<Name, String> {
+    let name = Name::parse(taken.entry.as_ref()).ok_or("it names no entry")?;
+    if !taken.ids.is_empty() && taken.ids.len() as u64 != taken.records {
+        return Err("its ids do not add up".to_owned());
+    }
+    let lines = taken.records.saturating_add(taken.lines_aside());
+    if lines.saturating_add(taken.repeated.len() as u64) != taken.lines {
+        return Err("its lines do not add up".to_owned());
+    }
+    Ok(name)
 }
 
 /// The newline of a line may be damaged like any other byte; what follows it seems to belong to it.

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::Audit;
-use crate::book::decode;
 use crate::destination::destination;
 use crate::error::Error;
 use crate::manager::{PAUSE_FILE, State, check_pause, is_state_name};
@@ -19,7 +18,7 @@ impl Audit<'_> {
             if name == PAUSE_FILE {
                 self.check(&spool, &name, |bytes| check_pause(bytes).map(drop));
             } else if is_state_name(&name) {
-                self.check(&spool, &name, |bytes| decode::<State>(bytes).map(drop));
+                self.check(&spool, &name, |bytes| State::decode(bytes).map(drop));
             }
         }
         let usage = self.data.usage.clone();
@@ -47,7 +46,7 @@ impl Audit<'_> {
             let Some(bytes) = self.content(&failed.join(&name)) else {
                 continue;
             };
-            match decode::<Reason>(&bytes) {
+            match Reason::decode(&bytes) {
                 Ok(reason) => {
                     if let Some(expected) = reason.checksum
                         && let Ok(found) = checksum_of(&*self.data.disk, &aside)
