@@ -111,12 +111,24 @@ impl Meter {
 
     /// Whether nothing is served just now, since it could not be recorded.
     pub(crate) fn is_refusing(&self) -> bool {
-        self.refuses && self.is_failing.load(Ordering::Relaxed)
+        let is_failing = || self.is_failing.load(Ordering::Relaxed);
+        self.refuses && (is_failing() || self.unsynced().is_some())
+    }
+
+    /// Why records that the kernel has may not survive a power failure, if that is so.
+    fn unsynced(&self) -> Option<spool::Error> {
+        self.staging.get().and_then(Staging::trouble)
     }
 
     /// Why a request cannot be served, if it could not be recorded and must be.
     pub(crate) fn refusal(&self) -> Option<String> {
-        if !self.is_refusing() {
+        if !self.refuses {
+            return None;
+        }
+        if let Some(error) = self.unsynced() {
+            return Some(error.to_string());
+        }
+        if !self.is_failing.load(Ordering::Relaxed) {
             return None;
         }
         let mut trouble = self.trouble();
@@ -150,10 +162,12 @@ impl Meter {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Why records are being lost, if they are.
+    /// Why records are being lost, or may not be on the disk, if that is so.
     pub(crate) fn error(&self) -> Option<String> {
-        let failing = self.is_failing.load(Ordering::Relaxed);
-        failing.then(|| self.trouble().why.clone())
+        if self.is_failing.load(Ordering::Relaxed) {
+            return Some(self.trouble().why.clone());
+        }
+        self.unsynced().map(|error| error.to_string())
     }
 
     /// Makes what was recorded ready to be consolidated.

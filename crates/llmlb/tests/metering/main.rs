@@ -54,6 +54,7 @@ mod stream;
 mod answers;
 mod estimates;
 mod failing;
+mod failing_sync;
 mod full_disk;
 mod hiding;
 mod leaving;
