@@ -38,7 +38,7 @@ struct Noted {
     since: Moment,
 }
 
-/// What a change of the destination did.
+/// Result of a change of the destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangedDestination {

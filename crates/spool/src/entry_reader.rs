@@ -110,7 +110,7 @@ impl<R: Read> EntryReader<R> {
     }
 }
 
-/// What a file with a single record has.
+/// Content of a file with a single record.
 pub(crate) enum Single {
     Record(Record),
     /// No record, and why.

@@ -10,7 +10,7 @@ use crate::error::Error;
 /// Maximum number of files that are named; more are counted.
 const MOST_NAMED: usize = 100;
 
-/// What is in a staging directory.
+/// Content of a staging directory.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Staged {

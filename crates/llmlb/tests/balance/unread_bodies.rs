@@ -335,7 +335,7 @@ fn connection_on_which_the_backend_sent_more_than_its_response_is_not_reused() {
     for round in 1..=5 {
         client.send_post(CHAT, r#"{"model":"m"}"#);
         assert_eq!(client.answer().text(), r#"{"answer":"as asked"}"#);
-        // What was sent on the loopback interface is in the socket of the receiver.
+        // Bytes sent on the loopback interface are already in the socket of the receiver.
         eventually("the second response is sent", || {
             (sent.load(Ordering::SeqCst) == round).then_some(())
         });

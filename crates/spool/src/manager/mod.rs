@@ -83,7 +83,7 @@ pub trait BatchStore {
     fn set_pause(&self, pause: &Pause) -> Result<(), Error>;
     /// Ends the pause of a destination.
     fn end_pause(&self, to: &str) -> Result<(), Error>;
-    /// What a destination last did with a batch.
+    /// Last verdict of a destination on a batch.
     fn standing(&self, to: &str) -> Result<Standing, Error>;
     /// Notes what a destination last did with a batch. Safe when this returns.
     fn set_standing(&self, to: &str, standing: Standing) -> Result<(), Error>;
@@ -403,7 +403,7 @@ impl BatchStore for SpoolManager {
                 .strip_prefix('.')
                 .and_then(|name| name.strip_suffix(".tmp"));
             let is_half = half.is_some_and(|name| is_state_name(name) || name == PAUSE_FILE);
-            // What cannot be told stays.
+            // A note is kept if it is unknown whether its batch exists.
             let is_gone = || !self.exists(&dir.join(batch_of(name))).unwrap_or(true);
             let is_orphan = is_state_name(name) && is_gone();
             if done.is_ok() && (is_orphan || is_half) {

@@ -59,7 +59,7 @@ impl Pause {
     }
 }
 
-/// What a destination last did with a batch that it could read. It outlives the process.
+/// Last verdict of a destination on a batch that it could read. The verdict outlives the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
     /// It has neither accepted nor rejected a batch yet.

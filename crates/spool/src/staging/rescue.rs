@@ -20,7 +20,7 @@ pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// may use them.
 const MOST_SOURCES: usize = 8;
 
-/// What has to be written again.
+/// Records that must be written again.
 #[derive(Debug, Default)]
 pub(super) struct Rescue {
     /// By id, so that a record that is staged again and again is there once.

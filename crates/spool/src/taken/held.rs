@@ -24,7 +24,7 @@ const ENTRY: &str = "reserve";
 /// How many ids such a line has.
 const IDS_PER_LINE: usize = 1000;
 
-/// What the reserve has in place of lines of the book.
+/// Content of the reserve that stands for lines of the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldIds {
     /// Tells it from those before; the lines of the book have it as their snapshot.

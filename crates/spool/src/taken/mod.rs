@@ -121,7 +121,7 @@ pub(crate) struct TakenBook {
     done: HashSet<String>,
     /// Those among them for which the disk is too full.
     unwritten: Vec<Taken>,
-    /// What the reserve had when it was last read or written.
+    /// Content of the reserve when it was last read or written.
     held: HeldIds,
     /// Lines of the book that repeat what the reserve has.
     flushed: HashSet<String>,

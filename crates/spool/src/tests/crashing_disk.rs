@@ -139,7 +139,7 @@ struct State {
     changes: usize,
 }
 
-/// What the disk has of a file, and what it has not.
+/// Bytes of a file that are on the disk, and bytes that only the kernel has.
 #[derive(Debug)]
 struct Content {
     /// A handle of the model's own: the lock of another one ends with that one.

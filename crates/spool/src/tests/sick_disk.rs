@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use crate::disk::{Disk, RealDisk};
 
-/// What is wrong with a file.
+/// Reason why a file cannot be used.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sick {
     /// It cannot be opened.

@@ -23,7 +23,7 @@ pub(crate) struct GuardOwner {
     pub(crate) uid: Option<u32>,
 }
 
-/// What was found where a lock file is wanted.
+/// Kind of object at the path of a lock file.
 #[derive(Debug)]
 pub(crate) enum Opened {
     File(LockFile),

@@ -19,7 +19,7 @@ use crate::config::{Format, Secret, env};
 use crate::exporter::Alerts;
 use crate::receiver;
 
-/// What a data directory without a destination delivers to.
+/// The destination of a data directory that names none.
 const NOWHERE: &str = "its archive";
 
 pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, Failure> {
