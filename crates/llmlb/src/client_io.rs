@@ -18,6 +18,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::balance::Contention;
 use crate::client_memory::ClientMemory;
 use crate::connections::Admitted;
+use crate::short_writes;
 
 /// After how long a silence the system asks whether the client is still there.
 const ASK_AFTER: Duration = Duration::from_secs(60);
@@ -300,7 +301,7 @@ impl AsyncWrite for Metered {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.socket().poll_write_vectored(cx, pieces)
+        short_writes::poll_write(self.socket(), cx, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -38,6 +38,7 @@ mod notify;
 mod protocol;
 mod receiver;
 mod request;
+mod short_writes;
 mod sys;
 mod text;
 mod upstream;

@@ -1,7 +1,5 @@
 //! The head of a request as a backend gets it.
 
-use std::io::Write;
-
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, request};
@@ -79,7 +77,9 @@ pub(super) fn write(
         // A request that has no body need not say so.
         Some(0) if head.method.is_safe() || head.method == Method::DELETE => {}
         Some(length) => {
-            let _ = write!(out, "content-length: {length}\r\n");
+            let mut digits = itoa::Buffer::new();
+            let length = digits.format(length);
+            field(&mut out, "content-length", length.as_bytes());
         }
         None => field(&mut out, "transfer-encoding", b"chunked"),
     }

@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{AddressLimit, Idle};
 use crate::descriptors::Division;
 use crate::episode::{Episode, Event};
+use crate::short_writes;
 
 /// The connections to all backends, in use or idle.
 #[derive(Debug)]
@@ -200,7 +201,7 @@ impl AsyncWrite for CountedStream {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+        short_writes::poll_write(Pin::new(&mut self.stream), cx, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
