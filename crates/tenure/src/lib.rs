@@ -40,6 +40,7 @@
 //!
 //! `docs/lock-protocol.md` in the repository gives each promise and the reason why it holds.
 
+mod checksum;
 mod claim;
 mod error;
 pub mod file;

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 
+use crate::checksum::checksum;
 use crate::claim::Me;
 use crate::process::Identity;
 use crate::{sys, text};
@@ -201,7 +202,7 @@ impl Record {
             out.name(name);
             out.0.extend_from_slice(value.to_string().as_bytes());
         }
-        let crc = crc32fast::hash(&out.0);
+        let crc = checksum(&out.0);
         out.0
             .extend_from_slice(format!("{CHECKSUM}{crc:08x}\"}}\n").as_bytes());
         out.0
@@ -292,10 +293,10 @@ fn parse_rfc3339(text: &str) -> Option<SystemTime> {
 }
 
 fn parse(text: &[u8]) -> Result<Map<String, Value>, Unreadable> {
-    let checksum = find_last(text, CHECKSUM.as_bytes());
-    if let Some(start) = checksum {
+    let found = find_last(text, CHECKSUM.as_bytes());
+    if let Some(start) = found {
         let (body, tail) = text.split_at(start);
-        let expected = format!("{CHECKSUM}{:08x}\"}}", crc32fast::hash(body));
+        let expected = format!("{CHECKSUM}{:08x}\"}}", checksum(body));
         if tail != expected.as_bytes() {
             return Err(Unreadable::Torn);
         }
@@ -311,7 +312,7 @@ fn parse(text: &[u8]) -> Result<Map<String, Value>, Unreadable> {
     };
     let ours = fields.get("token").is_some_and(Value::is_u64)
         && fields.get("version").is_some_and(Value::is_u64);
-    if ours && checksum.is_none() {
+    if ours && found.is_none() {
         return Err(Unreadable::Torn);
     }
     fields.remove("crc32");

@@ -1,0 +1,47 @@
+//! The checksum of a record: CRC-32 as in zlib.
+//!
+//! A library that picks the fastest instructions asks the processor which ones it has. In a virtual
+//! machine that takes 40 us, more than everything else about a record of 300 bytes.
+
+const TABLE: [u32; 256] = table();
+
+const fn table() -> [u32; 256] {
+    let mut table = [0; 256];
+    let (mut at, mut first) = (0, 0);
+    while at < 256 {
+        let mut value = first;
+        let mut bit = 0;
+        while bit < 8 {
+            value = if value & 1 == 1 {
+                value >> 1 ^ 0xedb8_8320
+            } else {
+                value >> 1
+            };
+            bit += 1;
+        }
+        table[at] = value;
+        at += 1;
+        first += 1;
+    }
+    table
+}
+
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    let add = |sum: u32, byte: &u8| {
+        let [low, ..] = sum.to_le_bytes();
+        sum >> 8 ^ TABLE[usize::from(low ^ byte)]
+    };
+    !bytes.iter().fold(!0, add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_those_of_zlib() {
+        assert_eq!(checksum(b""), 0);
+        assert_eq!(checksum(b"123456789"), 0xcbf4_3926);
+        assert_eq!(checksum(&[0xff; 1000]), 0xe053_3230);
+    }
+}
