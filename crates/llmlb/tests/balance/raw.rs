@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::http::Head;
+use crate::mock::stop_listening;
 use crate::process::PATIENCE;
 
 /// Hands each connection to a thread of its own, until it is dropped.
@@ -32,7 +33,7 @@ impl Raw {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::SeqCst) {
-                    return;
+                    return stop_listening(&listener);
                 }
                 let stream = stream.expect("a connection");
                 stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");

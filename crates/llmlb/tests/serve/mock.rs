@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
+use socket2::SockRef;
+
 use crate::http::Head;
 use crate::process::PATIENCE;
 
@@ -89,7 +91,7 @@ impl Mock {
         let listening = thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::SeqCst) {
-                    return;
+                    return stop_listening(&listener);
                 }
                 let stream = stream.expect("a connection");
                 let number = count.fetch_add(1, Ordering::SeqCst) + 1;
@@ -131,6 +133,13 @@ impl Mock {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
     }
+}
+
+/// Frees the port at once. Without it, a process that another test starts at this moment keeps the port
+/// until its program runs: it has a copy of every open socket until then.
+pub(crate) fn stop_listening(listener: &TcpListener) {
+    // Not supported everywhere; the descriptor is closed anyway.
+    let _ = SockRef::from(listener).shutdown(std::net::Shutdown::Both);
 }
 
 impl Drop for Mock {

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::http;
+use crate::mock::stop_listening;
 use crate::process::{Outcome, Process, eventually};
 
 /// The program under test.
@@ -148,7 +149,8 @@ pub(crate) fn free_port() -> u16 {
     loop {
         let number = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
         let port = u16::try_from(10_000 + number % 20_000).expect("a port");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            stop_listening(&listener);
             return port;
         }
     }

@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use socket2::SockRef;
+
 use crate::message::Head;
 pub(crate) use connection::find;
 pub use reply::{Reply, Step};
@@ -181,6 +183,9 @@ impl Drop for ScriptedServer {
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     for stream in listener.incoming() {
         if shared.is_stopped() {
+            // A process that is being started has a copy of the socket until its program runs: the
+            // port is freed whether or not there is one.
+            let _ = SockRef::from(listener).shutdown(Shutdown::Both);
             return;
         }
         let Ok(stream) = stream else { continue };
