@@ -4,23 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// True for characters that change how the text around them is displayed: control characters, line
-/// and paragraph separators, bidirectional controls, and format characters that are invisible.
-pub(crate) fn is_unsafe(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{ad}'
-                | '\u{61c}'
-                | '\u{180e}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e0fff}'
-        )
-}
+pub(crate) use tenure::text::is_unsafe;
 
 /// The text with each unsafe character replaced by `?`.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {

@@ -53,7 +53,7 @@ mod stop;
 mod stop_request;
 mod store;
 mod sys;
-mod text;
+pub mod text;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod watch;

@@ -43,7 +43,13 @@ pub(crate) fn make_plain(value: &mut Value) {
 
 /// True for characters that change how the text around them is displayed: control characters, line
 /// and paragraph separators, bidirectional controls, and format characters that are invisible.
-fn is_unsafe(c: char) -> bool {
+///
+/// ```
+/// let name = "root\u{1b}[2J";
+/// assert_eq!(name.replace(tenure::text::is_unsafe, "?"), "root?[2J");
+/// ```
+#[must_use]
+pub fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
