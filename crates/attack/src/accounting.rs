@@ -30,6 +30,11 @@ pub(crate) fn attacks() -> Vec<Attack> {
             "a model list that many streams share uses up body_memory for each of them",
             unread_lists,
         ),
+        Attack::fast(
+            "6-idle-http2-charged",
+            "idle HTTP/2 connections use up body_memory, and other clients are rejected",
+            idle_http2,
+        ),
         Attack::slow(
             "6-idle-after-large-request",
             "idle HTTP/1.1 connections keep large buffers that body_memory does not count",
@@ -145,6 +150,53 @@ fn unread_lists(target: &Target) -> Outcome {
         list / 1000
     );
     verdict(served == STREAMS && other == 200 && chat == 200, evidence)
+}
+
+/// Opens HTTP/2 connections and leaves them idle, then two clients send a prompt of 1 MB each.
+fn idle_http2(target: &Target) -> Outcome {
+    const CONNECTIONS: usize = 100;
+    let gate = Gate::new();
+    let script = {
+        let gate = gate.clone();
+        move |_: &Received| Reply::json(200, chat_completion("ok", 100, 50)).after_gate(&gate)
+    };
+    let llm = FakeLlm::start("m", script)?;
+    let sandbox = target.sandbox()?;
+    let server = sandbox
+        .serve()
+        .backend(&llm.url())
+        .setting("server.body_memory", "\"16MiB\"")
+        .start()?;
+    let mut idle = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut client = Http2::connect(server.address())?;
+        let stream = client.get("/healthz")?;
+        is_reached(Duration::from_secs(2), || client.status(stream).is_some());
+        idle.push((client, stream));
+    }
+    let served = |(client, stream): &&(Http2, u32)| client.status(*stream) == Some(200);
+    let open = idle.iter().filter(served).count();
+    // A body may exceed the memory while it is the only one, so there are two at a time.
+    let request = Request::chat("m", &"y".repeat(1_000_000)).to_bytes();
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let mut client = Http1::connect(server.address())?;
+        let _ = client.send(&request);
+        clients.push(client);
+    }
+    is_reached(Duration::from_secs(2), || {
+        llm.requests().len() >= clients.len()
+    });
+    gate.open();
+    let answered = (clients.iter_mut())
+        .filter_map(|client| client.response().ok())
+        .filter(|response| response.status() == 200)
+        .count();
+    let evidence = format!(
+        "{open} of {CONNECTIONS} idle connections with body_memory of 16 MiB; {answered} of 2 \
+         prompts of 1 MB were served"
+    );
+    verdict(open == CONNECTIONS && answered == 2, evidence)
 }
 
 /// Content of HTTP/1.1 connections.

@@ -18,6 +18,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::balance::Contention;
 use crate::client_memory::ClientMemory;
 use crate::connections::Admitted;
+use crate::h2_unfinished::UnfinishedHead;
 use crate::short_writes;
 
 /// After how long a silence the system asks whether the client is still there.
@@ -87,13 +88,15 @@ impl Farewell {
 }
 
 impl ClientIo {
-    /// `heads` is charged for what is read of an HTTP/1.1 connection while no request is served.
+    /// `heads` is charged for what is read of an HTTP/1.1 connection while no request is served,
+    /// `unfinished` for the head that is being read over HTTP/2.
     pub(crate) fn new(
         stream: TcpStream,
         limit: Duration,
         contention: Contention,
         admitted: Admitted,
         heads: Option<Arc<ClientMemory>>,
+        unfinished: Option<UnfinishedHead>,
     ) -> Self {
         // The first token must not wait for the second. What cannot be set is no reason not to serve.
         let _ = stream.set_nodelay(true);
@@ -103,6 +106,7 @@ impl ClientIo {
             stream: TokioIo::new(Metered {
                 stream: stream.take(u64::MAX),
                 heads,
+                unfinished,
                 lingering: None,
             }),
             limit,
@@ -220,6 +224,8 @@ struct Metered {
     stream: Take<TcpStream>,
     /// Only over HTTP/1.1. An HTTP/2 stream can be refused without an end of the connection.
     heads: Option<Arc<ClientMemory>>,
+    /// Only over HTTP/2.
+    unfinished: Option<UnfinishedHead>,
     lingering: Option<Lingering>,
 }
 
@@ -276,8 +282,9 @@ impl AsyncRead for Metered {
         let limit = (self.heads.as_ref()).map_or(usize::MAX, |memory| memory.max_read());
         self.stream.set_limit(limit as u64);
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        let count = buf.filled().len() - before;
-        let fits = (self.heads.as_ref()).is_none_or(|memory| memory.note_read(count));
+        let read = &buf.filled()[before..];
+        let fits = (self.heads.as_ref()).is_none_or(|memory| memory.note_read(read.len()))
+            && (self.unfinished.as_mut()).is_none_or(|head| head.note_read(read));
         Poll::Ready(if fits {
             Ok(())
         } else {
@@ -353,6 +360,7 @@ mod tests {
             Duration::from_secs(60),
             Contention::none(),
             admitted,
+            None,
             None,
         );
         let unsent = io.unsent();

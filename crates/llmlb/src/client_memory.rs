@@ -3,7 +3,9 @@
 //!
 //! A connection is charged when it opens. That covers one request at a time with a usual head, a
 //! small body and a small backlog. Each further request of an HTTP/2 connection is charged the same,
-//! and so is what a large head takes beyond its part.
+//! and so is what a large head takes beyond its part. The receive window of an HTTP/2 connection is
+//! charged only while it has a request whose body is larger, or of unknown length, and not read yet:
+//! an idle connection holds none of it.
 //!
 //! hyper makes the read buffer of an HTTP/1.1 connection larger when a read fills it, and never
 //! returns that memory while the connection is idle. So reads are kept small enough to leave the
@@ -14,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use http::{HeaderMap, Uri, Version};
+use hyper::body::Body;
 
 use crate::backlog::Backlog;
 use crate::request::Budget;
@@ -22,6 +25,8 @@ use crate::request::Budget;
 const CONNECTION: usize = 32 << 10;
 /// Part of that which a request's head may use.
 const HEAD: usize = 8 << 10;
+/// The same for its body.
+pub(crate) const SMALL_BODY: usize = 16 << 10;
 /// Memory that a parsed header field takes besides its text, at most.
 const PER_FIELD: usize = 256;
 
@@ -40,8 +45,8 @@ const H1_READ: usize = H1_BUFFER - 1;
 /// discarded.
 const READ_AFTER_REFUSAL: usize = 4 << 10;
 
-/// Bytes of request bodies that a client may send ahead on an HTTP/2 connection. They are charged
-/// while the connection is open: h2 buffers them before a request is known.
+/// Bytes of request bodies that a client may send ahead on an HTTP/2 connection. h2 buffers them
+/// before a request is known, but not beyond the poll that makes it known.
 pub(crate) const H2_CONNECTION_WINDOW: u32 = 256 << 10;
 /// The same for one stream, so that one upload that nobody reads does not block the others.
 pub(crate) const H2_STREAM_WINDOW: u32 = 128 << 10;
@@ -55,6 +60,8 @@ pub(crate) struct ClientMemory {
     charged: AtomicUsize,
     /// Requests that are being served.
     requests: AtomicUsize,
+    /// Requests over HTTP/2 among these whose bodies may fill the window, which is charged meanwhile.
+    uploads: AtomicUsize,
     /// Bytes of the head that is being read over HTTP/1.1, or of the last one while its request is
     /// being served: its fields are parts of the buffer.
     head: AtomicUsize,
@@ -76,6 +83,7 @@ impl ClientMemory {
                 budget: Arc::clone(budget),
                 charged: AtomicUsize::new(CONNECTION),
                 requests: AtomicUsize::new(0),
+                uploads: AtomicUsize::new(0),
                 head: AtomicUsize::new(0),
                 is_body_unread: AtomicBool::new(false),
                 has_large_buffers: AtomicBool::new(false),
@@ -85,15 +93,23 @@ impl ClientMemory {
         })
     }
 
-    /// Charges the window of an HTTP/2 connection; `false` if it does not fit into the budget.
+    /// Counts a request whose body may fill the window of an HTTP/2 connection. The first one is
+    /// charged for the window; `false` if that does not fit into the budget.
     #[must_use]
-    pub(crate) fn take_window(&self) -> bool {
-        let window = H2_CONNECTION_WINDOW as usize;
-        let taken = self.budget.take(window);
-        if taken {
-            self.charged.fetch_add(window, Ordering::Relaxed);
+    fn begin_upload(&self) -> bool {
+        // All requests of a connection belong to one thread.
+        let is_first = self.uploads.load(Ordering::Relaxed) == 0;
+        let fits = !is_first || self.budget.take(H2_CONNECTION_WINDOW as usize);
+        if fits {
+            self.uploads.fetch_add(1, Ordering::Relaxed);
         }
-        taken
+        fits
+    }
+
+    fn end_upload(&self) {
+        if self.uploads.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.budget.give_back(H2_CONNECTION_WINDOW as usize);
+        }
     }
 
     /// Maximum size of the next read from an HTTP/1.1 connection.
@@ -182,7 +198,9 @@ pub(crate) struct RequestMemory {
     client: Arc<ClientMemory>,
     charged: usize,
     /// The body was read whole, or there is none.
-    pub(crate) is_body_read: bool,
+    is_body_read: bool,
+    /// The body may fill the window of its HTTP/2 connection.
+    is_upload: bool,
 }
 
 impl RequestMemory {
@@ -192,6 +210,7 @@ impl RequestMemory {
         version: Version,
         uri: &Uri,
         headers: &HeaderMap,
+        body: &impl Body,
     ) -> Option<Self> {
         let others = client.requests.fetch_add(1, Ordering::Relaxed);
         client.is_body_unread.store(false, Ordering::Relaxed);
@@ -199,17 +218,39 @@ impl RequestMemory {
         let mut memory = Self {
             client: Arc::clone(client),
             charged: 0,
-            is_body_read: false,
+            is_body_read: body.is_end_stream(),
+            is_upload: false,
         };
         let mut bytes = if others == 0 { 0 } else { CONNECTION };
         if version == Version::HTTP_2 {
             let text = text_of_head(uri, headers);
             // It is held twice, like a head of HTTP/1.1, but not as one text.
             bytes += beyond_usual(text + headers.len() * PER_FIELD) + beyond_usual(text);
+            let is_small =
+                (body.size_hint().upper()).is_some_and(|length| length <= SMALL_BODY as u64);
+            if !memory.is_body_read && !is_small {
+                if !client.begin_upload() {
+                    return None;
+                }
+                memory.is_upload = true;
+            }
         } else if client.head.load(Ordering::Relaxed) > HEAD {
             client.shrink_head_to(text_of_head(uri, headers) + headers.len() * PER_FIELD);
         }
         memory.grow(bytes).then_some(memory)
+    }
+
+    /// Notes that the body was read whole.
+    pub(crate) fn note_body_read(&mut self) {
+        self.is_body_read = true;
+        self.end_upload();
+    }
+
+    fn end_upload(&mut self) {
+        if self.is_upload {
+            self.is_upload = false;
+            self.client.end_upload();
+        }
     }
 
     /// Notes that another protocol goes on with the connection.
@@ -238,6 +279,7 @@ impl RequestMemory {
 
 impl Drop for RequestMemory {
     fn drop(&mut self) {
+        self.end_upload();
         self.client.budget.give_back(self.charged);
         if self.client.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.client.shrink_head_to(0);
@@ -257,10 +299,15 @@ fn text_of_head(uri: &Uri, headers: &HeaderMap) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http_body_util::{Empty, Full};
+
     use super::*;
 
     fn request(client: &Arc<ClientMemory>, headers: &HeaderMap) -> Option<RequestMemory> {
-        RequestMemory::new(client, Version::HTTP_2, &Uri::from_static("/v1"), headers)
+        let uri = Uri::from_static("/v1");
+        let body = Empty::<Bytes>::new();
+        RequestMemory::new(client, Version::HTTP_2, &uri, headers, &body)
     }
 
     #[test]
@@ -285,11 +332,43 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
+    fn upload(client: &Arc<ClientMemory>, length: usize) -> Option<RequestMemory> {
+        let (uri, body) = (
+            Uri::from_static("/v1"),
+            Full::new(Bytes::from(vec![0; length])),
+        );
+        RequestMemory::new(client, Version::HTTP_2, &uri, &HeaderMap::new(), &body)
+    }
+
+    #[test]
+    fn window_is_charged_once_while_a_large_body_is_not_read() {
+        const WINDOW: usize = H2_CONNECTION_WINDOW as usize;
+        let budget = Arc::new(Budget::without_reserve(WINDOW + 4 * CONNECTION));
+        let client = ClientMemory::new(&budget).unwrap();
+        let small = upload(&client, SMALL_BODY).unwrap();
+        assert_eq!(budget.used(), CONNECTION);
+        let mut first = upload(&client, SMALL_BODY + 1).unwrap();
+        let second = upload(&client, 1 << 20).unwrap();
+        assert_eq!(budget.used(), 3 * CONNECTION + WINDOW);
+        first.note_body_read();
+        assert_eq!(budget.used(), 3 * CONNECTION + WINDOW);
+        // Another connection does not have room for its window.
+        let other = ClientMemory::new(&budget).unwrap();
+        assert!(upload(&other, 1 << 20).is_none());
+        drop(second);
+        assert_eq!(budget.used(), 3 * CONNECTION);
+        let third = upload(&other, 1 << 20).unwrap();
+        assert_eq!(budget.used(), 3 * CONNECTION + WINDOW);
+        drop((small, first, third, client, other));
+        assert_eq!(budget.used(), 0);
+    }
+
     fn request_over_http_1(client: &Arc<ClientMemory>, value: usize) -> RequestMemory {
         let mut headers = HeaderMap::new();
         headers.insert("x-large", "y".repeat(value).parse().unwrap());
         let uri = Uri::from_static("/v1");
-        RequestMemory::new(client, Version::HTTP_11, &uri, &headers).unwrap()
+        let body = Full::new(Bytes::from_static(b"body"));
+        RequestMemory::new(client, Version::HTTP_11, &uri, &headers, &body).unwrap()
     }
 
     #[test]
@@ -304,7 +383,6 @@ mod tests {
         assert_eq!(budget.used(), CONNECTION + 200);
         drop(served);
         assert_eq!(budget.used(), CONNECTION);
-        assert!(!client.take_window());
         drop(client);
         assert_eq!(budget.used(), 0);
     }
@@ -325,7 +403,8 @@ mod tests {
         let client = ClientMemory::new(&budget).unwrap();
         let uri: Uri = format!("/v1?{}", "x".repeat(HEAD)).parse().unwrap();
         let headers = HeaderMap::new();
-        let _served = RequestMemory::new(&client, Version::HTTP_2, &uri, &headers).unwrap();
+        let body = Empty::<Bytes>::new();
+        let _served = RequestMemory::new(&client, Version::HTTP_2, &uri, &headers, &body).unwrap();
         assert_eq!(budget.used(), CONNECTION + 2 * "/v1?".len());
     }
 

@@ -29,6 +29,7 @@ mod forward;
 pub mod fuzz;
 mod h2_answers;
 mod h2_idle;
+mod h2_unfinished;
 mod headers;
 mod health;
 mod listen;

@@ -22,6 +22,7 @@ use crate::client_memory::ClientMemory;
 use crate::connections::Admitted;
 use crate::h2_answers::{Answers, StreamWatch};
 use crate::h2_idle::Streams;
+use crate::h2_unfinished::UnfinishedHead;
 use crate::meter::Batch;
 use crate::protocol::{self, Protocol};
 use crate::request::{self, Caller, Counter, Journal, Lines};
@@ -237,7 +238,16 @@ async fn connection(
     };
     let service = service_fn(move |request| request::serve(Arc::clone(&caller), request));
     let heads = matches!(protocol, Ok(Protocol::Http1)).then(|| Arc::clone(&memory));
-    let stream = ClientIo::new(stream, limits.send, contention.clone(), admitted, heads);
+    let unfinished = matches!(protocol, Ok(Protocol::Http2))
+        .then(|| UnfinishedHead::new(&budget, http.max_header));
+    let stream = ClientIo::new(
+        stream,
+        limits.send,
+        contention.clone(),
+        admitted,
+        heads,
+        unfinished,
+    );
     let unsent = stream.unsent();
     let served = match protocol {
         Ok(Protocol::Http1) => {
@@ -251,10 +261,6 @@ async fn connection(
             .await
         }
         Ok(Protocol::Http2) => {
-            if !memory.take_window() {
-                budget.note_refusal();
-                return;
-            }
             let streams = Streams::default();
             let watch = StreamWatch::new(
                 &budget,

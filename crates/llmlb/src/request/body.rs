@@ -14,7 +14,7 @@ use hyper::body::{Body, Incoming};
 use super::body_deadline::{BodyDeadline, BodyPace};
 use super::error::Refusal;
 use super::held::{BodyShare, Budget};
-use crate::client_memory::H1_BUFFER;
+use crate::client_memory::{H1_BUFFER, SMALL_BODY};
 
 /// What a client is told, if it is still there, that broke off its request.
 pub(super) const INCOMPLETE: &str = "incomplete_body";
@@ -24,7 +24,7 @@ pub(super) const OVERLOADED: &str = "overloaded";
 pub(super) const STALLED: &str = "body_timeout";
 
 /// So much of a body is free: most are smaller, and the charge of its connection covers it.
-const FREE: usize = 16 << 10;
+const FREE: usize = SMALL_BODY;
 /// Room for a body of this size is made at once; a larger one grows with what arrives.
 const USUAL: usize = 64 << 10;
 /// Memory that the protocol's buffers take while a larger body arrives: a piece of HTTP/1.1 and the

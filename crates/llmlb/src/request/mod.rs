@@ -85,7 +85,7 @@ pub(crate) fn serve(
     request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Outgoing>, Infallible>> {
     let (version, uri, headers) = (request.version(), request.uri(), request.headers());
-    let memory = RequestMemory::new(&caller.memory, version, uri, headers);
+    let memory = RequestMemory::new(&caller.memory, version, uri, headers, request.body());
     // A request that does not fit is dropped here.
     let admitted = memory.map(|memory| (request, memory));
     async move {
@@ -120,7 +120,6 @@ async fn serve_admitted(
         .map_or(Endpoint::NOTHING, |(found, _)| *found);
     let trip = Box::new(Trip::start(&caller, &head, endpoint));
     let id = trip.id.clone();
-    memory.is_body_read = body.is_end_stream();
     let served = stages(&caller, &head, located, body, upgrade, &mut memory, trip).await;
     let mut answer = match served {
         Ok(answer) => answer,
@@ -189,7 +188,7 @@ async fn stages(
         Err(refusal) => return Err((refusal, trip)),
     };
     match asked.payload {
-        Payload::Read(_) => memory.is_body_read = true,
+        Payload::Read(_) => memory.note_body_read(),
         Payload::Passing(Some(_)) if !memory.grow(body::RECEIVING) => {
             return Err((body::too_many(&worker.shared.bodies), trip));
         }

@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use crate::backends::{ASK, CHAT, backend, code, count, ok, serve};
+use crate::h2_client::{connect, request, run, send};
 use crate::http::Connection;
 use crate::mock;
 use crate::process::{eventually, until};
@@ -174,4 +175,23 @@ fn client_that_sends_on_after_a_refusal_sees_the_response() {
         assert_eq!(code(&answer), "body_too_large");
         assert!(client.is_closed());
     }
+}
+
+#[test]
+fn idle_http_2_connections_leave_the_memory_to_others() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], LIMITS);
+    run(async {
+        let mut idle = Vec::new();
+        for _ in 0..12 {
+            let (client, _) = connect(server.address, &h2::client::Builder::new()).await;
+            let asking = request(::http::Method::POST, CHAT);
+            let response = send(&client, asking, ASK).await.await;
+            assert_eq!(response.unwrap().status(), 200);
+            idle.push(client);
+        }
+        // Twelve connections of 32 KiB leave 600 KiB besides the part for connections.
+        assert_eq!(server.post(CHAT, &question(500_000)).status(), 200);
+    });
 }

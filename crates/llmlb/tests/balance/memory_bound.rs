@@ -270,6 +270,30 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&head, payload].concat()
 }
 
+/// A head of HTTP/2 with as many fields as the limit allows, whose end does not come.
+fn unfinished_head_over_http_2() -> Vec<u8> {
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    sent.extend(frame(4, 0, 0, &[]));
+    let mut fields = vec![0x83, 0x86];
+    for number in 0..900 {
+        // A literal without an index, with a new name and an empty value.
+        let name = format!("{number:03}");
+        fields.extend([0, 3]);
+        fields.extend(name.as_bytes());
+        fields.push(0);
+    }
+    sent.extend(frame(1, 0, 1, &fields));
+    sent
+}
+
+#[test]
+fn unfinished_heads_over_http_2_stay_within_the_bound() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], LIMITS);
+    hold_sent(&server, 400, &unfinished_head_over_http_2());
+}
+
 /// All that a client of HTTP/2 sends which opens its windows as far as it can, asks for a long
 /// response on many streams, and reads nothing at all.
 fn questions_over_http_2(streams: u32) -> Vec<u8> {
