@@ -106,11 +106,16 @@ pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> 
     disk.remove(from)
 }
 
+/// The name of a file while it is written.
+pub(crate) fn half_of(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.tmp"))
+}
+
 /// Copies a file of any length, complete or not at all.
 fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     let mut source = Reading::open(disk, from)?;
-    let name = to.file_name().unwrap_or_default().to_string_lossy();
-    let half = to.with_file_name(format!(".{name}.tmp"));
+    let half = half_of(to);
     match disk.remove(&half) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -132,7 +137,8 @@ fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
 /// Puts a whole file in place on the disk: complete or absent, whatever happens. Its name is on the
 /// disk once the directory is synced.
 pub(crate) fn place(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
-    let (path, half) = (dir.join(name), dir.join(format!(".{name}.tmp")));
+    let path = dir.join(name);
+    let half = half_of(&path);
     let failed = |error| Error::new("write", &path, error);
     // A crash may have left half of it; whoever calls this is the only one who writes here.
     match disk.remove(&half) {

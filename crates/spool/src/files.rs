@@ -72,12 +72,15 @@ pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     if !file.is_held(disk)? {
         return disk.remove(path);
     }
-    // An older version must not come back once the reserve has forgotten the newer one.
-    match disk.remove(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        removed => {
-            removed?;
-            disk.sync_dir(path.parent().unwrap_or(Path::new(".")))?;
+    // An older version must not come back once the reserve has forgotten the newer one. The disk that
+    // had no room for the file may have kept half of it, too.
+    for path in [path, &data_dir::half_of(path)] {
+        match disk.remove(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => {
+                removed?;
+                disk.sync_dir(path.parent().unwrap_or(Path::new(".")))?;
+            }
         }
     }
     file.reserve

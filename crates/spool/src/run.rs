@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::consolidate::{Consolidated, Kept, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{
-    Delivered, DeliveryLock, DeliveryOptions, Progress, RealClock, RunError, Sink, Watch, archive,
-    deliver,
+    Clock, Delivered, DeliveryLock, DeliveryOptions, Progress, RealClock, RunError, Sink, Watch,
+    archive, deliver,
 };
 use crate::destination;
 use crate::disk::{Disk, RealDisk};
@@ -77,6 +77,8 @@ pub struct Runner {
     kept: Kept,
     /// With what became of the batches.
     store: SpoolManager,
+    /// Length of the reserve for a full disk.
+    pub(crate) reserve: usize,
 }
 
 /// Folds what is staged into batches and delivers what waits, until there is nothing left that can
@@ -120,12 +122,13 @@ impl Runner {
         Self::on(Arc::new(RealDisk), data.as_ref())
     }
 
-    fn on(disk: Arc<dyn Disk>, data: &Path) -> Self {
+    pub(crate) fn on(disk: Arc<dyn Disk>, data: &Path) -> Self {
         Self {
             data: data.to_owned(),
             kept: Kept::default(),
             store: SpoolManager::on(Arc::clone(&disk), data),
             disk,
+            reserve: reserve::BYTES,
         }
     }
 
@@ -137,7 +140,19 @@ impl Runner {
         destination: Destination<'_>,
         watch: &Watch<'_>,
     ) -> Result<Run, RunError> {
-        let done = self.try_run(options, delivery, destination, watch);
+        self.run_by(&RealClock, options, delivery, destination, watch)
+    }
+
+    /// The same, by this clock.
+    pub(crate) fn run_by(
+        &mut self,
+        clock: &dyn Clock,
+        options: &Options,
+        delivery: &DeliveryOptions,
+        destination: Destination<'_>,
+        watch: &Watch<'_>,
+    ) -> Result<Run, RunError> {
+        let done = self.try_run(clock, options, delivery, destination, watch);
         if done.as_ref().map_or(true, |done| done.trouble.is_some()) {
             // What was written is not known for sure: the books are read again.
             self.kept.forget();
@@ -150,6 +165,7 @@ impl Runner {
 
     fn try_run(
         &mut self,
+        clock: &dyn Clock,
         options: &Options,
         delivery: &DeliveryOptions,
         destination: Destination<'_>,
@@ -160,13 +176,14 @@ impl Runner {
             data,
             kept,
             store,
+            reserve: reserve_bytes,
         } = self;
         let (disk, data) = (&*disk, data.as_path());
         let _lock = DeliveryLock::acquire_after_readers(data, &watch.cancel)?;
         destination::claim(&**disk, data, destination.name())?;
         let reserve = Reserve::new(&DataDir::new(data).staging);
         // It is tried again, and reported, at the end.
-        let _ = reserve.create(&**disk, reserve::BYTES);
+        let _ = reserve.create(&**disk, *reserve_bytes);
         reserve::remove_old(&**disk, &DataDir::new(data));
         store.refresh();
         let (mut all, mut goes_on) = (Run::default(), true);
@@ -205,7 +222,7 @@ impl Runner {
             if goes_on {
                 let mut step = |all: &mut Run| match destination {
                     Destination::To(sink) => {
-                        let done = deliver(store, sink, delivery, &RealClock, watch, id)?;
+                        let done = deliver(store, sink, delivery, clock, watch, id)?;
                         goes_on = !done.is_stopped;
                         all.add_delivered(done);
                         Ok(())
@@ -233,7 +250,7 @@ impl Runner {
             }
         }
         all.unreadable = kept.unreadable.errors();
-        all.no_reserve = reserve.create(&**disk, reserve::BYTES).err();
+        all.no_reserve = reserve.create(&**disk, *reserve_bytes).err();
         Ok(all)
     }
 }

@@ -67,7 +67,7 @@ pub enum Durability {
 }
 
 /// How often it is tried to create the reserve.
-const RESERVE_PAUSE: Duration = Duration::from_secs(1);
+const RESERVE_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
 
 /// Maximum number of bytes of records that are acknowledged and not on the disk yet.
 const MOST_UNSYNCED: usize = 64 << 20;

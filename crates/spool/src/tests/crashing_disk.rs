@@ -84,10 +84,18 @@ pub(super) enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
+    List,
     Write,
     Sync,
     Rename,
     Other,
+}
+
+impl Kind {
+    /// True if it changes nothing.
+    pub(super) fn is_read(self) -> bool {
+        matches!(self, Self::Read | Self::List)
+    }
 }
 
 impl Fault {
@@ -97,7 +105,7 @@ impl Fault {
             Self::Error(18) => kind == Kind::Rename,
             Self::Error(_) => true,
             Self::Late(18) => false,
-            Self::Late(_) => kind != Kind::Read,
+            Self::Late(_) => !kind.is_read(),
             Self::Short => kind == Kind::Write,
             Self::Unsynced | Self::Evicted => kind == Kind::Sync,
         }
@@ -126,6 +134,8 @@ fn new_process() -> usize {
 #[derive(Debug, Default)]
 struct State {
     events: Vec<(usize, Event)>,
+    /// Every act of this kind fails with this error number.
+    lasting: Option<(Kind, i32)>,
     /// The kind of every act so far.
     acts: Vec<Kind>,
     has_crashed: bool,
@@ -196,9 +206,16 @@ impl CrashingDisk {
         std::mem::take(&mut state.has_lost_power)
     }
 
+    /// Every act of this kind fails from now on.
+    pub(super) fn sicken(&self, kind: Kind, number: i32) {
+        self.state.lock().unwrap().lasting = Some((kind, number));
+    }
+
     /// Nothing happens any more.
     pub(super) fn heal(&self) {
-        self.state.lock().unwrap().events.clear();
+        let mut state = self.state.lock().unwrap();
+        state.events.clear();
+        state.lasting = None;
     }
 
     /// The kind of every act so far.
@@ -212,10 +229,10 @@ impl CrashingDisk {
         self.restart();
     }
 
-    fn read<T>(&self, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn read<T>(&self, kind: Kind, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         if self.counts_reads {
             // It may be a listing during which other acts are done: nothing is held meanwhile.
-            self.act(Kind::Read, |_, _| Ok(()))?;
+            self.act(kind, |_, _| Ok(()))?;
         }
         act()
     }
@@ -235,6 +252,9 @@ impl CrashingDisk {
         state.acts.push(kind);
         let event = state.events.iter().find(|(at, _)| *at == number);
         let Some((_, event)) = event.copied() else {
+            if let Some((_, number)) = state.lasting.filter(|(failing, _)| *failing == kind) {
+                return Err(io::Error::from_raw_os_error(number));
+            }
             return act(&mut state, false);
         };
         match event {
@@ -487,23 +507,23 @@ impl Disk for CrashingDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
-        self.read(|| RealDisk.open(path))
+        self.read(Kind::Read, || RealDisk.open(path))
     }
 
     fn open_to_write(&self, path: &Path) -> io::Result<File> {
-        self.read(|| RealDisk.open_to_write(path))
+        self.read(Kind::Read, || RealDisk.open_to_write(path))
     }
 
     fn read(&self, file: &File, into: &mut [u8]) -> io::Result<usize> {
-        self.read(|| RealDisk.read(file, into))
+        self.read(Kind::Read, || RealDisk.read(file, into))
     }
 
     fn list(&self, dir: &Path, each: &mut dyn FnMut(&OsStr, bool)) -> io::Result<()> {
-        self.read(|| RealDisk.list(dir, each))
+        self.read(Kind::List, || RealDisk.list(dir, each))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.read(|| RealDisk.exists(path))
+        self.read(Kind::Read, || RealDisk.exists(path))
     }
 
     fn process(&self) -> usize {

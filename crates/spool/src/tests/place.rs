@@ -80,14 +80,20 @@ impl Place {
     /// How often each record is in a batch that waits, or was delivered.
     pub(super) fn batched(&self) -> BTreeMap<Uuid, usize> {
         let mut counts = self.receiver.billed();
-        let spool = SpoolManager::of(self.path());
-        for name in spool.pending(None, usize::MAX).unwrap() {
-            let batch = spool.load(&name).unwrap();
-            for record in batch.records() {
-                *counts.entry(record.id()).or_default() += 1;
-            }
+        for id in self.batched_in_spool() {
+            *counts.entry(id).or_default() += 1;
         }
         counts
+    }
+
+    /// The records of batches that wait.
+    pub(super) fn batched_in_spool(&self) -> Vec<Uuid> {
+        let spool = SpoolManager::of(self.path());
+        let names = spool.pending(None, usize::MAX).unwrap();
+        let batches = names.iter().map(|name| spool.load(name).unwrap());
+        batches
+            .flat_map(|batch| batch.records().iter().map(Record::id).collect::<Vec<_>>())
+            .collect()
     }
 
     /// What the files of all days say: how many records, how many tokens.
@@ -134,12 +140,20 @@ pub(super) fn record() -> Record {
     Record::parse(r#"{"tokens":1}"#).unwrap()
 }
 
-/// The files of a directory, without what is always there: the reserve and the standing of the receiver.
+/// The reserve, the standing of the receiver, and locks that are kept when they are released.
+const ALWAYS: [&str; 4] = [
+    ".reserve",
+    ".pause.json",
+    ".consolidation.lock",
+    ".delivery.lock",
+];
+
+/// The files of a directory, without those that are always there.
 pub(super) fn names(dir: &Path) -> Vec<String> {
     let files = fs::read_dir(dir).unwrap().map(Result::unwrap);
     let mut names: Vec<_> = files
         .map(|file| file.file_name().into_string().unwrap())
-        .filter(|name| ![".reserve", ".pause.json", ".consolidation.lock"].contains(&name.as_str()))
+        .filter(|name| !ALWAYS.contains(&name.as_str()))
         .collect();
     names.sort();
     names
