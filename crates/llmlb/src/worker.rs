@@ -236,7 +236,8 @@ async fn connection(
         protocol = timeout(http.idle, protocol::of(&stream)) => protocol,
         () = drained(&drain) => return,
     };
-    let service = service_fn(move |request| request::serve(Arc::clone(&caller), request));
+    let served_caller = Arc::clone(&caller);
+    let service = service_fn(move |request| request::serve(Arc::clone(&served_caller), request));
     let heads = matches!(protocol, Ok(Protocol::Http1)).then(|| Arc::clone(&memory));
     let unfinished = matches!(protocol, Ok(Protocol::Http2))
         .then(|| UnfinishedHead::new(&budget, http.max_header));
@@ -251,14 +252,17 @@ async fn connection(
     let unsent = stream.unsent();
     let served = match protocol {
         Ok(Protocol::Http1) => {
-            let connection = client_http::http1(&http)
+            let mut connection = client_http::http1(&http)
                 .serve_connection(stream, service)
                 .with_upgrades();
-            let connection = std::pin::pin!(connection);
-            until_drained(connection, &requests, &unsent, &drain, None, |connection| {
+            let pinned = Pin::new(&mut connection);
+            let served = until_drained(pinned, &requests, &unsent, &drain, None, |connection| {
                 connection.graceful_shutdown();
             })
-            .await
+            .await;
+            let unread = || connection.into_parts().map(|parts| parts.read_buf);
+            request::unparsed::log(&caller, &served, unread);
+            served
         }
         Ok(Protocol::Http2) => {
             let streams = Streams::default();

@@ -27,6 +27,7 @@ mod prompt_fields;
 mod query;
 pub(crate) mod scan;
 mod trip;
+pub(crate) mod unparsed;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -86,25 +87,29 @@ pub(crate) fn serve(
 ) -> impl Future<Output = Result<Response<Outgoing>, Infallible>> {
     let (version, uri, headers) = (request.version(), request.uri(), request.headers());
     let memory = RequestMemory::new(&caller.memory, version, uri, headers, request.body());
-    // A request that does not fit is dropped here.
-    let admitted = memory.map(|memory| (request, memory));
+    let admitted = match memory {
+        Some(memory) => Ok((request, memory)),
+        // The request is dropped here.
+        None => Err(without_memory(&caller, request)),
+    };
     async move {
         Ok(match admitted {
-            Some((request, memory)) => serve_admitted(caller, request, memory).await,
-            None => Outgoing::respond(without_memory(&caller), &caller.memory.backlog, None),
+            Ok((request, memory)) => serve_admitted(caller, request, memory).await,
+            Err(response) => Outgoing::respond(response, &caller.memory.backlog, None),
         })
     }
 }
 
 /// The response to a request that does not fit into the memory, which only happens over HTTP/2. It
 /// has no body: that would be held until the client takes it.
-fn without_memory(caller: &Caller) -> Answer {
-    caller.worker.shared.bodies.note_refusal();
-    let mut response = Response::new(Either::Left(Full::default()));
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    let seconds = HeaderValue::from_static("1");
-    response.headers_mut().insert(header::RETRY_AFTER, seconds);
-    response
+fn without_memory(caller: &Caller, request: Request<Incoming>) -> Answer {
+    let refusal = body::too_many(&caller.worker.shared.bodies);
+    let (head, _) = request.into_parts();
+    let mut trip = Trip::start(caller, &head, Endpoint::NOTHING);
+    trip.refused(&refusal);
+    let mut response = refusal.into_response(Endpoint::NOTHING.dialect, &trip.id);
+    *response.body_mut() = Full::default();
+    own(response)
 }
 
 async fn serve_admitted(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, request};
 use uuid::Uuid;
 
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
@@ -92,15 +92,31 @@ pub(crate) enum End {
 
 impl Trip {
     pub(super) fn start(caller: &Caller, head: &request::Parts, endpoint: Endpoint) -> Self {
+        let (method, path) = (head.method.clone(), head.uri.path().into());
+        Self::with_line(caller, &head.headers, method, path, endpoint)
+    }
+
+    /// A request whose head cannot be parsed, apart from its first line.
+    pub(super) fn unparsed(caller: &Caller, method: Method, path: Box<str>) -> Self {
+        Self::with_line(caller, &HeaderMap::new(), method, path, Endpoint::NOTHING)
+    }
+
+    fn with_line(
+        caller: &Caller,
+        headers: &HeaderMap,
+        method: Method,
+        path: Box<str>,
+        endpoint: Endpoint,
+    ) -> Self {
         let worker = Arc::clone(&caller.worker);
         let own_id = worker.shared.ids.next();
         Self {
-            id: id::of_request(&head.headers, &own_id),
+            id: id::of_request(headers, &own_id),
             own_id,
             worker,
-            client: caller.client_address(&head.headers),
-            method: head.method.clone(),
-            path: head.uri.path().into(),
+            client: caller.client_address(headers),
+            method,
+            path,
             model: None,
             served_model: None,
             endpoint,

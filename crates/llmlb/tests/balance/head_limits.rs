@@ -5,6 +5,7 @@ use std::io::Write;
 use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve};
 use crate::h2_client::{answer, connected, request, send};
 use crate::http::{Connection, Head};
+use crate::process::until;
 use crate::support::{Place, Server};
 
 /// Sends a head of any size. The other side may stop listening; what it said is there all the same.
@@ -130,4 +131,43 @@ fn http_2_heads_beyond_max_header_get_431() {
             assert_eq!(response.status, expected, "{size}");
         }
     });
+}
+
+#[test]
+fn log_has_a_line_for_a_head_that_cannot_be_parsed() {
+    let place = Place::new();
+    let mock = backend(ok);
+    let server = serve(&place, &[&mock], &[("LLMLB_MAX_HEADER", "300KiB")]);
+    let (large, long) = ("x".repeat(301 << 10), "y".repeat(70_000));
+    for (head, status_and_line) in [
+        (
+            format!("GET /v1/files?secret=1 HTTP/1.1\r\nx-a: {large}\r\n\r\n"),
+            (431, "GET /v1/files 431 header_too_large".to_owned()),
+        ),
+        (
+            format!("GET /v1/{long} HTTP/1.1\r\n\r\n"),
+            (414, format!("GET /v1/{} 414 path_too_long", &long[..196])),
+        ),
+        (
+            "GET /v1/files HTTP/9.9\r\n\r\n".to_owned(),
+            (400, "GET /v1/files 400 bad_head".to_owned()),
+        ),
+        (
+            "POST\r\n\r\n".to_owned(),
+            (400, "POST - 400 bad_head".to_owned()),
+        ),
+        (
+            "G\x1b[1mT /v1/a\x07b HTTP/1.1\r\n\r\n".to_owned(),
+            (400, r#"- "/v1/a\u{7}b" 400 bad_head"#.to_owned()),
+        ),
+    ] {
+        let (expected, line) = status_and_line;
+        assert_eq!(status(&server, &head), Some(expected), "{line}");
+        let line = format!("llmlb: {line} ms=");
+        until(&line, || server.process.err().contains(&line));
+    }
+    let log = server.process.err();
+    assert!(!log.contains("secret"), "{log}");
+    let lines = log.lines().filter(|line| line.contains(" bytes=0 id="));
+    assert_eq!(lines.count(), 5, "{log}");
 }
