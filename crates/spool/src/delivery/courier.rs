@@ -59,6 +59,11 @@ pub(crate) fn archive(
     let (mut archived, mut done, mut after) = (0, Delivered::default(), None);
     loop {
         let names = store.pending(after.as_deref(), PAGE)?;
+        if !names.is_empty() {
+            // It is noted that a batch is archived before it is moved. Its name may not be on the disk
+            // yet: a consolidation has failed, or another process is at it.
+            store.flush()?;
+        }
         for name in &names {
             if watch.cancel.is_cancelled() {
                 return Ok((archived, done));
