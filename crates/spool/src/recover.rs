@@ -39,6 +39,8 @@ pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Res
             disk.remove(&path).map_err(failed)?;
         } else {
             let name = format!("{}.torn", name.id);
+            // Its writer may not have synced it, and its reason has its checksum.
+            disk.sync(&file).map_err(failed)?;
             move_aside(disk, &path, &data.failed, &name, why)?;
         }
         sync(disk, &data.staging)?;

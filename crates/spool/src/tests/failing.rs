@@ -399,6 +399,9 @@ fn say(what: &str) {
     println!("{what}");
 }
 
+/// After so many cases a line is printed.
+const PROGRESS: usize = 5000;
+
 /// What happens at which act.
 type Events = Vec<(usize, Event)>;
 
@@ -412,9 +415,12 @@ fn in_parallel<T: Send>(
         for _ in 0..thread::available_parallelism().map_or(1, Into::into) {
             scope.spawn(|| {
                 while let Some(events) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let number = events.clone();
-                    let outcome = std::panic::catch_unwind(|| work(number)).ok();
-                    done.lock().unwrap().push((events, outcome));
+                    let outcome = std::panic::catch_unwind(|| work(events.clone())).ok();
+                    let mut done = done.lock().unwrap();
+                    done.push((events, outcome));
+                    if done.len().is_multiple_of(PROGRESS) {
+                        say(&format!("{} of {}", done.len(), cases.len()));
+                    }
                 }
             });
         }
@@ -703,12 +709,34 @@ fn consolidate_and_archive(events: Events) -> (usize, usize, bool) {
 #[test]
 fn archived_batch_survives_a_power_failure_although_its_set_is_unfinished() {
     let failing = |at| (at, Event::Fault(Fault::Error(EIO)));
-    let first = (0..).find(|at| consolidate_and_archive(vec![failing(*at)]).0 == 4);
+    let first = (0..200).find(|at| consolidate_and_archive(vec![failing(*at)]).0 == 4);
     let failing = failing(first.unwrap());
     let (_, acts, _) = consolidate_and_archive(vec![failing]);
-    let crashes = (acts..).take_while(|at| {
+    let crashes = (acts..acts + 200).take_while(|at| {
         let crash = (*at, Event::Crash(Crash::Power));
         consolidate_and_archive(vec![failing, crash]).2
     });
     assert!(crashes.count() > 10, "there are acts to crash at");
+}
+
+#[test]
+fn torn_entry_that_was_set_aside_survives_a_power_failure_as_it_was() {
+    let place = Place::new();
+    let disk = Arc::new(CrashingDisk::with(Vec::new()));
+    let path = place
+        .data()
+        .staging
+        .join(format!("{}.jsonl.open", Uuid::now_v7()));
+    let file = disk.create(&path).unwrap();
+    // Its writer ends before the first line is whole, and nobody has synced it.
+    disk.append(&file, br#"{"entry":"01890a5d"#).unwrap();
+    drop(file);
+    let on = Arc::clone(&disk) as Arc<dyn Disk>;
+    let done = consolidate_on(&on, place.path(), &options(), &mut Kept::default());
+    done.unwrap();
+    assert_eq!(names(&place.data().failed).len(), 2, "it and its reason");
+    disk.cut_power();
+    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert!(books.balance(), "{:?}", books.problems);
+    assert_eq!(names(&place.data().failed).len(), 2, "it and its reason");
 }
