@@ -1,6 +1,6 @@
 //! One upstream LLM server: where it is, what it serves, how busy it is.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -57,6 +57,8 @@ pub(crate) struct Backend {
     /// Its last responses, if they may have been provoked by a client.
     pub(super) suspicion: Suspicion,
     last_error: Mutex<Option<LastError>>,
+    /// Status with which it rejected our key in the last probe, or 0.
+    rejected_key: AtomicU16,
     /// It said once what it serves.
     has_told: AtomicBool,
     pub(super) pulse: Pulse,
@@ -144,6 +146,7 @@ impl Backend {
             endpoints: Endpoints::default(),
             suspicion: Suspicion::default(),
             last_error: Mutex::new(None),
+            rejected_key: AtomicU16::new(0),
             has_told: AtomicBool::new(false),
             pulse: Pulse::default(),
             answers: AtomicU64::new(0),
@@ -259,6 +262,17 @@ impl Backend {
                  Check the variable that its api_key_env names"
             );
         }
+    }
+
+    /// Status with which the backend, which is down, rejects our key.
+    pub(crate) fn rejected_key(&self) -> Option<StatusCode> {
+        StatusCode::from_u16(self.rejected_key.load(Ordering::Relaxed)).ok()
+    }
+
+    /// Notes whether the last probe was rejected because of our key.
+    pub(crate) fn set_rejected_key(&self, status: Option<StatusCode>) {
+        let status = status.map_or(0, |status| status.as_u16());
+        self.rejected_key.store(status, Ordering::Relaxed);
     }
 
     /// Notes a failure, to be shown by `status`.

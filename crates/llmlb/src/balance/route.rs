@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use http::StatusCode;
+
 use super::backend::{Backend, BackendId};
 use super::breaker::Verdict;
 use super::clock::Moment;
@@ -51,6 +53,13 @@ pub(super) struct Average {
 }
 
 impl Route {
+    /// Status with which a candidate rejects our key, if all of them are down because they do.
+    pub(crate) fn rejected_key(&self) -> Option<StatusCode> {
+        let mut statuses = self.candidates.iter().map(|one| one.backend.rejected_key());
+        let first = statuses.next()??;
+        statuses.all(|status| status.is_some()).then_some(first)
+    }
+
     /// The candidates must come in the order of their numbers.
     pub(super) fn new(
         kind: Option<Kind>,

@@ -131,7 +131,13 @@ async fn open(
     course.settle(&worker.shared.pool, outbound);
     match opened? {
         Some(opened) => Ok(opened),
-        None => course.end(),
+        None => course.end().map_err(|failed| match failed {
+            Failed::Unreachable(None) => {
+                let rejected = route.rejected_key().map(Failed::BackendAuth);
+                rejected.unwrap_or(failed)
+            }
+            failed => failed,
+        }),
     }
 }
 

@@ -159,6 +159,7 @@ impl Watcher {
                 backend.set_hung(false);
                 backend.set_turns_away(false);
                 backend.has_answered();
+                backend.set_rejected_key(None);
                 if let Some(kind) = discover::kind(&answer) {
                     backend.note_kind(kind);
                 }
@@ -187,6 +188,10 @@ impl Watcher {
                     Silence::Closed(_) => {}
                     _ => backend.set_turns_away(false),
                 }
+                backend.set_rejected_key(match silence {
+                    Silence::KeyRejected(status, _) => Some(status),
+                    _ => None,
+                });
                 self.pool.note_down(backend, silence.why());
                 // Requests that wait for it wait in vain; elsewhere they may be answered.
                 let is_silent = matches!(silence, Silence::Hung(_) | Silence::Gone(_));

@@ -39,6 +39,8 @@ pub(super) enum Silence {
     Closed(String),
     /// Something is there that does not answer as it should.
     Wrong(String),
+    /// It responded with this status: it rejects our key.
+    KeyRejected(StatusCode, String),
     /// It answers, and is not to be used: another user's program has its port.
     Foreign(String),
     /// It could not be asked, for what this machine lacks.
@@ -53,6 +55,7 @@ impl Silence {
             | Self::Hung(why)
             | Self::Closed(why)
             | Self::Wrong(why)
+            | Self::KeyRejected(_, why)
             | Self::Foreign(why)
             | Self::Ours(why) => why,
         }
@@ -104,10 +107,15 @@ pub(super) async fn ask(
                 kind: None,
             }
         }
-        _ => {
-            let has_key = backend.credential.is_some();
-            models(got.status, &got.body, has_key, limits.models).map_err(Silence::Wrong)?
+        _ if rejects_credential(got.status) && backend.credential.is_some() => {
+            let status = got.status;
+            let why = format!(
+                "{} it rejects the key that its api_key_env names",
+                told(status)
+            );
+            return Err(Silence::KeyRejected(status, why));
         }
+        _ => models(got.status, &got.body, limits.models).map_err(Silence::Wrong)?,
     };
     if backend.is_discovered
         && let Some(port) = backend.url.authority().port_u16()
@@ -122,20 +130,19 @@ pub(super) async fn ask(
     })
 }
 
+fn rejects_credential(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+}
+
+fn told(status: StatusCode) -> String {
+    format!("it responded {status} to /v1/models:")
+}
+
 /// The models in an answer to `/v1/models`.
-fn models(
-    status: StatusCode,
-    body: &[u8],
-    has_key: bool,
-    most: usize,
-) -> Result<ModelList, String> {
-    if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
-        let what = if has_key {
-            "it does not take the key that the backend's api_key_env names"
-        } else {
-            "set the backend's api_key_env"
-        };
-        return Err(format!("it answers {status} to /v1/models; {what}"));
+fn models(status: StatusCode, body: &[u8], most: usize) -> Result<ModelList, String> {
+    if rejects_credential(status) {
+        let told = told(status);
+        return Err(format!("{told} it wants a key; set its api_key_env"));
     }
     if !status.is_success() {
         return Err(format!("it answers {status} to /v1/models"));
@@ -150,13 +157,8 @@ mod tests {
     #[test]
     fn only_a_list_of_models_is_one() {
         let read = |status: u16, body: &str| {
-            models(
-                StatusCode::from_u16(status).unwrap(),
-                body.as_bytes(),
-                false,
-                100,
-            )
-            .map(|list| list.models.len())
+            let status = StatusCode::from_u16(status).unwrap();
+            models(status, body.as_bytes(), 100).map(|list| list.models.len())
         };
         assert_eq!(read(200, r#"{"object":"list","data":[{"id":"a"}]}"#), Ok(1));
         assert_eq!(read(200, r#"{"data":null}"#), Ok(0));

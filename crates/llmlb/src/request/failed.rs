@@ -23,15 +23,7 @@ pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
             "upstream_error",
             format!("The backend gave no answer ({why})."),
         ),
-        Failed::BackendAuth(status) => Refusal::new(
-            StatusCode::BAD_GATEWAY,
-            "backend_auth",
-            format!(
-                "The backend rejected this server's own key ({}). Your key is not at fault; the \
-                 operator has to check `api_key_env` of the backend, which the log names.",
-                status.as_u16()
-            ),
-        ),
+        Failed::BackendAuth(status) => backend_auth(status),
         Failed::TimedOut(why) => Refusal::new(
             StatusCode::GATEWAY_TIMEOUT,
             "upstream_timeout",
@@ -68,6 +60,19 @@ pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
         )
         .retry_after(5),
     }
+}
+
+/// What the client is told when a backend rejected our key.
+pub(super) fn backend_auth(status: StatusCode) -> Refusal {
+    Refusal::new(
+        StatusCode::BAD_GATEWAY,
+        "backend_auth",
+        format!(
+            "The backend rejected this server's own key ({}). Your key is not at fault; the \
+             operator has to check `api_key_env` of the backend, which the log names.",
+            status.as_u16()
+        ),
+    )
 }
 
 /// What the client is told when its request could not be recorded, and must be.

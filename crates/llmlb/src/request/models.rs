@@ -7,6 +7,7 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 
 use super::error::{Refusal, json_response};
+use super::failed;
 use crate::backlog::SharedBody;
 use crate::balance::{Pool, Table};
 use crate::config::{Alias, Kind};
@@ -35,8 +36,14 @@ pub(super) fn one(pool: &Pool, name: &str) -> Result<Response<Full<Bytes>>, Refu
 /// Somebody who has not answered yet may serve it: it is worth trying again.
 pub(super) fn not_yet(name: &str, pool: &Pool) -> Refusal {
     let table = pool.table();
-    let unknown = table.backends.iter().filter(|one| !one.is_known());
-    let unknown: Vec<_> = unknown.map(|one| one.label()).collect();
+    let unknown = || table.backends.iter().filter(|one| !one.is_known());
+    let mut rejected = unknown().map(|one| one.rejected_key());
+    if let Some(Some(status)) = rejected.next()
+        && rejected.all(|status| status.is_some())
+    {
+        return failed::backend_auth(status);
+    }
+    let unknown: Vec<_> = unknown().map(|one| one.label()).collect();
     let why = if unknown.is_empty() {
         "no backend is known yet".to_owned()
     } else {

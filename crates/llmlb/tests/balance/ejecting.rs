@@ -2,6 +2,8 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::backends::{
@@ -332,6 +334,46 @@ fn rejection_of_our_own_key_is_a_bad_gateway() {
         assert!(named[0].contains("backend cloud") && named[0].contains(&status));
         let last = server.status()["backends"][0]["last_error"].clone();
         assert_eq!(last["status"].to_string(), status, "{last}");
+    }
+}
+
+#[test]
+fn rejection_of_our_own_key_is_a_bad_gateway_also_after_probes() {
+    for status in [401, 403] {
+        let place = Place::new();
+        let is_rejected = Arc::new(AtomicBool::new(status == 403));
+        let rejects = Arc::clone(&is_rejected);
+        let anywhere = ([127, 0, 0, 1], 0).into();
+        let cloud = Mock::raw(anywhere, move |_, stream| {
+            if rejects.load(Ordering::Relaxed) {
+                mock::json(stream, status, "{}");
+            } else {
+                mock::json(stream, 200, r#"{"data":[{"id":"m"}]}"#);
+            }
+        });
+        let file = format!(
+            "[upstream]\nprobe_interval = \"100ms\"\n\
+             [[backend]]\nname = \"cloud\"\nurl = \"{}\"\napi_key_env = \"CLOUD_KEY\"\n",
+            cloud.url()
+        );
+        std::fs::write(place.path("llmlb.toml"), file).unwrap();
+        let mut command = place.command("serve -p 0");
+        let server = place.serve_with(command.env("CLOUD_KEY", "sk-secret"));
+        let up = || server.status()["backends"][0]["up"].clone();
+        // The models are known if the key was accepted before.
+        until("it is known", || up() == (status == 401));
+        is_rejected.store(true, Ordering::Relaxed);
+        until("it is down", || up() == false);
+        for answer in [server.post(CHAT, ASK), server.get("/v1/files")] {
+            assert_eq!(
+                (answer.status(), code(&answer)),
+                (502, "backend_auth".into())
+            );
+        }
+        let error = server.status()["backends"][0]["error"].to_string();
+        assert!(error.contains("rejects the key"), "{error}");
+        is_rejected.store(false, Ordering::Relaxed);
+        until("it is up", || server.post(CHAT, ASK).status() == 200);
     }
 }
 
