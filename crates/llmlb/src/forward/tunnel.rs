@@ -174,7 +174,7 @@ impl AsyncWrite for Client<'_> {
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data));
         if let Ok(count) = written {
-            self.trip.came(count);
+            self.trip.passed(count);
         }
         self.seen(written)
     }

@@ -131,7 +131,9 @@ async fn serve_admitted(
         Err((refusal, mut trip)) => {
             trip.refused(&refusal);
             memory.refuse();
-            own(refusal.into_response(endpoint.dialect, &id))
+            let response = refusal.into_response(endpoint.dialect, &id);
+            trip.note_own_body(&response);
+            own(response)
         }
     };
     let is_upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
@@ -175,7 +177,7 @@ async fn stages(
     let kind = match endpoint.service {
         Service::Own(page) => match page_of(caller, head, page, &path) {
             Ok(response) if has_room_for(&response, &worker.shared.bodies) => {
-                trip.answered_here(response.status());
+                trip.answered_here(&response);
                 return Ok(own(response));
             }
             Ok(_) => return Err((body::too_many(&worker.shared.bodies), trip)),

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, request};
+use http_body_util::Full;
+use hyper::body::Body;
 use uuid::Uuid;
 
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
@@ -64,6 +66,9 @@ pub(crate) struct Trip {
     pub(crate) started: Instant,
     /// When the first byte of the answer's body came.
     pub(crate) first_byte: Option<Instant>,
+    /// Bytes of the answer's body that came from the backend.
+    received: u64,
+    /// Bytes of the answer's body that went on to the client, or that our own answer has.
     pub(crate) bytes: u64,
     pub(crate) end: End,
     in_flight: Option<InFlight>,
@@ -132,6 +137,7 @@ impl Trip {
             code: None,
             started: Instant::now(),
             first_byte: None,
+            received: 0,
             bytes: 0,
             end: End::Left,
             in_flight: None,
@@ -190,9 +196,17 @@ impl Trip {
     }
 
     /// It was answered without a backend.
-    pub(super) fn answered_here(&mut self, status: StatusCode) {
-        self.status = status.as_u16();
+    pub(super) fn answered_here(&mut self, response: &Response<Full<Bytes>>) {
+        self.status = response.status().as_u16();
         self.end = End::Complete;
+        self.note_own_body(response);
+    }
+
+    /// Counts the body of an answer of our own.
+    pub(super) fn note_own_body(&mut self, response: &Response<Full<Bytes>>) {
+        if self.method != Method::HEAD {
+            self.bytes = response.body().size_hint().lower();
+        }
     }
 
     /// It is a tunnel that carried nothing for too long.
@@ -227,31 +241,45 @@ impl Trip {
     }
 
     /// So much of the answer came. Its head may have come long before.
-    pub(crate) fn came(&mut self, length: usize) {
-        self.bytes += length as u64;
+    fn came(&mut self, length: usize) {
+        self.received += length as u64;
         self.first_byte.get_or_insert_with(Instant::now);
+    }
+
+    /// So much of the answer came, and goes on to the client unchanged.
+    pub(crate) fn passed(&mut self, length: usize) {
+        self.came(length);
+        self.bytes += length as u64;
     }
 
     /// Looks at a piece of the answer. What it returns goes on to the client.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
-        self.came(data.len());
         let Some(watch) = &mut self.watch else {
+            self.passed(data.len());
             return data;
         };
+        let length = data.len();
         let passed = watch.pass(data);
+        self.bytes += passed.len() as u64;
+        let saw_end = watch.saw_end();
+        self.came(length);
         // Whoever has the end mark has the answer: the record must not come later.
-        if self.outcome.is_none() && watch.saw_end() {
+        if self.outcome.is_none() && saw_end {
             self.settle(End::Complete);
         }
         passed
     }
 
-    /// The answer is over. Returns what was held back of it.
+    /// The answer is over. Returns what was held back of it, which goes on to the client if the
+    /// answer is complete.
     pub(crate) fn finish(&mut self, end: End) -> Bytes {
-        let rest = self.watch.as_mut().map(Watch::finish);
+        let rest = self.watch.as_mut().map(Watch::finish).unwrap_or_default();
+        if end == End::Complete {
+            self.bytes += rest.len() as u64;
+        }
         self.end = end;
         self.settle(end);
-        rest.unwrap_or_default()
+        rest
     }
 
     /// All of the answer is here. Returns what goes on to the client, and the record that must be
@@ -263,6 +291,7 @@ impl Trip {
             Some(watch) => watch.whole(data),
             None => data,
         };
+        self.bytes += passed.len() as u64;
         (passed, self.record(End::Complete))
     }
 
@@ -286,7 +315,7 @@ impl Trip {
         }
         let prompt = self.prompt_tokens;
         let usage = match &self.watch {
-            Some(watch) => watch.usage(self.bytes, || prompt),
+            Some(watch) => watch.usage(self.received, || prompt),
             // It was left, or given up, before its answer began. The prompt was read all the same.
             None if self.is_worked_on && self.endpoint.api.reads_text() => Usage::of_prompt(prompt),
             None => Usage::default(),

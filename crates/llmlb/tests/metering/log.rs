@@ -2,13 +2,13 @@
 
 use std::io::Read;
 
-use crate::ask::{CHAT, ask, chat, send};
+use crate::ask::{CHAT, ask, chat, send, send_with};
 use crate::backends::{UNPROBED, backend, close, count, serve};
 use crate::http::Connection;
 use crate::mock;
 use crate::process::until;
 use crate::records;
-use crate::stream::{self, DONE, STOP, WORD, streaming};
+use crate::stream::{self, DONE, STOP, USAGE, WORD, streaming};
 use crate::support::{Place, Server};
 
 /// The line of the log that tells of this request.
@@ -84,4 +84,47 @@ fn who_leaves_has_left_in_both() {
     assert_eq!(record["outcome"], "cancelled", "{record:#}");
     let line = line(&server, "a");
     assert!(line.contains(" - the client left "), "{line}");
+}
+
+/// The figure of this name in a line.
+fn figure(line: &str, name: &str) -> usize {
+    let words = line.split(' ').filter_map(|word| word.split_once('='));
+    let found = words.filter(|(word, _)| *word == name);
+    found
+        .map(|(_, value)| value.parse().unwrap())
+        .next()
+        .unwrap()
+}
+
+#[test]
+fn bytes_are_those_of_the_body_that_the_client_got_in_both() {
+    let place = Place::new();
+    let mock = streaming(&[WORD, STOP, USAGE, DONE]);
+    let server = serve(&place, &[&mock], UNPROBED);
+    for (id, method, path, body, is_recorded) in [
+        (
+            "hidden",
+            "POST",
+            CHAT,
+            chat("Hello", true).to_string(),
+            true,
+        ),
+        ("unknown", "POST", CHAT, r#"{"model":"x"}"#.to_owned(), true),
+        ("list", "GET", "/v1/models", String::new(), false),
+        ("missing", "GET", "/nothing", String::new(), false),
+    ] {
+        let mut client = Connection::open(server.address);
+        send_with(&mut client, method, id, path, "", &body);
+        let length = client.answer().text().len();
+        assert!(length > 0);
+        assert_eq!(figure(&line(&server, id), "bytes"), length, "{id}");
+        if is_recorded {
+            let record = records::one(&place, id);
+            assert_eq!(record["bytes"], length, "{record:#}");
+        }
+    }
+    let mut client = Connection::open(server.address);
+    client.send("HEAD /v1/models HTTP/1.1\r\nhost: localhost\r\nx-request-id: head\r\n\r\n");
+    assert_eq!(client.head().status(), 200);
+    assert_eq!(figure(&line(&server, "head"), "bytes"), 0);
 }
