@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tenure::process::Identity;
 use tenure::{Holder, Stopped, Store};
 
 use super::args::Stop;
@@ -234,7 +235,8 @@ fn outcome(port: u16, path: &Path, stopped: &Stopped) -> Vec<String> {
         )],
         Stopped::Cleaned { record } => {
             let pid = record.as_ref().map(|record| record.pid());
-            let reused = pid.is_some_and(lock::is_process_running);
+            // A process that has ended and waits for its parent has no identity.
+            let reused = pid.is_some_and(|pid| Identity::of(pid).is_some());
             vec![nothing, cleaned(pid, reused)]
         }
         Stopped::LeftAlone { why } => vec![
@@ -248,8 +250,8 @@ fn outcome(port: u16, path: &Path, stopped: &Stopped) -> Vec<String> {
 fn cleaned(pid: Option<u32>, reused: bool) -> String {
     match pid {
         Some(pid) if reused => format!(
-            "Removed the stale lock file of PID {pid}; that number is another process's now, which \
-             was left alone"
+            "Removed the stale lock file of PID {pid}; a different process has this PID now and was \
+             not stopped"
         ),
         Some(pid) => format!("Removed the stale lock file of PID {pid}, which is gone"),
         None => "Removed an unfinished lock file".to_owned(),
@@ -315,8 +317,8 @@ mod tests {
         );
         assert_eq!(
             cleaned(Some(7), true),
-            "Removed the stale lock file of PID 7; that number is another process's now, which \
-             was left alone"
+            "Removed the stale lock file of PID 7; a different process has this PID now and was \
+             not stopped"
         );
     }
 

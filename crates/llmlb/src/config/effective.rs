@@ -121,5 +121,5 @@ fn no_limit() -> String {
 
 /// A number that is derived from the limit of open files unless it is set.
 fn or_derived(number: Option<usize>) -> String {
-    number.map_or_else(|| "derived".to_owned(), |number| number.to_string())
+    number.map_or_else(|| "by ulimit -Hn".to_owned(), |number| number.to_string())
 }

@@ -86,6 +86,25 @@ fn nothing_to_stop_is_no_failure() {
     assert_eq!(place.llmlb(&["stop", "-p", "0"]).code, 2);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_dead_server_that_its_parent_has_not_reaped_is_gone() {
+    let place = Place::new();
+    let server = place.stand_in(6, "ignore");
+    let pid = server.pid();
+    // Only `kill` of the stand-in would wait for it.
+    let mut kill = std::process::Command::new("kill");
+    let killed = kill.args(["-9", &pid.to_string()]).status();
+    assert!(killed.expect("kill").success());
+    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).expect("its state");
+    while !state().contains(") Z ") {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let ran = place.llmlb(&["stop", "-p", "6"]);
+    let expected = format!("Removed the stale lock file of PID {pid}, which is gone\n");
+    assert!(ran.code == 0 && ran.stdout.ends_with(&expected), "{ran:?}");
+}
+
 #[test]
 fn a_stale_file_is_removed_and_a_foreign_one_is_not() {
     let place = Place::new();
@@ -132,7 +151,10 @@ fn a_process_that_merely_has_the_recorded_number_is_left_alone() {
     fs::write(place.lock_file(7), text).expect("written");
     let ran = place.llmlb(&["stop", "-p", "7", "--force"]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.stdout.contains("which was left alone"), "{ran:?}");
+    assert!(
+        ran.stdout.contains("has this PID now and was not stopped"),
+        "{ran:?}"
+    );
     assert!(llmlb::lock::is_process_running(bystander.pid()));
     bystander.kill();
 }

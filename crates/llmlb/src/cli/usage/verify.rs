@@ -70,7 +70,7 @@ pub(super) fn verify(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fail
             .pid
             .map_or_else(String::new, |pid| format!(", PID {pid}"));
         output::say(&format!(
-            "somebody is at work there{pid}: what seems wrong may be on its way"
+            "another process is working on this data{pid}: a problem may be gone when it is done"
         ));
     }
     place.tell_lost();

@@ -121,7 +121,7 @@ fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
     if let Some(count) = running.in_flight() {
         let waiting = running.answer().and_then(|answer| answer.waiting);
         let waiting = waiting.filter(|waiting| *waiting > 0);
-        let waiting = waiting.map(|waiting| format!(", {waiting} waiting for a place"));
+        let waiting = waiting.map(|waiting| format!(", {waiting} waiting for a slot"));
         add(
             "in flight",
             &format!("{count}{}", waiting.unwrap_or_default()),

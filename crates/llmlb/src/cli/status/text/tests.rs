@@ -13,13 +13,13 @@ Server on port 32768
   address    127.0.0.1:32768
   owner      ann@box
   health     ok
-  in flight  3, 1 waiting for a place
+  in flight  3, 1 waiting for a slot
   requests   1000
   clients    12 of 448 connections, 40 rejected
   backends   1 of 2 up
     gpu1     up    http://10.0.0.5:8000  3 models, 1 in flight, 500 requests, last error 500 Internal Server Error (30 s ago)
     big-gpu  down  http://10.0.0.6:8000  connection refused
-  usage      130 recorded, sent to https://b.example/u, last 12 s ago";
+  usage      130 recorded, sent to https://b.example/u, last delivery 12 s ago";
     let server = running(32768, healthy());
     assert_eq!(one(&server, now()), expected);
     assert_eq!(all(&[server], now()), expected);

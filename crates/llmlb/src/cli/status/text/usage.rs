@@ -14,19 +14,22 @@ pub(super) fn lines(usage: &Usage, now: SystemTime) -> Vec<String> {
         Some(to) => format!("sent to {}", plain(to)),
         None => "kept in archive/".to_owned(),
     });
-    words.push(
-        match usage.last_delivery.as_deref().map(|at| ago(at, now)) {
-            Some(ago) => format!("last {ago}"),
-            None => "none since the start".to_owned(),
-        },
-    );
+    let last = usage.last_delivery.as_deref().map(|at| ago(at, now));
+    words.push(match (last, &usage.to) {
+        (Some(ago), Some(_)) => format!("last delivery {ago}"),
+        (Some(ago), None) => format!("last archived {ago}"),
+        (None, Some(_)) => "no delivery since the start".to_owned(),
+        (None, None) => "nothing archived since the start".to_owned(),
+    });
     match usage.waiting {
         None | Some(0) => {}
         Some(1) => words.push("1 batch waiting".to_owned()),
         Some(count) => words.push(format!("{count} batches waiting")),
     }
-    if let Some(count) = usage.failed.filter(|count| *count > 0) {
-        words.push(format!("{count} in failed/"));
+    match usage.failed {
+        None | Some(0) => {}
+        Some(1) => words.push("1 file in failed/ (`llmlb usage failed`)".to_owned()),
+        Some(count) => words.push(format!("{count} files in failed/ (`llmlb usage failed`)")),
     }
     if let Some(count) = usage.lost.filter(|count| *count > 0) {
         words.push(format!("{count} records lost since the start"));
@@ -64,11 +67,11 @@ mod tests {
             usage(
                 r#"{"to":"https://b.example/u","last_delivery":"2026-01-30T12:09:48Z","waiting":0}"#
             ),
-            ["  usage      sent to https://b.example/u, last 12 s ago"]
+            ["  usage      sent to https://b.example/u, last delivery 12 s ago"]
         );
         assert_eq!(
             usage(r#"{"to":null,"waiting":0,"failed":0}"#),
-            ["  usage      kept in archive/, none since the start"]
+            ["  usage      kept in archive/, nothing archived since the start"]
         );
         assert_eq!(
             usage(
@@ -76,7 +79,8 @@ mod tests {
                     "failed":1,"error":"it said:\u001b[2J 503"}"#
             ),
             [
-                "  usage      sent to http://[::1]/, last just now, 2 batches waiting, 1 in failed/",
+                "  usage      sent to http://[::1]/, last delivery just now, 2 batches waiting, \
+                 1 file in failed/ (`llmlb usage failed`)",
                 "    it said: [2J 503",
             ]
         );
@@ -85,13 +89,13 @@ mod tests {
                 r#"{"waiting":0,"kept":{"archive":{"files":2,"bytes":9},"large":["archive/ has 9"]}}"#
             ),
             [
-                "  usage      kept in archive/, none since the start",
+                "  usage      kept in archive/, nothing archived since the start",
                 "    archive/ has 9",
             ]
         );
         assert_eq!(
             usage(r#"{"last_delivery":"long ago","waiting":1}"#),
-            ["  usage      kept in archive/, last at an unknown time, 1 batch waiting"]
+            ["  usage      kept in archive/, last archived at an unknown time, 1 batch waiting"]
         );
     }
 }
