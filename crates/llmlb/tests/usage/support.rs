@@ -205,6 +205,7 @@ impl Running {
         self.child.id()
     }
 
+    #[cfg(target_os = "linux")]
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("its state").is_some()
     }
