@@ -1,6 +1,8 @@
 //! Taking a key: at once, or after waiting for its owner.
 
-use std::sync::OnceLock;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value};
@@ -137,7 +139,7 @@ impl Claim {
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn path(&self) -> std::path::PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.store.path_of(&self.key)
     }
 
@@ -271,11 +273,30 @@ impl Claim {
             extra: self.extra,
         };
         let record_error = held.write(&record).err();
-        if let Some(error) = &record_error {
-            tracing::warn!(%error, "the lock is held, but others cannot see by whom");
-        }
+        report_record_error(held.path(), record_error.as_ref());
         tracing::debug!(path = %held.path().display(), token = record.token, "acquired");
         Ok(Tenure::new(held, record, record_error))
+    }
+}
+
+/// Lock files whose last record this process could not write.
+static WITHOUT_RECORD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Logs that a record cannot be written when that begins and when it ends. A lock may be acquired
+/// again and again meanwhile.
+fn report_record_error(path: &Path, error: Option<&Error>) {
+    let mut without = WITHOUT_RECORD
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    match error {
+        Some(error) if without.insert(path.to_owned()) => {
+            tracing::warn!(%error, "the lock is held, but others cannot see by whom");
+        }
+        Some(error) => tracing::debug!(%error, "others still cannot see by whom the lock is held"),
+        None if without.remove(path) => {
+            tracing::info!(path = %path.display(), "others can see again by whom the lock is held");
+        }
+        None => {}
     }
 }
 
@@ -325,7 +346,7 @@ impl Me {
             host: sys::process::host(),
             user: sys::process::current_user(),
             program: std::env::args_os().next().and_then(|program| {
-                let name = std::path::Path::new(&program).file_stem()?;
+                let name = Path::new(&program).file_stem()?;
                 Some(name.to_string_lossy().into_owned())
             }),
         }

@@ -54,7 +54,7 @@ mod stream;
 mod answers;
 mod estimates;
 mod failing;
-mod failing_sync;
+mod failing_disk;
 mod full_disk;
 mod hiding;
 mod leaving;
