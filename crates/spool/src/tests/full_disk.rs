@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -210,6 +211,78 @@ fn records_that_are_staged_again_after_a_full_disk_are_not_billed_twice() {
         let books = verify(place.path(), &Watch::silent()).unwrap();
         assert_eq!(books.repeated, expected.len() as u64);
     }
+}
+
+/// Has no room for the ids of many records in the journal, and for everything else.
+#[derive(Debug)]
+struct NoRoomForIds;
+
+impl NoRoomForIds {
+    fn check(file: &File, bytes: &[u8]) -> io::Result<()> {
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let is_journal = path.to_string_lossy().contains("taken");
+        if is_journal && bytes.len() > 1000 {
+            return full();
+        }
+        Ok(())
+    }
+}
+
+impl Disk for NoRoomForIds {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.make_dir(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        RealDisk.create(path)
+    }
+
+    fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+        Self::check(file, bytes)?;
+        RealDisk.write_at(file, at, bytes)
+    }
+
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+        Self::check(file, bytes)?;
+        RealDisk.append(file, bytes)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        RealDisk.sync(file)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+
+    fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
+        RealDisk.truncate(file, length)
+    }
+}
+
+/// Issue 14, item 7. The records come again in other entries, so that their batches have other keys.
+#[test]
+fn ids_are_kept_although_the_journal_has_no_room_for_them() {
+    let place = Place::new();
+    let reserve = Reserve::new(&place.data().staging);
+    reserve.create(&RealDisk, RESERVE).unwrap();
+    let records = place.entry(40, true);
+    run(&place, &(Arc::new(NoRoomForIds) as Arc<dyn Disk>)).unwrap();
+    assert_eq!(place.receiver.billed().len(), 40);
+    for record in records.iter().rev() {
+        place.junk("json", record.json());
+    }
+    run(&place, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+    let expected = records.iter().map(Record::id).collect();
+    check(&place, &expected, "staged again in other entries");
 }
 
 #[test]

@@ -65,6 +65,18 @@ fn the_takeover_is_logged_with_the_old_record() {
     assert!(text.contains("DEBUG released"), "{text}");
 }
 
+/// Issue 14, item 12o: no other owner is gone.
+#[test]
+fn record_that_this_process_left_is_not_taken_over_with_a_warning() {
+    let scene = Scene::new();
+    for round in 0..3 {
+        let (tenure, text) = crate::guard::logged(|| scene.take().unwrap());
+        assert!(!text.contains("WARN"), "round {round}: {text}");
+        tenure.leave().unwrap();
+        assert!(scene.file().exists(), "round {round}");
+    }
+}
+
 /// Lock files of build 6ef6b32, which neither padded records nor marked those that it removed.
 const PREVIOUS_BUILD: [&str; 2] = [
     concat!(
