@@ -128,3 +128,24 @@ fn failed_batches_that_are_deleted_still_count_as_failed() {
     assert!(after.balance(), "{:?}", after.problems);
     assert_eq!((after.staged, after.delivered, after.failed), (5, 3, 2));
 }
+
+#[test]
+fn failed_batches_are_deleted_only_until_the_bound_is_respected() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, failed) = (dir.path(), dir.path().join("failed"));
+    let words = ["good", "bad one", "good", "bad two", "good", "bad three"];
+    deliver(data, &words, Destination::To(&Picky));
+    age(&failed);
+    let all = names(&failed);
+    assert_eq!(all.len(), 6, "{all:?}");
+    let size = |name: &String| fs::metadata(failed.join(name)).unwrap().len();
+    // The oldest batch and its reason are what has to go.
+    let keep = Keep {
+        max_bytes: Some(all[2..].iter().map(size).sum()),
+        ..Keep::default()
+    };
+    let expected = all[..2].iter().map(size).sum::<u64>();
+    let deleted = prune(data, KeptIn::Failed, keep);
+    assert_eq!((deleted.files, deleted.bytes), (1, expected));
+    assert_eq!(names(&failed), all[2..]);
+}

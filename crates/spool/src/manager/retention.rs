@@ -47,6 +47,7 @@ pub struct Kept {
 struct Candidate {
     written: SystemTime,
     name: String,
+    /// With the reason that is deleted with it.
     bytes: u64,
 }
 
@@ -101,11 +102,18 @@ impl SpoolManager {
                 if !is_old && !is_too_much {
                     break;
                 }
-                if self.delete(dir, &file.name)? {
-                    total -= file.bytes.min(total);
-                    gone += 1;
-                    deleted.files += 1;
-                    deleted.bytes += file.bytes;
+                match self.delete(dir, &file.name) {
+                    Ok(true) => {
+                        total -= file.bytes.min(total);
+                        gone += 1;
+                        deleted.files += 1;
+                        deleted.bytes += file.bytes;
+                    }
+                    Ok(false) => {}
+                    Err(error) if error.stays_in_place() => {
+                        tracing::debug!(%error, "not deleted");
+                    }
+                    Err(error) => return Err(error),
                 }
             }
             if gone > 0 {
@@ -123,11 +131,10 @@ impl SpoolManager {
         self.each_kept(self.kept_dir(dir), |name, written, bytes| {
             total += bytes;
             if self.is_ours(dir, name) {
-                let name = name.to_owned();
                 oldest.push(Candidate {
                     written,
-                    name,
-                    bytes,
+                    name: name.to_owned(),
+                    bytes: bytes + self.reason_bytes(dir, name),
                 });
                 if oldest.len() > MOST_AT_ONCE {
                     oldest.pop();
@@ -144,6 +151,17 @@ impl SpoolManager {
             KeptIn::Failed => {
                 let reason = self.data.failed.join(Reason::file_name(name));
                 super::look::is_failed(name) && self.exists(&reason).unwrap_or(false)
+            }
+        }
+    }
+
+    /// The length of the file with the reason of this one.
+    fn reason_bytes(&self, dir: KeptIn, name: &str) -> u64 {
+        match dir {
+            KeptIn::Archive => 0,
+            KeptIn::Failed => {
+                let reason = self.data.failed.join(Reason::file_name(name));
+                reason.symlink_metadata().map_or(0, |about| about.len())
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::data_dir::DataDir;
 use crate::delivery::Watch;
 use crate::disk::Disk;
 use crate::line;
-use crate::manager::{BatchStore as _, SpoolManager};
+use crate::manager::{BatchStore as _, Keep, KeptIn, SpoolManager, State};
 use crate::record::Record;
 use crate::run::{Destination, Runner};
 use crate::staged::{staged, staged_in};
@@ -328,4 +328,41 @@ fn made_up_numbers_in_journals_are_named_and_overflow_nothing() {
             "{line}: {books:?}"
         );
     }
+}
+
+#[test]
+fn unreadable_failed_batch_stays_and_the_others_are_deleted_to_respect_a_bound() {
+    let place = Place::new();
+    for _ in 0..3 {
+        place.single();
+        consolidate(place.path(), &options()).unwrap();
+    }
+    let store = SpoolManager::of(place.path());
+    for name in store.pending(None, 3).unwrap() {
+        let batch = store.load(&name).unwrap();
+        store.fail(&batch, &State::default(), "no").unwrap();
+    }
+    let failed = place.data().failed;
+    let batches = || {
+        let mut names = names(&failed);
+        names.retain(|name| !name.ends_with(".reason.json"));
+        names
+    };
+    let all = batches();
+    assert_eq!(all.len(), 3, "{all:?}");
+    let disk = Arc::new(SickDisk::default());
+    disk.sicken(&failed.join(&all[0]), Sick::Open);
+    let store = SpoolManager::on(Arc::clone(&disk) as _, place.path());
+    let keep = Keep {
+        max_bytes: Some(0),
+        ..Keep::default()
+    };
+    let deleted = store.prune(KeptIn::Failed, &keep).unwrap();
+    assert_eq!(deleted.files, 2);
+    assert_eq!(batches(), all[..1]);
+    disk.heal();
+    assert_eq!(store.prune(KeptIn::Failed, &keep).unwrap().files, 1);
+    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert!(books.balance(), "{:?}", books.problems);
+    assert_eq!(books.failed, 3);
 }
