@@ -1,11 +1,13 @@
 //! The data directory: what lies where.
 
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::disk::{Disk, Reading, RealDisk};
 use crate::error::Error;
+use crate::sys;
 
 /// The directories of one spool.
 #[derive(Clone, Debug)]
@@ -97,6 +99,7 @@ pub(crate) fn for_each_file(
 /// Gives a file another name, in place of whatever has that name, in a directory that may be on
 /// another file system. Then it is copied: a crash may leave both, the new one complete.
 pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
+    check_replaceable(to)?;
     match disk.rename(from, to) {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {}
         renamed => return renamed,
@@ -112,8 +115,17 @@ pub(crate) fn half_of(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.tmp"))
 }
 
+/// Only files are replaced: anything else that has the name of one is not ours. (S8)
+fn check_replaceable(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Ok(found) if !found.is_file() => Err(sys::not_a_file()),
+        _ => Ok(()),
+    }
+}
+
 /// Copies a file of any length, complete or not at all.
 fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
+    check_replaceable(to)?;
     let mut source = Reading::open(disk, from)?;
     let half = half_of(to);
     match disk.remove(&half) {
@@ -121,17 +133,26 @@ fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
         _ => {}
     }
     let file = disk.create(&half)?;
+    let copied = append_all(disk, &mut source, &file)
+        .and_then(|()| disk.sync(&file))
+        .and_then(|()| disk.rename(&half, to));
+    if copied.is_err() {
+        // A full disk must not fill with halves of files.
+        let _ = disk.remove(&half);
+    }
+    copied
+}
+
+fn append_all(disk: &dyn Disk, source: &mut Reading<'_>, file: &File) -> io::Result<()> {
     let mut piece = vec![0; 64 * 1024];
     loop {
         match source.read(&mut piece) {
-            Ok(0) => break,
-            Ok(read) => disk.append(&file, &piece[..read])?,
+            Ok(0) => return Ok(()),
+            Ok(read) => disk.append(file, &piece[..read])?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    disk.sync(&file)?;
-    disk.rename(&half, to)
 }
 
 /// Puts a whole file in place on the disk: complete or absent, whatever happens. Its name is on the
@@ -140,6 +161,7 @@ pub(crate) fn place(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Re
     let path = dir.join(name);
     let half = half_of(&path);
     let failed = |error| Error::new("write", &path, error);
+    check_replaceable(&path).map_err(failed)?;
     // A crash may have left half of it; whoever calls this is the only one who writes here.
     match disk.remove(&half) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -154,4 +176,44 @@ pub(crate) fn place(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Re
         let _ = disk.remove(&half);
     }
     placed.map_err(failed)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// S8: what is not ours is never destroyed.
+    #[test]
+    fn file_is_not_written_over_something_that_is_no_file() {
+        for what in ["directory", "link", "socket"] {
+            let dir = tempfile::tempdir().unwrap();
+            let [path, other] = ["x", "y"].map(|name| dir.path().join(name));
+            match what {
+                "directory" => std::fs::create_dir(&path).unwrap(),
+                "link" => std::os::unix::fs::symlink("elsewhere", &path).unwrap(),
+                _ => drop(std::os::unix::net::UnixListener::bind(&path).unwrap()),
+            }
+            let kind = || path.symlink_metadata().unwrap().file_type();
+            let before = kind();
+            let refused = place(&RealDisk, dir.path(), "x", b"text").unwrap_err();
+            assert!(
+                refused.to_string().contains("not a regular file"),
+                "{refused}"
+            );
+            std::fs::write(&other, "text").unwrap();
+            let refused = rename(&RealDisk, &other, &path).unwrap_err();
+            assert!(
+                refused.to_string().contains("not a regular file"),
+                "{refused}"
+            );
+            let refused = copy(&RealDisk, &other, &path).unwrap_err();
+            assert!(
+                refused.to_string().contains("not a regular file"),
+                "{refused}"
+            );
+            assert_eq!(kind(), before, "{what}");
+            let left = dir.path().read_dir().unwrap().count();
+            assert_eq!(left, 2, "half a file is left beside a {what}");
+        }
+    }
 }

@@ -20,6 +20,6 @@ pub(crate) use linux::overwrite_in_place;
 pub(crate) use unix::overwrite_in_place;
 
 /// The error for something that has the name of a file of ours, and is none.
-fn not_a_file() -> std::io::Error {
+pub(crate) fn not_a_file() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file")
 }
