@@ -109,3 +109,22 @@ fn a_flipped_byte_is_found_and_named() {
         "{problem}"
     );
 }
+
+/// S9: what cannot be read is shown, and the exit code says so.
+#[test]
+fn pending_exits_1_if_a_batch_cannot_be_read() {
+    let place = Place::new();
+    place.stage(1);
+    assert_eq!(place.usage(&["consolidate"]).code, 0);
+    assert_eq!(place.usage(&["pending"]).code, 0);
+    let batch = place.files("spool").remove(0);
+    let state = batch.replace(".json", ".state.json");
+    fs::create_dir(place.data().join("spool").join(&state)).expect("in place of a file");
+    let ran = place.usage(&["pending"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.out.contains(&state), "{ran:?}");
+    let ran = place.usage(&["pending", "--json"]);
+    let document = ran.json();
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert_eq!(document["totals"]["unreadable"], 1, "{document}");
+}

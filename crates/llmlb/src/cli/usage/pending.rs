@@ -72,6 +72,11 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
         foreign: staged.foreign,
     };
     errors.extend(staged.errors);
+    let code = if totals.unreadable > 0 {
+        exit::FAILED
+    } else {
+        exit::DONE
+    };
     if args.json {
         json::print(&Document {
             version: VERSION,
@@ -81,7 +86,7 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
             foreign: staged.foreign_names,
             totals,
         })?;
-        return Ok(exit::DONE);
+        return Ok(code);
     }
     if let Some(pause) = &paused {
         output::data(&paused_line(pause, place))?;
@@ -110,7 +115,7 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
             format!("{files} in _staging/ with another name than an entry, left alone: {names}");
         output::data(&line)?;
     }
-    Ok(exit::DONE)
+    Ok(code)
 }
 
 fn summary(totals: &Totals) -> String {
