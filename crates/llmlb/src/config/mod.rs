@@ -43,6 +43,8 @@ pub(crate) use url::BackendUrl;
 pub(crate) use usage::{Format, OnFailure, Receiver, Usage};
 pub(crate) use values::span;
 
+use spool::Keep;
+
 use crate::headers::HeaderPatterns;
 use document::Document;
 use env::Environment;
@@ -210,6 +212,11 @@ pub(crate) struct Flags {
 /// Reads the file, the environment and the flags, and reports all that is wrong with any of them.
 pub(crate) fn load(flags: &Flags) -> Result<Config, Problems> {
     read(flags, &Environment::of_this_process(), Path::new(""))
+}
+
+/// Bounds for `archive/` and `failed/` that the environment sets.
+pub(crate) fn usage_bounds() -> Result<(Keep, Keep), Problems> {
+    usage::read_bounds(&Environment::of_this_process())
 }
 
 /// [`load`] for tests elsewhere in this crate: whatever the environment says.

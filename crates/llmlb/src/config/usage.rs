@@ -7,6 +7,7 @@ use spool::{Http, HttpError, HttpOptions, Keep, Token};
 use super::env::Environment;
 use super::layers::Layers;
 use super::origin::Origin;
+use super::problems::{Gathered, Problems};
 use super::secret::Secret;
 use super::settings::{self, Setting};
 use super::values::{self, Raw};
@@ -115,16 +116,7 @@ pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<Usage> 
         values::word(raw, &OnFailure::ALL)
     });
     let allow_http = layers.setting(&settings::USAGE_ALLOW_HTTP, None, values::truth);
-    let archive = keep(
-        layers,
-        &settings::USAGE_ARCHIVE_MAX_AGE,
-        &settings::USAGE_ARCHIVE_MAX_SIZE,
-    );
-    let failed = keep(
-        layers,
-        &settings::USAGE_FAILED_MAX_AGE,
-        &settings::USAGE_FAILED_MAX_SIZE,
-    );
+    let (archive, failed) = bounds(layers);
     let is_used = enabled != Some(false) && matches!(url, Ok(Some(_)));
     if let (Ok(Some(url)), Some(false)) = (&url, allow_http) {
         check_reach(url, layers);
@@ -148,6 +140,29 @@ pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<Usage> 
         archive: archive?,
         failed: failed?,
     })
+}
+
+/// Bounds for `archive/` and `failed/`.
+fn bounds(layers: &mut Layers<'_>) -> (Option<Keep>, Option<Keep>) {
+    let archive = keep(
+        layers,
+        &settings::USAGE_ARCHIVE_MAX_AGE,
+        &settings::USAGE_ARCHIVE_MAX_SIZE,
+    );
+    let failed = keep(
+        layers,
+        &settings::USAGE_FAILED_MAX_AGE,
+        &settings::USAGE_FAILED_MAX_SIZE,
+    );
+    (archive, failed)
+}
+
+/// Reads the bounds for `archive/` and `failed/` from the environment alone, as `usage deliver` does.
+pub(super) fn read_bounds(env: &Environment) -> Result<(Keep, Keep), Problems> {
+    let mut problems = Gathered::default();
+    let (archive, failed) = bounds(&mut Layers::new(None, env, &mut problems));
+    problems.into_result()?;
+    Ok((archive.unwrap_or_default(), failed.unwrap_or_default()))
 }
 
 /// Bounds for a directory.

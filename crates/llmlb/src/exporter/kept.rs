@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use spool::{DeliveryLock, Keep, Kept, KeptIn, RunError, SpoolManager};
 
-use crate::config::Usage;
 use crate::sys;
 
 /// Sizes change slowly, and a large directory takes a while to list.
@@ -18,7 +17,7 @@ const PART_OF_DISK: u64 = 10;
 
 /// Both directories.
 #[derive(Debug)]
-pub(super) struct Housekeeping {
+pub(crate) struct Housekeeping {
     dirs: [Dir; 2],
     last: Option<Instant>,
 }
@@ -53,29 +52,31 @@ impl Sizes {
 }
 
 impl Housekeeping {
-    pub(super) fn new(usage: &Usage) -> Self {
+    pub(crate) fn new(archive: Keep, failed: Keep) -> Self {
         let dir = |kept_in, keep| Dir {
             kept_in,
             keep,
             reported: 0,
         };
         Self {
-            dirs: [
-                dir(KeptIn::Archive, usage.archive),
-                dir(KeptIn::Failed, usage.failed),
-            ],
+            dirs: [dir(KeptIn::Archive, archive), dir(KeptIn::Failed, failed)],
             last: None,
         }
     }
 
+    /// True if a bound is set.
+    pub(crate) fn has_bounds(&self) -> bool {
+        self.dirs.iter().any(|dir| !dir.keep.is_unlimited())
+    }
+
     /// Applies the bounds and looks at the sizes, if it is time. `None`: it is not, or another
     /// process is at work, and it is tried again in the next run.
-    pub(super) fn run(&mut self, data: &Path) -> Option<Sizes> {
+    pub(crate) fn run(&mut self, data: &Path) -> Option<Sizes> {
         if self.last.is_some_and(|last| last.elapsed() < INTERVAL) {
             return None;
         }
         let spool = SpoolManager::of(data);
-        if self.dirs.iter().any(|dir| !dir.keep.is_unlimited()) {
+        if self.has_bounds() {
             let _lock = match DeliveryLock::acquire(data) {
                 Ok(lock) => lock,
                 Err(RunError::Busy { .. }) => return None,

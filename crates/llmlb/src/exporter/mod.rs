@@ -26,7 +26,7 @@ use tokio::time::sleep;
 use crate::config::{Usage, env};
 use crate::{receiver, sys};
 pub(crate) use alerts::Alerts;
-use kept::Housekeeping;
+pub(crate) use kept::Housekeeping;
 pub(crate) use state::State;
 
 /// How long the last run may go on: `serve` must end within its drain timeout and five seconds.
@@ -78,7 +78,7 @@ impl Exporter {
             runner: Runner::new(data),
             state: Arc::clone(&state),
             alerts: Alerts::default(),
-            housekeeping: Housekeeping::new(usage),
+            housekeeping: Housekeeping::new(usage.archive, usage.failed),
         };
         let (every, cancels) = (usage.every, Cancels::default());
         let asked = cancels.clone();

@@ -320,3 +320,34 @@ fn the_first_signal_lets_a_batch_end_and_the_second_does_not_wait() {
     assert_eq!(requests[1].body, requests[2].body);
     assert_eq!(place.books()["delivered"], 150);
 }
+
+/// The bounds of `serve` hold without it, too: a timer may be all that delivers.
+#[test]
+fn deliver_keeps_the_archive_within_the_bounds_that_are_set() {
+    let place = Place::new();
+    place.stage(3);
+    assert_eq!(place.usage(&["deliver", "--archive"]).code, 0);
+    let old = place.files("archive");
+    assert_eq!(old.len(), 1);
+    let path = place.data().join("archive").join(&old[0]);
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    let day = std::time::Duration::from_secs(24 * 3600);
+    file.set_modified(std::time::SystemTime::now() - 2 * day)
+        .unwrap();
+    drop(file);
+    assert_eq!(place.usage(&["deliver", "--archive"]).code, 0);
+    assert_eq!(place.files("archive"), old, "nothing is deleted by default");
+
+    let deliver = |age: &str| {
+        let mut command = place.command(&["deliver", "--archive"]);
+        command.env("LLMLB_USAGE_ARCHIVE_MAX_AGE", age);
+        crate::support::Ran::of(&mut command)
+    };
+    let ran = deliver("long");
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.err.contains("LLMLB_USAGE_ARCHIVE_MAX_AGE"), "{ran:?}");
+    assert_eq!(place.files("archive"), old);
+    assert_eq!(deliver("36h").code, 0);
+    assert_eq!(place.files("archive"), [""; 0]);
+    assert_eq!(place.books()["archived"], 3);
+}

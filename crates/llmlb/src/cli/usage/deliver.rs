@@ -15,14 +15,17 @@ use crate::cli::exit::{self, Failure};
 use crate::cli::interrupt::interruptible;
 use crate::cli::progress::Bar;
 use crate::cli::{output, time};
-use crate::config::{Format, Secret, env};
-use crate::exporter::Alerts;
+use crate::config::{self, Format, Secret, env};
+use crate::exporter::{Alerts, Housekeeping};
 use crate::receiver;
 
 /// The destination of a data directory that names none.
 const NOWHERE: &str = "its archive";
 
 pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, Failure> {
+    let (archive, failed) = config::usage_bounds()
+        .map_err(|problems| Failure::new(exit::FAILED, problems.to_string()))?;
+    let bounds = Housekeeping::new(archive, failed);
     let work = Work {
         to: to(args)?,
         again: again(args, &place),
@@ -39,7 +42,7 @@ pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, F
         Some(every) => {
             work.announce(every);
             // Ending when asked to is what it is for.
-            interruptible(move |cancel| work.again_and_again(every, &cancel))?;
+            interruptible(move |cancel| work.again_and_again(every, bounds, &cancel))?;
             Ok(exit::DONE)
         }
         None if !work.place.dir().exists() => {
@@ -51,7 +54,7 @@ pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, F
             }
             Ok(exit::DONE)
         }
-        None => match interruptible(move |cancel| work.once_for_a_person(&cancel))? {
+        None => match interruptible(move |cancel| work.once_for_a_person(bounds, &cancel))? {
             Some(done) => done,
             None => Err(Failure::new(
                 exit::FAILED,
@@ -94,9 +97,10 @@ impl Work {
     }
 
     /// One run, told to whoever called it.
-    fn once_for_a_person(&self, cancel: &Cancel) -> Result<u8, Failure> {
+    fn once_for_a_person(&self, mut bounds: Housekeeping, cancel: &Cancel) -> Result<u8, Failure> {
         match self.once(&mut Runner::new(self.place.dir()), cancel) {
             Ok(run) => {
+                self.apply(&mut bounds, cancel);
                 if let Some(error) = &run.no_reserve {
                     tracing::warn!("no records can be staged until there is room: {error}");
                 }
@@ -128,7 +132,7 @@ impl Work {
     }
 
     /// A run for each interval, told to the log. They never overlap.
-    fn again_and_again(&self, every: Duration, cancel: &Cancel) {
+    fn again_and_again(&self, every: Duration, mut bounds: Housekeeping, cancel: &Cancel) {
         let (mut schedule, mut runner) = (Schedule::new(every), Runner::new(self.place.dir()));
         let mut alerts = Alerts::default();
         loop {
@@ -150,6 +154,15 @@ impl Work {
                 Err(_) => {}
             }
             alerts.update(&run, self.place.dir(), cancel.is_cancelled());
+            self.apply(&mut bounds, cancel);
+        }
+    }
+
+    /// Keeps `archive/` and `failed/` within the bounds that are set.
+    fn apply(&self, bounds: &mut Housekeeping, cancel: &Cancel) {
+        if bounds.has_bounds() && !cancel.is_cancelled() {
+            // Sizes are for `status`.
+            let _ = bounds.run(self.place.dir());
         }
     }
 
