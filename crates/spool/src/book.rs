@@ -81,6 +81,8 @@ pub(crate) struct Book {
     file: File,
     /// The file is open for reading only: nobody writes just now.
     is_resting: bool,
+    /// The next generation may exist, and could not be opened: events of this one would not count.
+    is_left: bool,
     /// Up to where it is written.
     length: u64,
     /// Up to where it is on the disk.
@@ -199,6 +201,14 @@ impl Title {
         Ok(found)
     }
 
+    /// The start of a line with its snapshot: lines that have the same are synced together. `None`:
+    /// the line is synced alone.
+    fn snapshot(self, line: &[u8]) -> Option<&[u8]> {
+        const FIELD: &[u8] = br#"{"snapshot":""#;
+        let is_named = self == Self::Taken && line.starts_with(FIELD);
+        line.get(..FIELD.len() + 36).filter(|_| is_named)
+    }
+
     /// Reads what is kept of the book, oldest first. The end of the last file may be half written;
     /// it is not reported.
     pub(crate) fn read<T: DeserializeOwned>(
@@ -280,7 +290,7 @@ impl Book {
         };
         for old in generations.iter().filter(|old| **old + 1 < generation) {
             // A crash came before it was removed.
-            remove(&**disk, &title.path(data, *old))?;
+            remove_old(&**disk, &title.path(data, *old));
         }
         renew(&**disk, dir, &title.file_name(generation))?;
         if has_holes(&**disk, &title.path(data, generation))? {
@@ -289,7 +299,11 @@ impl Book {
         let mut book = Self::at(disk, dir, title, generation)?;
         let failed = |error| Error::new("open", &book.path, error);
         let mut reading = Reading::open(&**disk, &book.path).map_err(failed)?;
-        let (whole, length) = good_length(&mut reading).map_err(failed)?;
+        let Extent {
+            unsynced,
+            whole,
+            length,
+        } = extent(title, &mut reading).map_err(failed)?;
         if whole < length {
             let mut tail = Vec::new();
             let start = io::SeekFrom::Start(whole);
@@ -303,6 +317,7 @@ impl Book {
         // Whoever wrote it may have ended before it was on the disk, or its name. What is read from
         // it now is relied upon; if this sync fails, all of it is copied.
         (book.length, book.synced) = (whole, whole);
+        book.write_again(unsynced)?;
         book.sync()?;
         disk.sync_dir(dir)
             .map_err(|error| Error::new("sync", dir, error))?;
@@ -346,6 +361,7 @@ impl Book {
             file: file.map_err(|error| Error::new("open", &path, error))?,
             path,
             is_resting: false,
+            is_left: false,
             length: 0,
             synced: 0,
         })
@@ -353,6 +369,31 @@ impl Book {
 
     pub(crate) fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// True if nothing can be added until the journal is opened anew: the next generation may exist.
+    pub(crate) fn is_left(&self) -> bool {
+        self.is_left
+    }
+
+    /// Writes the lines from here on once more, in their place. The process that wrote them may have
+    /// failed to sync them: they can be read then, and no later sync would take them to the disk.
+    fn write_again(&mut self, start: u64) -> Result<(), Error> {
+        let failed = |error| Error::new("write to", &self.path, error);
+        let mut bytes = Vec::new();
+        let reading = Reading::open(&*self.disk, &self.path).map_err(failed)?;
+        let mut file = reading.file();
+        file.seek(io::SeekFrom::Start(start)).map_err(failed)?;
+        let length = self.length.saturating_sub(start);
+        reading
+            .take(length)
+            .read_to_end(&mut bytes)
+            .map_err(failed)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let written = self.disk.write_at(&self.file, start, &bytes);
+        written.map_err(failed)
     }
 
     /// Nobody else has written to it since, and no sync has failed: what is known of it need not be
@@ -398,6 +439,10 @@ impl Book {
             self.is_resting = true; // What is open is the old file.
             self.length = self.synced;
         }
+        if self.is_left {
+            let why = io::Error::other("a new generation of it was begun");
+            return Err(Error::new("write to", &self.path, why));
+        }
         self.reopen(false)?;
         let line = encode(event);
         let added = self.disk.write_at(&self.file, self.length, &line);
@@ -428,16 +473,23 @@ impl Book {
     }
 
     /// Begins the next generation: these are the sums of all up to now. Of the older ones only the
-    /// last is kept.
+    /// last is kept. After an error the journal may have to be opened anew: see [`Book::is_left`].
     pub(crate) fn turn<T: Serialize>(&mut self, before: &T) -> Result<(), Error> {
         self.sync()?;
         let next = self.generation + 1;
         let old = (self.generation.checked_sub(1)).map(|old| self.title.file_name(old));
-        *self = Self::begin(&self.disk, &self.dir, self.title, next, before)?;
-        match old {
-            Some(old) => remove(&*self.disk, &self.dir.join(old)),
-            None => Ok(()),
+        match Self::begin(&self.disk, &self.dir, self.title, next, before) {
+            Ok(book) => *self = book,
+            Err(error) => {
+                let path = self.dir.join(self.title.file_name(next));
+                self.is_left = self.disk.exists(&path).unwrap_or(true);
+                return Err(error);
+            }
         }
+        if let Some(old) = old {
+            remove_old(&*self.disk, &self.dir.join(old));
+        }
+        Ok(())
     }
 }
 
@@ -505,12 +557,14 @@ fn renew(disk: &dyn Disk, dir: &Path, name: &str) -> Result<bool, Error> {
     Ok(true)
 }
 
-fn remove(disk: &dyn Disk, path: &Path) -> Result<(), Error> {
+/// Removes an old generation. If that fails it is tried again when the journal is opened: what it
+/// says is still true.
+fn remove_old(disk: &dyn Disk, path: &Path) {
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::new("delete", path, error))
+            tracing::debug!(%error, path = %path.display(), "not removed");
         }
-        _ => Ok(()),
+        _ => {}
     }
 }
 
@@ -545,20 +599,36 @@ pub(crate) fn decode_version<T: DeserializeOwned>(
     decode(bytes).map_err(|why| Error::damage(path, why))
 }
 
-/// Up to the end of the last line that is whole, and the length of the file.
-fn good_length(file: &mut Reading<'_>) -> io::Result<(u64, u64)> {
-    let (mut good, mut end) = (0, 0);
+/// How far a file is written.
+#[derive(Default)]
+struct Extent {
+    /// The start of the last lines that were synced together.
+    unsynced: u64,
+    /// The end of the last line that is whole.
+    whole: u64,
+    length: u64,
+}
+
+fn extent(title: Title, file: &mut Reading<'_>) -> io::Result<Extent> {
+    let (mut extent, mut last) = (Extent::default(), Vec::<u8>::new());
     let (mut reader, mut text) = (BufReader::new(file), Vec::new());
     loop {
         text.clear();
         let read = reader.read_until(b'\n', &mut text)?;
         if read == 0 {
-            return Ok((good, end));
+            return Ok(extent);
         }
-        end += read as u64;
+        let start = extent.length;
+        extent.length += read as u64;
         let line = text.strip_suffix(b"\n");
         if line.is_some_and(|line| line::checked(line).is_ok()) {
-            good = end;
+            extent.whole = extent.length;
+            let snapshot = title.snapshot(&text);
+            if snapshot.is_none_or(|snapshot| snapshot != &*last) {
+                extent.unsynced = start;
+                last.clear();
+                last.extend(snapshot.unwrap_or_default());
+            }
         }
     }
 }

@@ -134,13 +134,13 @@ impl Sums {
         match event.outcome {
             Outcome::Delivered => {
                 self.delivered = self.delivered.saturating_add(event.records);
-                self.batches_delivered += 1;
+                self.batches_delivered = self.batches_delivered.saturating_add(1);
             }
             Outcome::Archived => self.archived = self.archived.saturating_add(event.records),
             Outcome::Unarchived => {
                 self.archived = self.archived.saturating_sub(event.records);
             }
-            Outcome::Discarded => self.discarded += event.records,
+            Outcome::Discarded => self.discarded = self.discarded.saturating_add(event.records),
             Outcome::Split | Outcome::Failed | Outcome::Resent => {}
         }
     }
@@ -203,6 +203,11 @@ impl Ledger {
     /// Nobody else has written to it since.
     pub(super) fn is_current(&self) -> bool {
         self.book.as_ref().is_some_and(Book::is_current)
+    }
+
+    /// True if it must be opened anew before anything is noted.
+    pub(super) fn is_left(&self) -> bool {
+        self.book.as_ref().is_some_and(Book::is_left)
     }
 
     /// Nothing is written for a while.

@@ -211,7 +211,7 @@ impl SpoolManager {
 
     fn lock_ledger(&self) -> Result<MutexGuard<'_, Option<Ledger>>, Error> {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        if ledger.is_none() {
+        if ledger.as_ref().is_none_or(Ledger::is_left) {
             *ledger = Some(Ledger::open(&self.disk, &self.data)?);
         }
         Ok(ledger)

@@ -8,6 +8,7 @@ mod crashing_disk;
 mod delivering;
 mod failing;
 mod full_disk;
+mod journals;
 mod owning;
 mod place;
 mod reading;

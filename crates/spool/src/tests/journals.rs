@@ -1,0 +1,127 @@
+//! Journals on a disk that fails while a generation begins, or loses what a failed sync left. (S2, S9, S12)
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::crashing_disk::{CrashingDisk, Event, Fault};
+use super::place::Place;
+use crate::book::{Book, Read, Title};
+use crate::data_dir::DataDir;
+use crate::disk::Disk;
+use crate::taken::Taken;
+use crate::time::new_id;
+
+/// Number of events by the sums of the last generation and the lines after it.
+fn count(data: &DataDir, title: Title) -> u64 {
+    let mut count = 0;
+    title
+        .read::<u64>(data, &mut |_, read| match read {
+            Read::Head(before) => count = before,
+            Read::Event(_) => count += 1,
+            Read::Damaged(why) => assert_eq!(why, "", "a damaged line"),
+        })
+        .unwrap();
+    count
+}
+
+fn event(number: u64) -> Value {
+    json!({ "number": number })
+}
+
+/// The deliverer may add an event although the new generation is not begun: a set of entries that is
+/// being consolidated puts that off.
+#[test]
+fn event_after_a_generation_that_could_not_be_begun_is_counted() {
+    for late in [false, true] {
+        for at in 0.. {
+            let place = Place::new();
+            let fault = if late {
+                Fault::Late(5)
+            } else {
+                Fault::Error(5)
+            };
+            // Opening and adding are without faults.
+            let quiet = Arc::new(CrashingDisk::with(Vec::new()));
+            let disk: Arc<dyn Disk> = Arc::clone(&quiet) as _;
+            let data = DataDir::on(Arc::clone(&disk), place.path());
+            let mut book = Book::open::<u64>(&disk, &data, Title::Sent).unwrap();
+            book.add(&event(1)).unwrap();
+            book.sync().unwrap();
+            let before = quiet.acts().len();
+            drop(book);
+
+            let place = Place::new();
+            let failing = CrashingDisk::with(vec![(before + at, Event::Fault(fault))]);
+            let failing = Arc::new(failing);
+            let disk: Arc<dyn Disk> = Arc::clone(&failing) as _;
+            let data = DataDir::on(Arc::clone(&disk), place.path());
+            let mut book = Book::open::<u64>(&disk, &data, Title::Sent).unwrap();
+            book.add(&event(1)).unwrap();
+            book.sync().unwrap();
+            let turned = book.turn(&1_u64);
+            let acts = failing.acts().len() - before;
+            failing.heal();
+            let mut expected = 1;
+            let mut added = book.add(&event(2)).and_then(|()| book.sync());
+            if added.is_err() {
+                let mut book = Book::open::<u64>(&disk, &data, Title::Sent).unwrap();
+                expected = count(&data, Title::Sent);
+                added = book.add(&event(2)).and_then(|()| book.sync());
+            }
+            added.unwrap();
+            expected += 1;
+            assert_eq!(
+                count(&data, Title::Sent),
+                expected,
+                "{fault:?} at {at}: {turned:?}"
+            );
+            if at >= acts {
+                assert!(at > 5, "there are acts to fail at");
+                break;
+            }
+        }
+    }
+}
+
+/// A sync fails, the line cannot be cut off either, and the process ends. The next one finds the line
+/// in the kernel's memory alone.
+#[test]
+fn line_that_the_next_process_relies_on_is_on_the_disk() {
+    let snapshot = new_id();
+    for title in [Title::Sent, Title::Taken] {
+        let acts_before_sync = |events: Vec<(usize, Event)>| {
+            let place = Place::new();
+            let disk = Arc::new(CrashingDisk::with(events));
+            let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
+            let data = DataDir::on(Arc::clone(&on), place.path());
+            let mut book = Book::open::<u64>(&on, &data, title).unwrap();
+            book.add(&event(1)).unwrap();
+            book.sync().unwrap();
+            // Lines of one set of entries are synced together.
+            for entry in ["a", "b"] {
+                book.add(&Taken::new(snapshot, entry)).unwrap();
+                if title == Title::Sent {
+                    break;
+                }
+            }
+            let acts = disk.acts().len();
+            let synced = book.sync();
+            (place, disk, data, acts, synced)
+        };
+        let (.., at, _) = acts_before_sync(Vec::new());
+        let faults = vec![
+            (at, Event::Fault(Fault::Unsynced)),
+            (at + 1, Event::Fault(Fault::Error(5))),
+        ];
+        let (_place, disk, data, _, synced) = acts_before_sync(faults);
+        synced.unwrap_err();
+        disk.heal();
+        disk.restart();
+        let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
+        drop(Book::open::<u64>(&on, &data, title).unwrap());
+        let relied_upon = count(&data, title);
+        disk.cut_power();
+        assert_eq!(count(&data, title), relied_upon, "{title:?}");
+    }
+}
