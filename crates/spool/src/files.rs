@@ -27,6 +27,17 @@ pub(crate) fn place_batch(
     place_for(disk, dir, name, bytes, Use::MoreBatches)
 }
 
+/// The same for half of a batch that is split. Batches that wait may have filled their part of the
+/// reserve: their halves must still fit, or no rejected batch would leave a full disk.
+pub(crate) fn place_half(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+) -> Result<(), Error> {
+    place_for(disk, dir, name, bytes, Use::Batch)
+}
+
 fn place_for(
     disk: &dyn Disk,
     dir: &Path,

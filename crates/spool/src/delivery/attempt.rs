@@ -32,8 +32,27 @@ impl Courier<'_> {
     pub(super) fn try_one(&mut self, name: &str, trust: Trust) -> Result<Next, Error> {
         match self.attempt(name, trust)? {
             Attempt::Accepted => Ok(Next::GoOn),
-            Attempt::Refused(refused) => self.refused(*refused),
+            Attempt::Refused(refused) => {
+                let state = refused.state.clone();
+                let next = self.refused(*refused);
+                if next.is_err() {
+                    self.note_end(name, &state);
+                }
+                next
+            }
             Attempt::Other(next) => Ok(next),
+        }
+    }
+
+    /// Notes that no attempt is being made, after an error. Otherwise the last one would count as one
+    /// of unknown outcome, although none was made or the destination has refused the batch.
+    fn note_end(&self, name: &str, state: &State) {
+        let noted = match self.store.state(name) {
+            Ok(found) if found.in_flight => self.store.set_state(name, state),
+            _ => return,
+        };
+        if let Err(error) = noted {
+            tracing::debug!(%error, batch = name, "the end of an attempt is not noted");
         }
     }
 
@@ -77,8 +96,15 @@ impl Courier<'_> {
         // A crash may have come after the last attempt: it may have got through.
         state.unknown = state.is_unknown();
         state.proven |= trust == Trust::Proven;
+        let before = State {
+            in_flight: false,
+            ..state.clone()
+        };
         state.begin(now);
-        self.store.set_state(name, &state)?;
+        if let Err(error) = self.store.set_state(name, &state) {
+            self.note_end(name, &before);
+            return Err(error);
+        }
         let (said, is_too_large) = match self.sink.send(&batch) {
             Answer::Accepted { said } => {
                 self.accepted(&batch, &said)?;

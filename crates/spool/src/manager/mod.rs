@@ -27,7 +27,7 @@ use crate::book::{decode_version, encode};
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
-use crate::files::{self, for_each_file, move_file, place, place_batch, read_bounded};
+use crate::files::{self, for_each_file, move_file, place, place_batch, place_half, read_bounded};
 use crate::quarantine::{BatchReason, Reason, move_aside};
 use crate::reserve::Reserve;
 use crate::time::Moment;
@@ -418,10 +418,13 @@ impl BatchStore for SpoolManager {
         let mut held = HashSet::new();
         for (name, state) in splitting {
             match self.take(&name) {
-                Ok(Found::Batch(batch)) => {
-                    self.split(&batch, &state)?;
-                }
+                Ok(Found::Batch(batch)) => match self.split(&batch, &state) {
+                    // There is no room for its halves.
+                    Err(error) if error.is_full() => held.extend(state.halves),
+                    split => drop(split?),
+                },
                 Ok(Found::Gone | Found::Damaged) => {}
+                // The halves wait with it, and the other batches do not.
                 Err(error) if error.stays_in_place() => held.extend(state.halves),
                 Err(error) => return Err(error),
             }
@@ -515,9 +518,12 @@ impl BatchStore for SpoolManager {
         }
         for half in &halves {
             let name = half.file_name();
-            // A crash may have come after one of them was done with.
-            if self.outcome(&name)?.is_none() && !self.exists(&self.data.failed.join(&name))? {
-                self.put(half, false)?;
+            // A crash may have come after one of them was put, or done with.
+            if self.outcome(&name)?.is_none()
+                && !self.exists(&self.data.failed.join(&name))?
+                && !self.exists(&self.data.spool.join(&name))?
+            {
+                place_half(&*self.disk, &self.data.spool, &name, &half.encode())?;
             }
         }
         self.flush()?;

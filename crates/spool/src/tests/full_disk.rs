@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -94,9 +95,13 @@ const RESERVE: usize = 1 << 16;
 
 /// A data directory that has a reserve, and entries of every kind.
 fn place() -> (Place, BTreeSet<Uuid>) {
+    place_with(RESERVE)
+}
+
+fn place_with(reserve_bytes: usize) -> (Place, BTreeSet<Uuid>) {
     let place = Place::new();
     let reserve = Reserve::new(&place.data().staging);
-    reserve.create(&RealDisk, RESERVE).unwrap();
+    reserve.create(&RealDisk, reserve_bytes).unwrap();
     // The journals and the locks are there, as after any run.
     run(&place, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
     let mut expected = fill(&place);
@@ -409,4 +414,140 @@ fn number_of_records_that_leave_a_full_disk_is_not_bounded_by_the_reserve() {
     }
     run(&place, &disk).unwrap();
     check(&place, &expected, "many");
+}
+
+/// A record of this many bytes or more, as a file of its own.
+fn large(place: &Place, bytes: usize) -> Uuid {
+    let text = format!(r#"{{"tokens":1,"text":"{}"}}"#, "x".repeat(bytes));
+    let record = Record::parse(&text).unwrap();
+    let path = place.data().staging.join(format!("{}.json", record.id()));
+    std::fs::write(path, record.json()).unwrap();
+    record.id()
+}
+
+fn poison(place: &Place, ids: &BTreeSet<Uuid>) {
+    place.receiver.poison.lock().unwrap().extend(ids);
+}
+
+/// Records in `failed/`, each as often as it is there. None may have arrived.
+fn failed(place: &Place) -> Vec<Uuid> {
+    let store = SpoolManager::of(place.path());
+    let mut ids = Vec::new();
+    for one in store.failed().unwrap().iter().filter(|one| one.is_batch) {
+        assert!(!one.is_ambiguous, "{one:?}");
+        let bytes = files::read_bounded(&RealDisk, &place.data().failed.join(&one.name));
+        let batch = crate::batch::Batch::decode(&bytes.unwrap().unwrap()).unwrap();
+        ids.extend(batch.records().iter().map(Record::id));
+    }
+    ids.sort();
+    ids
+}
+
+#[test]
+fn split_that_does_not_fit_into_the_reserve_holds_up_no_other_batch() {
+    let real: Arc<dyn Disk> = Arc::new(RealDisk);
+    let (place, mut expected) = place();
+    run(&place, &real).unwrap();
+    let first: Vec<_> = (0..4).map(|_| large(&place, 4000)).collect();
+    let bad: BTreeSet<_> = [first[3]].into();
+    poison(&place, &bad);
+    expected.extend(&first[..3]);
+    consolidate_on(&real, place.path(), &options(), &mut Kept::default()).unwrap();
+    place.deliver(&full_disk()).unwrap();
+    // There was room for another batch, and then there is none.
+    expected.extend(place.entry(4, true).iter().map(Record::id));
+    consolidate_on(&real, place.path(), &options(), &mut Kept::default()).unwrap();
+    let delivered = place.deliver(&full_disk()).unwrap();
+    assert_eq!(delivered.records, 4, "{delivered:?}");
+    for _ in 0..3 {
+        run(&place, &real).unwrap();
+    }
+    check_billed(&place, &expected, "there is room");
+    assert_eq!(failed(&place), Vec::from_iter(bad));
+    balance(&place, "there is room");
+}
+
+#[test]
+fn rejected_records_that_fill_the_reserve_are_in_failed_once_there_is_room() {
+    let real: Arc<dyn Disk> = Arc::new(RealDisk);
+    let (place, mut expected) = place_with(4 * RESERVE);
+    run(&place, &real).unwrap();
+    let mut bad = BTreeSet::new();
+    for _ in 0..20 {
+        // Batches of four, each with a good record.
+        bad.extend((0..3).map(|_| large(&place, 200)));
+        expected.insert(large(&place, 200));
+    }
+    poison(&place, &bad);
+    let turns = |disk: &Arc<dyn Disk>, most: usize| {
+        let mut good = BTreeSet::new();
+        for _ in 0..most {
+            // The receiver accepts something in every run, so that it is trusted.
+            good.insert(place.single().id());
+            let store = SpoolManager::on(Arc::clone(disk), place.path());
+            if let Err(error) = store.flush_reserve() {
+                assert!(error.is_full(), "{error}");
+            }
+            let done = consolidate_on(disk, place.path(), &options(), &mut Kept::default());
+            if let Err(error) = done {
+                assert!(error.is_full(), "{error}");
+            }
+            place.deliver(disk).unwrap();
+            let clock = &place.receiver.clock;
+            clock.forward(Duration::from_secs(3600));
+        }
+        good
+    };
+    expected.extend(turns(&full_disk(), 6));
+    balance(&place, "full");
+    let held = Reserve::new(&place.data().staging).read(&RealDisk).unwrap();
+    let count = held.keys("failed").count();
+    assert!(count > 0, "the reserve holds some of them");
+    assert!(failed(&place).len() < bad.len(), "and not all");
+    expected.extend(turns(&real, 20));
+    check_billed(&place, &expected, "there is room");
+    assert_eq!(failed(&place), Vec::from_iter(bad));
+    balance(&place, "there is room");
+    let held = Reserve::new(&place.data().staging).read(&RealDisk).unwrap();
+    assert!(held.is_empty(), "{held:?}");
+}
+
+/// The outcome of an attempt is known once the receiver has answered, also if there is no room for
+/// what follows from it.
+#[test]
+fn rejected_record_is_not_ambiguous_because_the_disk_was_full_meanwhile() {
+    let real: Arc<dyn Disk> = Arc::new(RealDisk);
+    let options = Options::default();
+    let mut sent = 0;
+    // The acts before it prepare the run.
+    for at in 40.. {
+        let place = Place::new();
+        place.single();
+        consolidate_on(&real, place.path(), &options, &mut Kept::default()).unwrap();
+        place.deliver_all();
+        let bad: BTreeSet<_> = [place.single().id()].into();
+        poison(&place, &bad);
+        consolidate_on(&real, place.path(), &options, &mut Kept::default()).unwrap();
+        let before = place.receiver.arrivals().len();
+        let full = Event::Fault(Fault::Error(28));
+        let disk = Arc::new(CrashingDisk::with(vec![(at, full)]));
+        let _ = place.deliver(&(Arc::clone(&disk) as Arc<dyn Disk>));
+        let is_sent = place.receiver.arrivals().len() > before;
+        let is_over = disk.acts().len() <= at;
+        disk.heal();
+        if is_sent {
+            sent += 1;
+            for _ in 0..2 {
+                place.single();
+                consolidate_on(&real, place.path(), &options, &mut Kept::default()).unwrap();
+                place.receiver.clock.forward(Duration::from_secs(3600));
+                place.deliver_all();
+            }
+            assert_eq!(failed(&place), Vec::from_iter(bad), "at {at}");
+        }
+        if is_over {
+            assert!(sent > 10, "there are acts after the attempt");
+            break;
+        }
+    }
 }
