@@ -138,6 +138,8 @@ struct State {
     lasting: Option<(Kind, i32)>,
     /// The kind of every act so far.
     acts: Vec<Kind>,
+    /// Every directory that was listed, each time.
+    listed: Vec<PathBuf>,
     has_crashed: bool,
     has_lost_power: bool,
     /// Names that were not synced: in which directory, and how to undo it; in their order.
@@ -221,6 +223,12 @@ impl CrashingDisk {
     /// The kind of every act so far.
     pub(super) fn acts(&self) -> Vec<Kind> {
         self.state.lock().unwrap().acts.clone()
+    }
+
+    /// The number of times that a directory was listed.
+    pub(super) fn listings(&self, dir: &Path) -> usize {
+        let state = self.state.lock().unwrap();
+        state.listed.iter().filter(|listed| *listed == dir).count()
     }
 
     /// The power fails now, and a new process begins.
@@ -519,6 +527,7 @@ impl Disk for CrashingDisk {
     }
 
     fn list(&self, dir: &Path, each: &mut dyn FnMut(&OsStr, bool)) -> io::Result<()> {
+        self.state.lock().unwrap().listed.push(dir.to_owned());
         self.read(Kind::List, || RealDisk.list(dir, each))
     }
 

@@ -19,7 +19,7 @@ use super::crash::options;
 use super::crashing_disk::{CRASHES, Crash, CrashingDisk, Event, FAULTS, Fault, Kind};
 use super::place::{Place, names, record};
 use super::receiver::Act;
-use crate::consolidate::{Kept, consolidate_on};
+use crate::consolidate::{Kept, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{Answer, DeliveryOptions, RunError, Watch, archive};
 use crate::disk::Disk;
@@ -739,4 +739,29 @@ fn torn_entry_that_was_set_aside_survives_a_power_failure_as_it_was() {
     let books = verify(place.path(), &Watch::silent()).unwrap();
     assert!(books.balance(), "{:?}", books.problems);
     assert_eq!(names(&place.data().failed).len(), 2, "it and its reason");
+}
+
+/// Issue 14, item 11: the cost of a snapshot does not grow with the number of entries that wait.
+#[test]
+fn staging_directory_is_listed_once_for_many_snapshots() {
+    let listings = |entries: usize| {
+        let place = Place::new();
+        for _ in 0..entries {
+            place.single();
+        }
+        let disk = Arc::new(CrashingDisk::with(Vec::new()));
+        let on = Arc::clone(&disk) as Arc<dyn Disk>;
+        let options = Options {
+            most_entries: 1,
+            ..options()
+        };
+        let kept = &mut Kept::default();
+        while consolidate_on(&on, place.path(), &options, kept)
+            .unwrap()
+            .entries
+            > 0
+        {}
+        disk.listings(&place.data().staging)
+    };
+    assert_eq!(listings(30), listings(10));
 }
