@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use held_outcomes::HeldOutcomes;
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 pub(crate) use ledger::MOST_EVENTS;
 pub(crate) use ledger::{Event, Index, Outcome, Sums as SentSums};
 pub use look::{Failed, Waiting};
