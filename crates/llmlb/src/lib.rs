@@ -49,3 +49,6 @@ mod worker;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[doc(hidden)]
+pub use sys::{ALLOCATOR, Allocator};
