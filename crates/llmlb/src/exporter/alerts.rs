@@ -233,8 +233,13 @@ mod tests {
         run.consolidated.unreadable = 2;
         let shown = Alerts::default().update(&Ok(run), Path::new("/d"), false);
         let shown = shown.unwrap();
+        let failed = Path::new("/d").join("failed");
+        let moved = format!(
+            "3 records could not be delivered and moved to {}: ",
+            failed.display()
+        );
         for words in [
-            "3 records could not be delivered and moved to /d/failed: ",
+            &*moved,
             "damaged files or lines: 1;",
             "cannot be read and stay in place: 2;",
         ] {

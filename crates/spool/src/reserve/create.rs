@@ -50,7 +50,11 @@ impl Reserve {
             };
             // Only the process that holds the lock fills, renames or removes this file.
             if self.is_there() {
-                return disk.remove(half);
+                return match disk.remove(half) {
+                    // Another process has done it: Windows does not tell files of one name apart.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                    removed => removed,
+                };
             }
             let filled = fill(disk, &file, bytes)
                 .and_then(|()| disk.rename(half, &self.path))
