@@ -135,7 +135,7 @@ impl ClientMemory {
         if self.is_read_freely() {
             return true;
         }
-        // What belongs to a request has a share of its own, or is discarded.
+        // Bytes of a request have a share of their own, or are discarded.
         if self.requests.load(Ordering::Relaxed) > 0 {
             if bytes == H1_READ && self.budget.take_if_plenty(LARGE_BUFFERS) {
                 self.charged.fetch_add(LARGE_BUFFERS, Ordering::Relaxed);

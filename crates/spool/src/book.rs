@@ -224,7 +224,7 @@ impl Title {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file.map_err(failed)?,
             };
-            // Whoever relies on what comes after it would lose that with the next line.
+            // Lines after this point are not on the disk, and the next line is written over them.
             let end = doubt(&*data.disk, &path).unwrap_or(u64::MAX);
             let mut reader = BufReader::new(file.take(end));
             let (mut text, mut line) = (Vec::new(), 0);
@@ -314,8 +314,8 @@ impl Book {
             set_aside(&**disk, &data.failed, &name, &tail, why)?;
             disk.truncate(&book.file, whole).map_err(failed)?;
         }
-        // Whoever wrote it may have ended before it was on the disk, or its name. What is read from
-        // it now is relied upon; if this sync fails, all of it is copied.
+        // The last writer may have ended before the content or the name was on the disk. The lines that
+        // are read now are relied upon; if this sync fails, all of the file is copied.
         (book.length, book.synced) = (whole, whole);
         book.write_again(unsynced)?;
         book.sync()?;
@@ -396,8 +396,8 @@ impl Book {
         written.map_err(failed)
     }
 
-    /// Nobody else has written to it since, and no sync has failed: what is known of it need not be
-    /// read again. Whoever asks must be the only one who may write.
+    /// True if no other process has written to the journal since, and no sync has failed: it need not be
+    /// read again. The caller must be the only one who may write.
     pub(crate) fn is_current(&self) -> bool {
         let is_newest = |next: &Path| self.disk.exists(next).is_ok_and(|is_there| !is_there);
         let is_same = || {

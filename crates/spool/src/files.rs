@@ -155,7 +155,7 @@ pub(crate) fn for_each_file(
 }
 
 /// Writes the files of these directories that the reserve holds to the disk, as far as there is room.
-/// Nobody else may change them meanwhile.
+/// The caller is the only one who may change them.
 pub(crate) fn flush(disk: &dyn Disk, dirs: &[&Path]) -> Result<(), Error> {
     for dir in dirs {
         let (reserve, dir_name) = (Reserve::beside(dir), dir.file_name());

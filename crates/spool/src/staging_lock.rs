@@ -119,7 +119,7 @@ impl StagingLock {
             set => set.map_err(LockError::Disk)?,
         };
         if let Some(set) = &lock.set {
-            // Whoever wrote it may have ended before its name was on the disk.
+            // Its writer may have ended before its name was on the disk.
             lock.disk
                 .sync_dir(staging)
                 .map_err(|error| LockError::Disk(Error::new("sync", staging, error)))?;

@@ -62,7 +62,7 @@ pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
     }
 }
 
-/// What the client is told when a backend rejected our key.
+/// The response to a client whose backend rejected our key.
 pub(super) fn backend_auth(status: StatusCode) -> Refusal {
     Refusal::new(
         StatusCode::BAD_GATEWAY,

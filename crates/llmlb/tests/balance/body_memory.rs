@@ -67,7 +67,7 @@ fn what_does_not_fit_is_refused_until_there_is_room_again() {
     // Two that arrive at the same moment may keep each other out.
     until("the first one is served", || {
         let mut first = filling(&server, &large);
-        // What is small always fits.
+        // A small request always fits.
         assert_eq!(server.post(CHAT, ASK).status(), 200);
         first.send(&large[500_000..]);
         first.answer().status() == 200

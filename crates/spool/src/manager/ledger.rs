@@ -59,8 +59,8 @@ pub(crate) struct Event {
     pub(crate) at: Moment,
     /// By the destination.
     pub(crate) said: String,
-    /// What events add up to that were noted in the reserve, while the disk was full. Which lines they
-    /// were about is not known.
+    /// Sums of the events that were noted in the reserve while the disk was full. The lines that they
+    /// were about are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sums: Option<Sums>,
 }
@@ -200,7 +200,7 @@ impl Ledger {
         })
     }
 
-    /// Nobody else has written to it since.
+    /// True if no other process has written to the journal since.
     pub(super) fn is_current(&self) -> bool {
         self.book.as_ref().is_some_and(Book::is_current)
     }

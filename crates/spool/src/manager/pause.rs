@@ -110,7 +110,7 @@ pub(super) fn read(data: &DataDir) -> Result<Destinations, Error> {
     let path = data.spool.join(NAME);
     let read = match read_bounded(&*data.disk, &path) {
         Ok(bytes) => match decode_version(&path, &bytes.unwrap_or_default(), VERSION) {
-            // Whoever wrote it knows why nothing is sent.
+            // A newer version wrote it, and knows why nothing is sent.
             Err(error) if error.is_version() => return Err(error),
             noted => noted.map_err(|error| error.io_error().to_string()),
         },

@@ -59,8 +59,8 @@ struct Layout {
     end: u64,
 }
 
-/// What is written to the reserve. Each may use more of it than the one before, so that what was
-/// delivered can always be noted.
+/// Uses of the reserve. Each may use more of it than the one before, so that a delivery can always be
+/// noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
     /// One more batch. There are few at a time, since every change writes all of them.

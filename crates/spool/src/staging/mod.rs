@@ -314,7 +314,7 @@ impl Shared {
         if commit.lead() {
             // The time of the sync before this one is that in which its records gather.
             state = self.until_free(state);
-            // Whoever retired the entry meanwhile has it taken to the disk.
+            // If the entry was retired meanwhile, the keeper syncs it.
             if Arc::ptr_eq(&commit, &state.next) {
                 state = self.sync(state);
                 self.retire_if_full(&mut state);
@@ -384,8 +384,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Nothing is staged without a reserve: on a full disk it could not be delivered. It is created as
-    /// soon as there is room for it.
+    /// Refuses to stage without a reserve: on a full disk the record could not be delivered. The reserve
+    /// is created as soon as there is room for it.
     fn check_reserve(&self, state: &mut State) -> Result<(), Error> {
         if self.has_reserve() {
             return Ok(());
@@ -562,7 +562,7 @@ impl Shared {
             self.retire(&mut state);
         }
         drop(state);
-        // What fails is noted.
+        // A failure is noted in the state.
         let _ = self.seal_retired(Some(now));
         let mut state = self.lock();
         if state

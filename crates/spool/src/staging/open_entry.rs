@@ -127,7 +127,7 @@ impl OpenEntry {
         }
     }
 
-    /// What a sync that begins now will put on the disk, if it succeeds.
+    /// The extent that a sync which begins now puts on the disk, if it succeeds.
     pub(super) fn mark(&self) -> Mark {
         Mark {
             bytes: self.bytes,

@@ -288,8 +288,8 @@ fn a_full_disk_is_said_at_once_and_staging_resumes_by_itself() {
         }
         disk.full.store(false, Ordering::SeqCst);
         staging.stage(&record(3), durability).unwrap();
-        // What was acknowledged is there, perhaps twice if the keeper has written it again; what was
-        // not ends in the middle of a line.
+        // Acknowledged records are there, perhaps twice if the keeper has written them again; the
+        // others end in the middle of a line.
         assert_eq!(different(dir.path()), before + 2);
     }
 }

@@ -19,7 +19,7 @@ use crate::stamp::Stamp;
 use crate::time::new_id;
 
 const NOTE: &str = "taken";
-/// What the lines of the book are called that the reserve was written to.
+/// Name in the journal's lines to which the reserve was written.
 const ENTRY: &str = "reserve";
 /// How many ids such a line has.
 const IDS_PER_LINE: usize = 1000;

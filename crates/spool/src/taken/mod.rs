@@ -52,8 +52,8 @@ pub(crate) struct Taken {
     pub(crate) records: u64,
     /// Their ids and checksums.
     pub(crate) ids: Vec<Stamp>,
-    /// What entries add up to that were noted in the reserve, while the disk was full. Which lines
-    /// they had is not known.
+    /// Sums of the entries that were noted in the reserve while the disk was full. Their lines are not
+    /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sums: Option<Sums>,
     /// The last set of these entries. Which lines the book lacks of it and of older ones is not known.

@@ -73,14 +73,14 @@ pub(super) const FAULTS: [Fault; 11] = [
     Fault::Evicted,
 ];
 
-/// What happens at an act.
+/// A crash or a fault at an act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Crash(Crash),
     Fault(Fault),
 }
 
-/// What kind of act it is.
+/// The kind of an act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
@@ -213,7 +213,7 @@ impl CrashingDisk {
         self.state.lock().unwrap().lasting = Some((kind, number));
     }
 
-    /// Nothing happens any more.
+    /// From now on no act crashes or fails.
     pub(super) fn heal(&self) {
         let mut state = self.state.lock().unwrap();
         state.events.clear();
@@ -277,7 +277,7 @@ impl CrashingDisk {
                 }
                 Err(io::ErrorKind::StorageFull.into())
             }
-            // What they do to a file is done by its sync.
+            // The sync itself drops the pages of its file.
             Event::Fault(Fault::Unsynced | Fault::Evicted) => {
                 if kind == Kind::Sync {
                     act(&mut state, event == Event::Fault(Fault::Evicted))?;
@@ -463,7 +463,7 @@ impl Disk for CrashingDisk {
             } else if is_evicted {
                 content.show_durable();
             }
-            // What can be read may differ from what is on the disk from now on.
+            // From now on the readable content may differ from that on the disk.
             if fs::read(by_descriptor(&content.file))? != content.durable {
                 state.files.insert(id_of(file)?, content);
             }

@@ -213,7 +213,7 @@ impl World {
         let _ = self.run(false);
     }
 
-    /// What changes nothing must not change anything however it fails.
+    /// Read-only commands change nothing, however they fail.
     fn look(&mut self) {
         self.restart_if_crashed();
         let data = DataDir::on(self.on(), self.place.path());
@@ -346,7 +346,7 @@ fn found(place: &Place) -> BTreeMap<Uuid, usize> {
     found
 }
 
-/// What `status` shows of a run.
+/// The problem of a run that `status` shows.
 fn problem(run: &Result<Run, RunError>) -> Option<String> {
     let run = match run {
         Ok(run) => run,
@@ -402,7 +402,7 @@ fn say(what: &str) {
 /// After so many cases a line is printed.
 const PROGRESS: usize = 5000;
 
-/// What happens at which act.
+/// Acts by number, with their crash or fault.
 type Events = Vec<(usize, Event)>;
 
 /// Applies a function to all of these, on as many threads as there are processors. `None`: it panicked.
@@ -648,7 +648,7 @@ fn lasting_fault_is_shown_as_long_as_it_lasts() {
     ];
     for (kind, number) in kinds.into_iter().flat_map(|kind| {
         let errors = faults(kind).filter_map(|fault| match fault {
-            // What was interrupted is done again at once.
+            // An interrupted act is repeated at once.
             Fault::Error(number) if number != EINTR && number != EXDEV => Some(number),
             _ => None,
         });
