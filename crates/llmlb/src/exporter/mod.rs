@@ -164,6 +164,7 @@ impl Work {
             {
                 self.state.note(|report| report.sizes = Some(sizes));
             }
+            sys::release_freed_memory();
         }
         let last = &cancels.last_run;
         // What would have to wait, waits for the next start.

@@ -45,5 +45,17 @@ pub const ALLOCATOR: Allocator = mimalloc::MiMalloc;
 #[cfg(not(target_os = "linux"))]
 pub const ALLOCATOR: Allocator = std::alloc::System;
 
+/// Returns memory that this thread has freed to the system. The allocator keeps it for the next allocations of
+/// the same thread otherwise, which a thread that rests for a minute does not need.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "a function of a C library")]
+pub(crate) fn release_freed_memory() {
+    // SAFETY: it may be called at any time, from any thread.
+    unsafe { libmimalloc_sys::mi_collect(true) }
+}
+/// Does nothing: the system's allocator decides.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn release_freed_memory() {}
+
 pub(crate) use exposed::Exposed;
 pub(crate) use owner::{ListenerOwner, PortOwner};
