@@ -114,7 +114,12 @@ impl Disk for RealDisk {
             made => made?,
         }
         // What is in it is as safe as its own name.
-        self.sync_dir(above.unwrap_or(Path::new(".")))
+        let synced = self.sync_dir(above.unwrap_or(Path::new(".")));
+        if synced.is_err() {
+            // It is made and synced again when it is needed next.
+            let _ = std::fs::remove_dir(dir);
+        }
+        synced
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {

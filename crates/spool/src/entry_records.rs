@@ -22,6 +22,8 @@ pub(crate) struct EntryRecords<'a> {
     place: u64,
     /// The highest number that was seen, or that the seal speaks of.
     highest: u64,
+    /// The last line is the seal; of a single record: it is good.
+    is_whole: bool,
     /// Which lines no good record came of: the first and the last of each range.
     aside: Vec<[u64; 2]>,
     /// Those lines.
@@ -57,6 +59,7 @@ impl<'a> EntryRecords<'a> {
             source,
             place: 0,
             highest: 0,
+            is_whole: false,
             aside: Vec::new(),
             pile: Pile::new(format!("{name}.lines")),
         }))
@@ -90,7 +93,10 @@ impl<'a> EntryRecords<'a> {
                     return Ok(Some((number, record)));
                 }
                 Ok(Line::Entry { .. }) => {}
-                Ok(Line::Sealed { records }) => self.skip_to(records),
+                Ok(Line::Sealed { records }) => {
+                    self.is_whole = true;
+                    self.skip_to(records);
+                }
                 Err(_) if is_first && !has_a_good_line(self.disk, &self.path)? => {
                     let why = "it is not an entry, although it is called one; to stage lines of \
                                JSON, use `llmlb usage stage` or `Staging`";
@@ -112,7 +118,10 @@ impl<'a> EntryRecords<'a> {
         self.place = 1;
         self.highest = 1;
         match single {
-            Single::Record(record) => return Ok(Some((1, record))),
+            Single::Record(record) => {
+                self.is_whole = true;
+                return Ok(Some((1, record)));
+            }
             Single::Bad(bytes, why) => set_aside(disk, failed, self.name, &bytes, &why)?,
             Single::TooLong(why) => move_aside(disk, &self.path, failed, self.name, &why)?,
         }
@@ -132,6 +141,11 @@ impl<'a> EntryRecords<'a> {
             self.aside.push([self.highest + 1, number]);
             self.highest = number;
         }
+    }
+
+    /// True if nothing is missing at the end of what was read.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// How many lines the entry has, and which of them no good record came of; those are set aside.

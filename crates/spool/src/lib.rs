@@ -56,7 +56,8 @@ pub use error::Error;
 #[cfg(feature = "http")]
 pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
 pub use manager::{
-    BatchStore, Failed, Found, Keep, Kept, KeptIn, Pause, SpoolManager, Standing, State, Waiting,
+    BatchStore, Failed, Found, Keep, Kept, KeptIn, Pause, PutBefore, SpoolManager, Standing, State,
+    Waiting,
 };
 pub use record::{BadRecord, Record};
 pub use run::{Destination, Run, Runner, run};

@@ -250,6 +250,10 @@ impl Runner {
             }
         }
         all.unreadable = kept.unreadable.errors();
+        if let Some(error) = &kept.unreadable_totals {
+            let error = RunError::Disk(error.clone());
+            all.trouble.get_or_insert(Arc::new(error));
+        }
         all.no_reserve = reserve.create(&**disk, *reserve_bytes).err();
         Ok(all)
     }

@@ -24,6 +24,8 @@ use crate::reserve::{Held, Reserve};
 use crate::time::new_id;
 
 const VERSION: u32 = 1;
+/// Version of a set that does not delete all its entries: an older program must not finish it.
+const VERSION_IF_EXCLUDED: u32 = 2;
 const SET: &str = ".consolidation.set";
 const WRITTEN: &str = ".consolidation.written";
 /// The id of the set that is written, in the reserve.
@@ -38,6 +40,10 @@ pub(crate) struct Set {
     /// How many records go into a batch.
     pub(crate) batch_size: usize,
     pub(crate) entries: Vec<String>,
+    /// Those among them that cannot be read, after some batches were written. They stay where they are
+    /// and are consolidated again later: the ids of what is in batches are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) excluded: Vec<String>,
     /// Everything that comes of it is on the disk: what remains is to delete the entries.
     #[serde(skip)]
     pub(crate) is_written: bool,
@@ -50,8 +56,27 @@ impl Set {
             id: new_id(),
             batch_size,
             entries,
+            excluded: Vec::new(),
             is_written: false,
         }
+    }
+
+    /// The entries that are deleted when everything that comes of them is on the disk.
+    pub(crate) fn consumed(&self) -> impl Iterator<Item = &String> {
+        let entries = self.entries.iter();
+        entries.filter(|name| !self.excluded.contains(name))
+    }
+
+    /// Leaves entries where they are. On the disk when this returns.
+    pub(crate) fn exclude(
+        &mut self,
+        disk: &dyn Disk,
+        staging: &Path,
+        entries: Vec<String>,
+    ) -> Result<(), Error> {
+        self.excluded.extend(entries);
+        self.version = VERSION_IF_EXCLUDED;
+        self.begin(disk, staging)
     }
 
     /// The set that somebody began in a staging directory and did not end.
@@ -63,7 +88,12 @@ impl Set {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(Error::read(&path, error)),
             };
-            let mut set: Self = decode_version(&path, &bytes, VERSION)?;
+            let mut set: Self = match decode_version(&path, &bytes, VERSION) {
+                Err(error) if error.is_version() => {
+                    decode_version(&path, &bytes, VERSION_IF_EXCLUDED)?
+                }
+                set => set?,
+            };
             // Whatever it says: nothing but entries is ever read or deleted.
             set.entries
                 .retain(|name| Name::parse(name.as_ref()).is_some());

@@ -47,6 +47,8 @@ pub struct StagingLock {
     path: PathBuf,
     record: LockRecord,
     set: Option<Set>,
+    /// A set was begun, and it is not known which.
+    has_lost_set: bool,
 }
 
 /// What the owner of a staging directory says about itself.
@@ -114,6 +116,7 @@ impl StagingLock {
                 let aside = error.path().with_extension("damaged");
                 files::rename(&*lock.disk, error.path(), &aside)
                     .map_err(|failed| LockError::Disk(Error::new("rename", &aside, failed)))?;
+                lock.has_lost_set = true;
                 None
             }
             set => set.map_err(LockError::Disk)?,
@@ -160,6 +163,7 @@ impl StagingLock {
             staging: staging.to_owned(),
             path,
             set: None,
+            has_lost_set: false,
         })
     }
 
@@ -185,6 +189,11 @@ impl StagingLock {
         self.set.as_ref()
     }
 
+    /// True if the set that was begun is damaged.
+    pub(crate) fn has_lost_set(&self) -> bool {
+        self.has_lost_set
+    }
+
     /// Fixes what is consolidated, and how. On the disk when this returns.
     pub(crate) fn freeze(
         &mut self,
@@ -203,6 +212,16 @@ impl StagingLock {
         Set::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
         self.set = None;
         self.tell(Vec::new())
+    }
+
+    /// Leaves entries of the set where they are. On the disk when this returns.
+    pub(crate) fn exclude(&mut self, entries: Vec<String>) -> Result<(), LockError> {
+        match &mut self.set {
+            Some(set) => set
+                .exclude(&*self.disk, &self.staging, entries)
+                .map_err(LockError::Disk),
+            None => Ok(()),
+        }
     }
 
     /// Notes that all batches are on the disk. On the disk when this returns.
@@ -232,7 +251,7 @@ impl StagingLock {
             // Half of the set must not be taken for the whole of it after a crash.
             self.mark_written()?;
         }
-        for name in &set.entries {
+        for name in set.consumed() {
             self.remove(name)?;
         }
         self.disk

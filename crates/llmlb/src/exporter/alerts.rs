@@ -144,6 +144,11 @@ fn disk(error: &RunError) -> String {
 fn pending(delivered: &Delivered) -> String {
     let count = counted(delivered.waiting, "batch");
     match (&delivered.paused, &delivered.last_error) {
+        (Some(pause), _) if pause.is_rejecting => format!(
+            "delivery to {} is paused: {}; {count} pending; check usage.format and what the receiver \
+             expects of a record, or its limit for a request (413)",
+            pause.to, pause.why
+        ),
         (Some(pause), _) if pause.is_misconfigured => format!(
             "delivery to {} is paused: {}; {count} pending; check the URL and the token",
             pause.to, pause.why

@@ -128,6 +128,12 @@ impl Meter {
         if let Some(error) = self.unsynced() {
             return Some(error.to_string());
         }
+        self.failure()
+    }
+
+    /// Why records are being lost, if that is so. A disk that failed is tried again here: without a
+    /// request nothing else would find out that it works.
+    fn failure(&self) -> Option<String> {
         if !self.is_failing.load(Ordering::Relaxed) {
             return None;
         }
@@ -164,10 +170,8 @@ impl Meter {
 
     /// Why records are being lost, or may not be on the disk, if that is so.
     pub(crate) fn error(&self) -> Option<String> {
-        if self.is_failing.load(Ordering::Relaxed) {
-            return Some(self.trouble().why.clone());
-        }
-        self.unsynced().map(|error| error.to_string())
+        let failure = self.failure();
+        failure.or_else(|| self.unsynced().map(|error| error.to_string()))
     }
 
     /// Makes what was recorded ready to be consolidated.
@@ -228,5 +232,24 @@ impl Meter {
 
     fn trouble(&self) -> std::sync::MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_ends_with_the_fault_and_not_with_the_next_request() {
+        let place = tempfile::tempdir().unwrap();
+        let in_the_way = place.path().join("_staging");
+        std::fs::write(&in_the_way, "").unwrap();
+        let meter = Meter::new(place.path(), false);
+        meter.keep(&spool::Record::parse("{}").unwrap());
+        assert!(meter.error().is_some());
+        std::fs::remove_file(&in_the_way).unwrap();
+        meter.trouble().last_tried = None; // As if it were some time ago.
+        assert_eq!(meter.error(), None);
+        assert_eq!((meter.kept(), meter.lost()), (0, 1));
     }
 }

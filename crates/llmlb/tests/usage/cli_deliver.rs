@@ -174,6 +174,29 @@ fn a_wrong_token_pauses_delivery_and_loses_nothing() {
     assert_eq!((ran.code, ran.out.as_str()), (0, "nothing waits\n"));
 }
 
+/// S7: neither the URL nor the token is wrong.
+#[test]
+fn hint_for_a_receiver_that_rejects_every_record_names_format_and_size() {
+    for status in [
+        "400 Bad Request",
+        "413 Content Too Large",
+        "422 Unprocessable Content",
+    ] {
+        let place = Place::new();
+        let receiver = Receiver::always(status);
+        place.stage(4);
+        let ran = deliver(&place, &receiver);
+        assert_eq!(ran.code, 1, "{ran:?}");
+        let told = "waiting: the receiver rejects every record that it was sent: ";
+        assert!(ran.err.contains(told), "{ran:?}");
+        assert!(!ran.err.contains("token"), "{ran:?}");
+        for hint in ["--format", "413", "`llmlb usage pending`", "--now`"] {
+            assert!(ran.err.contains(hint), "{hint}: {ran:?}");
+        }
+        assert_eq!(place.books()["pending"], 4);
+    }
+}
+
 #[test]
 fn programs_are_told_what_was_done() {
     let place = Place::new();

@@ -124,7 +124,7 @@ impl Courier<'_> {
                 state.end(false, &said);
                 self.store.set_state(name, &state)?;
                 let is_new = !self.is_paused;
-                let next = self.pause_for_a_person(said, MISCONFIGURED_PAUSE, is_new)?;
+                let next = self.pause_for_a_person(said, MISCONFIGURED_PAUSE, is_new, false)?;
                 return Ok(Attempt::Other(next));
             }
             Answer::Rejected { said } => (said, false),
@@ -163,6 +163,7 @@ impl Courier<'_> {
         said: String,
         long: Duration,
         is_new: bool,
+        is_rejecting: bool,
     ) -> Result<Next, Error> {
         let to = self.sink.name();
         if is_new {
@@ -172,7 +173,10 @@ impl Courier<'_> {
         }
         let now = self.clock.now();
         let long = long.min(self.options.longest_wait);
-        let pause = Pause::new(to, now, long, &said, true);
+        let pause = Pause {
+            is_rejecting,
+            ..Pause::new(to, now, long, &said, true)
+        };
         self.store.set_pause(&pause)?;
         self.is_paused = true;
         self.done.last_error = Some(said);

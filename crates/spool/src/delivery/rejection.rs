@@ -157,7 +157,7 @@ impl Courier<'_> {
         })?;
         let long = FIRST_PAUSE.saturating_mul(1 << probes.min(16));
         let said = format!("no part of a batch was accepted: {said}");
-        self.pause_for_a_person(said, long.min(LONGEST_PAUSE), probes == 0)
+        self.pause_for_a_person(said, long.min(LONGEST_PAUSE), probes == 0, true)
     }
 
     fn note_rejection(&mut self) -> Result<(), Error> {

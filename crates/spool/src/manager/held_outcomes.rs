@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::ledger::{Event, Index, Ledger, Outcome, Sums};
-use crate::batch::Batch;
+use crate::batch::{Batch, Part};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
@@ -24,7 +24,7 @@ const NOTE: &str = "outcomes";
 /// Names that need not be kept are dropped when there are more.
 const MOST_NAMES: usize = 16;
 /// Maximum number of bytes that one of them takes in the reserve.
-const BYTES_PER_NAME: u64 = 200;
+const BYTES_PER_NAME: u64 = 400;
 
 /// Outcomes since the journal was last written.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -36,12 +36,15 @@ pub(crate) struct HeldOutcomes {
 }
 
 /// The outcome of one batch.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HeldOutcome {
     pub(crate) outcome: Outcome,
     pub(crate) records: u64,
     /// The set of entries that it was made of, if that was not finished.
     pub(crate) set: Option<Uuid>,
+    /// In that case its parts, as the journal would have them. Earlier versions did not note them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) parts: Vec<Part>,
 }
 
 impl HeldOutcomes {
@@ -107,10 +110,16 @@ impl HeldOutcomes {
             let mut parts = batch.parts().iter();
             parts.any(|part| set.entries.contains(&part.name))
         };
+        let set = unfinished.as_ref().filter(is_of_set).map(|set| set.id);
         let held = HeldOutcome {
             outcome: event.outcome,
             records: event.records,
-            set: unfinished.as_ref().filter(is_of_set).map(|set| set.id),
+            set,
+            parts: if set.is_some() {
+                event.entries.clone()
+            } else {
+                Vec::new()
+            },
         };
         let unfinished = unfinished.map(|set| set.id);
         let mut all = Self::read(data, index)?;

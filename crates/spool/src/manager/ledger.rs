@@ -4,7 +4,7 @@
 //! {"batch":"<name>","outcome":"delivered","records":100,"entries":[..],"at":"..","said":"200","crc":..}
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -163,6 +163,7 @@ impl Index {
     }
 
     /// The batches that the book still has.
+    #[cfg(all(test, target_os = "linux"))]
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
@@ -254,8 +255,25 @@ impl Ledger {
     }
 }
 
+/// The last event of each batch with a name of one's choice.
+pub(super) fn last_events(
+    data: &DataDir,
+    is_wanted: &dyn Fn(&str) -> bool,
+) -> Result<BTreeMap<String, Event>, Error> {
+    let mut events = BTreeMap::new();
+    Title::Sent.read::<Sums>(data, &mut |_, read| {
+        if let Read::Event(text) = read
+            && let Ok(event) = Event::parse(text)
+            && is_wanted(&event.batch)
+        {
+            events.insert(event.batch.clone(), event);
+        }
+    })?;
+    Ok(events)
+}
+
 /// What is kept of the book: the last outcomes, the sums, and the events of the last generation.
-fn read(data: &DataDir) -> Result<(Index, Sums, u64), Error> {
+pub(super) fn read(data: &DataDir) -> Result<(Index, Sums, u64), Error> {
     let (mut index, mut sums, mut events) = (Index::default(), Sums::default(), 0);
     Title::Sent.read(data, &mut |spot, read| match read {
         Read::Head(before) => (sums, events) = (before, 0),

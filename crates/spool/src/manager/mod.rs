@@ -4,6 +4,7 @@ mod held_outcomes;
 mod ledger;
 mod look;
 mod pause;
+mod put_before;
 mod retention;
 mod state;
 
@@ -19,8 +20,11 @@ pub(crate) use ledger::{Event, Index, Outcome, Sums as SentSums};
 pub use look::{Failed, Waiting};
 pub(crate) use pause::{NAME as PAUSE_FILE, check as check_pause};
 pub use pause::{Pause, Standing};
+pub use put_before::PutBefore;
 pub use retention::{Keep, Kept, KeptIn};
 pub use state::State;
+
+use uuid::Uuid;
 
 use crate::batch::{self, Batch, Damage};
 use crate::book::{decode_version, encode};
@@ -50,8 +54,16 @@ pub trait BatchStore {
     /// Keeps a batch for delivery, unless it is there. `again`: it may even have been delivered
     /// since it was kept. `true`: it was not there.
     fn put(&self, batch: &Batch, again: bool) -> Result<bool, Error>;
-    /// True if a batch that begins with one of these entries was put, whatever became of it.
-    fn has_any_of(&self, entries: &[String]) -> Result<bool, Error>;
+    /// Calls `each` with every batch that was put for a set of entries, whatever became of it. A
+    /// damaged one is left out.
+    fn put_before(
+        &self,
+        set: Uuid,
+        entries: &[String],
+        each: &mut dyn FnMut(PutBefore),
+    ) -> Result<(), Error>;
+    /// Reads a batch, also one that has failed or is archived. `None`: it is not there, or damaged.
+    fn find(&self, name: &str) -> Result<Option<Batch>, Error>;
     /// Waits until everything that was put is safe.
     fn flush(&self) -> Result<(), Error>;
     /// The names of batches that wait, oldest first, at most so many, those after a name.
@@ -365,16 +377,17 @@ impl BatchStore for SpoolManager {
         Ok(true)
     }
 
-    fn has_any_of(&self, entries: &[String]) -> Result<bool, Error> {
-        let ids = |name: &String| name.split('.').next().map(str::to_owned);
-        let ids: HashSet<String> = entries.iter().filter_map(ids).collect();
-        let is_one =
-            |name: &str| batch::is_name(name) && name.get(..36).is_some_and(|id| ids.contains(id));
-        let mut found = Index::read(&self.data)?.names().any(is_one);
-        for dir in [&self.data.spool, &self.data.failed, &self.data.archive] {
-            for_each_file(&*self.disk, dir, |name| found |= is_one(name))?;
-        }
-        Ok(found)
+    fn put_before(
+        &self,
+        set: Uuid,
+        entries: &[String],
+        each: &mut dyn FnMut(PutBefore),
+    ) -> Result<(), Error> {
+        self.each_put_before(set, entries, each)
+    }
+
+    fn find(&self, name: &str) -> Result<Option<Batch>, Error> {
+        self.find_batch(name)
     }
 
     fn flush(&self) -> Result<(), Error> {

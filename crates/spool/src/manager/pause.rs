@@ -28,6 +28,10 @@ pub struct Pause {
     /// The destination accepts nothing: the address, the token or the destination itself is likely
     /// wrong. Delivery is tried again when the pause is over.
     pub is_misconfigured: bool,
+    /// In that case: the destination has read batches, and has rejected every part of them. Records,
+    /// their format or their size may be at fault, and not the address or the token.
+    #[serde(default)]
+    pub is_rejecting: bool,
 }
 
 impl Pause {
@@ -44,6 +48,7 @@ impl Pause {
             waits_for: u64::try_from(long.as_millis()).unwrap_or(u64::MAX),
             why: why.to_owned(),
             is_misconfigured,
+            is_rejecting: false,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::quarantine::Reason;
 
 /// Files that are deleted after one look at the directory, so that memory is bounded.
-const MOST_AT_ONCE: usize = 10_000;
+const MOST_AT_ONCE: usize = if cfg!(test) { 2 } else { 10_000 };
 
 /// A directory whose files stay until a bound is set, or a person deletes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Kept {
 }
 
 /// A file that may be deleted. The greatest is the youngest.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     written: SystemTime,
     name: String,
@@ -91,15 +91,19 @@ impl SpoolManager {
             return Ok(deleted);
         }
         let now = SystemTime::now();
+        let (mut after, mut failed) = (None, None);
         loop {
-            let (mut total, oldest) = self.oldest(dir)?;
+            let (mut total, oldest) = self.oldest(dir, after.as_ref())?;
             let found = oldest.len();
             let mut gone = 0;
+            // Files that cannot be deleted stay the oldest: the next look goes past them.
+            after = oldest.last().cloned();
             for file in oldest {
                 let age = now.duration_since(file.written).unwrap_or_default();
                 let is_old = keep.max_age.is_some_and(|max| age > max);
                 let is_too_much = keep.max_bytes.is_some_and(|max| total > max);
                 if !is_old && !is_too_much {
+                    after = None;
                     break;
                 }
                 match self.delete(dir, &file.name) {
@@ -113,24 +117,37 @@ impl SpoolManager {
                     Err(error) if error.stays_in_place() => {
                         tracing::debug!(%error, "not deleted");
                     }
+                    // Others can be deleted.
+                    Err(error) if error.path() == self.kept_dir(dir).join(&file.name) => {
+                        if error.is_read_only() {
+                            return Err(error);
+                        }
+                        failed.get_or_insert(error);
+                    }
                     Err(error) => return Err(error),
                 }
             }
             if gone > 0 {
                 self.sync_dir(self.kept_dir(dir))?;
             }
-            if gone == 0 || found < MOST_AT_ONCE {
-                return Ok(deleted);
+            if after.is_none() || found < MOST_AT_ONCE {
+                return failed.map_or(Ok(deleted), Err);
             }
         }
     }
 
-    /// The size of all files, and those of ours that are the oldest, the oldest first.
-    fn oldest(&self, dir: KeptIn) -> Result<(u64, Vec<Candidate>), Error> {
+    /// The size of all files, and those of ours that are the oldest after another one, the oldest first.
+    fn oldest(
+        &self,
+        dir: KeptIn,
+        after: Option<&Candidate>,
+    ) -> Result<(u64, Vec<Candidate>), Error> {
         let (mut total, mut oldest) = (0, BinaryHeap::new());
         self.each_kept(self.kept_dir(dir), |name, written, bytes| {
             total += bytes;
-            if self.is_ours(dir, name) {
+            let is_after =
+                after.is_none_or(|after| (after.written, &*after.name) < (written, name));
+            if is_after && self.is_ours(dir, name) {
                 oldest.push(Candidate {
                     written,
                     name: name.to_owned(),

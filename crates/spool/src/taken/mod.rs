@@ -4,79 +4,35 @@
 //! {"snapshot":"<uuid>","entry":"<uuid>.jsonl","lines":3,"aside":[[2,2]],"records":2,"ids":["<uuid> <crc>",..],"crc":..}
 //! ```
 //!
+//! An entry is noted when its records are in batches.
+//!
 //! The ids keep a record that is staged again, after an error or a crash, from being counted again.
 //! That holds for at least the last [`WINDOW`] records. Only a filter of them is in the memory: what
 //! it takes for known is looked up in the book.
 //!
 //! On a disk that is too full for the book, the reserve has the ids instead: see [`held`].
 
+mod event;
 mod held;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::book::{Book, Read, Title};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
-use crate::entry_reader::MOST_RECORDS;
 use crate::error::Error;
 use crate::known_ids::KnownIds;
 use crate::reserve::Reserve;
 use crate::stamp::Stamp;
-use crate::time::{DAY, Moment};
-use crate::totals;
+pub(crate) use event::{Days, Sums, Taken};
 pub(crate) use held::HeldIds;
 
 /// How many ids one generation of the book has.
 pub(crate) const WINDOW: u64 = 250_000;
-
-/// An entry that was consolidated.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Taken {
-    /// The set it was consolidated with.
-    pub(crate) snapshot: Uuid,
-    pub(crate) entry: String,
-    /// How many it has; they are numbered from 1.
-    pub(crate) lines: u64,
-    /// Those that are records which had been taken before.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) repeated: Vec<u64>,
-    /// Those that no good record came of, in ranges: the first and the last of each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) aside: Vec<[u64; 2]>,
-    /// How many records went into batches.
-    pub(crate) records: u64,
-    /// Their ids and checksums.
-    pub(crate) ids: Vec<Stamp>,
-    /// Sums of the entries that were noted in the reserve while the disk was full. Their lines are not
-    /// known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sums: Option<Sums>,
-    /// The last set of these entries. Which lines the book lacks of it and of older ones is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) last_set: Option<Uuid>,
-}
-
-/// What the events of a book add up to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sums {
-    pub(crate) entries: u64,
-    /// That went into batches.
-    pub(crate) records: u64,
-    pub(crate) repeated: u64,
-    pub(crate) aside: u64,
-    /// Records by the day of the totals in which they count. Those that were consolidated before
-    /// there was this field are not in it.
-    #[serde(default, skip_serializing_if = "Days::is_empty")]
-    pub(crate) days: Days,
-}
-
-/// Records by day, such as `2026-11-16`.
-pub(crate) type Days = BTreeMap<String, u64>;
 
 /// Returns how many records the totals of each day must have at least. A set that is not finished
 /// does not count.
@@ -95,6 +51,26 @@ pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<Days, Err
         Read::Damaged(_) => {}
     })?;
     Ok(sums.days)
+}
+
+/// Returns those of these entries that were consolidated with another set: their names were used again.
+pub(crate) fn reused(
+    data: &DataDir,
+    set: Uuid,
+    entries: &[String],
+) -> Result<HashSet<String>, Error> {
+    let entries: HashSet<&str> = entries.iter().map(String::as_str).collect();
+    let mut reused = HashSet::new();
+    Title::Taken.read::<Sums>(data, &mut |_, read| {
+        if let Read::Event(text) = read
+            && let Ok(taken) = serde_json::from_str::<Taken>(text)
+            && taken.snapshot != set
+            && entries.contains(taken.entry.as_str())
+        {
+            reused.insert(taken.entry);
+        }
+    })?;
+    Ok(reused)
 }
 
 /// The book as the consolidator keeps it.
@@ -116,9 +92,11 @@ pub(crate) struct TakenBook {
     exact: Option<HashMap<Uuid, u32>>,
     /// The entries that a crash had left in the book with this snapshot. They are read again, and
     /// their ids are not known before that.
-    left: HashSet<String>,
+    left: HashMap<String, Taken>,
     /// The entries of this snapshot that were read.
     done: HashSet<String>,
+    /// Those among them that are not in the book yet, since not all their records are in batches.
+    waiting: Vec<Taken>,
     /// Those among them for which the disk is too full.
     unwritten: Vec<Taken>,
     /// Content of the reserve when it was last read or written.
@@ -137,85 +115,6 @@ pub(crate) enum Seen {
     Same,
     /// Another record with the same id.
     Other,
-}
-
-impl Taken {
-    /// Reads a line of the book. Its checksum may match and its numbers may be made up all the same:
-    /// those of lines are bounded, so that no sum of them overflows.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let taken: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let is_line = |number: u64| (1..=MOST_RECORDS).contains(&number);
-        let is_range = |[from, to]: &[u64; 2]| is_line(*from) && is_line(*to) && from <= to;
-        let is_sound = taken.lines <= MOST_RECORDS
-            && taken.records <= MOST_RECORDS
-            && taken.aside.iter().all(is_range)
-            && taken.repeated.iter().all(|number| is_line(*number));
-        if is_sound {
-            Ok(taken)
-        } else {
-            Err("it has numbers of lines that cannot be".to_owned())
-        }
-    }
-
-    /// How many lines no good record came of.
-    pub(crate) fn lines_aside(&self) -> u64 {
-        let lines = self.aside.iter();
-        let lines = lines.map(|[from, to]| to.saturating_sub(*from).saturating_add(1));
-        lines.fold(0, u64::saturating_add)
-    }
-
-    pub(crate) fn new(snapshot: Uuid, entry: &str) -> Self {
-        Self {
-            snapshot,
-            entry: entry.to_owned(),
-            lines: 0,
-            repeated: Vec::new(),
-            aside: Vec::new(),
-            records: 0,
-            ids: Vec::new(),
-            sums: None,
-            last_set: None,
-        }
-    }
-}
-
-impl Sums {
-    pub(crate) fn add(&mut self, taken: &Taken) {
-        if let Some(sums) = &taken.sums {
-            return self.add_all(sums);
-        }
-        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
-        add(&mut self.entries, 1);
-        add(&mut self.records, taken.records);
-        add(&mut self.repeated, taken.repeated.len() as u64);
-        add(&mut self.aside, taken.lines_aside());
-        let at = Moment::of(taken.snapshot);
-        let mut days = BTreeMap::<Moment, u64>::new();
-        for stamp in &taken.ids {
-            *days
-                .entry(totals::hour_of(stamp.id, at).floor(DAY))
-                .or_default() += 1;
-        }
-        for (day, records) in days {
-            let sum = self.days.entry(day.day()).or_default();
-            *sum = sum.saturating_add(records);
-        }
-    }
-
-    pub(crate) fn add_all(&mut self, sums: &Self) {
-        for (ours, more) in [
-            (&mut self.entries, sums.entries),
-            (&mut self.records, sums.records),
-            (&mut self.repeated, sums.repeated),
-            (&mut self.aside, sums.aside),
-        ] {
-            *ours = ours.saturating_add(more);
-        }
-        for (day, records) in &sums.days {
-            let sum = self.days.entry(day.clone()).or_default();
-            *sum = sum.saturating_add(*records);
-        }
-    }
 }
 
 impl TakenBook {
@@ -241,8 +140,9 @@ impl TakenBook {
             known: KnownIds::default(),
             before: KnownIds::default(),
             exact: None,
-            left: HashSet::new(),
+            left: HashMap::new(),
             done: HashSet::new(),
+            waiting: Vec::new(),
             unwritten: Vec::new(),
             held: HeldIds::default(),
             flushed: HashSet::new(),
@@ -265,7 +165,7 @@ impl TakenBook {
                     all.flushed.insert(taken.entry.clone());
                 }
                 if taken.snapshot == snapshot {
-                    all.left.insert(taken.entry);
+                    all.left.insert(taken.entry.clone(), taken);
                 } else {
                     taken
                         .ids
@@ -298,6 +198,7 @@ impl TakenBook {
         self.snapshot = snapshot;
         self.left.clear();
         self.done.clear();
+        self.waiting.clear();
         self.unwritten.clear();
         let is_same = HeldIds::read(&*self.disk, &self.reserve).is_ok_and(|held| held == self.held);
         let is_current = self.book.as_ref().is_some_and(Book::is_current);
@@ -349,7 +250,8 @@ impl TakenBook {
             let held = self.held.ids(&*self.disk, &self.reserve)?;
             exact.extend(held.iter().map(|stamp| (stamp.id, stamp.checksum)));
         }
-        let unwritten = self.unwritten.iter().flat_map(|taken| &taken.ids);
+        let unwritten = self.unwritten.iter().chain(&self.waiting);
+        let unwritten = unwritten.flat_map(|taken| &taken.ids);
         exact.extend(unwritten.map(|stamp| (stamp.id, stamp.checksum)));
         Ok(exact)
     }
@@ -358,21 +260,57 @@ impl TakenBook {
     pub(crate) fn learn(&mut self, stamp: Stamp, taken: &mut Taken) {
         taken.records += 1;
         taken.ids.push(stamp);
+        self.remember(stamp);
+    }
+
+    fn remember(&mut self, stamp: Stamp) {
         self.known.insert(stamp.id);
         if let Some(exact) = &mut self.exact {
             exact.insert(stamp.id, stamp.checksum);
         }
     }
 
-    /// Adds an entry, unless a crash came after that.
-    pub(crate) fn add(&mut self, taken: Taken) -> Result<(), Error> {
+    /// Adds an entry, unless a crash came after that. It waits until its records are in batches: an
+    /// entry that is in the book and then gets lost must not make its records look known.
+    pub(crate) fn add(&mut self, taken: Taken) {
         self.done.insert(taken.entry.clone());
-        if self.left.contains(&taken.entry) {
-            return Ok(());
+        match self.left.get(&taken.entry) {
+            Some(left) => {
+                // The entry may have lost records since.
+                let ids: Vec<Stamp> = left.ids.clone();
+                for stamp in ids {
+                    self.remember(stamp);
+                }
+            }
+            None => self.waiting.push(taken),
         }
-        match self.write(&taken) {
-            Err(error) if error.is_full() && self.reserve.is_there() => self.unwritten.push(taken),
-            written => written?,
+    }
+
+    /// An entry that a crash had left in the book.
+    pub(crate) fn noted(&self, entry: &str) -> Option<&Taken> {
+        self.left.get(entry)
+    }
+
+    /// An entry that is not in the book yet.
+    pub(crate) fn waiting(&mut self, entry: &str) -> Option<&mut Taken> {
+        let mut waiting = self.waiting.iter_mut();
+        waiting.find(|taken| taken.entry == entry)
+    }
+
+    /// Forgets such entries.
+    pub(crate) fn forget_waiting(&mut self, is_forgotten: impl Fn(&Taken) -> bool) {
+        self.waiting.retain(|taken| !is_forgotten(taken));
+    }
+
+    /// Writes the entries that wait: all their records are in batches.
+    pub(crate) fn write_waiting(&mut self) -> Result<(), Error> {
+        for taken in std::mem::take(&mut self.waiting) {
+            match self.write(&taken) {
+                Err(error) if error.is_full() && self.reserve.is_there() => {
+                    self.unwritten.push(taken);
+                }
+                written => written?,
+            }
         }
         Ok(())
     }
@@ -484,7 +422,8 @@ mod tests {
         for record in &records {
             let mut taken = Taken::new(kept.snapshot, "x.jsonl");
             kept.learn(Stamp::of(record), &mut taken);
-            kept.add(taken).unwrap();
+            kept.add(taken);
+            kept.write_waiting().unwrap();
             kept.ids = WINDOW; // as if it were full
             kept.turn_if_full().unwrap();
             kept = kept.again(new_id()).unwrap();
@@ -522,7 +461,8 @@ mod tests {
             assert_eq!(seen(known), Seen::Same);
             assert_eq!(seen(other), Seen::Other);
             let next = Taken::new(book.snapshot, "y.jsonl");
-            book.add(std::mem::replace(&mut taken, next)).unwrap();
+            book.add(std::mem::replace(&mut taken, next));
+            book.write_waiting().unwrap();
             book.exact = None;
         }
     }

@@ -17,8 +17,8 @@ use crate::totals::{self, Period};
 #[derive(Default)]
 pub(super) struct Folded {
     rows: BTreeMap<String, Groups>,
-    /// A checksum of every file that was read.
-    files: BTreeMap<String, u32>,
+    /// A checksum of every file. `None`: it cannot be read.
+    files: BTreeMap<String, Option<u32>>,
     /// The last snapshot that is in each period that was used.
     snapshots: BTreeMap<String, Uuid>,
     /// How many records the files of the days have.
@@ -38,9 +38,15 @@ impl Folded {
                 Ok(bytes) => bytes.unwrap_or_default(),
                 // Hours go when they are old.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(Error::read(&path, error)),
+                // The others are reported all the same.
+                Err(error) => {
+                    folded.problems.push(Error::read(&path, error));
+                    folded.files.insert(name, None);
+                    continue;
+                }
             };
-            folded.files.insert(name.clone(), crc32fast::hash(&bytes));
+            let checksum = crc32fast::hash(&bytes);
+            folded.files.insert(name.clone(), Some(checksum));
             match totals::check(&name, &bytes) {
                 Ok(period) => {
                     periods.extend(totals::period_of(&name).map(|of| (of.to_owned(), period)));
@@ -145,9 +151,12 @@ impl Folded {
         for name in names(data, span)? {
             let path = data.usage.join(&name);
             match read_bounded(&*data.disk, &path) {
-                Ok(bytes) => files.insert(name, crc32fast::hash(&bytes.unwrap_or_default())),
+                Ok(bytes) => {
+                    let checksum = crc32fast::hash(&bytes.unwrap_or_default());
+                    files.insert(name, Some(checksum))
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                Err(error) => return Err(Error::read(&path, error)),
+                Err(_) => files.insert(name, None),
             };
         }
         Ok(files == self.files)

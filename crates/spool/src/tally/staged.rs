@@ -35,7 +35,7 @@ pub(super) fn add(
     problems: &mut Vec<Error>,
 ) -> Result<(), Error> {
     let entries: HashSet<&str> = (set.into_iter())
-        .flat_map(|set| set.entries.iter().map(String::as_str))
+        .flat_map(|set| set.consumed().map(String::as_str))
         .collect();
     let mut staged = Staged {
         data,

@@ -138,6 +138,8 @@ struct State {
     lasting: Option<(Kind, i32)>,
     /// The kind of every act so far.
     acts: Vec<Kind>,
+    /// A file that cannot be opened.
+    sick: Option<PathBuf>,
     /// Every directory that was listed, each time.
     listed: Vec<PathBuf>,
     has_crashed: bool,
@@ -213,11 +215,17 @@ impl CrashingDisk {
         self.state.lock().unwrap().lasting = Some((kind, number));
     }
 
+    /// A file cannot be read from now on.
+    pub(super) fn sicken_file(&self, path: &Path) {
+        self.state.lock().unwrap().sick = Some(path.to_owned());
+    }
+
     /// From now on no act crashes or fails.
     pub(super) fn heal(&self) {
         let mut state = self.state.lock().unwrap();
         state.events.clear();
         state.lasting = None;
+        state.sick = None;
     }
 
     /// The kind of every act so far.
@@ -429,8 +437,12 @@ fn by_descriptor(file: &File) -> PathBuf {
 }
 
 impl Disk for CrashingDisk {
+    /// One act, with the sync of the directory above.
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.make_dir(dir)
+        if dir.is_dir() {
+            return Ok(());
+        }
+        self.act(Kind::Other, |_, _| RealDisk.make_dir(dir))
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {
@@ -515,6 +527,9 @@ impl Disk for CrashingDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
+        if path.exists() && self.state.lock().unwrap().sick.as_deref() == Some(path) {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
         self.read(Kind::Read, || RealDisk.open(path))
     }
 

@@ -64,7 +64,7 @@ struct World {
 
 impl World {
     fn new(events: Vec<(usize, Event)>) -> Self {
-        let place = Place::new();
+        let place = Place::empty();
         let evicted = Event::Fault(Fault::Evicted);
         Self {
             forgets_unsynced: events.iter().any(|(_, event)| *event == evicted),

@@ -14,6 +14,7 @@ mod place;
 mod reading;
 mod receiver;
 mod restoring;
+mod resuming;
 mod running;
 mod sick_disk;
 mod tallying;

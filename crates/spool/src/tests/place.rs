@@ -25,12 +25,17 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn new() -> Self {
-        let place = Self {
-            dir: tempfile::tempdir().unwrap(),
-            receiver: Receiver::default(),
-        };
+        let place = Self::empty();
         place.data().make(&RealDisk).unwrap();
         place
+    }
+
+    /// Without any directory in it.
+    pub(super) fn empty() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            receiver: Receiver::default(),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {

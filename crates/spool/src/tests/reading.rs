@@ -331,14 +331,14 @@ fn made_up_numbers_in_journals_are_named_and_overflow_nothing() {
 }
 
 #[test]
-fn unreadable_failed_batch_stays_and_the_others_are_deleted_to_respect_a_bound() {
+fn unreadable_failed_batches_stay_and_the_others_are_deleted_to_respect_a_bound() {
     let place = Place::new();
-    for _ in 0..3 {
+    for _ in 0..7 {
         place.single();
         consolidate(place.path(), &options()).unwrap();
     }
     let store = SpoolManager::of(place.path());
-    for name in store.pending(None, 3).unwrap() {
+    for name in store.pending(None, 7).unwrap() {
         let batch = store.load(&name).unwrap();
         store.fail(&batch, &State::default(), "no").unwrap();
     }
@@ -349,20 +349,86 @@ fn unreadable_failed_batch_stays_and_the_others_are_deleted_to_respect_a_bound()
         names
     };
     let all = batches();
-    assert_eq!(all.len(), 3, "{all:?}");
+    assert_eq!(all.len(), 7, "{all:?}");
     let disk = Arc::new(SickDisk::default());
-    disk.sicken(&failed.join(&all[0]), Sick::Open);
+    // More than are looked at together: the others are younger.
+    for sick in &all[..3] {
+        disk.sicken(&failed.join(sick), Sick::Open);
+    }
     let store = SpoolManager::on(Arc::clone(&disk) as _, place.path());
     let keep = Keep {
         max_bytes: Some(0),
         ..Keep::default()
     };
     let deleted = store.prune(KeptIn::Failed, &keep).unwrap();
-    assert_eq!(deleted.files, 2);
-    assert_eq!(batches(), all[..1]);
+    assert_eq!(deleted.files, 4);
+    assert_eq!(batches(), all[..3]);
     disk.heal();
-    assert_eq!(store.prune(KeptIn::Failed, &keep).unwrap().files, 1);
+    assert_eq!(store.prune(KeptIn::Failed, &keep).unwrap().files, 3);
     let books = verify(place.path(), &Watch::silent()).unwrap();
     assert!(books.balance(), "{:?}", books.problems);
-    assert_eq!(books.failed, 3);
+    assert_eq!(books.failed, 7);
+}
+
+/// Files of the totals: of the day, of hours, or of all.
+fn totals_files(place: &Place, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let usage = place.data().usage;
+    let mut names = names(&usage);
+    names.retain(|name| crate::totals::period_of(name).is_some_and(&is_wanted));
+    assert!(!names.is_empty());
+    names.iter().map(|name| usage.join(name)).collect()
+}
+
+#[test]
+fn unreadable_totals_hold_up_nothing_are_named_and_complete_when_they_can_be_read() {
+    type IsWanted = fn(&str) -> bool;
+    let kinds: [(&str, IsWanted); 2] = [
+        ("day", |period| !crate::totals::is_hour(period)),
+        ("hour", crate::totals::is_hour),
+    ];
+    for (kind, is_wanted) in kinds {
+        for how in [Sick::Open, Sick::From(0), Sick::From(20)] {
+            let place = Place::new();
+            let mut all = place.entry(3, true);
+            consolidate(place.path(), &options()).unwrap();
+            let disk = Arc::new(SickDisk::default());
+            let sick = totals_files(&place, is_wanted);
+            for path in &sick {
+                disk.sicken(path, how);
+            }
+            let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
+            let mut runner = Runner::on(Arc::clone(&on), place.path());
+            let mut run = || {
+                let delivery = crate::DeliveryOptions::default();
+                let to = Destination::To(&place.receiver);
+                runner
+                    .run(&options(), &delivery, to, &Watch::silent())
+                    .unwrap()
+            };
+            for _ in 0..2 {
+                all.extend(place.entry(3, true));
+                let done = run();
+                assert_eq!(place.receiver.billed().len(), all.len(), "{kind} {how:?}");
+                let trouble = done.trouble.map(|trouble| trouble.to_string());
+                assert!(trouble.is_some_and(|why| why.contains("input/output error")));
+            }
+            let data = DataDir::on(Arc::clone(&on), place.path());
+            let books = verify_in(&data, &Watch::silent()).unwrap();
+            assert!(books.problems.iter().any(|problem| problem.path == sick[0]));
+            if kind == "day" {
+                let report = tally_in(&data, None, None).unwrap();
+                assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+                assert_eq!(report.problems[0].path(), sick[0]);
+            }
+            // It goes on by itself.
+            disk.heal();
+            assert!(run().trouble.is_none(), "{kind} {how:?}");
+            let books = verify(place.path(), &Watch::silent()).unwrap();
+            assert!(books.balance(), "{kind} {how:?}: {:?}", books.problems);
+            let report = tally_in(&data, None, None).unwrap();
+            assert!(report.problems.is_empty(), "{:?}", report.problems);
+            let sum: u64 = report.rows.iter().map(|row| row.records).sum();
+            assert_eq!(sum, all.len() as u64, "{kind} {how:?}");
+        }
+    }
 }

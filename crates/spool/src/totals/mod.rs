@@ -31,6 +31,8 @@ use crate::time::{HOUR, Moment};
 use sum::{Group, Groups, Sum};
 
 const VERSION: u32 = 1;
+/// Exists while the totals lack records, since a file of them could not be read.
+const INCOMPLETE: &str = ".incomplete";
 /// For how long there are totals by hour; those by day are kept.
 const HOURS_KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 /// A record counts on the day of its id if that is at most so long ago ...
@@ -97,30 +99,43 @@ impl Totals {
         sum::add_record(self.hours.entry(hour).or_default(), fields);
     }
 
-    /// Adds this snapshot to the files, each unless it is in there already.
-    pub(crate) fn fold(self, disk: &dyn Disk, data: &DataDir, snapshot: Uuid) -> Result<(), Error> {
+    /// Adds this snapshot to the files, each unless it is in there already. A file that cannot be read
+    /// is left as it is, and is returned: [`repair`] makes up for it.
+    pub(crate) fn fold(
+        self,
+        disk: &dyn Disk,
+        data: &DataDir,
+        snapshot: Uuid,
+    ) -> Result<Option<Error>, Error> {
         let oldest = self.at.before(HOURS_KEPT).floor(HOUR);
         let mut days = BTreeMap::<String, Vec<(Moment, Groups)>>::new();
         for (hour, groups) in self.hours {
             days.entry(hour.day()).or_default().push((hour, groups));
         }
-        let files = Files {
-            disk,
-            data,
-            snapshot,
-        };
-        let mut is_new = false;
+        let mut files = Files::new(disk, data, snapshot)?;
+        let (mut is_new, mut unreadable) = (false, None);
         for (day, hours) in days {
             // Hours come first: a day whose file is missing is made of them.
             for (hour, groups) in hours.iter().filter(|(hour, _)| *hour >= oldest) {
-                is_new |= files.fold_hour(&hour.hour(), groups)?;
+                is_new |= files.fold_hour(&hour.hour(), groups, &mut unreadable)?;
             }
-            is_new |= files.fold_day(&day, &hours, oldest)?;
+            let folded = files.fold_day(&day, &hours, oldest);
+            // Its hours have this snapshot: it is made of them when it can be read.
+            let is_too_old = hours.iter().any(|(hour, _)| *hour < oldest);
+            is_new |= if is_too_old {
+                folded?
+            } else {
+                if_readable(folded, &mut unreadable)?
+            };
+        }
+        if let Some(error) = &unreadable {
+            files.note_incomplete(error)?;
         }
         if is_new {
             remove_old_hours(disk, data, &oldest.hour())?;
         }
-        files.sync()
+        files.sync()?;
+        Ok(unreadable)
     }
 }
 
@@ -129,12 +144,59 @@ struct Files<'a> {
     disk: &'a dyn Disk,
     data: &'a DataDir,
     snapshot: Uuid,
+    /// Hours whose file could not be read, and snapshots that wait for it in a file of their own:
+    /// `{hour}+{snapshot}.json`.
+    later: BTreeSet<(String, Uuid)>,
 }
 
-impl Files<'_> {
-    /// `true`: there was no such file.
-    fn fold_hour(&self, hour: &str, groups: &Groups) -> Result<bool, Error> {
-        let file = read(self.disk, self.data, &format!("{hour}.json"))?;
+impl<'a> Files<'a> {
+    fn new(disk: &'a dyn Disk, data: &'a DataDir, snapshot: Uuid) -> Result<Self, Error> {
+        let mut later = BTreeSet::new();
+        if are_incomplete(disk, data)? {
+            for_each_file(disk, &data.usage, |name| {
+                let period = name.strip_suffix(".json");
+                let parts = period.and_then(|period| period.split_once('+'));
+                if let Some((hour, set)) = parts
+                    && let Ok(set) = Uuid::try_parse(set)
+                {
+                    later.insert((hour.to_owned(), set));
+                }
+            })?;
+        }
+        Ok(Self {
+            disk,
+            data,
+            snapshot,
+            later,
+        })
+    }
+
+    /// `true`: there was no such file. If it cannot be read, the snapshot waits for it, and so do those
+    /// that follow.
+    fn fold_hour(
+        &mut self,
+        hour: &str,
+        groups: &Groups,
+        unreadable: &mut Option<Error>,
+    ) -> Result<bool, Error> {
+        let is_waiting = self.later.iter().any(|(other, _)| other == hour);
+        let file = if is_waiting {
+            None
+        } else {
+            match read(self.disk, self.data, &format!("{hour}.json")) {
+                Err(error) if error.is_unreadable() => {
+                    self.note_incomplete(&error)?;
+                    unreadable.get_or_insert(error);
+                    None
+                }
+                file => Some(file?),
+            }
+        };
+        let Some(file) = file else {
+            self.later.insert((hour.to_owned(), self.snapshot));
+            self.write(&format!("{hour}+{}", self.snapshot), groups.clone())?;
+            return Ok(false);
+        };
         let is_new = file.is_none();
         let mut all = match file {
             Some(file) if file.snapshot == self.snapshot => return Ok(false),
@@ -144,6 +206,51 @@ impl Files<'_> {
         add_all(&mut all, groups);
         self.write(hour, all)?;
         Ok(is_new)
+    }
+
+    /// Adds the snapshots that wait to the files of their hours, as far as those can be read. No set
+    /// may be unfinished: the file says only which snapshot it has last.
+    fn fold_later(&mut self, unreadable: &mut Option<Error>) -> Result<(), Error> {
+        let mut blocked = BTreeSet::new();
+        for (hour, set) in self.later.clone() {
+            let name = format!("{hour}+{set}.json");
+            let file = read(self.disk, self.data, &format!("{hour}.json"));
+            let both = file.and_then(|file| Ok((file, read(self.disk, self.data, &name)?)));
+            let (file, later) = match both {
+                _ if blocked.contains(&hour) => continue,
+                Err(error) if error.is_unreadable() => {
+                    unreadable.get_or_insert(error);
+                    blocked.insert(hour);
+                    continue;
+                }
+                both => both?,
+            };
+            let is_in = file.as_ref().is_some_and(|file| file.snapshot == set);
+            if let Some(later) = later.filter(|_| !is_in) {
+                let mut all = file.map(Period::into_groups).unwrap_or_default();
+                add_all(&mut all, &later.into_groups());
+                self.snapshot = set;
+                self.write(&hour, all)?;
+                self.sync()?;
+            }
+            // On the disk before the next one is added: otherwise this one would be added again.
+            let path = self.data.usage.join(&name);
+            match files::remove(self.disk, &path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::new("delete", &path, error));
+                }
+                _ => self.sync()?,
+            }
+            self.later.remove(&(hour, set));
+        }
+        Ok(())
+    }
+
+    /// Notes that the totals lack records. On the disk when this returns.
+    fn note_incomplete(&self, error: &Error) -> Result<(), Error> {
+        let text = format!("{error}\n");
+        place(self.disk, &self.data.usage, INCOMPLETE, text.as_bytes())?;
+        self.sync()
     }
 
     /// The same for a day. One whose file is missing is made of its hours, which have this snapshot
@@ -170,12 +277,41 @@ impl Files<'_> {
         Ok(is_new)
     }
 
+    /// Makes the file of a day anew if it has fewer records than it must have, and its hours have more.
+    /// `true`: it was made.
+    fn repair_day(&self, day: &str, expected: u64) -> Result<bool, Error> {
+        let file = read(self.disk, self.data, &format!("{day}.json"))?;
+        let found = file.map_or(0, |file| file.records());
+        if found >= expected {
+            return Ok(false);
+        }
+        let groups = self.sum_of_hours(day)?;
+        let in_hours: u64 = groups.values().map(|sum| sum.records).sum();
+        if in_hours <= found {
+            return Ok(false);
+        }
+        tracing::warn!(
+            day,
+            "the totals of a day lacked records: made anew from its hours"
+        );
+        self.write(day, groups)?;
+        Ok(true)
+    }
+
     fn sum_of_hours(&self, day: &str) -> Result<Groups, Error> {
         let mut all = Groups::new();
         for hour in 0..24 {
-            let name = format!("{day}T{hour:02}.json");
-            if let Some(file) = read(self.disk, self.data, &name)? {
+            let hour = format!("{day}T{hour:02}");
+            let file = read(self.disk, self.data, &format!("{hour}.json"))?;
+            let last = file.as_ref().map(|file| file.snapshot);
+            if let Some(file) = file {
                 add_all(&mut all, &file.into_groups());
+            }
+            let later = self.later.iter().filter(|(of, _)| *of == hour);
+            for (_, set) in later.filter(|(_, set)| Some(*set) != last) {
+                if let Some(file) = read(self.disk, self.data, &format!("{hour}+{set}.json"))? {
+                    add_all(&mut all, &file.into_groups());
+                }
             }
         }
         Ok(all)
@@ -207,43 +343,82 @@ fn add_all(all: &mut Groups, groups: &Groups) {
     }
 }
 
-/// Makes the files of days anew from those of their hours: of days that are missing, and, if it is
-/// `thorough`, of days that are damaged. Comes after a fold: the hours have its snapshot.
+/// Days whose files are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// Those whose file is missing.
+    Missing,
+    /// All, by the number of their records in the journal.
+    Known,
+    /// All, by the files of their hours, since a file could not be read. The journal may not have every
+    /// record on a full disk. No set may be unfinished.
+    Hours,
+}
+
+/// Makes the files of days anew from those of their hours: of days that are missing, damaged or lack
+/// records. Comes after a fold: the hours have its snapshot. Returns a file that cannot be read now, if
+/// there is one.
 pub(crate) fn repair(
     disk: &dyn Disk,
     data: &DataDir,
     days: &Days,
     snapshot: Uuid,
-    thorough: bool,
-) -> Result<(), Error> {
-    let files = Files {
-        disk,
-        data,
-        snapshot,
-    };
+    check: Check,
+) -> Result<Option<Error>, Error> {
+    let mut files = Files::new(disk, data, snapshot)?;
     let oldest = Moment::of(snapshot).before(HOURS_KEPT).day();
     let mut found = BTreeSet::new();
     for_each_file(disk, &data.usage, |name| {
         found.extend(period_of(name).filter(|of| !is_hour(of)).map(str::to_owned));
     })?;
-    let mut is_changed = false;
-    for day in days.keys().filter(|day| **day >= oldest) {
-        let is_there = found.contains(day)
-            && (!thorough || read(disk, data, &format!("{day}.json"))?.is_some());
-        if is_there {
-            continue;
+    let (mut is_changed, mut unreadable) = (false, None);
+    let mut all = days.clone();
+    if check == Check::Hours {
+        files.fold_later(&mut unreadable)?;
+        files.snapshot = snapshot;
+        for records in all.values_mut() {
+            *records = u64::MAX;
         }
-        let groups = files.sum_of_hours(day)?;
-        if !groups.is_empty() {
-            tracing::warn!(
-                day,
-                "the totals of a day were lost: made anew from its hours"
-            );
-            files.write(day, groups)?;
-            is_changed = true;
+        all.extend(found.iter().map(|day| (day.clone(), u64::MAX)));
+    }
+    for (day, expected) in all.iter().filter(|(day, _)| **day >= oldest) {
+        if check != Check::Missing || !found.contains(day) {
+            let repaired = files.repair_day(day, *expected);
+            is_changed |= if_readable(repaired, &mut unreadable)?;
         }
     }
-    if is_changed { files.sync() } else { Ok(()) }
+    if is_changed {
+        files.sync()?;
+    }
+    Ok(unreadable)
+}
+
+/// True if the totals lack records, since a file of them could not be read.
+pub(crate) fn are_incomplete(disk: &dyn Disk, data: &DataDir) -> Result<bool, Error> {
+    let path = data.usage.join(INCOMPLETE);
+    files::exists(disk, &path).map_err(|error| Error::new("find", &path, error))
+}
+
+/// Notes that the totals are complete.
+pub(crate) fn note_complete(disk: &dyn Disk, data: &DataDir) -> Result<(), Error> {
+    let path = data.usage.join(INCOMPLETE);
+    match files::remove(disk, &path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::new("delete", &path, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A file that cannot be read holds up nothing else: it is noted, and was not changed.
+fn if_readable(done: Result<bool, Error>, unreadable: &mut Option<Error>) -> Result<bool, Error> {
+    match done {
+        Err(error) if error.is_unreadable() => {
+            unreadable.get_or_insert(error);
+            Ok(false)
+        }
+        done => done,
+    }
 }
 
 /// Returns what is wrong with the totals of a day that has fewer records than were consolidated.

@@ -88,7 +88,8 @@ impl Audit<'_> {
             // Lines that are in no batch, and need not be.
             let repeated = taken.repeated.iter().map(|number| (*number, *number));
             let aside = taken.aside.iter().map(|[from, to]| (*from, *to));
-            let mut without: Vec<_> = repeated.chain(aside).collect();
+            let later = taken.later.iter().map(|[from, to]| (*from, *to));
+            let mut without: Vec<_> = repeated.chain(aside).chain(later).collect();
             let at = Moment::of(taken.snapshot);
             self.coverage.taken(name, taken.lines, at, &mut without);
             self.coverage
@@ -104,7 +105,10 @@ impl Audit<'_> {
             None
         });
         let is_written = set.as_ref().is_some_and(|set| set.is_written);
-        let set: HashSet<String> = set.into_iter().flat_map(|set| set.entries).collect();
+        let set: HashSet<String> = match set {
+            Some(set) if set.is_written => set.consumed().cloned().collect(),
+            set => set.into_iter().flat_map(|set| set.entries).collect(),
+        };
         let mut taken_again = (0, 0);
         for file in self.files(&staging)? {
             let Some(name) = Name::parse(file.as_ref()) else {
@@ -222,11 +226,11 @@ impl Audit<'_> {
 /// The name of an entry that was taken, if what is said of it adds up.
 fn name_of(taken: &Taken) -> Result<Name, String> {
     let name = Name::parse(taken.entry.as_ref()).ok_or("it names no entry")?;
-    if !taken.ids.is_empty() && taken.ids.len() as u64 != taken.records {
+    let known = taken.records.saturating_sub(taken.records_unknown());
+    if !taken.ids.is_empty() && taken.ids.len() as u64 != known {
         return Err("its ids do not add up".to_owned());
     }
-    let lines = taken.records.saturating_add(taken.lines_aside());
-    if lines.saturating_add(taken.repeated.len() as u64) != taken.lines {
+    if taken.lines_in_all() != taken.lines {
         return Err("its lines do not add up".to_owned());
     }
     Ok(name)

@@ -26,6 +26,7 @@ pub(super) struct Pause {
     until: Option<String>,
     why: String,
     misconfigured: bool,
+    rejecting: bool,
 }
 
 impl From<spool::Pause> for Pause {
@@ -35,6 +36,7 @@ impl From<spool::Pause> for Pause {
             until: Some(rfc3339(pause.until())),
             why: pause.why,
             misconfigured: pause.is_misconfigured,
+            rejecting: pause.is_rejecting,
         }
     }
 }

@@ -99,6 +99,12 @@ pub(super) fn problem(
 
 fn why(delivered: &Delivered, is_cancelled: bool) -> String {
     match (&delivered.paused, &delivered.last_error) {
+        (Some(pause), _) if pause.is_rejecting => {
+            format!(
+                "the receiver rejects every record that it was sent: {}",
+                pause.why
+            )
+        }
         (Some(pause), _) if pause.is_misconfigured => {
             format!("the receiver takes nothing from us: {}", pause.why)
         }
@@ -114,6 +120,11 @@ fn why(delivered: &Delivered, is_cancelled: bool) -> String {
 
 fn advice(delivered: &Delivered, place: &Place, again: &str) -> String {
     match &delivered.paused {
+        Some(pause) if pause.is_rejecting => format!(
+            "nothing is lost: with 400 and 422 check --format and what the receiver expects of a \
+             record, with 413 raise its limit for a request; {} shows its answers; then {again}",
+            place.command("pending")
+        ),
         Some(pause) if pause.is_misconfigured => format!(
             "nothing is lost: check the URL and the token (LLMLB_USAGE_TOKEN, --token-file), then \
              {again}"

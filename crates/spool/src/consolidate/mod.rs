@@ -2,39 +2,43 @@
 //!
 //! Under the lock of the staging directory:
 //!
-//! 1. finish the set that a crashed owner had begun, as it is written down;
+//! 1. finish the set that a crashed owner had begun, as it is written down; a line that is in a batch
+//!    already stays there, whatever became of its entry since;
 //! 2. list a bounded snapshot of entries, and write that set down, on the disk;
-//! 3. write the batches, fold the totals, note what was taken; the same snapshot gives the same
+//! 3. write the batches, note what was taken, fold the totals; the same snapshot gives the same
 //!    files, so that doing it again after a crash changes nothing;
 //! 4. mark the set as written, on the disk;
 //! 5. delete exactly those entries, then the lock.
 
+mod left_out;
+mod resumed;
+mod written;
+
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use left_out::LeftOut;
+use resumed::Resumed;
 use uuid::Uuid;
+use written::Snapshot;
 
 use crate::backlog::Backlog;
-use crate::batch::{self, Batch, Part};
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
 use crate::entry::{Kind, Name};
 use crate::entry_reader::probe;
-use crate::entry_records::EntryRecords;
 use crate::error::Error;
 use crate::files;
 use crate::line;
 use crate::manager::{BatchStore, HeldOutcomes, SpoolManager};
-use crate::record::Record;
 use crate::recover::seal_abandoned;
 use crate::reserve::Reserve;
 use crate::set::Set;
 use crate::staging_lock::{LockError, StagingLock};
-use crate::stamp::Stamp;
-use crate::taken::{HeldIds, Seen, Taken, TakenBook};
+use crate::taken::{self, HeldIds, TakenBook};
 use crate::time::new_id;
-use crate::totals::{self, Totals, sum};
 use crate::unreadable::Unreadable;
 
 /// How consolidation works.
@@ -127,6 +131,8 @@ pub(crate) struct Kept {
     pub(crate) book: Option<TakenBook>,
     pub(crate) backlog: Backlog,
     pub(crate) unreadable: Unreadable,
+    /// A file of the totals that could not be read when something was last folded.
+    pub(crate) unreadable_totals: Option<Error>,
 }
 
 impl Kept {
@@ -135,6 +141,20 @@ impl Kept {
         self.unreadable
             .begin(|path| data.disk.exists(path).unwrap_or(true));
         self.backlog.list(data)
+    }
+
+    /// Notes which file of the totals cannot be read now.
+    fn note_totals(&mut self, unreadable: Option<Error>) {
+        match (&self.unreadable_totals, &unreadable) {
+            (None, Some(error)) => {
+                tracing::warn!(%error, "totals lack records until the file can be read");
+            }
+            (Some(error), None) => {
+                tracing::info!(path = %error.path().display(), "totals can be read again");
+            }
+            _ => {}
+        }
+        self.unreadable_totals = unreadable;
     }
 
     /// Forgets what may differ from what was written.
@@ -184,10 +204,13 @@ pub(crate) fn consolidate_on(
     };
     fold.finish(&mut lock, true)?;
     fold.flush_reserve().map_err(LockError::Disk)?;
+    fold.repair_totals().map_err(LockError::Disk)?;
     let names = fold.snapshot(options).map_err(LockError::Disk)?;
     if !names.is_empty() {
         lock.freeze(names, options.batch_size)?;
-        fold.finish(&mut lock, false)?;
+        // Batches of a set that cannot be told any more may be there.
+        let again = lock.has_lost_set();
+        fold.finish(&mut lock, again)?;
     }
     lock.release_only()?;
     Ok(fold.done)
@@ -202,27 +225,21 @@ struct Fold<'a> {
 }
 
 impl Fold<'_> {
-    /// Does what is left to do of the set that is begun, if one is. `again`: somebody had begun, and
-    /// may have come to any point.
+    /// Does what is left to do of the set that is begun, if one is. `again`: another process had begun,
+    /// and may have come to any point.
     fn finish(&mut self, lock: &mut StagingLock, again: bool) -> Result<(), LockError> {
         let Some(set) = lock.set().cloned() else {
             return Ok(());
         };
-        if again && !set.is_written && self.is_let_go(&set).map_err(LockError::Disk)? {
-            return lock.let_set_go();
-        }
         if !set.is_written {
-            let mut snapshot = Snapshot {
-                id: set.id,
-                size: set.batch_size.max(1),
-                again,
-                parts: Vec::new(),
-                records: Vec::new(),
-                bytes: 0,
-                totals: Totals::new(set.id),
-            };
-            let mut book = self
-                .write(&mut snapshot, &set.entries)
+            let left_out = LeftOut::read(&**self.disk, &self.data.staging);
+            let mut snapshot = Snapshot::new(&set, left_out.map_err(LockError::Disk)?);
+            let (mut book, is_read) = self.open_book(set.id).map_err(LockError::Disk)?;
+            if again && !self.resume(lock, &set, &book, &mut snapshot)? {
+                return lock.let_set_go();
+            }
+            self.write(&mut snapshot, &mut book, &set.entries)
+                .and_then(|()| self.write_totals(&mut snapshot, &mut book, is_read))
                 .map_err(LockError::Disk)?;
             if book.hold_unwritten().map_err(LockError::Disk)? {
                 lock.is_written_in_reserve();
@@ -232,9 +249,22 @@ impl Fold<'_> {
             book.turn_if_full().map_err(LockError::Disk)?;
             self.kept.book = Some(book);
         }
+        let set = lock.set().into_iter();
+        let consumed: HashSet<String> = set.flat_map(Set::consumed).cloned().collect();
+        LeftOut::forget(&**self.disk, &self.data.staging, &consumed).map_err(LockError::Disk)?;
         lock.clean_up()?;
-        self.done.entries += set.entries.len();
+        self.done.entries += consumed.len();
         Ok(())
+    }
+
+    /// Opens the journal for a set. `true`: it was read. After an error it is not kept: what it knows
+    /// may be more than what is written.
+    fn open_book(&mut self, set: Uuid) -> Result<(TakenBook, bool), Error> {
+        let kept = (self.kept.book.take()).and_then(|book| book.again(set));
+        match kept {
+            Some(book) => Ok((book, false)),
+            None => Ok((TakenBook::open(self.disk, self.data, set)?, true)),
+        }
     }
 
     /// Writes what the reserve holds to the disk, as far as there is room. The set must be finished:
@@ -348,144 +378,50 @@ impl Fold<'_> {
         Ok(taken.iter().map(file_name).collect())
     }
 
-    /// True if a set that was begun cannot be finished now, since one of its entries cannot be read,
-    /// and nothing came of it yet: then the others need not wait for that entry.
-    fn is_let_go(&mut self, set: &Set) -> Result<bool, Error> {
-        let names = set.entries.iter().map(|name| Name::parse(name.as_ref()));
-        let mut unreadable = names
-            .flatten()
-            .filter_map(|name| probe(&**self.disk, &self.data.staging, name).err());
-        let Some(error) = unreadable.next() else {
-            return Ok(false);
-        };
-        let book = TakenBook::open(self.disk, self.data, set.id)?;
-        if book.has_begun() || self.spool.has_any_of(&set.entries)? {
-            return Err(error);
+    /// Finds what came of a set before a crash, and leaves out the entries that cannot be read.
+    /// `false`: nothing came of it, and not all its entries can be read. Then the others need not wait
+    /// for those.
+    fn resume(
+        &mut self,
+        lock: &mut StagingLock,
+        set: &Set,
+        book: &TakenBook,
+        snapshot: &mut Snapshot,
+    ) -> Result<bool, LockError> {
+        let reused = taken::reused(self.data, set.id, &set.entries).map_err(LockError::Disk)?;
+        let resumed = Resumed::read(self.spool, set, &reused).map_err(LockError::Disk)?;
+        let resumed = snapshot.resumed.insert(resumed);
+        snapshot.unread.extend(set.excluded.iter().cloned());
+        let names = set.entries.iter().enumerate();
+        let names = names.filter(|(_, name)| !set.excluded.contains(name));
+        let mut excluded = Vec::new();
+        for (place, file) in names {
+            let name = Name::parse(file.as_ref());
+            let probed = name.map(|name| probe(&**self.disk, &self.data.staging, name));
+            let Some(Err(error)) = probed else {
+                continue;
+            };
+            if set.excluded.is_empty() && !book.has_begun() && resumed.is_empty() {
+                return Ok(false);
+            }
+            match book.noted(file) {
+                // It need not be read any more.
+                Some(taken) if resumed.has_all(place, taken) => {}
+                None if resumed.has_ids_of(place) => {
+                    let lines = resumed.exclude(place);
+                    snapshot.left_out.add(file, set.id, lines.into_iter());
+                    excluded.push(file.clone());
+                    self.kept.unreadable.add(error);
+                }
+                _ => return Err(LockError::Disk(error)),
+            }
+            snapshot.unread.insert(file.clone());
+        }
+        if !excluded.is_empty() {
+            let noted = snapshot.left_out.write(&**self.disk, &self.data.staging);
+            noted.map_err(LockError::Disk)?;
+            lock.exclude(excluded)?;
         }
         Ok(true)
-    }
-
-    /// Writes everything that comes of a set of entries, each unless it is there already.
-    fn write(&mut self, snapshot: &mut Snapshot, names: &[String]) -> Result<TakenBook, Error> {
-        // After an error it is not put back: what it knows may be more than what is written.
-        let kept = (self.kept.book.take()).and_then(|book| book.again(snapshot.id));
-        let is_read = kept.is_none();
-        let mut book = match kept {
-            Some(book) => book,
-            None => TakenBook::open(self.disk, self.data, snapshot.id)?,
-        };
-        for name in names {
-            let opened = EntryRecords::open(&**self.disk, self.data, name)?;
-            // Missing ones are no error.
-            if let Some(reader) = opened {
-                let taken = self.write_entry(snapshot, &mut book, reader, name)?;
-                book.add(taken)?;
-            }
-        }
-        self.write_batch(snapshot)?;
-        self.spool.flush()?;
-        std::mem::take(&mut snapshot.totals).fold(&**self.disk, self.data, snapshot.id)?;
-        totals::repair(&**self.disk, self.data, book.days(), snapshot.id, is_read)?;
-        book.sync()?;
-        Ok(book)
-    }
-
-    fn write_entry(
-        &mut self,
-        snapshot: &mut Snapshot,
-        book: &mut TakenBook,
-        mut reader: EntryRecords<'_>,
-        name: &str,
-    ) -> Result<Taken, Error> {
-        let mut taken = Taken::new(snapshot.id, name);
-        while let Some((number, record)) = reader.next()? {
-            let stamp = Stamp::of(&record);
-            match book.seen(self.data, stamp, &taken)? {
-                Seen::Never => {}
-                Seen::Same => {
-                    self.done.repeated += 1;
-                    taken.repeated.push(number);
-                    continue;
-                }
-                Seen::Other => {
-                    let why = format!("another record has its id {}", record.id());
-                    reader.set_aside(number, &record, &why);
-                    continue;
-                }
-            }
-            match sum::fields(&record) {
-                Ok(fields) => snapshot.totals.add(record.id(), &fields),
-                Err(bad) => {
-                    reader.set_aside(number, &record, &bad.to_string());
-                    continue;
-                }
-            }
-            if !snapshot.has_room_for(&record) {
-                self.write_batch(snapshot)?;
-            }
-            book.learn(stamp, &mut taken);
-            snapshot.add(name, number, record);
-            if snapshot.records.len() == snapshot.size {
-                self.write_batch(snapshot)?;
-            }
-        }
-        (taken.lines, taken.aside) = reader.account()?;
-        let aside = taken.lines_aside();
-        // One that is no entry at all has no lines.
-        let is_foreign = taken.lines == 0;
-        self.done.aside += aside.max(u64::from(is_foreign));
-        Ok(taken)
-    }
-
-    fn write_batch(&mut self, snapshot: &mut Snapshot) -> Result<(), Error> {
-        let Some(batch) = snapshot.cut() else {
-            return Ok(());
-        };
-        self.done.records += batch.records().len();
-        if self.spool.put(&batch, snapshot.again)? {
-            self.done.batches += 1;
-        }
-        Ok(())
-    }
-}
-
-/// A set of entries on its way into batches.
-struct Snapshot {
-    id: Uuid,
-    /// How many records go into a batch.
-    size: usize,
-    again: bool,
-    /// The batch that is being filled.
-    parts: Vec<Part>,
-    records: Vec<Record>,
-    bytes: usize,
-    totals: Totals,
-}
-
-impl Snapshot {
-    fn has_room_for(&self, record: &Record) -> bool {
-        self.records.is_empty() || self.bytes + record.json().len() <= batch::MOST_BYTES
-    }
-
-    fn add(&mut self, name: &str, number: u64, record: Record) {
-        match self.parts.last_mut() {
-            Some(part) if part.name == name && part.to + 1 == number => part.to = number,
-            _ => self.parts.push(Part {
-                name: name.to_owned(),
-                from: number,
-                to: number,
-            }),
-        }
-        self.bytes += record.json().len();
-        self.records.push(record);
-    }
-
-    fn cut(&mut self) -> Option<Batch> {
-        let (parts, records) = (
-            std::mem::take(&mut self.parts),
-            std::mem::take(&mut self.records),
-        );
-        self.bytes = 0;
-        (!records.is_empty()).then(|| Batch::new(parts, records))
     }
 }

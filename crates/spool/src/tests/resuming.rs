@@ -1,0 +1,398 @@
+//! A set that a crash left half written, and an entry of it that is not what it was any more: no record
+//! is billed twice, and those of the other entries are billed once. (S5, S9, S12)
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::crash::options;
+use super::crashing_disk::{Crash, CrashingDisk};
+use super::place::{Place, names};
+use crate::consolidate::{Kept, consolidate_on};
+use crate::data_dir::DataDir;
+use crate::delivery::{Watch, archive};
+use crate::disk::{Disk, RealDisk};
+use crate::manager::SpoolManager;
+use crate::record::Record;
+use crate::set::Set;
+use crate::staging_lock::LockError;
+use crate::verify::{Problem, verify, verify_in};
+
+/// Without `FAULT_ALL`, one of so many acts crashes.
+const STEP: usize = 5;
+
+/// Damage to an entry between the crash and the recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    Removed,
+    /// Its second half is gone.
+    Truncated,
+    Emptied,
+    /// Some of its bytes are others.
+    Garbled,
+}
+
+const DAMAGES: [Damage; 4] = [
+    Damage::Removed,
+    Damage::Truncated,
+    Damage::Emptied,
+    Damage::Garbled,
+];
+
+/// What happens to the batches between the crash and the recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    Nothing,
+    Delivered,
+    Archived,
+}
+
+/// Stages entries of which the batches are `A A A A`, `B B B B`, `B B C D`, `E E E E`, `E`. Returns the
+/// file and the records of each.
+fn fill(place: &Place) -> Vec<(PathBuf, Vec<Record>)> {
+    let stages: [&dyn Fn() -> Vec<Record>; 5] = [
+        &|| place.entry(4, true),
+        &|| place.entry(6, true),
+        &|| vec![place.single()],
+        &|| vec![place.single()],
+        &|| place.entry(5, true),
+    ];
+    let (staging, mut known) = (place.data().staging, Vec::new());
+    let mut stage = |stage: &dyn Fn() -> Vec<Record>| {
+        let records = stage();
+        let mut now = names(&staging);
+        now.retain(|name| !known.contains(name));
+        known.extend(now.clone());
+        (staging.join(&now[0]), records)
+    };
+    stages.into_iter().map(&mut stage).collect()
+}
+
+fn damage(path: &PathBuf, damage: Damage) {
+    let mut bytes = fs::read(path).unwrap();
+    match damage {
+        Damage::Removed => return fs::remove_file(path).unwrap(),
+        Damage::Truncated => bytes.truncate(bytes.len() / 2),
+        Damage::Emptied => bytes.clear(),
+        Damage::Garbled => {
+            let middle = bytes.len() / 2;
+            bytes[middle..middle + 9].copy_from_slice(b"\xff\xffgarbage");
+        }
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+impl Meanwhile {
+    fn pass(self, place: &Place, disk: &Arc<dyn Disk>) {
+        match self {
+            Self::Nothing => {}
+            Self::Delivered => drop(place.deliver(disk).unwrap()),
+            Self::Archived => {
+                let store = SpoolManager::on(Arc::clone(disk), place.path());
+                archive(&store, &Watch::silent()).unwrap();
+            }
+        }
+    }
+}
+
+/// How often each record is in a batch, wherever that is.
+fn everywhere(place: &Place) -> BTreeMap<Uuid, usize> {
+    let mut counts = place.batched();
+    let data = place.data();
+    for dir in [&data.archive, &data.failed] {
+        for name in names(dir) {
+            if crate::batch::is_name(&name) {
+                let batch = crate::batch::Batch::decode(&fs::read(dir.join(name)).unwrap());
+                for record in batch.unwrap().records() {
+                    *counts.entry(record.id()).or_default() += 1;
+                }
+            }
+        }
+    }
+    counts
+}
+
+/// Crashes at an act, damages an entry, recovers. `false`: there was no such act.
+fn crash_and_damage(
+    crash: Crash,
+    at: usize,
+    entry: usize,
+    how: Damage,
+    meanwhile: Meanwhile,
+) -> bool {
+    let what = format!("{crash:?} at {at}, entry {entry} {how:?}, {meanwhile:?}");
+    let place = Place::new();
+    let mut entries = fill(&place);
+    entries.push((place.data().staging.join(".consolidation.set"), Vec::new()));
+    let disk = Arc::new(CrashingDisk::new(crash, at));
+    let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
+    let _ = consolidate_on(&on, place.path(), &options(), &mut Kept::default());
+    let has_crashed = disk.has_crashed();
+    let (path, damaged) = &entries[entry];
+    if path.exists() {
+        damage(path, how);
+    }
+    let disk = Arc::new(CrashingDisk::with(Vec::new()));
+    meanwhile.pass(&place, &(Arc::clone(&disk) as _));
+    // What is staged meanwhile waits for its own turn.
+    let later = place.entry(3, true);
+    let done = consolidate_all(&place, &disk);
+    assert!(done.is_ok(), "{what}: {done:?}");
+    let counts = everywhere(&place);
+    for (id, count) in &counts {
+        assert_eq!(*count, 1, "{what}: {id} is there {count} times");
+    }
+    let others = entries.iter().filter(|(other, _)| other != path);
+    for record in others.flat_map(|(_, records)| records).chain(&later) {
+        assert!(counts.contains_key(&record.id()), "{what}: lost");
+    }
+    let mut left = names(&place.data().staging);
+    left.retain(|name| name != ".consolidation.damaged");
+    assert_eq!(left, [""; 0], "{what}");
+    let (in_batches, billed) = (counts.len() as u64, place.receiver.billed().len() as u64);
+    let books = verify(place.path(), &Watch::silent()).unwrap();
+    let is_all_there = damaged
+        .iter()
+        .all(|record| counts.contains_key(&record.id()));
+    if books.balance() {
+        assert_eq!(books.delivered, billed, "{what}");
+        let sum = books.delivered + books.archived + books.pending;
+        assert_eq!(sum, in_batches, "{what}");
+        assert_eq!(books.staged, sum + books.failed, "{what}");
+        assert_eq!(place.totals().0, in_batches, "{what}: totals");
+    } else {
+        // A set that cannot be told any more was not added up.
+        let is_set = damaged.is_empty();
+        let is_gone = is_set || meanwhile == Meanwhile::Delivered || !is_all_there;
+        assert!(is_gone, "{what}: {:?}", books.problems);
+    }
+    has_crashed
+}
+
+/// Calls `crash` with the number of an act until there is none: with every act if `FAULT_ALL` is set, else
+/// with some, beginning with one of one's choice. Returns the number of the last.
+fn each_act(first: usize, crash: impl Fn(usize) -> bool) -> usize {
+    let (first, step) = match std::env::var_os("FAULT_ALL") {
+        Some(_) => (0, 1),
+        None => (first % STEP, STEP),
+    };
+    let mut at = first;
+    while crash(at) {
+        at += step;
+    }
+    at
+}
+
+fn every_act(crash: Crash, entry: usize, meanwhile: Meanwhile) {
+    for (number, how) in DAMAGES.into_iter().enumerate() {
+        let last = each_act(entry + number, |at| {
+            crash_and_damage(crash, at, entry, how, meanwhile)
+        });
+        assert!(last > 30, "there are acts to crash at");
+    }
+}
+
+#[test]
+fn half_written_set_bills_no_record_twice_if_an_entry_is_damaged_after_the_crash() {
+    for crash in [Crash::After, Crash::Some, Crash::Others] {
+        for meanwhile in [Meanwhile::Nothing, Meanwhile::Archived] {
+            (0..5).for_each(|entry| every_act(crash, entry, meanwhile));
+        }
+    }
+}
+
+#[test]
+fn half_written_set_bills_no_record_twice_if_an_entry_is_damaged_after_its_batches_are_delivered() {
+    for crash in [Crash::After, Crash::Some, Crash::Others] {
+        (0..5).for_each(|entry| every_act(crash, entry, Meanwhile::Delivered));
+    }
+}
+
+#[test]
+fn half_written_set_bills_no_record_twice_if_the_set_is_damaged_after_the_crash() {
+    for meanwhile in [
+        Meanwhile::Nothing,
+        Meanwhile::Archived,
+        Meanwhile::Delivered,
+    ] {
+        every_act(Crash::After, 5, meanwhile);
+    }
+}
+
+/// Consolidates until nothing is left, on a disk that may not be able to read a file.
+fn consolidate_all(place: &Place, disk: &Arc<CrashingDisk>) -> Result<(), LockError> {
+    let on: Arc<dyn Disk> = Arc::clone(disk) as _;
+    let mut kept = Kept::default();
+    while consolidate_on(&on, place.path(), &options(), &mut kept)?.entries > 0 {}
+    Ok(())
+}
+
+/// No record is there twice, and all of these are there.
+fn check_records<'a>(place: &Place, records: impl Iterator<Item = &'a Record>, what: &str) {
+    let counts = everywhere(place);
+    for (id, count) in &counts {
+        assert_eq!(*count, 1, "{what}: {id} is there {count} times");
+    }
+    for record in records {
+        assert!(counts.contains_key(&record.id()), "{what}: lost");
+    }
+}
+
+/// Crashes at an act; then an entry cannot be read, and the recovery crashes at another act. `false`:
+/// there was no such act of the first or, if it is to crash, of the second.
+fn crash_and_sicken(at: usize, again: Option<usize>, entry: usize, meanwhile: Meanwhile) -> bool {
+    let what = format!("crash at {at}, then at {again:?}, entry {entry}, {meanwhile:?}");
+    let place = Place::new();
+    let entries = fill(&place);
+    let all = || entries.iter().flat_map(|(_, records)| records);
+    let disk = Arc::new(CrashingDisk::new(Crash::After, at));
+    let _ = consolidate_all(&place, &disk);
+    let mut has_crashed = disk.has_crashed();
+    meanwhile.pass(&place, &(Arc::new(CrashingDisk::with(Vec::new())) as _));
+    let (path, _) = &entries[entry];
+    let is_there = path.exists();
+    if let Some(again) = again {
+        let disk = Arc::new(CrashingDisk::new(Crash::After, again));
+        disk.sicken_file(path);
+        let _ = consolidate_all(&place, &disk);
+        has_crashed &= disk.has_crashed();
+    }
+    let disk = Arc::new(CrashingDisk::with(Vec::new()));
+    disk.sicken_file(path);
+    let later = place.entry(3, true);
+    let done = consolidate_all(&place, &disk);
+    // With its batches gone, nothing tells which of its records were in them.
+    assert!(
+        done.is_ok() || meanwhile == Meanwhile::Delivered,
+        "{what}: {done:?}"
+    );
+    if done.is_ok() {
+        let others = entries.iter().filter(|(other, _)| other != path);
+        let others = others.flat_map(|(_, records)| records).chain(&later);
+        check_records(&place, others, &what);
+        let data = DataDir::on(Arc::clone(&disk) as _, place.path());
+        let books = verify_in(&data, &Watch::silent()).unwrap();
+        let is_named = |problem: &Problem| problem.path == *path;
+        assert!(
+            books.problems.iter().all(is_named),
+            "{what}: {:?}",
+            books.problems
+        );
+        assert_eq!(books.balance(), !path.exists(), "{what}");
+    }
+    disk.heal();
+    consolidate_all(&place, &disk).unwrap();
+    check_records(&place, all().chain(&later), &what);
+    assert_eq!(names(&place.data().staging), [""; 0], "{what}");
+    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert!(books.balance(), "{what}: {:?}", books.problems);
+    let count = all().count() as u64 + 3;
+    assert_eq!(books.staged, count, "{what}: {books:?}");
+    assert_eq!(place.totals(), (count, count), "{what}: totals");
+    has_crashed && is_there
+}
+
+#[test]
+fn unreadable_entry_of_a_half_written_set_stays_in_place_and_holds_up_no_other() {
+    for meanwhile in [
+        Meanwhile::Nothing,
+        Meanwhile::Archived,
+        Meanwhile::Delivered,
+    ] {
+        for entry in 0..5 {
+            let last = each_act(entry, |at| crash_and_sicken(at, None, entry, meanwhile));
+            assert!(last > 30, "there are acts to crash at");
+        }
+    }
+}
+
+#[test]
+fn unreadable_entry_of_a_half_written_set_stays_in_place_whatever_act_the_recovery_crashes_at() {
+    for entry in 0..5 {
+        for at in (12..45).step_by(8) {
+            each_act(entry + at, |again| {
+                crash_and_sicken(at, Some(again), entry, Meanwhile::Nothing)
+            });
+        }
+    }
+}
+
+#[test]
+fn unreadable_batch_of_a_half_written_set_holds_up_nothing_unless_an_entry_is_gone_too() {
+    let (mut sick, mut waits) = (0, 0);
+    for (at, is_gone) in (0..60).flat_map(|at| [(at, false), (at, true)]) {
+        let what = format!("crash at {at}, an entry is gone: {is_gone}");
+        let place = Place::new();
+        let entries = fill(&place);
+        let _ = consolidate_all(&place, &Arc::new(CrashingDisk::new(Crash::After, at)));
+        let batches = names(&place.data().spool);
+        let Some(batch) = batches.get(1).filter(|name| crate::batch::is_name(name)) else {
+            continue;
+        };
+        let disk = Arc::new(CrashingDisk::with(Vec::new()));
+        disk.sicken_file(&place.data().spool.join(batch));
+        let (path, _) = &entries[1];
+        if is_gone && path.exists() {
+            fs::remove_file(path).unwrap();
+        }
+        let done = consolidate_all(&place, &disk);
+        assert!(done.is_ok() || is_gone, "{what}: {done:?}");
+        (sick, waits) = (sick + 1, waits + usize::from(done.is_err()));
+        disk.heal();
+        consolidate_all(&place, &disk).unwrap();
+        let others = entries
+            .iter()
+            .filter(|(other, _)| other != path || !is_gone);
+        check_records(&place, others.flat_map(|(_, records)| records), &what);
+    }
+    assert!(sick > 10 && waits > 3, "{sick} {waits}");
+}
+
+/// The journal remembers a bounded number of ids, and an entry may be unreadable for a long time.
+#[test]
+fn lines_of_an_entry_that_was_left_out_are_not_billed_again_when_their_ids_are_forgotten() {
+    let is_left_out = |at: usize| {
+        let place = Place::new();
+        let entries = fill(&place);
+        let _ = consolidate_all(&place, &Arc::new(CrashingDisk::new(Crash::After, at)));
+        let disk = Arc::new(CrashingDisk::with(Vec::new()));
+        let (path, records) = &entries[1];
+        disk.sicken_file(path);
+        consolidate_all(&place, &disk).unwrap();
+        let is_left_out = place.data().staging.join(".left-out.json").exists();
+        for name in names(&place.data().usage) {
+            if name.starts_with("taken-") {
+                fs::remove_file(place.data().usage.join(name)).unwrap();
+            }
+        }
+        disk.heal();
+        consolidate_all(&place, &disk).unwrap();
+        check_records(&place, records.iter(), &format!("crash at {at}"));
+        assert_eq!(names(&place.data().staging), [""; 0]);
+        is_left_out
+    };
+    assert!((0..60).filter(|at| is_left_out(*at)).count() > 3);
+}
+
+#[test]
+fn set_that_leaves_out_an_entry_is_refused_by_programs_that_do_not_know_of_that() {
+    let place = Place::new();
+    let staging = place.data().staging;
+    let names = ["a", "b"].map(|_| format!("{}.json", Uuid::now_v7()));
+    let mut set = Set::new(names.to_vec(), 4);
+    set.begin(&RealDisk, &staging).unwrap();
+    let version = || {
+        let text = fs::read_to_string(staging.join(".consolidation.set")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["version"].clone()
+    };
+    assert_eq!(version(), 1);
+    set.exclude(&RealDisk, &staging, vec![names[0].clone()])
+        .unwrap();
+    assert_eq!(version(), 2);
+    let read = Set::read(&RealDisk, &staging).unwrap().unwrap();
+    assert_eq!(read, set);
+    assert_eq!(read.consumed().collect::<Vec<_>>(), [&names[1]]);
+}
