@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::balance::{Backend, Pool};
 use crate::endpoint::IssuedIds;
-use crate::request::scan;
+use crate::json;
 
 /// How much of an answer is looked at: ids come early.
 const LOOKED_AT: usize = 16 << 10;
@@ -84,7 +84,7 @@ pub(crate) fn hash(id: &[u8]) -> u64 {
 fn ids(text: &[u8], within: Option<&str>, tell: &mut dyn FnMut(&[u8])) -> bool {
     let mut has_one = false;
     // It may end anywhere.
-    let _ = scan::beginnings(text, |name, at| {
+    let _ = json::beginnings(text, |name, at| {
         if name == b"id" {
             if let Some(id) = quoted(&text[at..]) {
                 has_one = true;

@@ -11,11 +11,11 @@ use bytes::Bytes;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::api::Api;
 use super::json::Finder;
 use super::ndjson::Ndjson;
 use super::sse::{Heard, Sse};
 use super::usage::{Counts, Report};
+use crate::endpoint::Api;
 use crate::fuzz::split;
 
 const APIS: [Api; 8] = [

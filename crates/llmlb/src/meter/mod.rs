@@ -8,7 +8,6 @@
 //! 3. [`estimate`] guesses where none is told;
 //! 4. [`record`] is what remains, in the [`store`].
 
-pub(crate) mod api;
 mod batch;
 pub(crate) mod estimate;
 #[cfg(any(test, fuzzing))]

@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use memchr::memchr;
 use memchr::memmem::Finder as Search;
 
-use super::api::Api;
 use super::json::Finder;
 use super::sse::Heard;
+use crate::endpoint::Api;
 
 /// A line that is longer is followed as it comes, and not kept.
 const LONGEST_KEPT: usize = 64 * 1024;

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::api::Api;
-use crate::request::scan;
+use crate::endpoint::Api;
+use crate::json;
 
 /// Maximum size of a body that is copied to be changed. A larger copy would double the memory that the
 /// body takes, and cost more than it saves in writing.
@@ -31,7 +31,7 @@ pub(crate) enum Asking {
     Us(Edit),
 }
 
-/// The places of the values of the two fields that matter, as [`scan::fields`] tells them.
+/// The places of the values of the two fields that matter, as [`json::fields`] tells them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     pub(crate) stream: Option<Range<usize>>,
@@ -64,7 +64,7 @@ impl Asking {
             return us(place, r#"{"include_usage":true}"#);
         }
         let (mut is_empty, mut wish) = (true, None);
-        let read = scan::fields(options, |name, value| {
+        let read = json::fields(options, |name, value| {
             is_empty = false;
             if name == b"include_usage" {
                 wish = Some(value);
@@ -150,7 +150,7 @@ mod tests {
 
     fn asking(api: Api, body: &str) -> Asking {
         let mut places = Places::default();
-        scan::fields(body.as_bytes(), |name, place| match name {
+        json::fields(body.as_bytes(), |name, place| match name {
             b"stream" => places.stream = Some(place),
             b"stream_options" => places.stream_options = Some(place),
             _ => {}

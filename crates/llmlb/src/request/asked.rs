@@ -12,13 +12,13 @@ use serde::de::IgnoredAny;
 use super::error::Refusal;
 use super::explain::explain;
 use super::prompt_fields::PromptFields;
-use super::scan::{self, Malformed};
 use super::{alike, body, form, prefix, query};
 use crate::app::Shared;
+use crate::endpoint::Api;
 use crate::endpoint::{BodyFormat, Endpoint};
 use crate::forward;
+use crate::json::{self, Malformed};
 use crate::meter;
-use crate::meter::api::Api;
 use crate::meter::request::{Asking, BodyPieces, Edit, Places};
 
 /// What a request asks for.
@@ -314,7 +314,7 @@ fn has_plain_charset(content_type: &str) -> bool {
 /// What a JSON request asks for. Its bytes are not copied.
 pub(super) fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
     let mut fields = Fields::default();
-    let found = scan::read_fields(body, |name, at| fields.read(api, name, at, body));
+    let found = json::read_fields(body, |name, at| fields.read(api, name, at, body));
     if found.is_err() {
         return Err(Unread::Malformed(explain(body)));
     }
@@ -332,7 +332,7 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
     let before = [&fields.model, &fields.given.tools, &fields.given.system];
     let before = before.into_iter().filter_map(value);
     let prompt = value(&fields.given.prompt).unwrap_or_default();
-    let issued = value(&fields.previous).and_then(scan::text);
+    let issued = value(&fields.previous).and_then(json::text);
     Ok(Asked {
         model,
         named_at: fields.model.clone().map(|at| (at, Spelling::Json)),
@@ -364,10 +364,10 @@ impl Fields {
                     return Ok(end);
                 }
                 self.ambiguous = self.ambiguous.or_else(|| alike::meant(name));
-                return scan::skip(body, at);
+                return json::skip(body, at);
             }
         };
-        let end = scan::skip(body, at)?;
+        let end = json::skip(body, at)?;
         if place.replace(at..end).is_some() && known.is_some() {
             self.ambiguous = known;
         }
@@ -417,7 +417,7 @@ impl Unread {
 /// reporting usage while llmlb believes that it does.
 fn has_ambiguous_option(options: &[u8]) -> bool {
     let (mut count, mut is_plain) = (0, true);
-    let scanned = scan::fields(options, |name, _| {
+    let scanned = json::fields(options, |name, _| {
         let text = String::from_utf8_lossy(name);
         if alike::are_alike("include_usage", &text) {
             count += 1;
@@ -431,7 +431,7 @@ fn has_ambiguous_option(options: &[u8]) -> bool {
 fn has_prompt(body: &[u8]) -> bool {
     const PROMPTS: [&str; 3] = ["messages", "prompt", "input"];
     let mut is_found = false;
-    let scanned = scan::fields(body, |name, _| {
+    let scanned = json::fields(body, |name, _| {
         let name = String::from_utf8_lossy(name);
         is_found |= PROMPTS.iter().any(|prompt| alike::are_alike(prompt, &name));
     });

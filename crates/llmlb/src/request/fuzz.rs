@@ -16,10 +16,11 @@ use serde_json::value::RawValue;
 
 use super::asked::{Payload, in_json};
 use super::client::reported;
-use super::{form, query, scan};
+use super::{form, query};
 use crate::config::{Network, Networks};
+use crate::endpoint::Api;
 use crate::endpoint::{self, PathError};
-use crate::meter::api::Api;
+use crate::json;
 
 /// The fields of an object, as another parser reads them.
 struct Object<'a>(Vec<(String, &'a str)>);
@@ -85,14 +86,14 @@ fn depth(json: &[u8]) -> usize {
 /// The scanner finds the fields that another parser finds.
 pub fn json_fields(data: &[u8]) {
     let mut found = Vec::new();
-    let scanned = scan::fields(data, |name, at| found.push((name.to_vec(), at)));
+    let scanned = json::fields(data, |name, at| found.push((name.to_vec(), at)));
     let mut end = 0;
     for (_, at) in &found {
         assert!(end <= at.start && at.start < at.end && at.end <= data.len());
         end = at.end;
     }
     let mut begun = 0;
-    let _ = scan::beginnings(data, |name, at| {
+    let _ = json::beginnings(data, |name, at| {
         if let Some((known, place)) = found.get(begun) {
             assert_eq!((known.as_slice(), place.start), (name, at));
         }
@@ -111,12 +112,12 @@ pub fn json_fields(data: &[u8]) {
         assert_eq!(name.as_slice(), wanted.as_bytes());
         assert_eq!(&data[at.clone()], value.as_bytes());
         let text: Option<String> = serde_json::from_str(value).ok();
-        assert_eq!(scan::text(value.as_bytes()).as_deref(), text.as_deref());
+        assert_eq!(json::text(value.as_bytes()).as_deref(), text.as_deref());
     }
     // From any field on, the rest is the same.
     for name in memchr::memmem::find_iter(data, b"\"usage\":") {
         let mut last = Vec::new();
-        if scan::last_fields(data, name, |name, at| last.push((name.to_vec(), at))).is_ok() {
+        if json::last_fields(data, name, |name, at| last.push((name.to_vec(), at))).is_ok() {
             assert!(found.ends_with(&last));
         }
     }

@@ -25,7 +25,6 @@ mod ollama;
 mod prefix;
 mod prompt_fields;
 mod query;
-pub(crate) mod scan;
 mod trip;
 pub(crate) mod unparsed;
 

@@ -18,8 +18,8 @@ use memchr::memmem;
 
 pub(crate) use said::{Choices, Said, is_an_error};
 
-use crate::request::scan;
-use crate::request::scan::{quote, structure};
+use crate::json;
+use crate::json::{quote, structure};
 use said::{Field, Named, Parent};
 
 /// How much of an answer is its end.
@@ -115,7 +115,7 @@ impl Finder {
             return false;
         };
         let (mut said, mut count) = (Said::default(), 0);
-        let read = scan::last_fields(piece, from + near, |_, at| {
+        let read = json::last_fields(piece, from + near, |_, at| {
             if count == 0 {
                 said.note(Field::Usage, None, &piece[at]);
             }
@@ -132,7 +132,7 @@ impl Finder {
     /// All of it at once, which is quicker. `false`: it is not all here, or what matters is deeper.
     fn read_whole(&mut self, piece: &[u8]) -> bool {
         let (mut said, mut is_flat) = (Said::default(), true);
-        let read = scan::fields(piece, |name, at| match Named::of(None, name) {
+        let read = json::fields(piece, |name, at| match Named::of(None, name) {
             Named::Field(field) => {
                 // What is longer is told from what is as long.
                 let end = at.end.min(at.start + field.longest() + 1);

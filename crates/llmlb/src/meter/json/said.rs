@@ -1,7 +1,7 @@
 //! The fields that matter, and what they say.
 
 use super::super::usage::Counts;
-use crate::request::scan::text;
+use crate::json::text;
 
 /// What an answer, or an event of one, says about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::super::api::Api;
 use super::super::usage::Counts;
 use super::*;
 use crate::dice::Dice;
+use crate::endpoint::Api;
 
 fn whole(text: &str) -> Said {
     let mut finder = Finder::default();

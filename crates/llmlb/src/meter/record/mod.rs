@@ -21,8 +21,8 @@ mod tests;
 
 use uuid::Uuid;
 
-use super::api::Api;
 use super::usage::{Source, Usage};
+use crate::endpoint::Api;
 use json::Line;
 
 /// Longer names are cut: a record is for counting.

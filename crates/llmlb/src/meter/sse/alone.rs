@@ -7,10 +7,10 @@
 
 use std::ops::Range;
 
-use super::super::api::Api;
 use super::super::json::{Choices, Finder};
 use super::lines::lines;
-use crate::request::scan;
+use crate::endpoint::Api;
+use crate::json;
 
 /// What is in every event of a stream. `obfuscation` makes all events equally long.
 const COMMON: [&str; 9] = [
@@ -71,7 +71,7 @@ pub(super) fn without_usage(api: Api, event: &[u8]) -> Option<[Cut; 2]> {
     let (mut usage, mut choices) = (None, None);
     let (mut has_riders, mut is_told_twice) = (false, false);
     let (mut count, mut before) = (0, 0);
-    scan::fields(data, |name, value| {
+    json::fields(data, |name, value| {
         match name {
             b"usage" => {
                 is_told_twice |= usage.is_some();

@@ -4,13 +4,13 @@ use std::sync::LazyLock;
 
 use memchr::memmem::{self, Finder as Search};
 
-use super::super::api::Api;
 use super::super::estimate::Streamed;
 use super::super::json::{Finder, Said, is_an_error};
 use super::super::usage::Counts;
 use super::alone::is_alone;
 use super::lines::lines;
 use super::spoken;
+use crate::endpoint::Api;
 
 /// How much is kept of the last event: enough to see that it is an error or the end.
 const KEPT: usize = 1024;

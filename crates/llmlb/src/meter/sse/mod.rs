@@ -15,7 +15,7 @@ mod tests;
 
 use bytes::Bytes;
 
-use super::api::Api;
+use crate::endpoint::Api;
 use alone::Cut;
 pub(crate) use heard::Heard;
 pub(crate) use lines::may_begin;

@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder as Search;
 
-use super::super::api::Api;
 use super::super::estimate;
 use super::heard::value_after;
-use crate::request::scan;
+use crate::endpoint::Api;
+use crate::json;
 
 type Names = LazyLock<Vec<Search<'static>>>;
 
@@ -47,7 +47,7 @@ pub(super) fn parts(api: Api, data: &[u8]) -> u64 {
     let text = |name: &Search<'_>| {
         let at = name.find(data)? + name.needle().len();
         let value = value_after(data, at);
-        let value = &value[..scan::skip(value, 0).ok()?];
+        let value = &value[..json::skip(value, 0).ok()?];
         let text = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
         Some(estimate::parts(text)).filter(|parts| *parts > 0)
     };

@@ -6,12 +6,12 @@ mod tests;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 
-use super::api::Api;
 use super::estimate::{self, Streamed};
 use super::json::Finder;
 use super::ndjson::Ndjson;
 use super::sse::{self, Heard, Sse};
 use super::usage::{Source, Usage};
+use crate::endpoint::Api;
 
 /// Watches one answer.
 #[derive(Debug)]
