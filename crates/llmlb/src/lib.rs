@@ -32,6 +32,7 @@ mod h2_idle;
 mod h2_unfinished;
 mod headers;
 mod health;
+mod issued_ids;
 mod json;
 mod listen;
 pub mod lock;

@@ -3,7 +3,6 @@
 mod attempt;
 mod course;
 mod head;
-mod issued;
 mod judge;
 mod objection;
 mod relay;
@@ -22,6 +21,7 @@ use spool::Record;
 
 use crate::balance::{Backend, BackendId, Choice, Fault, Pool, Route, Slot, Waited, Wish};
 use crate::endpoint::Endpoint;
+use crate::issued_ids::IssuedIdFinder;
 use crate::meter::watch::Watch;
 use crate::request::{Answer, Asked, BodyPace, Trip};
 use crate::upstream::{Broken, Exchange, Head};
@@ -30,7 +30,6 @@ use attempt::Reached;
 use course::{Course, Next};
 
 pub(crate) use head::{REQUEST_ID, question};
-pub(crate) use issued::hash;
 pub(crate) use relay::Relay;
 pub(crate) use via::Via;
 
@@ -246,11 +245,12 @@ fn whole(
     worker: &Arc<Worker>,
     opened: Opened,
     data: Bytes,
-    issued: Option<issued::Watch>,
+    issued: Option<IssuedIdFinder>,
     trip: &mut Trip,
 ) -> (Bytes, Option<Record>) {
-    if let Some(mut watch) = issued {
-        watch.see(&data, &worker.shared.pool, &opened.backend);
+    if let Some(mut finder) = issued {
+        let pool = &worker.shared.pool;
+        finder.read(&data, |id| pool.issued(id, &opened.backend));
     }
     let (body, record) = trip.whole(data);
     let reuse_after_errors = opened.backend.reuse_after_errors;
@@ -310,7 +310,7 @@ fn answer(
     }
     let issued = status
         .is_success()
-        .then(|| issued::Watch::new(outbound.endpoint.issues, outbound.asked.is_stored))
+        .then(|| IssuedIdFinder::new(outbound.endpoint.issues, outbound.asked.is_stored))
         .flatten();
     if let Some(data) = opened.exchange.take_whole() {
         let (body, record) = whole(worker, opened, data, issued, &mut trip);

@@ -11,6 +11,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{Opened, judge};
 use crate::balance::{Backend, Evidence, Slot};
+use crate::issued_ids::IssuedIdFinder;
 use crate::meter::watch::together;
 use crate::request::{End, Share, Trip};
 use crate::upstream::{Broken, Exchange};
@@ -30,7 +31,7 @@ pub(crate) struct Relay {
     /// Evidence against the backend if it ends a success on an inference endpoint early.
     if_cut: Option<Evidence>,
     silence: Silence,
-    issued: Option<super::issued::Watch>,
+    issued: Option<IssuedIdFinder>,
     /// Less may go to the client than comes.
     may_shorten: bool,
     /// What follows when the answer is over: its trailers, or why it ended early.
@@ -44,7 +45,7 @@ impl Relay {
     pub(super) fn new(
         worker: Arc<Worker>,
         opened: Opened,
-        issued: Option<super::issued::Watch>,
+        issued: Option<IssuedIdFinder>,
         if_cut: Option<Evidence>,
         trip: Box<Trip>,
     ) -> Self {
@@ -101,8 +102,9 @@ impl Relay {
 
     /// What goes on to the client of a piece of the answer.
     fn pass(&mut self, data: Bytes) -> Bytes {
-        if let Some(watch) = &mut self.issued {
-            watch.see(&data, &self.worker.shared.pool, &self.backend);
+        if let Some(finder) = &mut self.issued {
+            let pool = &self.worker.shared.pool;
+            finder.read(&data, |id| pool.issued(id, &self.backend));
         }
         let passed = self.trip.pass(data);
         together(passed, self.end_if_over())

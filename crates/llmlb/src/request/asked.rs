@@ -16,7 +16,7 @@ use super::{alike, body, form, prefix, query};
 use crate::app::Shared;
 use crate::endpoint::Api;
 use crate::endpoint::{BodyFormat, Endpoint};
-use crate::forward;
+use crate::issued_ids;
 use crate::json::{self, Malformed};
 use crate::meter;
 use crate::meter::request::{Asking, BodyPieces, Edit, Places};
@@ -116,7 +116,7 @@ impl Asked {
     /// Hash of the body, for telling prompts apart; 0 if it was not read.
     pub(crate) fn body_hash(&self) -> u64 {
         match &self.payload {
-            Payload::Read(bytes) => forward::hash(bytes),
+            Payload::Read(bytes) => issued_ids::hash(bytes),
             Payload::Passing(_) => 0,
         }
     }
@@ -343,7 +343,7 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
         asking: Asking::of(api, body, &fields.usage),
         prompt_tokens: fields.given.tokens(api),
         blocks: prefix::blocks(before, prompt),
-        issued: issued.map(|id| forward::hash(id.as_bytes())),
+        issued: issued.map(|id| issued_ids::hash(id.as_bytes())),
         is_stored: value(&fields.store) == Some(b"true"),
         payload: Payload::Passing(None),
     })
@@ -558,7 +558,7 @@ mod tests {
         )
         .unwrap();
         assert!(asked.stream);
-        assert_eq!(asked.issued, Some(forward::hash(b"resp_1")));
+        assert_eq!(asked.issued, Some(issued_ids::hash(b"resp_1")));
         assert!(!in_json(br#"{"stream":"true"}"#, Api::Chat).unwrap().stream);
     }
 

@@ -46,6 +46,7 @@ use crate::client_memory::{ClientMemory, RequestMemory};
 use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, Outbound, REQUEST_ID, Relay};
+use crate::issued_ids;
 use crate::worker::Worker;
 
 pub(crate) use asked::{Asked, Payload};
@@ -218,7 +219,7 @@ async fn stages(
     let id_in_path = || {
         // The path of an inference endpoint is the endpoint's alone.
         let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
-        id.map(|id| forward::hash(id.as_bytes()))
+        id.map(|id| issued_ids::hash(id.as_bytes()))
     };
     let wish = Wish {
         blocks: &blocks,

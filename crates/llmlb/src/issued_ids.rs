@@ -1,12 +1,11 @@
-//! Ids that a backend issues: of files, of stored answers, of batches. Only it knows them, so
-//! requests that name one go there.
+//! Ids that backends issue for files, stored responses and batches. Only the backend that issued an
+//! id knows it, so requests that name the id are routed to that backend.
 
 use foldhash::fast::FixedState;
 use std::hash::BuildHasher;
 
 use bytes::Bytes;
 
-use crate::balance::{Backend, Pool};
 use crate::endpoint::IssuedIds;
 use crate::json;
 
@@ -15,9 +14,9 @@ const LOOKED_AT: usize = 16 << 10;
 /// The longest id.
 const LONGEST: usize = 256;
 
-/// Watches the beginning of an answer.
+/// Finds the ids at the beginning of a response.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct IssuedIdFinder {
     /// What has come, and may have to be looked at again with what follows.
     kept: Vec<u8>,
     left: usize,
@@ -25,10 +24,10 @@ pub(super) struct Watch {
     within: Option<&'static str>,
 }
 
-impl Watch {
-    /// Watches the response of an endpoint that issues ids. Nobody asks for a completion by its id
-    /// unless it was to be stored, and there are many.
-    pub(super) fn new(issues: IssuedIds, is_stored: bool) -> Option<Self> {
+impl IssuedIdFinder {
+    /// Returns `None` if the endpoint issues no ids that clients can use. Completions are frequent,
+    /// and their ids can be used only if the request has `"store": true`.
+    pub(crate) fn new(issues: IssuedIds, is_stored: bool) -> Option<Self> {
         let is_kept = match issues {
             IssuedIds::None => false,
             IssuedIds::IfStored => is_stored,
@@ -41,8 +40,9 @@ impl Watch {
         })
     }
 
-    pub(super) fn see(&mut self, data: &Bytes, pool: &Pool, backend: &Backend) {
-        self.look(data, &mut |id| pool.issued(hash(id), backend));
+    /// Reads the next piece of the response. Calls `found` with the hash of each id.
+    pub(crate) fn read(&mut self, data: &Bytes, mut found: impl FnMut(u64)) {
+        self.look(data, &mut |id| found(hash(id)));
     }
 
     /// Only where the backend itself puts its ids: what a client wrote, as in `metadata`, may come
@@ -74,7 +74,7 @@ impl Watch {
     }
 }
 
-/// How an id is remembered.
+/// Hash under which the backend of an id is stored.
 pub(crate) fn hash(id: &[u8]) -> u64 {
     FixedState::default().hash_one(id)
 }
@@ -111,7 +111,7 @@ mod tests {
     /// The ids in an answer that comes in these pieces.
     fn found<'a>(issues: IssuedIds, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         let mut found = Vec::new();
-        let mut watch = Watch::new(issues, true).unwrap();
+        let mut watch = IssuedIdFinder::new(issues, true).unwrap();
         for piece in pieces {
             watch.look(piece, &mut |id| {
                 let id = String::from_utf8_lossy(id).into_owned();
@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn completions_are_watched_only_if_they_are_stored() {
-        assert!(Watch::new(IssuedIds::None, true).is_none());
-        assert!(Watch::new(IssuedIds::IfStored, false).is_none());
-        assert!(Watch::new(IssuedIds::IfStored, true).is_some());
-        assert!(Watch::new(IssuedIds::Own, false).is_some());
+        assert!(IssuedIdFinder::new(IssuedIds::None, true).is_none());
+        assert!(IssuedIdFinder::new(IssuedIds::IfStored, false).is_none());
+        assert!(IssuedIdFinder::new(IssuedIds::IfStored, true).is_some());
+        assert!(IssuedIdFinder::new(IssuedIds::Own, false).is_some());
     }
 }
