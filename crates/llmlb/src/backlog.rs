@@ -20,7 +20,8 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use crate::client_memory::RequestMemory;
 use crate::forward::Relay;
-use crate::request::{Answer, Budget};
+use crate::memory_budget::Budget;
+use crate::request::Answer;
 
 /// Part of a backlog that is not charged: the charge of its connection or request covers it.
 pub(crate) const FREE: usize = 16 << 10;

@@ -15,9 +15,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::balance::Contention;
 use crate::client_memory::ClientMemory;
 use crate::connections::Admitted;
+use crate::contention::Contention;
 use crate::h2_unfinished::UnfinishedHead;
 use crate::short_writes;
 

@@ -19,7 +19,7 @@ use http::{HeaderMap, Uri, Version};
 use hyper::body::Body;
 
 use crate::backlog::Backlog;
-use crate::request::Budget;
+use crate::memory_budget::Budget;
 
 /// Charge of a connection, and of each further request on it.
 const CONNECTION: usize = 32 << 10;

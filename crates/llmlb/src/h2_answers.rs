@@ -14,9 +14,10 @@ use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 use crate::backlog::Backlog;
-use crate::balance::Contention;
+use crate::body_deadline::BodyPace;
+use crate::contention::Contention;
 use crate::h2_idle::Streams;
-use crate::request::{BodyPace, Budget};
+use crate::memory_budget::Budget;
 
 /// Number of looks at a response in the time within which the client must take enough of it.
 const LOOKS: u32 = 4;

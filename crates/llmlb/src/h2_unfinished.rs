@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::request::{Budget, Share};
+use crate::memory_budget::{Budget, Share};
 
 /// Bytes that a client sends before its first frame.
 const PREFACE: usize = 24;

@@ -8,7 +8,6 @@ mod backend;
 mod breaker;
 mod choose;
 mod clock;
-mod contention;
 mod current;
 mod endpoints;
 mod errand;
@@ -37,7 +36,6 @@ use crate::config::{Alias, Config};
 
 pub(crate) use backend::{Backend, BackendId, LastError, State};
 pub(crate) use choose::Choice;
-pub(crate) use contention::Contention;
 pub(crate) use endpoints::EndpointKey;
 pub(crate) use model::{Model, Models};
 pub(crate) use pool::{Evidence, Fault, Pool};

@@ -9,7 +9,6 @@ use super::affinity::{Affinity, Life};
 use super::backend::{Backend, BackendId, State};
 use super::choose::{Asked, Choice, Standing};
 use super::clock::Moment;
-use super::contention::Contention;
 use super::current::Current;
 use super::errand::Errand;
 use super::memory::Memory;
@@ -20,6 +19,7 @@ use super::slot::Slot;
 use super::table::Table;
 use super::{Absent, ClientKey, Terms, Wish};
 use crate::config::{Alias, BackendUrl, Kind};
+use crate::contention::Contention;
 
 /// Half a MiB of memory, for the ids that were issued last.
 const ISSUED_CELLS: u32 = 16;

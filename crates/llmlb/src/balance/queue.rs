@@ -15,12 +15,12 @@ use super::ClientKey;
 use super::backend::Backend;
 use super::choose::Choice;
 use super::clock::Moment;
-use super::contention::Contention;
 use super::errand::Errand;
 use super::fair::{Fair, Ticket};
 use super::random::Random;
 use super::route::Route;
 use super::slot::Slot;
+use crate::contention::Contention;
 
 /// Why a request that waited was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

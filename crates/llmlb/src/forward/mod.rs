@@ -20,10 +20,11 @@ use hyper::upgrade::OnUpgrade;
 use spool::Record;
 
 use crate::balance::{Backend, BackendId, Choice, Fault, Pool, Route, Slot, Waited, Wish};
+use crate::body_deadline::BodyPace;
 use crate::endpoint::Endpoint;
 use crate::issued_ids::IssuedIdFinder;
 use crate::meter::watch::Watch;
-use crate::request::{Answer, Asked, BodyPace, Trip};
+use crate::request::{Answer, Asked, Trip};
 use crate::upstream::{Broken, Exchange, Head};
 use crate::worker::Worker;
 use attempt::Reached;

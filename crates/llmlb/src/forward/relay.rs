@@ -12,8 +12,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::{Opened, judge};
 use crate::balance::{Backend, Evidence, Slot};
 use crate::issued_ids::IssuedIdFinder;
+use crate::memory_budget::Share;
 use crate::meter::watch::together;
-use crate::request::{End, Share, Trip};
+use crate::request::{End, Trip};
 use crate::upstream::{Broken, Exchange};
 use crate::worker::Worker;
 

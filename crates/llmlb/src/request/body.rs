@@ -11,10 +11,10 @@ use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
-use super::body_deadline::{BodyDeadline, BodyPace};
 use super::error::Refusal;
-use super::held::{BodyShare, Budget};
+use crate::body_deadline::{BodyDeadline, BodyPace};
 use crate::client_memory::{H1_BUFFER, SMALL_BODY};
+use crate::memory_budget::{BodyShare, Budget};
 
 /// What a client is told, if it is still there, that broke off its request.
 pub(super) const INCOMPLETE: &str = "incomplete_body";

@@ -4,7 +4,6 @@
 mod alike;
 mod asked;
 mod body;
-mod body_deadline;
 mod browser;
 mod cancelled;
 mod client;
@@ -14,7 +13,6 @@ mod failed;
 mod form;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
-mod held;
 mod host;
 mod id;
 mod in_flight;
@@ -47,14 +45,13 @@ use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, Outbound, REQUEST_ID, Relay};
 use crate::issued_ids;
+use crate::memory_budget::Budget;
 use crate::worker::Worker;
 
 pub(crate) use asked::{Asked, Payload};
-pub(crate) use body_deadline::{BodyDeadline, BodyPace};
 pub(crate) use browser::KnownHosts;
 pub(crate) use cancelled::Cancelled;
 pub(crate) use error::{Refusal, json_response};
-pub(crate) use held::{Budget, Share};
 pub(crate) use id::Ids;
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use journal::{Journal, Lines};

@@ -14,7 +14,7 @@ use tokio_util::io::poll_read_buf;
 
 use super::framing::{Framing, Piece};
 use super::{Broken, Head, Stream, Upload, head};
-use crate::request::{Budget, Share};
+use crate::memory_budget::{Budget, Share};
 
 /// Size of a read at first, of one that needs no further memory, and of the largest: a busy stream
 /// gets more.

@@ -10,9 +10,9 @@ use hyper::body::{Body, Incoming};
 use tokio::io::AsyncWrite;
 
 use super::{Broken, Stream};
-use crate::balance::Contention;
+use crate::body_deadline::{BodyDeadline, BodyPace};
+use crate::contention::Contention;
 use crate::meter::request::BodyPieces;
-use crate::request::{BodyDeadline, BodyPace};
 
 /// What is still to be sent.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 //! together.
 //!
 //! What is charged, and where: each connection and each further request on it, large heads
-//! (`client_memory.rs`), request bodies (`body.rs`, `upstream/upload.rs`) and unsent responses
-//! (`backlog.rs`). Every charge is returned when its owner is dropped.
+//! (`server/client_memory.rs`), request bodies (`request/body.rs`, `upstream/upload.rs`) and unsent
+//! responses (`server/backlog.rs`). Every charge is returned when its owner is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

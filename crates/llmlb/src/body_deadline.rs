@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::balance::Contention;
+use crate::contention::Contention;
 
 /// The shortest time between two looks at a body that does not arrive.
 const SHORTEST: Duration = Duration::from_millis(1);

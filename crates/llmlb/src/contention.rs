@@ -13,7 +13,7 @@ pub(crate) struct Contention {
 }
 
 impl Contention {
-    pub(super) fn new(waiting: &Arc<AtomicUsize>, limit: Duration) -> Self {
+    pub(crate) fn new(waiting: &Arc<AtomicUsize>, limit: Duration) -> Self {
         Self {
             waiting: Arc::clone(waiting),
             limit,
