@@ -8,6 +8,7 @@ mod app;
 mod backlog;
 mod balance;
 mod body_deadline;
+mod body_edit;
 pub mod cli;
 mod client_http;
 mod client_io;

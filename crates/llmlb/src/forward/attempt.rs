@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::head::{self, BodyFraming, Stamp};
 use super::{MOST_ATTEMPTS, Outbound, objection};
 use crate::balance::Slot;
-use crate::meter::request::Asking;
+use crate::meter::usage_option::Asking;
 use crate::request::{Payload, Trip};
 use crate::upstream::{Broken, Exchange, Head, Stream, Upload};
 use crate::worker::Worker;

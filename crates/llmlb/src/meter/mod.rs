@@ -3,7 +3,7 @@
 //! But for the [`store`], and the file that tells of its [`loss`], nothing here waits, asks the time or
 //! opens anything. Frames go in and come out.
 //!
-//! 1. [`request`] asks the backend for usage where the client did not;
+//! 1. [`usage_option`] asks the backend for usage where the client did not;
 //! 2. [`watch`] looks at the answer, which is [`json`], [`sse`] or [`ndjson`], for its [`usage`];
 //! 3. [`estimate`] guesses where none is told;
 //! 4. [`record`] is what remains, in the [`store`].
@@ -16,10 +16,10 @@ pub(crate) mod json;
 pub(crate) mod loss;
 pub(crate) mod ndjson;
 pub(crate) mod record;
-pub(crate) mod request;
 pub(crate) mod sse;
 mod store;
 pub(crate) mod usage;
+pub(crate) mod usage_option;
 pub(crate) mod watch;
 
 pub(crate) use batch::Batch;

@@ -14,12 +14,12 @@ use super::explain::explain;
 use super::prompt_fields::PromptFields;
 use super::{alike, body, form, prefix, query};
 use crate::app::Shared;
+use crate::body_edit::{self, BodyPieces, Edit};
 use crate::endpoint::Api;
 use crate::endpoint::{BodyFormat, Endpoint};
 use crate::issued_ids;
 use crate::json::{self, Malformed};
-use crate::meter;
-use crate::meter::request::{Asking, BodyPieces, Edit, Places};
+use crate::meter::usage_option::{Asking, Places};
 
 /// What a request asks for.
 #[derive(Debug)]
@@ -174,7 +174,7 @@ impl Asked {
         }
         Some(match edits.as_mut_slice() {
             [] => bytes.clone().into(),
-            edits => meter::request::apply(bytes, edits),
+            edits => body_edit::apply(bytes, edits),
         })
     }
 }

@@ -8,8 +8,8 @@ use http::{HeaderMap, Method, StatusCode};
 use super::limit::Permit;
 use super::{Broken, Connector, Exchange, Upload};
 use crate::balance::Backend;
+use crate::body_edit::BodyPieces;
 use crate::forward;
-use crate::meter::request::BodyPieces;
 
 /// What it answered.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use tokio::io::AsyncWrite;
 
 use super::{Broken, Stream};
 use crate::body_deadline::{BodyDeadline, BodyPace};
+use crate::body_edit::BodyPieces;
 use crate::contention::Contention;
-use crate::meter::request::BodyPieces;
 
 /// What is still to be sent.
 #[derive(Debug)]
