@@ -5,6 +5,7 @@
 
 mod admin;
 mod app;
+mod backend_id;
 mod backlog;
 mod balance;
 mod body_deadline;

@@ -1,7 +1,8 @@
 //! Which backend has seen the beginning of a prompt: it may still have it in its cache.
 
-use super::backend::{Backend, BackendId};
+use super::backend::Backend;
 use super::memory::Memory;
+use crate::backend_id::BackendId;
 
 /// 2 MiB of memory, for the beginnings of many thousand prompts.
 const CELLS: u32 = 18;

@@ -14,11 +14,8 @@ use super::model::Models;
 use super::objections::Objections;
 use super::pulse::Pulse;
 use super::suspicion::Suspicion;
+use crate::backend_id::BackendId;
 use crate::config::{self, Kind};
-
-/// A backend's place in the list of all backends. It stays the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct BackendId(pub(crate) u16);
 
 /// An upstream LLM server.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::backend::{Backend, BackendId};
+use super::backend::Backend;
 use super::breaker::Verdict;
 use super::clock::Moment;
 use super::endpoints::EndpointKey;
@@ -10,6 +10,7 @@ use super::pick::{self, Drawn, Load};
 use super::random::Random;
 use super::route::{Average, Route};
 use super::slot::Slot;
+use crate::backend_id::BackendId;
 
 /// Who gets a request.
 #[derive(Debug)]

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::backend::{Backend, BackendId};
+use super::backend::Backend;
 use super::breaker::Verdict;
 use super::choose::{Asked, Choice};
 use super::clock::Moment;
 use super::endpoints::EndpointKey;
 use super::random::Random;
 use super::route::Route;
+use crate::backend_id::BackendId;
 
 /// What a request waits for.
 #[derive(Clone, Debug)]

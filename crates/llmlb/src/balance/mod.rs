@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use crate::config::{Alias, Config};
 
-pub(crate) use backend::{Backend, BackendId, LastError, State};
+pub(crate) use backend::{Backend, LastError, State};
 pub(crate) use choose::Choice;
 pub(crate) use endpoints::EndpointKey;
 pub(crate) use model::{Model, Models};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::affinity::{Affinity, Life};
-use super::backend::{Backend, BackendId, State};
+use super::backend::{Backend, State};
 use super::choose::{Asked, Choice, Standing};
 use super::clock::Moment;
 use super::current::Current;
@@ -18,6 +18,7 @@ use super::route::Route;
 use super::slot::Slot;
 use super::table::Table;
 use super::{Absent, ClientKey, Terms, Wish};
+use crate::backend_id::BackendId;
 use crate::config::{Alias, BackendUrl, Kind};
 use crate::contention::Contention;
 

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::StatusCode;
 
-use super::backend::{Backend, BackendId};
+use super::backend::Backend;
 use super::breaker::Verdict;
 use super::clock::Moment;
 use super::endpoints::EndpointKey;
 use super::pick::Shares;
 use super::queue::Queue;
+use crate::backend_id::BackendId;
 use crate::config::Kind;
 
 /// Among so many candidates the average is taken anew each time; among more it may be this old.

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
-use super::backend::{Backend, BackendId};
+use super::backend::Backend;
 use super::clock::Moment;
 use super::queue::Queue;
 use super::route::{Candidate, Route};
+use crate::backend_id::BackendId;
 use crate::config::{Alias, Kind};
 
 /// Ollama's `name` is short for `name:latest`.

@@ -6,12 +6,13 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::backend::{Backend, BackendId, State};
+use super::backend::{Backend, State};
 use super::clock::Moment;
 use super::model::{Model, Models};
 use super::queue::Queue;
 use super::route::Route;
 use super::routes::Routes;
+use crate::backend_id::BackendId;
 use crate::config::{Alias, Kind};
 
 /// What is known at one moment.

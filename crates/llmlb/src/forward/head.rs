@@ -8,10 +8,7 @@ use super::Via;
 use crate::balance::Backend;
 use crate::config::{BackendUrl, Kind};
 use crate::dropped_headers::DroppedHeaders;
-use crate::headers::{self, Fate, HeaderPatterns, RequestContext};
-
-/// The id of a request, which goes with it to the backend and back to the client.
-pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+use crate::headers::{self, Fate, HeaderPatterns, REQUEST_ID, RequestContext};
 
 /// What every backend is told about a request besides what the client said.
 #[derive(Debug)]
@@ -98,8 +95,8 @@ pub(super) fn write(
     out.into()
 }
 
-/// The head of a question of our own.
-pub(crate) fn question(backend: &Backend, path: &str) -> Bytes {
+/// Head of a probe: a request of llmlb's own for this path.
+pub(crate) fn probe_head(backend: &Backend, path: &str) -> Bytes {
     let mut out = Vec::with_capacity(256);
     line(&mut out, &Method::GET, backend, path);
     field(&mut out, "accept", b"application/json");

@@ -19,9 +19,11 @@ use http_body_util::{Either, Full};
 use hyper::upgrade::OnUpgrade;
 use spool::Record;
 
-use crate::balance::{Backend, BackendId, Choice, Fault, Pool, Route, Slot, Waited, Wish};
+use crate::backend_id::BackendId;
+use crate::balance::{Backend, Choice, Fault, Pool, Route, Slot, Waited, Wish};
 use crate::body_deadline::BodyPace;
 use crate::endpoint::Endpoint;
+use crate::headers::REQUEST_ID;
 use crate::issued_ids::IssuedIdFinder;
 use crate::meter::watch::Watch;
 use crate::request::{Answer, Asked, Trip};
@@ -30,7 +32,7 @@ use crate::worker::Worker;
 use attempt::Reached;
 use course::{Course, Next};
 
-pub(crate) use head::{REQUEST_ID, question};
+pub(crate) use head::probe_head;
 pub(crate) use relay::Relay;
 pub(crate) use via::Via;
 

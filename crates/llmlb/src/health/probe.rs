@@ -9,8 +9,11 @@ use super::discover;
 use super::model_list::{self, ModelList};
 use crate::balance::{Backend, Model, Models};
 use crate::config::Kind;
+use crate::forward;
 use crate::upstream::{self, Broken, Connector};
 
+/// Path of the list of models.
+const MODELS: &str = "/v1/models";
 /// The longest list of models that is read.
 const MOST_BYTES: usize = 8 << 20;
 
@@ -81,7 +84,8 @@ pub(super) async fn ask(
     // Waiting for other probes is not the backend's time.
     let permit = connector.permit_for_probe().await;
     let permit = permit.map_err(|broken| Silence::Ours(broken.to_string()))?;
-    let asked = upstream::get(connector, permit, backend, "/v1/models", MOST_BYTES);
+    let head = forward::probe_head(backend, MODELS);
+    let asked = upstream::get(connector, permit, &backend.url, MODELS, head, MOST_BYTES);
     let got = match timeout(within, asked).await {
         Ok(Ok(got)) => got,
         Ok(Err(broken)) if broken.is_ours() => return Err(Silence::Ours(broken.to_string())),

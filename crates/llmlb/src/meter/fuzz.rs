@@ -15,8 +15,8 @@ use super::json::Finder;
 use super::ndjson::Ndjson;
 use super::sse::{Heard, Sse};
 use super::usage::{Counts, Report};
+use crate::dice::split;
 use crate::endpoint::Api;
-use crate::fuzz::split;
 
 const APIS: [Api; 8] = [
     Api::Chat,

@@ -11,7 +11,7 @@ use uuid::{Builder, Uuid};
 
 use crate::balance::ClientKey;
 use crate::client_network::ClientNetwork;
-use crate::forward::REQUEST_ID;
+use crate::headers::REQUEST_ID;
 
 /// The longest id that a client may give.
 const LONGEST: usize = 128;

@@ -10,7 +10,7 @@ use http::{HeaderMap, Method};
 
 use super::framing::{Chunk, Framing, Piece};
 use super::head;
-use crate::fuzz::split;
+use crate::dice::split;
 
 /// A head is read once all of it is there, and not before.
 pub fn response_head(data: &[u8]) {

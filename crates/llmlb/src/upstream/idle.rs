@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Stream;
-use crate::balance::BackendId;
+use crate::backend_id::BackendId;
 
 /// Shorter than the five seconds after which uvicorn (vLLM) and llama.cpp close idle connections,
 /// so that a request seldom meets a connection that is just being closed.

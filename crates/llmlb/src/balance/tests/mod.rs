@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::clock::Moment;
 use super::random::Random;
 use super::*;
+use crate::backend_id::BackendId;
 use crate::config::{self, BackendUrl};
 
 fn config(name: &str) -> config::Backend {
