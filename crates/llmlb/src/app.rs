@@ -11,9 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::balance::{Backend, Pool, Terms};
 use crate::body_deadline::BodyPace;
-use crate::client_http::HttpLimits;
 use crate::config::{self, Config, Networks, UnknownEndpoints, env};
-use crate::connections::Connections;
 use crate::contention::Contention;
 use crate::data_dir;
 use crate::demo;
@@ -26,9 +24,11 @@ use crate::health::{self, Watcher};
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, Ids, KnownHosts, Lines};
+use crate::server::client_http::HttpLimits;
+use crate::server::connections::Connections;
+use crate::server::worker::{Orders, Workers};
 use crate::sys::{self, signals::Signals};
 use crate::upstream::{AddressLimit, BackendConnections, Connector};
-use crate::worker::{Orders, Workers};
 
 /// How often a server that drains says how far it is.
 const REPORT_EVERY: Duration = Duration::from_millis(500);

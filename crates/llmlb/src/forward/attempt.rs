@@ -11,8 +11,8 @@ use super::{MOST_ATTEMPTS, Outbound, objection};
 use crate::balance::Slot;
 use crate::meter::usage_option::Asking;
 use crate::request::{Payload, Trip};
+use crate::server::worker::Worker;
 use crate::upstream::{Broken, Exchange, Head, Stream, Upload};
-use crate::worker::Worker;
 
 /// How often a request that waits for its answer looks whether the backend is still up.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::{Failed, Opened, Outbound, judge};
 use crate::balance::{Backend, Evidence, Fault, Pool, Slot};
+use crate::server::worker::Worker;
 use crate::upstream::Broken;
-use crate::worker::Worker;
 
 /// How long a connection may take that only shows whether a backend refuses connections.
 const REFUSES_WITHIN: Duration = Duration::from_secs(1);

@@ -27,8 +27,8 @@ use crate::headers::REQUEST_ID;
 use crate::issued_ids::IssuedIdFinder;
 use crate::meter::watch::Watch;
 use crate::request::{Answer, Asked, Trip};
+use crate::server::worker::Worker;
 use crate::upstream::{Broken, Exchange, Head};
-use crate::worker::Worker;
 use attempt::Reached;
 use course::{Course, Next};
 

@@ -15,8 +15,8 @@ use crate::issued_ids::IssuedIdFinder;
 use crate::memory_budget::Share;
 use crate::meter::watch::together;
 use crate::request::{End, Trip};
+use crate::server::worker::Worker;
 use crate::upstream::{Broken, Exchange};
-use crate::worker::Worker;
 
 type Answered = Result<Frame<Bytes>, Broken>;
 

@@ -17,8 +17,8 @@ use super::relay::Silence;
 use crate::app::Limits;
 use crate::balance::Slot;
 use crate::request::{End, Trip};
+use crate::server::worker::Worker;
 use crate::upstream::{Exchange, Stream};
-use crate::worker::Worker;
 
 /// The two fields without which the client does not believe that the protocol changes.
 pub(super) fn announce(headers: &mut HeaderMap, protocol: Option<&HeaderValue>) {

@@ -13,8 +13,8 @@ use hyper::body::{Body, Incoming};
 
 use super::error::Refusal;
 use crate::body_deadline::{BodyDeadline, BodyPace};
-use crate::client_memory::{H1_BUFFER, SMALL_BODY};
 use crate::memory_budget::{BodyShare, Budget};
+use crate::server::client_memory::{H1_BUFFER, SMALL_BODY};
 
 /// What a client is told, if it is still there, that broke off its request.
 pub(super) const INCOMPLETE: &str = "incomplete_body";

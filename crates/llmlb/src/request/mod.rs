@@ -37,17 +37,17 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
 
-use crate::admin;
-use crate::backlog::{self, Outgoing, SharedBody};
 use crate::balance::{Absent, EndpointKey, Wish};
-use crate::client_memory::{ClientMemory, RequestMemory};
 use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, Outbound, Relay};
 use crate::headers::REQUEST_ID;
 use crate::issued_ids;
 use crate::memory_budget::Budget;
-use crate::worker::Worker;
+use crate::server::admin;
+use crate::server::backlog::{self, Outgoing, SharedBody};
+use crate::server::client_memory::{ClientMemory, RequestMemory};
+use crate::server::worker::Worker;
 
 pub(crate) use asked::{Asked, Payload};
 pub(crate) use browser::KnownHosts;

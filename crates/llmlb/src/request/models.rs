@@ -8,9 +8,9 @@ use http_body_util::Full;
 
 use super::error::{Refusal, json_response};
 use super::failed;
-use crate::backlog::SharedBody;
 use crate::balance::{Pool, Table};
 use crate::config::{Alias, Kind};
+use crate::server::backlog::SharedBody;
 
 /// The list.
 pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {

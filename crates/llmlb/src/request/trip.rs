@@ -18,8 +18,8 @@ use crate::endpoint::{self, Endpoint};
 use crate::meter::record::{Attempt, Outcome, Record};
 use crate::meter::usage::Usage;
 use crate::meter::watch::Watch;
+use crate::server::worker::Worker;
 use crate::upstream::AddressShare;
-use crate::worker::Worker;
 
 /// Reason of a request that ends because its tunnel carries nothing.
 const TUNNEL_IDLE: &str = "tunnel_idle";

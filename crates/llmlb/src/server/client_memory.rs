@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use http::{HeaderMap, Uri, Version};
 use hyper::body::Body;
 
-use crate::backlog::Backlog;
+use super::backlog::Backlog;
 use crate::memory_budget::Budget;
 
 /// Charge of a connection, and of each further request on it.

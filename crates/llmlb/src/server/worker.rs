@@ -15,16 +15,16 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::client_http;
+use super::client_io::{ClientIo, Unsent};
+use super::client_memory::ClientMemory;
+use super::connections::Admitted;
+use super::h2_answers::{Answers, StreamWatch};
+use super::h2_idle::Streams;
+use super::h2_unfinished::UnfinishedHead;
+use super::protocol::{self, Protocol};
 use crate::app::Shared;
-use crate::client_http;
-use crate::client_io::{ClientIo, Unsent};
-use crate::client_memory::ClientMemory;
-use crate::connections::Admitted;
-use crate::h2_answers::{Answers, StreamWatch};
-use crate::h2_idle::Streams;
-use crate::h2_unfinished::UnfinishedHead;
 use crate::meter::Batch;
-use crate::protocol::{self, Protocol};
 use crate::request::{self, Caller, Counter, Journal, Lines};
 use crate::upstream::{Connector, Idle};
 

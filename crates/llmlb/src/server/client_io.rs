@@ -15,10 +15,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::client_memory::ClientMemory;
-use crate::connections::Admitted;
+use super::client_memory::ClientMemory;
+use super::connections::Admitted;
+use super::h2_unfinished::UnfinishedHead;
 use crate::contention::Contention;
-use crate::h2_unfinished::UnfinishedHead;
 use crate::short_writes;
 
 /// After how long a silence the system asks whether the client is still there.
@@ -334,8 +334,8 @@ mod tests {
 
     use tokio::net::TcpListener;
 
+    use super::connections::Connections;
     use super::*;
-    use crate::connections::Connections;
     use crate::descriptors::Division;
 
     #[tokio::test]

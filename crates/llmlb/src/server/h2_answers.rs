@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use crate::backlog::Backlog;
+use super::backlog::Backlog;
+use super::h2_idle::Streams;
 use crate::body_deadline::BodyPace;
 use crate::contention::Contention;
-use crate::h2_idle::Streams;
 use crate::memory_budget::Budget;
 
 /// Number of looks at a response in the time within which the client must take enough of it.

@@ -10,7 +10,7 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioTimer;
 
 // What these buffers take is charged to the memory of clients.
-use crate::client_memory::{
+use super::client_memory::{
     H1_LARGE_BUFFER, H2_CONNECTION_WINDOW, H2_SEND_BUFFER, H2_STREAM_WINDOW,
 };
 

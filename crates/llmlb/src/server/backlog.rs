@@ -18,7 +18,7 @@ use http::Response;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, SizeHint};
 
-use crate::client_memory::RequestMemory;
+use super::client_memory::RequestMemory;
 use crate::forward::Relay;
 use crate::memory_budget::Budget;
 use crate::request::Answer;
