@@ -7,11 +7,10 @@ use hyper::body::Body;
 use tokio::time::timeout;
 
 use super::head::{self, BodyFraming, Stamp};
-use super::{MOST_ATTEMPTS, Outbound, objection};
+use super::{ForwardContext, MOST_ATTEMPTS, Outbound, objection};
 use crate::balance::Slot;
 use crate::meter::usage_option::Asking;
 use crate::request::{Payload, Trip};
-use crate::server::worker::Worker;
 use crate::upstream::{Broken, Exchange, Head, Stream, Upload};
 
 /// How often a request that waits for its answer looks whether the backend is still up.
@@ -31,21 +30,21 @@ pub(super) struct Reached {
 
 /// Sends the request to the backend that has a place for it, as of `now`.
 pub(super) async fn attempt(
-    worker: &Worker,
+    context: &ForwardContext,
     slot: Slot,
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
     now: Instant,
 ) -> Result<Reached, Broken> {
-    let mut asks = worker.shared.meter.is_on()
+    let mut asks = context.accounting.meter.is_on()
         && matches!(outbound.asked.asking, Asking::Us(_))
         && slot.backend().takes_usage_option(model(&slot, trip));
-    let (mut head, mut exchange) = send(worker, &slot, outbound, trip, asks, now).await?;
+    let (mut head, mut exchange) = send(context, &slot, outbound, trip, asks, now).await?;
     if asks && objection::is_one(head.status, &mut exchange).await {
         // What the client asked for is asked again without our question.
         drop(exchange);
         asks = false;
-        (head, exchange) = send(worker, &slot, outbound, trip, asks, Instant::now()).await?;
+        (head, exchange) = send(context, &slot, outbound, trip, asks, Instant::now()).await?;
         // A stream that is asked for in other words may be none to the backend. And an error may
         // repeat what the client wrote.
         if head.status.is_success() && outbound.asked.stream && !outbound.asked.names_usage_option()
@@ -70,7 +69,7 @@ fn model<'a>(slot: &'a Slot, trip: &'a Trip) -> &'a str {
 
 /// Sends it on a connection that has been idle, or on a new one.
 async fn send(
-    worker: &Worker,
+    context: &ForwardContext,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
@@ -81,13 +80,13 @@ async fn send(
     // A connection that has been idle may be closed by the backend this very moment. Only what may
     // be sent twice is sent on one.
     if outbound.repeatable
-        && let Some(stream) = worker.idle.take(backend.id)
-        && let Some(upload) = upload(worker, slot, outbound, trip, ask_usage)
+        && let Some(stream) = context.idle.take(backend.id)
+        && let Some(upload) = upload(context, slot, outbound, trip, ask_usage)
     {
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
         outbound.is_delivered = true;
         trip.handed_over();
-        match first(worker, slot, &mut exchange, outbound, now).await {
+        match first(context, slot, &mut exchange, outbound, now).await {
             // Later than this it was no race: the backend has worked on it.
             Err(Broken::Cut(why)) if !exchange.is_heard() && now.elapsed() < STALE_WITHIN => {
                 tracing::debug!("backend {}: {why}; trying a new connection", backend.name);
@@ -97,27 +96,27 @@ async fn send(
         }
     }
     // Boxed because it is rare and takes much memory.
-    Box::pin(fresh(worker, slot, outbound, trip, ask_usage))
+    Box::pin(fresh(context, slot, outbound, trip, ask_usage))
         .await
         .map_err(|broken| judged(slot, broken))
 }
 
 async fn fresh(
-    worker: &Worker,
+    context: &ForwardContext,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
     ask_usage: bool,
 ) -> Result<(Head, Box<Exchange>), Broken> {
-    let stream: Stream = worker.connector.connect(&slot.backend().url).await?;
-    let Some(upload) = upload(worker, slot, outbound, trip, ask_usage) else {
+    let stream: Stream = context.connector.connect(&slot.backend().url).await?;
+    let Some(upload) = upload(context, slot, outbound, trip, ask_usage) else {
         // It passed through already.
         return Err(Broken::Upload("it cannot be sent again".to_owned()));
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
     outbound.is_delivered = true;
     trip.handed_over();
-    let head = first(worker, slot, &mut exchange, outbound, Instant::now()).await?;
+    let head = first(context, slot, &mut exchange, outbound, Instant::now()).await?;
     Ok((head, exchange))
 }
 
@@ -132,7 +131,7 @@ fn judged(slot: &Slot, broken: Broken) -> Broken {
 
 /// What to send this time; `None` if it was sent and cannot be sent again.
 fn upload(
-    worker: &Worker,
+    context: &ForwardContext,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
     trip: &Trip,
@@ -140,15 +139,15 @@ fn upload(
 ) -> Option<Upload> {
     let upgrade = outbound.upgrade.is_some();
     let stamp = Stamp {
-        via: &worker.shared.via,
+        via: &context.via,
         id: &trip.id,
         upgrade: outbound
             .head
             .headers
             .get(http::header::UPGRADE)
             .filter(|_| upgrade),
-        extra: &worker.shared.forward_headers,
-        dropped: &worker.shared.dropped_headers,
+        extra: &context.forward_headers,
+        dropped: &context.dropped_headers,
     };
     let target =
         (outbound.asked).target_for(outbound.path, outbound.head.uri.query(), slot.model());
@@ -170,8 +169,8 @@ fn upload(
                 is_unread: true,
             };
             let head = head::write(outbound.head, &target, slot.backend(), &stamp, framing);
-            let pace = worker.shared.limits.body;
-            let contention = worker.shared.contention.clone();
+            let pace = context.timeouts.body;
+            let contention = context.contention.clone();
             let is_chunked = length.is_none();
             Some(Upload::passing(head, body, is_chunked, pace, contention))
         }
@@ -181,20 +180,20 @@ fn upload(
 
 /// The head of the answer, unless it takes too long or the backend is found to be down meanwhile.
 async fn first(
-    worker: &Worker,
+    context: &ForwardContext,
     slot: &Slot,
     exchange: &mut Exchange,
     outbound: &Outbound<'_>,
     asked: Instant,
 ) -> Result<Head, Broken> {
-    let limit = worker.shared.limits.first_byte;
+    let limit = context.timeouts.first_byte;
     let mut left = limit;
     let head = loop {
         if let Ok(head) = timeout(left.min(LOOK_EVERY), exchange.head()).await {
             break head?;
         }
         // Somebody else may answer. If nobody can, it may still be answered here.
-        if slot.backend().is_hung() && may_go_on(worker, slot, outbound) {
+        if slot.backend().is_hung() && may_go_on(context, slot, outbound) {
             return Err(Broken::Hung("it hangs".to_owned()));
         }
         left = if exchange.is_paused() {
@@ -217,9 +216,9 @@ async fn first(
 }
 
 /// Whether the request may be sent to another backend, and there is one.
-fn may_go_on(worker: &Worker, slot: &Slot, outbound: &Outbound<'_>) -> bool {
+fn may_go_on(context: &ForwardContext, slot: &Slot, outbound: &Outbound<'_>) -> bool {
     let tried = &outbound.tried;
-    let pool = &worker.shared.pool;
+    let pool = &context.pool;
     outbound.repeatable
         && tried.len() < MOST_ATTEMPTS
         && pool.has_another(slot.route(), outbound.wish, tried)

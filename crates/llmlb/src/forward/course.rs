@@ -7,9 +7,8 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::timeout;
 
-use super::{Failed, Opened, Outbound, judge};
+use super::{Failed, ForwardContext, Opened, Outbound, judge};
 use crate::balance::{Backend, Evidence, Fault, Pool, Slot};
-use crate::server::worker::Worker;
 use crate::upstream::Broken;
 
 /// How long a connection may take that only shows whether a backend refuses connections.
@@ -58,7 +57,7 @@ impl Course {
     }
 
     /// True if the request may be sent to one more backend.
-    pub(super) async fn may_go_on(&self, worker: &Worker) -> bool {
+    pub(super) async fn may_go_on(&self, context: &ForwardContext) -> bool {
         if self.deliveries >= self.last_delivery {
             return false;
         }
@@ -66,7 +65,7 @@ impl Course {
             // The request may have crashed that backend. It was tried once more since; a third
             // backend is not put at risk.
             Some((backend, by_then)) if self.deliveries > *by_then => {
-                !refuses_connections(worker, backend).await
+                !refuses_connections(context, backend).await
             }
             _ => true,
         }
@@ -132,7 +131,7 @@ impl Course {
     /// was chosen. True if another backend may be tried.
     pub(super) fn broke(
         &mut self,
-        worker: &Worker,
+        context: &ForwardContext,
         backend: &Arc<Backend>,
         broken: Broken,
         answers: u64,
@@ -147,7 +146,7 @@ impl Course {
         let logged = format!("backend {}: {broken}", backend.name);
         match broken {
             Broken::Upload(why) => Err(Failed::BadUpload(why)),
-            Broken::Stalled(_) => Err(Failed::Stalled(worker.shared.limits.body)),
+            Broken::Stalled(_) => Err(Failed::Stalled(context.timeouts.body)),
             Broken::Shortage(why) => {
                 self.failed = Failed::Shortage(why);
                 Ok(false)
@@ -164,7 +163,7 @@ impl Course {
                 let is_down = !matches!(broken, Broken::Unreachable(_));
                 if is_down && backend.answers() == answers {
                     backend.set_turns_away(matches!(broken, Broken::Refused(_)));
-                    worker.shared.pool.note_down(backend, reason);
+                    context.pool.note_down(backend, reason);
                 }
                 backend.doubt.notify_one();
                 // That one was reached and did not answer says more.
@@ -223,11 +222,11 @@ impl Outbound<'_> {
     }
 }
 
-async fn refuses_connections(worker: &Worker, backend: &Backend) -> bool {
+async fn refuses_connections(context: &ForwardContext, backend: &Backend) -> bool {
     if !backend.is_up() {
         return true;
     }
-    let connecting = worker.connector.connect(&backend.url);
+    let connecting = context.connector.connect(&backend.url);
     // Boxed because it is rare and takes much memory.
     matches!(
         Box::pin(timeout(REFUSES_WITHIN, connecting)).await,

@@ -1,10 +1,12 @@
 //! Sending a request to a backend, to another one if that fails, and the answer back.
 
 mod attempt;
+mod context;
 mod course;
 mod head;
 mod judge;
 mod objection;
+mod refusal;
 mod relay;
 mod tunnel;
 mod unsupported;
@@ -26,13 +28,14 @@ use crate::endpoint::Endpoint;
 use crate::headers::REQUEST_ID;
 use crate::issued_ids::IssuedIdFinder;
 use crate::meter::watch::Watch;
-use crate::request::{Answer, Asked, Trip};
-use crate::server::worker::Worker;
+use crate::request::{Asked, Trip};
 use crate::upstream::{Broken, Exchange, Head};
 use attempt::Reached;
 use course::{Course, Next};
 
+pub(crate) use context::{ForwardContext, ForwardTimeouts};
 pub(crate) use head::probe_head;
+pub(crate) use refusal::refusal;
 pub(crate) use relay::Relay;
 pub(crate) use via::Via;
 
@@ -42,6 +45,9 @@ const SERVED_BY: HeaderName = HeaderName::from_static("x-llmlb-backend");
 const UPSTREAM_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
 /// How many backends a request may be tried on.
 const MOST_ATTEMPTS: usize = 3;
+
+/// A response to a client: one of llmlb's own, or a backend's.
+pub(crate) type Answer = Response<Either<Full<Bytes>, Relay>>;
 
 /// A request that is ready to be sent.
 #[derive(Debug)]
@@ -104,16 +110,16 @@ pub(crate) enum Failed {
 
 /// Sends the request to the best backend, and to the next one as long as that may help.
 pub(crate) async fn forward(
-    worker: &Arc<Worker>,
+    context: &Arc<ForwardContext>,
     route: &Arc<Route>,
     mut outbound: Outbound<'_>,
     mut trip: Box<Trip>,
 ) -> Result<Answer, (Failed, Box<Trip>)> {
-    match open(worker, route, &mut outbound, &mut trip).await {
+    match open(context, route, &mut outbound, &mut trip).await {
         Ok(opened) => {
-            let (answer, unstaged) = answer(worker, opened, outbound, trip);
+            let (answer, unstaged) = answer(context, opened, outbound, trip);
             if let Some((record, trip)) = unstaged {
-                worker.batch.add(record).await;
+                context.accounting.batch.add(record).await;
                 drop(trip);
             }
             Ok(answer)
@@ -123,14 +129,14 @@ pub(crate) async fn forward(
 }
 
 async fn open(
-    worker: &Arc<Worker>,
+    context: &Arc<ForwardContext>,
     route: &Arc<Route>,
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
 ) -> Result<Opened, Failed> {
     let mut course = Course::new();
-    let opened = attempts(worker, route, outbound, trip, &mut course).await;
-    course.settle(&worker.shared.pool, outbound);
+    let opened = attempts(context, route, outbound, trip, &mut course).await;
+    course.settle(&context.pool, outbound);
     match opened? {
         Some(opened) => Ok(opened),
         None => course.end().map_err(|failed| match failed {
@@ -145,14 +151,14 @@ async fn open(
 
 /// Tries one backend after the other. `None`: none is left, and the course of the attempts decides.
 async fn attempts(
-    worker: &Arc<Worker>,
+    context: &Arc<ForwardContext>,
     route: &Arc<Route>,
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
     course: &mut Course,
 ) -> Result<Option<Opened>, Failed> {
-    let pool = &worker.shared.pool;
-    while outbound.tried.len() < MOST_ATTEMPTS && course.may_go_on(worker).await {
+    let pool = &context.pool;
+    while outbound.tried.len() < MOST_ATTEMPTS && course.may_go_on(context).await {
         let slot = match next_slot(pool, route, outbound).await {
             Ok(Some(slot)) => slot,
             Ok(None) => break,
@@ -162,7 +168,7 @@ async fn attempts(
             }
         };
         if !trip.may_use_backend() {
-            course.failed = Failed::AddressLimit(worker.shared.address_limit.max());
+            course.failed = Failed::AddressLimit(context.accounting.address_limit.max());
             break;
         }
         let (started, answers) = (Instant::now(), slot.backend().answers());
@@ -170,12 +176,12 @@ async fn attempts(
         outbound.tried.push(backend.id);
         outbound.is_delivered = false;
         trip.sent(&backend, slot.model());
-        let mut reached = match attempt::attempt(worker, slot, outbound, trip, started).await {
+        let mut reached = match attempt::attempt(context, slot, outbound, trip, started).await {
             Ok(reached) => reached,
             Err(broken) => {
                 let is_given_up = matches!(broken, Broken::Slow(_) | Broken::Hung(_));
                 trip.tried(&backend, broken.why(), is_given_up);
-                if course.broke(worker, &backend, broken, answers, outbound)? {
+                if course.broke(context, &backend, broken, answers, outbound)? {
                     continue;
                 }
                 break;
@@ -245,20 +251,20 @@ async fn next_slot(
 
 /// An answer that came in one piece, and its record.
 fn whole(
-    worker: &Arc<Worker>,
+    context: &Arc<ForwardContext>,
     opened: Opened,
     data: Bytes,
     issued: Option<IssuedIdFinder>,
     trip: &mut Trip,
 ) -> (Bytes, Option<Record>) {
     if let Some(mut finder) = issued {
-        let pool = &worker.shared.pool;
+        let pool = &context.pool;
         finder.read(&data, |id| pool.issued(id, &opened.backend));
     }
     let (body, record) = trip.whole(data);
     let reuse_after_errors = opened.backend.reuse_after_errors;
     if let Some(stream) = opened.exchange.into_idle(reuse_after_errors) {
-        worker.idle.keep(opened.backend.id, stream);
+        context.idle.keep(opened.backend.id, stream);
     }
     if let Some(slot) = opened.slot {
         slot.ended();
@@ -271,7 +277,7 @@ type Unstaged = (Record, Box<Trip>);
 
 /// The answer as the client gets it, and its record if it is complete.
 fn answer(
-    worker: &Arc<Worker>,
+    context: &Arc<ForwardContext>,
     mut opened: Opened,
     outbound: Outbound<'_>,
     mut trip: Box<Trip>,
@@ -280,7 +286,7 @@ fn answer(
     let mut headers = std::mem::take(&mut opened.head.headers);
     trip.sent(backend, opened.model.as_deref());
     trip.answered(backend, status);
-    if worker.shared.meter.is_on() {
+    if context.accounting.meter.is_on() {
         let watch = Watch::new(trip.endpoint.api, status, &headers, opened.hides);
         if opened.hides && watch.is_coded() {
             // This client sees what we asked for; no other one shall.
@@ -307,7 +313,7 @@ fn answer(
         && let Some(upgrade) = outbound.upgrade
     {
         let upgraded = outbound.head.headers.get(header::UPGRADE);
-        tunnel::open(worker, upgrade, opened.exchange, opened.slot, trip);
+        tunnel::open(context, upgrade, opened.exchange, opened.slot, trip);
         tunnel::announce(response.headers_mut(), upgraded);
         return (response.map(|()| Either::Left(Full::default())), None);
     }
@@ -316,12 +322,12 @@ fn answer(
         .then(|| IssuedIdFinder::new(outbound.endpoint.issues, outbound.asked.is_stored))
         .flatten();
     if let Some(data) = opened.exchange.take_whole() {
-        let (body, record) = whole(worker, opened, data, issued, &mut trip);
+        let (body, record) = whole(context, opened, data, issued, &mut trip);
         let unstaged = record.map(|record| (record, trip));
         return (response.map(|()| Either::Left(Full::new(body))), unstaged);
     }
     let if_cut = (status.is_success() && outbound.endpoint.is_inference)
         .then(|| outbound.evidence(Fault::Cut));
-    let relay = Relay::new(Arc::clone(worker), opened, issued, if_cut, trip);
+    let relay = Relay::new(Arc::clone(context), opened, issued, if_cut, trip);
     (response.map(|()| Either::Right(relay)), None)
 }

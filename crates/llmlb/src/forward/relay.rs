@@ -9,13 +9,12 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{Opened, judge};
+use super::{ForwardContext, Opened, judge};
 use crate::balance::{Backend, Evidence, Slot};
 use crate::issued_ids::IssuedIdFinder;
 use crate::memory_budget::Share;
 use crate::meter::watch::together;
 use crate::request::{End, Trip};
-use crate::server::worker::Worker;
 use crate::upstream::{Broken, Exchange};
 
 type Answered = Result<Frame<Bytes>, Broken>;
@@ -26,7 +25,7 @@ type Answered = Result<Frame<Bytes>, Broken>;
 pub(crate) struct Relay {
     /// `None` when the answer is over.
     exchange: Option<Box<Exchange>>,
-    worker: Arc<Worker>,
+    context: Arc<ForwardContext>,
     backend: Arc<Backend>,
     slot: Option<Slot>,
     /// Evidence against the backend if it ends a success on an inference endpoint early.
@@ -44,7 +43,7 @@ pub(crate) struct Relay {
 
 impl Relay {
     pub(super) fn new(
-        worker: Arc<Worker>,
+        context: Arc<ForwardContext>,
         opened: Opened,
         issued: Option<IssuedIdFinder>,
         if_cut: Option<Evidence>,
@@ -57,10 +56,10 @@ impl Relay {
             ..
         } = opened;
         let may_shorten = trip.may_shorten();
-        let silence = Silence::new(worker.shared.limits.idle);
+        let silence = Silence::new(context.timeouts.idle);
         let mut relay = Self {
             exchange: Some(exchange),
-            worker,
+            context,
             backend,
             slot,
             if_cut,
@@ -93,7 +92,7 @@ impl Relay {
             return Bytes::new();
         };
         if let Some(stream) = exchange.into_idle(self.backend.reuse_after_errors) {
-            self.worker.idle.keep(self.backend.id, stream);
+            self.context.idle.keep(self.backend.id, stream);
         }
         if let Some(slot) = self.slot.take() {
             slot.ended();
@@ -104,7 +103,7 @@ impl Relay {
     /// What goes on to the client of a piece of the answer.
     fn pass(&mut self, data: Bytes) -> Bytes {
         if let Some(finder) = &mut self.issued {
-            let pool = &self.worker.shared.pool;
+            let pool = &self.context.pool;
             finder.read(&data, |id| pool.issued(id, &self.backend));
         }
         let passed = self.trip.pass(data);
@@ -120,7 +119,7 @@ impl Relay {
             self.trip.finish(End::Left);
         } else {
             if let Some(slot) = slot {
-                let pool = &self.worker.shared.pool;
+                let pool = &self.context.pool;
                 judge::note_cut(pool, &slot, &broken, self.if_cut);
             }
             self.backend.doubt.notify_one();
@@ -139,7 +138,7 @@ impl Relay {
             let Some(exchange) = &mut self.exchange else {
                 return Poll::Ready(self.last.take().map(|last| *last));
             };
-            exchange.fit_reads(&mut self.reading, &self.worker.shared.bodies);
+            exchange.fit_reads(&mut self.reading, &self.context.budget);
             match exchange.poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     self.silence.heard = true;
@@ -170,7 +169,7 @@ impl Relay {
                     // While the client is still sending, and pauses, it is not the backend's turn.
                     let is_waited_for = !exchange.is_paused();
                     if is_waited_for && self.silence.is_too_long(cx) {
-                        let seconds = self.worker.shared.limits.idle.as_secs_f32();
+                        let seconds = self.context.timeouts.idle.as_secs_f32();
                         let why = format!("it was silent for {seconds} s");
                         return self.cut(Broken::Slow(why), cx);
                     }

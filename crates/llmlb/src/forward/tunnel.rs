@@ -14,10 +14,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
 use super::relay::Silence;
-use crate::app::Limits;
+use super::{ForwardContext, ForwardTimeouts};
 use crate::balance::Slot;
 use crate::request::{End, Trip};
-use crate::server::worker::Worker;
 use crate::upstream::{Exchange, Stream};
 
 /// The two fields without which the client does not believe that the protocol changes.
@@ -30,14 +29,14 @@ pub(super) fn announce(headers: &mut HeaderMap, protocol: Option<&HeaderValue>) 
 
 /// Carries bytes both ways until both sides have said their last. It is a request in flight.
 pub(super) fn open(
-    worker: &Arc<Worker>,
+    context: &Arc<ForwardContext>,
     upgrade: OnUpgrade,
     exchange: Box<Exchange>,
     slot: Option<Slot>,
     trip: Box<Trip>,
 ) {
-    let limits = worker.shared.limits;
-    worker.tasks.spawn(async move {
+    let limits = context.timeouts;
+    context.tasks.spawn(async move {
         let (stream, early) = exchange.into_parts();
         let progress = Progress::default();
         let mut backend = Begun {
@@ -87,7 +86,7 @@ pub(super) fn open(
 async fn limited<T>(
     copying: impl Future<Output = T>,
     progress: &Progress,
-    limits: &Limits,
+    limits: &ForwardTimeouts,
 ) -> Option<T> {
     let mut copying = pin!(copying);
     let mut idle = Silence::new(limits.tunnel_idle);

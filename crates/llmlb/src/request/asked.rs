@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header, request};
@@ -13,12 +14,13 @@ use super::error::Refusal;
 use super::explain::explain;
 use super::prompt_fields::PromptFields;
 use super::{alike, body, form, prefix, query};
-use crate::app::Shared;
+use crate::body_deadline::BodyPace;
 use crate::body_edit::{self, BodyPieces, Edit};
 use crate::endpoint::Api;
 use crate::endpoint::{BodyFormat, Endpoint};
 use crate::issued_ids;
 use crate::json::{self, Malformed};
+use crate::memory_budget::Budget;
 use crate::meter::usage_option::{Asking, Places};
 
 /// What a request asks for.
@@ -179,13 +181,22 @@ impl Asked {
     }
 }
 
+/// Limits on bodies that are read whole.
+#[derive(Debug)]
+pub(crate) struct BodyLimits<'a> {
+    /// `server.max_body`, in bytes.
+    pub(crate) max: usize,
+    pub(crate) pace: BodyPace,
+    pub(crate) budget: &'a Arc<Budget>,
+}
+
 /// Reads a body in which a model may be named, as its endpoint says; any other body is left to pass
 /// through.
-pub(super) async fn read(
+pub(crate) async fn read(
     head: &request::Parts,
     endpoint: Endpoint,
     body: Incoming,
-    shared: &Shared,
+    limits: BodyLimits<'_>,
 ) -> Result<Asked, Refusal> {
     let query = head.uri.query();
     let content_type = content_type(&head.headers)?;
@@ -211,8 +222,8 @@ pub(super) async fn read(
             "The request's body is compressed; send it as it is, so that its model can be found.",
         ));
     }
-    let pause = shared.limits.body;
-    let bytes = body::read_whole(body, shared.max_body, pause, &shared.bodies).await?;
+    let BodyLimits { max, pace, budget } = limits;
+    let bytes = body::read_whole(body, max, pace, budget).await?;
     if bytes.is_empty() && !is_required {
         return Asked::in_query(query, Payload::Read(bytes));
     }

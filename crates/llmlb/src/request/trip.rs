@@ -12,13 +12,12 @@ use hyper::body::Body;
 use uuid::Uuid;
 
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
-use super::{Asked, Caller, InFlight, Refusal, id};
+use super::{Accounting, Asked, InFlight, Refusal, id};
 use crate::balance::Backend;
 use crate::endpoint::{self, Endpoint};
 use crate::meter::record::{Attempt, Outcome, Record};
 use crate::meter::usage::Usage;
 use crate::meter::watch::Watch;
-use crate::server::worker::Worker;
 use crate::upstream::AddressShare;
 
 /// Reason of a request that ends because its tunnel carries nothing.
@@ -30,9 +29,9 @@ const SEND_TIMEOUT: &str = "send_timeout";
 /// before its end, it was left by the client.
 #[derive(Debug)]
 pub(crate) struct Trip {
-    worker: Arc<Worker>,
+    accounting: Arc<Accounting>,
     /// The address that it is counted for.
-    pub(super) client: IpAddr,
+    pub(crate) client: IpAddr,
     /// Ours alone; no other request has it.
     pub(crate) own_id: Uuid,
     /// What it is called from end to end.
@@ -96,30 +95,49 @@ pub(crate) enum End {
 }
 
 impl Trip {
-    pub(super) fn start(caller: &Caller, head: &request::Parts, endpoint: Endpoint) -> Self {
+    /// Starts with the head of a request from the address `client`.
+    pub(crate) fn start(
+        accounting: &Arc<Accounting>,
+        client: IpAddr,
+        head: &request::Parts,
+        endpoint: Endpoint,
+    ) -> Self {
         let (method, path) = (head.method.clone(), head.uri.path().into());
-        Self::with_line(caller, &head.headers, method, path, endpoint)
+        Self::with_line(accounting, client, &head.headers, method, path, endpoint)
     }
 
     /// A request whose head cannot be parsed, apart from its first line.
-    pub(super) fn unparsed(caller: &Caller, method: Method, path: Box<str>) -> Self {
-        Self::with_line(caller, &HeaderMap::new(), method, path, Endpoint::NOTHING)
+    pub(crate) fn unparsed(
+        accounting: &Arc<Accounting>,
+        client: IpAddr,
+        method: Method,
+        path: Box<str>,
+    ) -> Self {
+        let headers = HeaderMap::new();
+        Self::with_line(
+            accounting,
+            client,
+            &headers,
+            method,
+            path,
+            Endpoint::NOTHING,
+        )
     }
 
     fn with_line(
-        caller: &Caller,
+        accounting: &Arc<Accounting>,
+        client: IpAddr,
         headers: &HeaderMap,
         method: Method,
         path: Box<str>,
         endpoint: Endpoint,
     ) -> Self {
-        let worker = Arc::clone(&caller.worker);
-        let own_id = worker.shared.ids.next();
+        let own_id = accounting.ids.next();
         Self {
             id: id::of_request(headers, &own_id),
             own_id,
-            worker,
-            client: caller.client_address(headers),
+            accounting: Arc::clone(accounting),
+            client,
             method,
             path,
             model: None,
@@ -146,12 +164,12 @@ impl Trip {
     }
 
     /// It counts as in flight until it is over.
-    pub(super) fn in_flight(&mut self, in_flight: InFlight) {
+    pub(crate) fn in_flight(&mut self, in_flight: InFlight) {
         self.in_flight = Some(in_flight);
     }
 
     /// What it asks for.
-    pub(super) fn asked(&mut self, asked: &Asked) {
+    pub(crate) fn asked(&mut self, asked: &Asked) {
         self.model.clone_from(&asked.model);
         self.stream = asked.stream;
         self.prompt_tokens = asked.prompt_tokens;
@@ -161,7 +179,7 @@ impl Trip {
     #[must_use]
     pub(crate) fn may_use_backend(&mut self) -> bool {
         if self.address_share.is_none() {
-            self.address_share = self.worker.shared.address_limit.acquire(self.client);
+            self.address_share = self.accounting.address_limit.acquire(self.client);
         }
         self.address_share.is_some()
     }
@@ -196,14 +214,14 @@ impl Trip {
     }
 
     /// It was answered without a backend.
-    pub(super) fn answered_here(&mut self, response: &Response<Full<Bytes>>) {
+    pub(crate) fn answered_here(&mut self, response: &Response<Full<Bytes>>) {
         self.status = response.status().as_u16();
         self.end = End::Complete;
         self.note_own_body(response);
     }
 
     /// Counts the body of an answer of our own.
-    pub(super) fn note_own_body(&mut self, response: &Response<Full<Bytes>>) {
+    pub(crate) fn note_own_body(&mut self, response: &Response<Full<Bytes>>) {
         if self.method != Method::HEAD {
             self.bytes = response.body().size_hint().lower();
         }
@@ -227,7 +245,7 @@ impl Trip {
         self.end == End::Left && self.outcome.is_none()
     }
 
-    pub(super) fn refused(&mut self, refusal: &Refusal) {
+    pub(crate) fn refused(&mut self, refusal: &Refusal) {
         self.status = refusal.status.as_u16();
         self.code = Some(refusal.code);
         self.end = End::Refused;
@@ -298,7 +316,7 @@ impl Trip {
     /// Keeps the record, once: when this returns it is with the kernel.
     fn settle(&mut self, end: End) {
         if let Some(record) = self.record(end) {
-            self.worker.shared.meter.keep(&record);
+            self.accounting.meter.keep(&record);
         }
     }
 
@@ -310,7 +328,7 @@ impl Trip {
         let outcome = self.judged(end);
         self.outcome = Some(outcome);
         // What did not get past the door asked for nothing.
-        if self.in_flight.is_none() || !self.worker.shared.meter.is_on() {
+        if self.in_flight.is_none() || !self.accounting.meter.is_on() {
             return None;
         }
         let prompt = self.prompt_tokens;
@@ -357,7 +375,7 @@ impl Trip {
             End::Complete if is_complete => Outcome::Complete,
             End::Complete | End::Cut => Outcome::Cut,
             // It is we who end it.
-            End::Left if self.worker.shared.is_cut() => Outcome::Cut,
+            End::Left if self.accounting.abort.is_cancelled() => Outcome::Cut,
             End::Left => Outcome::Cancelled,
             End::Refused if self.code == Some(OVERLOADED) => Outcome::Refused,
             End::Refused if self.status >= 500 => Outcome::Failed,
@@ -390,12 +408,12 @@ impl Drop for Trip {
         let is_cancelled_work = self.is_cancelled_work();
         self.settle(self.end);
         if is_cancelled_work {
-            let cancelled = &self.worker.shared.cancelled;
+            let cancelled = &self.accounting.cancelled;
             cancelled.note(self.client, Instant::now());
         }
         // Monitoring requests the server's own pages again and again.
         if self.endpoint.is_logged() || self.end != End::Complete {
-            self.worker.journal.tell(self);
+            self.accounting.journal.tell(self);
         }
     }
 }

@@ -5,12 +5,13 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
-use crate::app::Shared;
+use super::serve::Caller;
+use super::shared::Shared;
 use crate::balance::{Backend, LastError, State};
 use crate::config::Kind;
 use crate::endpoint::{AdminPage, Dialect, Endpoint};
 use crate::lock::rfc3339;
-use crate::request::{Caller, Refusal, json_response};
+use crate::request::{Refusal, is_local, json_response};
 use crate::text;
 
 /// Maximum number of characters of a path in a message.
@@ -27,7 +28,7 @@ pub(crate) fn answer(
         AdminPage::Greeting => Ok(greeting()),
         AdminPage::Health => Ok(json_response(StatusCode::OK, healthz(shared).to_string())),
         AdminPage::Ready => Ok(readyz(shared)),
-        AdminPage::Status if caller.is_local(headers) => {
+        AdminPage::Status if is_local(caller.peer, caller.local, headers) => {
             Ok(json_response(StatusCode::OK, status(shared).to_string()))
         }
         AdminPage::Status => Err(Refusal::new(

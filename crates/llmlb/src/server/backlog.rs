@@ -19,9 +19,8 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::client_memory::RequestMemory;
-use crate::forward::Relay;
+use crate::forward::{Answer, Relay};
 use crate::memory_budget::Budget;
-use crate::request::Answer;
 
 /// Part of a backlog that is not charged: the charge of its connection or request covers it.
 pub(crate) const FREE: usize = 16 << 10;
@@ -32,9 +31,13 @@ const PER_PIECE: usize = 4 << 10;
 /// queued, so the end of a response waits until the client has taken the rest.
 const BEFORE_END: usize = 16 << 10;
 
-tokio::task_local! {
-    /// The backlog of the HTTP/2 stream that this task serves.
-    static OF_STREAM: Arc<Backlog>;
+/// Backlog that a response counts in.
+#[derive(Debug)]
+pub(crate) enum ResponseBacklog {
+    /// That of an HTTP/1.1 connection.
+    Connection(Arc<Backlog>),
+    /// That of an HTTP/2 stream.
+    Stream(Arc<Backlog>),
 }
 
 /// The response bytes that a client has not taken yet.
@@ -75,16 +78,6 @@ impl Backlog {
             is_awaited: AtomicBool::new(false),
             waker: Mutex::new(None),
         })
-    }
-
-    /// Runs a task whose response has this backlog.
-    pub(crate) async fn scope<F: Future>(self: Arc<Self>, task: F) -> F::Output {
-        OF_STREAM.scope(self, task).await
-    }
-
-    /// The backlog of the HTTP/2 stream that this task serves, if it serves one.
-    fn of_stream() -> Option<Arc<Self>> {
-        OF_STREAM.try_with(Arc::clone).ok()
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -266,26 +259,26 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// The response with its body as an outgoing one. `connection` is the backlog of the connection,
-    /// for responses over HTTP/1.1.
+    /// The response with its body as an outgoing one, which counts in this backlog.
     pub(crate) fn respond(
         mut response: Answer,
-        connection: &Arc<Backlog>,
+        backlog: ResponseBacklog,
         memory: Option<RequestMemory>,
     ) -> Response<Self> {
         let is_shared = response.extensions_mut().remove::<SharedBody>().is_some();
-        response.map(|body| Self::new(body, is_shared, connection, memory))
+        response.map(|body| Self::new(body, is_shared, backlog, memory))
     }
 
     fn new(
         body: Either<Full<Bytes>, Relay>,
         is_shared: bool,
-        connection: &Arc<Backlog>,
+        backlog: ResponseBacklog,
         memory: Option<RequestMemory>,
     ) -> Self {
-        let of_stream = Backlog::of_stream();
-        let is_http2 = of_stream.is_some();
-        let backlog = of_stream.unwrap_or_else(|| Arc::clone(connection));
+        let (backlog, is_http2) = match backlog {
+            ResponseBacklog::Connection(backlog) => (backlog, false),
+            ResponseBacklog::Stream(backlog) => (backlog, true),
+        };
         backlog.is_answered.store(true, Ordering::Relaxed);
         Self {
             body,

@@ -334,9 +334,9 @@ mod tests {
 
     use tokio::net::TcpListener;
 
-    use super::connections::Connections;
     use super::*;
     use crate::descriptors::Division;
+    use crate::server::connections::Connections;
 
     #[tokio::test]
     async fn a_client_that_takes_nothing_is_given_up() {

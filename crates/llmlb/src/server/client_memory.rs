@@ -20,13 +20,12 @@ use hyper::body::Body;
 
 use super::backlog::Backlog;
 use crate::memory_budget::Budget;
+use crate::request::{H1_BUFFER, SMALL_BODY};
 
 /// Charge of a connection, and of each further request on it.
 const CONNECTION: usize = 32 << 10;
 /// Part of that which a request's head may use.
 const HEAD: usize = 8 << 10;
-/// The same for its body.
-pub(crate) const SMALL_BODY: usize = 16 << 10;
 /// Memory that a parsed header field takes besides its text, at most.
 const PER_FIELD: usize = 256;
 
@@ -37,9 +36,7 @@ pub(crate) const H1_LARGE_BUFFER: usize = 128 << 10;
 /// a piece that passes in chunks, and the one that the next bytes are read into.
 const LARGE_BUFFERS: usize = 3 * H1_LARGE_BUFFER;
 
-/// Size of each buffer of any other HTTP/1.1 connection.
-pub(crate) const H1_BUFFER: usize = 16 << 10;
-/// Maximum size of a read into such a buffer. hyper enlarges a buffer that one read fills.
+/// Maximum size of a read into the buffer of any other HTTP/1.1 connection. hyper enlarges a buffer that one read fills.
 const H1_READ: usize = H1_BUFFER - 1;
 /// Maximum size of a read after a request that was refused. It may be the rest of a body, which is
 /// discarded.

@@ -43,12 +43,12 @@ where
 {
     fn execute(&self, task: F) {
         let watch = Arc::clone(&self.watch);
-        let stream = watch.open();
+        let stream = watch.take_opened();
         let open = self.streams.open();
         self.tasks.spawn(async move {
             tokio::select! {
                 biased;
-                () = Arc::clone(&stream.backlog).scope(task) => {}
+                () = task => {}
                 // Dropping the task resets the stream, and cancels the request at the backend.
                 () = stream.stalled.notified() => {}
             }
@@ -68,6 +68,8 @@ pub(crate) struct StreamWatch {
     /// Shortens the limit.
     contention: Contention,
     streams: Mutex<WatchList>,
+    /// The stream of the request whose task hyper executes next.
+    opened: Mutex<Option<Arc<Stream>>>,
     cancelled: CancelledRequests,
     violation: Mutex<Option<Violation>>,
     is_violated: Notify,
@@ -128,6 +130,7 @@ impl StreamWatch {
             rate,
             contention,
             streams: Mutex::default(),
+            opened: Mutex::default(),
             cancelled: CancelledRequests::new(max_resets),
             violation: Mutex::default(),
             is_violated: Notify::new(),
@@ -157,7 +160,22 @@ impl StreamWatch {
         self.is_violated.notify_one();
     }
 
-    fn open(&self) -> Arc<Stream> {
+    /// Opens the stream of a request. Returns the backlog of its response. hyper executes the task of a
+    /// request right after it has called the service, so the next task belongs to this stream.
+    pub(crate) fn open(&self) -> Arc<Backlog> {
+        let stream = self.add();
+        let backlog = Arc::clone(&stream.backlog);
+        *lock(&self.opened) = Some(stream);
+        backlog
+    }
+
+    /// The stream that was opened last, for its task.
+    fn take_opened(&self) -> Arc<Stream> {
+        let opened = lock(&self.opened).take();
+        opened.unwrap_or_else(|| self.add())
+    }
+
+    fn add(&self) -> Arc<Stream> {
         let stream = Arc::new(Stream {
             backlog: Backlog::new(&self.budget),
             is_ended: AtomicBool::new(false),

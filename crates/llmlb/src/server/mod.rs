@@ -1,14 +1,25 @@
 //! Serving clients: worker threads accept connections, drive HTTP/1.1 and HTTP/2 on them, and take
 //! each request through its stages.
 
-pub(crate) mod admin;
-pub(crate) mod backlog;
-pub(crate) mod client_http;
-pub(crate) mod client_io;
-pub(crate) mod client_memory;
-pub(crate) mod connections;
-pub(crate) mod h2_answers;
-pub(crate) mod h2_idle;
-pub(crate) mod h2_unfinished;
-pub(crate) mod protocol;
-pub(crate) mod worker;
+mod admin;
+mod backlog;
+mod client_http;
+mod client_io;
+mod client_memory;
+mod connection;
+mod connections;
+mod h2_answers;
+mod h2_idle;
+mod h2_unfinished;
+mod models;
+mod ollama;
+mod protocol;
+mod serve;
+mod shared;
+mod unparsed;
+mod worker;
+
+pub(crate) use client_http::HttpLimits;
+pub(crate) use connections::Connections;
+pub(crate) use shared::{ClientLimits, Shared};
+pub(crate) use worker::{Orders, Workers};

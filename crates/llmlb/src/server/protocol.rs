@@ -21,7 +21,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const LOOK_SELDOM: Duration = Duration::from_millis(250);
 
 /// Looks at what a client sends first, and leaves it there.
-pub(crate) async fn of(stream: &TcpStream) -> Protocol {
+pub(crate) async fn detect(stream: &TcpStream) -> Protocol {
     let mut first = [0; PREFACE.len()];
     let mut pause = LOOK_AGAIN;
     loop {

@@ -3,35 +3,23 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hyper::service::service_fn;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::client_http;
-use super::client_io::{ClientIo, Unsent};
-use super::client_memory::ClientMemory;
-use super::connections::Admitted;
-use super::h2_answers::{Answers, StreamWatch};
-use super::h2_idle::Streams;
-use super::h2_unfinished::UnfinishedHead;
-use super::protocol::{self, Protocol};
-use crate::app::Shared;
+use super::connection;
+use super::shared::Shared;
+use crate::forward::{ForwardContext, ForwardTimeouts, Via};
+use crate::headers::HeaderPatterns;
 use crate::meter::Batch;
-use crate::request::{self, Caller, Counter, Journal, Lines};
-use crate::upstream::{Connector, Idle};
+use crate::request::{Accounting, Ids, Journal, Lines};
+use crate::upstream::Connector;
 
-/// How long a connection may still bring a request, once the server is draining.
-const LAST_REQUEST_WITHIN: Duration = Duration::from_millis(250);
-/// How long half a request may then still hold it up.
-const HALF_A_REQUEST_WITHIN: Duration = Duration::from_secs(1);
 /// How long accepting pauses when the system has no more descriptors.
 const BREATHER: Duration = Duration::from_millis(50);
 /// How often a worker closes connections that nobody uses.
@@ -47,6 +35,12 @@ pub(crate) struct Orders {
     /// Do not wait for requests any longer.
     pub(crate) cut: CancellationToken,
     pub(crate) connector: Connector,
+    pub(crate) ids: Arc<Ids>,
+    /// Entry that is added to the field `Via`.
+    pub(crate) via: Via,
+    /// Client header fields that are forwarded in addition to the default ones.
+    pub(crate) forward_headers: HeaderPatterns,
+    pub(crate) timeouts: ForwardTimeouts,
     /// Where a line for each request goes, and whether it begins with the time.
     pub(crate) lines: Option<Lines>,
     pub(crate) timed: bool,
@@ -56,13 +50,40 @@ pub(crate) struct Orders {
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) connector: Connector,
-    pub(crate) idle: Arc<Idle>,
-    pub(crate) journal: Journal,
-    /// Records that are to be kept.
-    pub(crate) batch: Batch,
-    /// Connections, and whatever else must end before the thread does.
-    pub(crate) tasks: TaskTracker,
+    pub(crate) forwarding: Arc<ForwardContext>,
+}
+
+impl Worker {
+    /// Connections and tunnels are spawned on `tasks`, which must end before the thread does.
+    fn new(shared: Arc<Shared>, orders: &Orders, tasks: TaskTracker) -> Self {
+        let accounting = Arc::new(Accounting {
+            ids: Arc::clone(&orders.ids),
+            address_limit: Arc::clone(&shared.address_limit),
+            cancelled: Arc::clone(&shared.cancelled),
+            meter: Arc::clone(&shared.meter),
+            batch: Batch::default(),
+            journal: Journal::new(orders.lines.clone(), orders.timed),
+            abort: orders.cut.clone(),
+        });
+        let forwarding = Arc::new(ForwardContext {
+            accounting,
+            pool: Arc::clone(&shared.pool),
+            connector: orders.connector.clone(),
+            idle: Arc::default(),
+            timeouts: orders.timeouts,
+            contention: shared.contention.clone(),
+            budget: Arc::clone(&shared.budget),
+            via: orders.via.clone(),
+            forward_headers: orders.forward_headers.clone(),
+            dropped_headers: Arc::clone(&shared.dropped_headers),
+            tasks,
+        });
+        Self { shared, forwarding }
+    }
+
+    pub(crate) fn accounting(&self) -> &Arc<Accounting> {
+        &self.forwarding.accounting
+    }
 }
 
 /// The threads, as seen from outside.
@@ -112,25 +133,19 @@ impl Workers {
 async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let connections = TaskTracker::new();
-    let worker = Arc::new(Worker {
-        shared,
-        connector: orders.connector.clone(),
-        idle: Arc::default(),
-        journal: Journal::new(orders.lines.clone(), orders.timed),
-        batch: Batch::default(),
-        tasks: connections.clone(),
-    });
-    worker.shared.backend_connections.add_idle(&worker.idle);
+    let worker = Arc::new(Worker::new(shared, orders, connections.clone()));
+    let idle = &worker.forwarding.idle;
+    worker.shared.backend_connections.add_idle(idle);
     let upkeep = TaskTracker::new();
     upkeep.spawn(keep_up(Arc::clone(&worker)));
-    let keeper = Arc::clone(&worker);
-    upkeep.spawn(async move { keeper.batch.keep_up(&keeper.shared.meter).await });
+    let accounting = Arc::clone(worker.accounting());
+    upkeep.spawn(async move { accounting.batch.keep_up(&accounting.meter).await });
     let serve = |stream: TcpStream, peer: SocketAddr| {
         let admission = &worker.shared.connections;
         match admission.admit(peer.ip()) {
             Ok(admitted) => {
                 let (worker, drain) = (Arc::clone(&worker), orders.drain.clone());
-                connections.spawn(connection(stream, peer, admitted, worker, drain));
+                connections.spawn(connection::serve(stream, peer, admitted, worker, drain));
             }
             Err(rejected) => admission.reject(&stream, peer.ip(), rejected),
         }
@@ -172,7 +187,7 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
         () = connections.wait() => {}
         () = orders.cut.cancelled() => {}
     }
-    worker.batch.flush(&worker.shared.meter);
+    worker.accounting().batch.flush(&worker.shared.meter);
     Ok(())
 }
 
@@ -192,172 +207,14 @@ async fn keep_up(worker: Arc<Worker>) {
     let mut last_sweep = Instant::now();
     loop {
         tokio::time::sleep(LINES_WITHIN).await;
-        worker.journal.flush();
+        worker.accounting().journal.flush();
         if last_sweep.elapsed() >= SWEEP_EVERY {
-            worker.idle.sweep();
+            worker.forwarding.idle.sweep();
             worker.shared.connections.check_end();
-            worker.shared.bodies.check_end();
+            worker.shared.budget.check_end();
             worker.shared.backend_connections.check_end();
             worker.shared.address_limit.check_end();
             last_sweep = Instant::now();
-        }
-    }
-}
-
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    admitted: Admitted,
-    worker: Arc<Worker>,
-    drain: CancellationToken,
-) {
-    let Ok(local) = stream.local_addr() else {
-        return; // It is gone already.
-    };
-    let budget = Arc::clone(&worker.shared.bodies);
-    let Some(memory) = ClientMemory::new(&budget) else {
-        budget.note_refusal();
-        return;
-    };
-    let requests = Counter::default();
-    let tasks = worker.tasks.clone();
-    let limits = worker.shared.limits;
-    let http = worker.shared.http;
-    let contention = worker.shared.contention.clone();
-    let caller = Arc::new(Caller {
-        is_proxy: worker.shared.proxies.contains(peer.ip()),
-        worker,
-        peer,
-        local,
-        requests: requests.clone(),
-        memory: Arc::clone(&memory),
-    });
-    let protocol = tokio::select! {
-        protocol = timeout(http.idle, protocol::of(&stream)) => protocol,
-        () = drained(&drain) => return,
-    };
-    let served_caller = Arc::clone(&caller);
-    let service = service_fn(move |request| request::serve(Arc::clone(&served_caller), request));
-    let heads = matches!(protocol, Ok(Protocol::Http1)).then(|| Arc::clone(&memory));
-    let unfinished = matches!(protocol, Ok(Protocol::Http2))
-        .then(|| UnfinishedHead::new(&budget, http.max_header));
-    let stream = ClientIo::new(
-        stream,
-        limits.send,
-        contention.clone(),
-        admitted,
-        heads,
-        unfinished,
-    );
-    let unsent = stream.unsent();
-    let served = match protocol {
-        Ok(Protocol::Http1) => {
-            let mut connection = client_http::http1(&http)
-                .serve_connection(stream, service)
-                .with_upgrades();
-            let pinned = Pin::new(&mut connection);
-            let served = until_drained(pinned, &requests, &unsent, &drain, None, |connection| {
-                connection.graceful_shutdown();
-            })
-            .await;
-            let unread = || connection.into_parts().map(|parts| parts.read_buf);
-            request::unparsed::log(&caller, &served, unread);
-            served
-        }
-        Ok(Protocol::Http2) => {
-            let streams = Streams::default();
-            let watch = StreamWatch::new(
-                &budget,
-                limits.send,
-                limits.body.rate,
-                contention,
-                limits.max_resets,
-            );
-            let farewell = stream.farewell();
-            let executor = Answers {
-                tasks,
-                streams: streams.clone(),
-                watch: Arc::clone(&watch),
-            };
-            let connection = client_http::http2(&http, executor).serve_connection(stream, service);
-            let connection = std::pin::pin!(connection);
-            let streams = Some((&streams, http.idle));
-            let served = until_drained(
-                connection,
-                &requests,
-                &unsent,
-                &drain,
-                streams,
-                |connection| {
-                    connection.graceful_shutdown();
-                },
-            );
-            tokio::select! {
-                served = served => served,
-                violation = watch.violation() => {
-                    let reason = violation.reason();
-                    tracing::debug!(%peer, "closed a connection: {reason}");
-                    farewell.set(reason);
-                    Ok(())
-                }
-            }
-        }
-        // It said nothing, or left.
-        Ok(Protocol::None) | Err(_) => return,
-    };
-    if let Err(error) = served {
-        tracing::debug!(%peer, %error, "a connection ended early");
-    }
-}
-
-async fn drained(drain: &CancellationToken) {
-    drain.cancelled().await;
-    // A request may have been sent before the client could know.
-    tokio::time::sleep(LAST_REQUEST_WITHIN).await;
-}
-
-/// Serves a connection to its end; once the server drains, what is being served is served to its
-/// end, and half a request is not waited for.
-async fn until_drained<C: Future<Output = hyper::Result<()>>>(
-    mut connection: Pin<&mut C>,
-    requests: &Counter,
-    unsent: &Unsent,
-    drain: &CancellationToken,
-    streams: Option<(&Streams, Duration)>,
-    shut_down: impl FnOnce(Pin<&mut C>),
-) -> hyper::Result<()> {
-    let idle = async {
-        match streams {
-            Some((streams, limit)) => streams.idle(limit).await,
-            // hyper closes idle connections of HTTP/1.1 itself.
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        served = connection.as_mut() => served,
-        () = drained(drain) => {
-            shut_down(connection.as_mut());
-            let (is_serving, served_before) = (requests.now() > 0, requests.ever());
-            match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
-                Ok(served) => served,
-                Err(_)
-                    if !is_serving && requests.ever() == served_before && !unsent.is_so() =>
-                {
-                    Ok(())
-                }
-                Err(_) => connection.await,
-            }
-        }
-        () = idle => {
-            shut_down(connection.as_mut());
-            loop {
-                // The client may have sent a request before it knew; and it need not confirm.
-                match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
-                    Ok(served) => break served,
-                    Err(_) if streams.is_none_or(|(streams, _)| streams.is_empty()) => break Ok(()),
-                    Err(_) => {}
-                }
-            }
         }
     }
 }

@@ -5,9 +5,9 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
-use super::error::json_response;
 use crate::balance::Table;
 use crate::config::Kind;
+use crate::request::json_response;
 
 /// The models of all backends that are Ollama; any one of them would not know the others'.
 pub(super) fn list(table: &Table) -> Response<Full<Bytes>> {

@@ -2,10 +2,10 @@
 //! line for each, like for any other request.
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 
-use super::trip::Trip;
-use super::{Caller, Refusal};
+use super::serve::Caller;
+use crate::request::{Refusal, Trip};
 
 /// Text in the log for a part of the first line that is not there, or is not one.
 const UNKNOWN: &str = "-";
@@ -21,7 +21,9 @@ pub(crate) fn log(
         && error.is_parse()
     {
         let (method, path) = first_line(&unread().unwrap_or_default());
-        let mut trip = Trip::unparsed(caller, method, path);
+        let client = caller.client_address(&HeaderMap::new());
+        let accounting = caller.worker.accounting();
+        let mut trip = Trip::unparsed(accounting, client, method, path);
         trip.refused(&refusal(error));
     }
 }

@@ -1,11 +1,12 @@
-//! What the client is told when no backend answered.
+//! Responses to clients whose request was not forwarded with success.
 
 use http::StatusCode;
 
-use super::{Refusal, body};
-use crate::forward::Failed;
+use super::Failed;
+use crate::request::{Refusal, backend_auth, incomplete, too_slow};
 
-pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
+/// Response to a request for `model` that failed.
+pub(crate) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
     let unavailable = |message: String| {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         Refusal::new(status, "all_backends_down", message).retry_after(1)
@@ -29,8 +30,8 @@ pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
             "upstream_timeout",
             format!("The backend took too long ({why})."),
         ),
-        Failed::BadUpload(why) => body::incomplete(&why),
-        Failed::Stalled(pace) => body::too_slow(pace),
+        Failed::BadUpload(why) => incomplete(&why),
+        Failed::Stalled(pace) => too_slow(pace),
         Failed::Shortage(why) => Refusal::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "overloaded",
@@ -60,29 +61,4 @@ pub(super) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
         )
         .retry_after(5),
     }
-}
-
-/// The response to a client whose backend rejected our key.
-pub(super) fn backend_auth(status: StatusCode) -> Refusal {
-    Refusal::new(
-        StatusCode::BAD_GATEWAY,
-        "backend_auth",
-        format!(
-            "The backend rejected this server's own key ({}). Your key is not at fault; the \
-             operator has to check `api_key_env` of the backend, which the log names.",
-            status.as_u16()
-        ),
-    )
-}
-
-/// What the client is told when its request could not be recorded, and must be.
-pub(super) fn unmetered(why: &str) -> Refusal {
-    Refusal::new(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "metering_unavailable",
-        format!(
-            "Usage cannot be recorded, and nothing is served without (usage.on_failure): {why}"
-        ),
-    )
-    .retry_after(5)
 }

@@ -6,11 +6,10 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
 
-use super::error::{Refusal, json_response};
-use super::failed;
+use super::backlog::SharedBody;
 use crate::balance::{Pool, Table};
 use crate::config::{Alias, Kind};
-use crate::server::backlog::SharedBody;
+use crate::request::{Refusal, backend_auth, json_response};
 
 /// The list.
 pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {
@@ -41,7 +40,7 @@ pub(super) fn not_yet(name: &str, pool: &Pool) -> Refusal {
     if let Some(Some(status)) = rejected.next()
         && rejected.all(|status| status.is_some())
     {
-        return failed::backend_auth(status);
+        return backend_auth(status);
     }
     let unknown: Vec<_> = unknown().map(|one| one.label()).collect();
     let why = if unknown.is_empty() {

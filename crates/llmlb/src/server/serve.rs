@@ -1,0 +1,392 @@
+//! The path of a request, in reading order: admission, parsing, choice of a backend, forwarding.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Incoming};
+use hyper::upgrade::OnUpgrade;
+
+use super::backlog::{self, Outgoing, ResponseBacklog, SharedBody};
+use super::client_memory::{ClientMemory, RequestMemory};
+use super::worker::Worker;
+use super::{admin, models, ollama};
+use crate::balance::{Absent, EndpointKey, Wish};
+use crate::config::{Kind, UnknownEndpoints};
+use crate::endpoint::{self, Endpoint, Page, PathError, Service};
+use crate::forward::{self, Answer, Outbound};
+use crate::headers::REQUEST_ID;
+use crate::issued_ids;
+use crate::memory_budget::Budget;
+use crate::request::{self, BodyLimits, Counter, InFlight, Payload, Refusal, Trip};
+
+/// A client's connection: everything that its requests have in common.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) worker: Arc<Worker>,
+    /// The two ends of the connection.
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    /// The peer is a reverse proxy whose word on its clients' addresses counts.
+    pub(crate) is_proxy: bool,
+    /// What is being served on this connection.
+    pub(crate) requests: Counter,
+    pub(crate) memory: Arc<ClientMemory>,
+}
+
+impl Caller {
+    /// Address that a request with these headers counts for.
+    pub(crate) fn client_address(&self, headers: &HeaderMap) -> IpAddr {
+        let proxies = self.is_proxy.then_some(&self.worker.shared.proxies);
+        request::client_address(self.peer, headers, proxies)
+    }
+
+    fn start_trip(&self, head: &Parts, endpoint: Endpoint) -> Trip {
+        let client = self.client_address(&head.headers);
+        Trip::start(self.worker.accounting(), client, head, endpoint)
+    }
+}
+
+/// Serves one request, whose response counts in this backlog.
+///
+/// Its memory is charged at once, not when its task runs: until then requests of other connections
+/// may arrive, whose heads would be held as well.
+pub(crate) fn serve(
+    caller: Arc<Caller>,
+    request: Request<Incoming>,
+    backlog: ResponseBacklog,
+) -> impl Future<Output = Result<Response<Outgoing>, Infallible>> {
+    let (version, uri, headers) = (request.version(), request.uri(), request.headers());
+    let memory = RequestMemory::new(&caller.memory, version, uri, headers, request.body());
+    let admitted = match memory {
+        Some(memory) => Ok((request, memory)),
+        // The request is dropped here.
+        None => Err(without_memory(&caller, request)),
+    };
+    async move {
+        Ok(match admitted {
+            Ok((request, memory)) => serve_admitted(caller, request, memory, backlog).await,
+            Err(response) => Outgoing::respond(response, backlog, None),
+        })
+    }
+}
+
+/// The response to a request that does not fit into the memory, which only happens over HTTP/2. It
+/// has no body: that would be held until the client takes it.
+fn without_memory(caller: &Caller, request: Request<Incoming>) -> Answer {
+    let refusal = request::too_many(&caller.worker.shared.budget);
+    let (head, _) = request.into_parts();
+    let mut trip = caller.start_trip(&head, Endpoint::NOTHING);
+    trip.refused(&refusal);
+    let mut response = refusal.into_response(Endpoint::NOTHING.dialect, &trip.id);
+    *response.body_mut() = Full::default();
+    own(response)
+}
+
+async fn serve_admitted(
+    caller: Arc<Caller>,
+    mut request: Request<Incoming>,
+    mut memory: RequestMemory,
+    backlog: ResponseBacklog,
+) -> Response<Outgoing> {
+    let upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
+    let (head, body) = request.into_parts();
+    let located = endpoint::parse(&head.method, head.uri.path());
+    let endpoint = located
+        .as_ref()
+        .map_or(Endpoint::NOTHING, |(found, _)| *found);
+    let trip = Box::new(caller.start_trip(&head, endpoint));
+    let id = trip.id.clone();
+    let served = stages(&caller, &head, located, body, upgrade, &mut memory, trip).await;
+    let mut answer = match served {
+        Ok(answer) => answer,
+        Err((refusal, mut trip)) => {
+            trip.refused(&refusal);
+            memory.refuse();
+            let response = refusal.into_response(endpoint.dialect, &id);
+            trip.note_own_body(&response);
+            own(response)
+        }
+    };
+    let is_upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if is_upgrade {
+        memory.upgrade();
+    }
+    let headers = answer.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    if !is_upgrade && caller.worker.shared.is_draining() && head.version < Version::HTTP_2 {
+        // The client's next request is for somebody else.
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Outgoing::respond(answer, backlog, Some(memory))
+}
+
+/// The endpoint of a request and the path that is forwarded, or the reason to reject the request.
+type Located<'a> = Result<(Endpoint, Cow<'a, str>), PathError>;
+
+/// A request's way through the server. A refusal brings the trip back, to be told.
+async fn stages(
+    caller: &Caller,
+    head: &Parts,
+    located: Located<'_>,
+    mut body: Incoming,
+    upgrade: Option<OnUpgrade>,
+    memory: &mut RequestMemory,
+    mut trip: Box<Trip>,
+) -> Result<Answer, (Refusal, Box<Trip>)> {
+    let worker = &caller.worker;
+    let (endpoint, path) = match admit(caller, head, located, upgrade.is_some()) {
+        Ok(located) => located,
+        Err(refusal) => return Err((refusal, trip)),
+    };
+    if head.method.is_safe() && !body.is_end_stream() {
+        let pace = worker.shared.client_limits.body;
+        let expected = Box::pin(request::expect_none(&head.method, &mut body, pace)).await;
+        if let Err(refusal) = expected {
+            return Err((refusal, trip));
+        }
+    }
+    let kind = match endpoint.service {
+        Service::Own(page) => match page_of(caller, head, page, &path) {
+            Ok(response) if has_room_for(&response, &worker.shared.budget) => {
+                trip.answered_here(&response);
+                return Ok(own(response));
+            }
+            Ok(_) => return Err((request::too_many(&worker.shared.budget), trip)),
+            Err(refusal) => return Err((refusal, trip)),
+        },
+        Service::Ollama => Some(Kind::Ollama),
+        Service::Backend | Service::Nothing => None,
+    };
+    if let Some(why) = worker.shared.meter.refusal() {
+        return Err((unmetered(&why), trip));
+    }
+    trip.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
+    let limits = BodyLimits {
+        max: worker.shared.max_body,
+        pace: worker.shared.client_limits.body,
+        budget: &worker.shared.budget,
+    };
+    let mut asked = match request::read(head, endpoint, body, limits).await {
+        Ok(asked) => asked,
+        Err(refusal) => return Err((refusal, trip)),
+    };
+    match asked.payload {
+        Payload::Read(_) => memory.note_body_read(),
+        Payload::Passing(Some(_)) if !memory.grow(request::RECEIVING) => {
+            return Err((request::too_many(&worker.shared.budget), trip));
+        }
+        Payload::Passing(_) => {}
+    }
+    trip.asked(&asked);
+    let model = asked.model.take();
+    let pool = &worker.shared.pool;
+    let route = match pool.route_of(kind, model.as_deref()) {
+        Ok(route) => route,
+        Err(absent) => {
+            let name = model.unwrap_or_default();
+            let refusal = match absent {
+                Absent::Unknown => models::unknown(&name, pool, kind),
+                Absent::NotYet => models::not_yet(&name, pool),
+            };
+            return Err((refusal, trip));
+        }
+    };
+    let blocks = std::mem::take(&mut asked.blocks);
+    let id_in_path = || {
+        // The path of an inference endpoint is the endpoint's alone.
+        let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
+        id.map(|id| issued_ids::hash(id.as_bytes()))
+    };
+    let wish = Wish {
+        blocks: &blocks,
+        issued: asked.issued.or_else(id_in_path),
+        client: request::client_key(trip.client, &head.headers),
+        endpoint: endpoint_key(&head.method, endpoint, &path),
+    };
+    if let Some(delay) = worker.shared.cancelled.delay(trip.client, trip.started) {
+        tokio::time::sleep(delay).await;
+    }
+    // What passes through can be sent once.
+    let is_kept = matches!(asked.payload, Payload::Read(_)) && upgrade.is_none();
+    let outbound = Outbound {
+        head,
+        endpoint,
+        path: &path,
+        asked: &mut asked,
+        wish: &wish,
+        repeatable: is_kept && endpoint.is_repeatable(&head.method),
+        is_delivered: false,
+        tried: Vec::new(),
+        upgrade,
+    };
+    forward::forward(&worker.forwarding, &route, outbound, trip)
+        .await
+        .map_err(|(failed, trip)| (forward::refusal(failed, model.as_deref()), trip))
+}
+
+/// The key under which it is remembered that a backend does not serve the endpoint of a POST.
+fn endpoint_key(method: &Method, endpoint: Endpoint, path: &str) -> Option<EndpointKey> {
+    let is_one = endpoint.is_inference || (*method == Method::POST && !endpoint::has_id(path));
+    is_one.then(|| EndpointKey::new(path, endpoint.is_known))
+}
+
+/// Decides whether a request is served at all, before its body is read.
+fn admit<'a>(
+    caller: &Caller,
+    head: &Parts,
+    located: Located<'a>,
+    is_upgrade: bool,
+) -> Result<(Endpoint, Cow<'a, str>), Refusal> {
+    let shared = &caller.worker.shared;
+    request::check_method(&head.method)?;
+    request::check_host(head)?;
+    if let Some(hosts) = &shared.private_hosts {
+        request::refuse_foreign_pages(hosts, head, caller.local.ip(), is_upgrade)?;
+    }
+    let (endpoint, path) = located.map_err(|error| bad_path(head, error))?;
+    let is_ollama_absent = || !shared.pool.table().may_have(Kind::Ollama);
+    match endpoint.service {
+        Service::Nothing => return Err(admin::not_found(shared, endpoint, &path)),
+        Service::Ollama | Service::Own(Page::OllamaTags) if is_ollama_absent() => {
+            return Err(admin::not_found(shared, endpoint, &path));
+        }
+        Service::Own(_) => return Ok((endpoint, path)),
+        Service::Backend | Service::Ollama => {}
+    }
+    if !endpoint.is_known && shared.unknown_endpoints == UnknownEndpoints::Reject {
+        return Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "unknown_endpoint",
+            format!(
+                "{path} is not an endpoint that llmlb knows, and server.unknown_endpoints is \
+                 `reject`."
+            ),
+        ));
+    }
+    if is_upgrade && !endpoint::may_be_websocket(endpoint, &path) {
+        return Err(Refusal::new(
+            StatusCode::UPGRADE_REQUIRED,
+            "websocket_not_supported",
+            format!("{path} is not served over WebSocket; send an HTTP request."),
+        )
+        .upgrade("websocket"));
+    }
+    let has_keys = || {
+        let table = shared.pool.table();
+        table.backends.iter().any(|one| one.credential.is_some())
+    };
+    if endpoint::issues_credentials(&head.method, &path) && has_keys() {
+        return Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "issues_credentials",
+            format!(
+                "{path} would issue a credential of this server's own account. Connect to \
+                 /v1/realtime of this server instead."
+            ),
+        ));
+    }
+    refuse_loop(caller, head)?;
+    Ok((endpoint, path))
+}
+
+fn bad_path(head: &Parts, error: PathError) -> Refusal {
+    match error {
+        PathError::Misspelled(plain) => Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "bad_path",
+            format!("Some servers would take this path for {plain}; use that spelling."),
+        ),
+        PathError::Ambiguous => Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "bad_path",
+            "The path can be read in two ways: it has `.` or `..` segments, control characters, or \
+             characters that are escaped and need not be.",
+        ),
+        PathError::MethodNotAllowed(methods) => not_allowed(
+            format!("{} answers {methods} only.", head.uri.path()),
+            methods,
+        ),
+    }
+}
+
+fn not_allowed(message: String, methods: &'static str) -> Refusal {
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    Refusal::new(status, "method_not_allowed", message).allow(methods)
+}
+
+/// A page of llmlb's own.
+fn page_of(
+    caller: &Caller,
+    head: &Parts,
+    page: Page,
+    path: &str,
+) -> Result<Response<Full<Bytes>>, Refusal> {
+    let pool = &caller.worker.shared.pool;
+    match page {
+        Page::Admin(page) => admin::answer(caller, &head.headers, page),
+        Page::Models => Ok(models::list(&pool.table())),
+        Page::Model => models::one(pool, &endpoint::model_in(path)),
+        Page::OllamaTags => Ok(ollama::list(&pool.table())),
+    }
+}
+
+fn refuse_loop(caller: &Caller, head: &Parts) -> Result<(), Refusal> {
+    if caller.worker.forwarding.via.is_in(&head.headers) {
+        return Err(Refusal::new(
+            StatusCode::LOOP_DETECTED,
+            "loop_detected",
+            "This request was here before: a backend sends it back. Look for this server's own \
+             address among the backends.",
+        ));
+    }
+    Ok(())
+}
+
+/// True if a response of our own fits into the memory that is left: a list of models may be long.
+fn has_room_for(response: &Response<Full<Bytes>>, budget: &Budget) -> bool {
+    if response.extensions().get::<SharedBody>().is_some() {
+        return true;
+    }
+    let length = response.body().size_hint().lower();
+    length <= backlog::FREE as u64 || usize::try_from(length).is_ok_and(|length| budget.has(length))
+}
+
+fn own(response: Response<Full<Bytes>>) -> Answer {
+    response.map(Either::Left)
+}
+
+/// Whether a client wants to go on in another protocol (WebSocket).
+fn wants_upgrade(request: &Request<Incoming>) -> bool {
+    request.version() == Version::HTTP_11
+        && request.method() == Method::GET
+        // Any other protocol would carry requests past everything here.
+        && request
+            .headers()
+            .get(header::UPGRADE)
+            .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
+        && request
+            .headers()
+            .get_all(header::CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
+}
+
+/// Response to a request that cannot be metered while `usage.on_failure` is `refuse`.
+fn unmetered(why: &str) -> Refusal {
+    Refusal::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "metering_unavailable",
+        format!(
+            "Usage cannot be recorded, and nothing is served without (usage.on_failure): {why}"
+        ),
+    )
+    .retry_after(5)
+}
