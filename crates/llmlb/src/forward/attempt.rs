@@ -11,7 +11,7 @@ use super::{ForwardContext, MOST_ATTEMPTS, Outbound, objection};
 use crate::balance::Slot;
 use crate::meter::usage_option::Asking;
 use crate::request::{Payload, Trip};
-use crate::upstream::{Broken, Exchange, Head, Stream, Upload};
+use crate::upstream::{Exchange, Head, Stream, Upload, UpstreamError};
 
 /// How often a request that waits for its answer looks whether the backend is still up.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -35,7 +35,7 @@ pub(super) async fn attempt(
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
     now: Instant,
-) -> Result<Reached, Broken> {
+) -> Result<Reached, UpstreamError> {
     let mut asks = context.accounting.meter.is_on()
         && matches!(outbound.asked.asking, Asking::Us(_))
         && slot.backend().takes_usage_option(model(&slot, trip));
@@ -75,7 +75,7 @@ async fn send(
     trip: &mut Trip,
     ask_usage: bool,
     now: Instant,
-) -> Result<(Head, Box<Exchange>), Broken> {
+) -> Result<(Head, Box<Exchange>), UpstreamError> {
     let backend = slot.backend();
     // A connection that has been idle may be closed by the backend this very moment. Only what may
     // be sent twice is sent on one.
@@ -88,17 +88,19 @@ async fn send(
         trip.handed_over();
         match first(context, slot, &mut exchange, outbound, now).await {
             // Later than this it was no race: the backend has worked on it.
-            Err(Broken::Cut(why)) if !exchange.is_heard() && now.elapsed() < STALE_WITHIN => {
+            Err(UpstreamError::Closed(why))
+                if !exchange.has_received_any() && now.elapsed() < STALE_WITHIN =>
+            {
                 tracing::debug!("backend {}: {why}; trying a new connection", backend.name);
             }
-            Err(broken) => return Err(judged(slot, broken)),
+            Err(error) => return Err(judged(slot, error)),
             Ok(head) => return Ok((head, exchange)),
         }
     }
     // Boxed because it is rare and takes much memory.
     Box::pin(fresh(context, slot, outbound, trip, ask_usage))
         .await
-        .map_err(|broken| judged(slot, broken))
+        .map_err(|error| judged(slot, error))
 }
 
 async fn fresh(
@@ -107,11 +109,13 @@ async fn fresh(
     outbound: &mut Outbound<'_>,
     trip: &mut Trip,
     ask_usage: bool,
-) -> Result<(Head, Box<Exchange>), Broken> {
+) -> Result<(Head, Box<Exchange>), UpstreamError> {
     let stream: Stream = context.connector.connect(&slot.backend().url).await?;
     let Some(upload) = upload(context, slot, outbound, trip, ask_usage) else {
         // It passed through already.
-        return Err(Broken::Upload("it cannot be sent again".to_owned()));
+        return Err(UpstreamError::ClientBody(
+            "it cannot be sent again".to_owned(),
+        ));
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
     outbound.is_delivered = true;
@@ -121,12 +125,12 @@ async fn fresh(
 }
 
 /// What is the backend's fault counts against it.
-fn judged(slot: &Slot, broken: Broken) -> Broken {
-    if !broken.is_clients() && !broken.is_ours() {
+fn judged(slot: &Slot, error: UpstreamError) -> UpstreamError {
+    if !error.is_clients_fault() && !error.is_local_fault() {
         slot.failed();
-        slot.backend().note_error(None, broken.why());
+        slot.backend().note_error(None, error.why());
     }
-    broken
+    error
 }
 
 /// What to send this time; `None` if it was sent and cannot be sent again.
@@ -185,7 +189,7 @@ async fn first(
     exchange: &mut Exchange,
     outbound: &Outbound<'_>,
     asked: Instant,
-) -> Result<Head, Broken> {
+) -> Result<Head, UpstreamError> {
     let limit = context.timeouts.first_byte;
     let mut left = limit;
     let head = loop {
@@ -194,23 +198,25 @@ async fn first(
         }
         // Somebody else may answer. If nobody can, it may still be answered here.
         if slot.backend().is_hung() && may_go_on(context, slot, outbound) {
-            return Err(Broken::Hung("it hangs".to_owned()));
+            return Err(UpstreamError::Hung("it hangs".to_owned()));
         }
         left = if exchange.is_paused() {
             LOOK_EVERY
         } else {
             // What the client took to send is not the backend's time.
-            let since = exchange.taken().unwrap_or(asked);
+            let since = exchange.last_write_at().unwrap_or(asked);
             limit.saturating_sub(since.elapsed())
         };
         if left.is_zero() {
             let seconds = limit.as_secs_f32();
-            return Err(Broken::Slow(format!("no answer within {seconds} s")));
+            return Err(UpstreamError::Timeout(format!(
+                "no answer within {seconds} s"
+            )));
         }
     };
     if head.status == StatusCode::SWITCHING_PROTOCOLS && outbound.upgrade.is_none() {
         let why = "it wants to speak another protocol";
-        return Err(Broken::Garbage(why.to_owned()));
+        return Err(UpstreamError::InvalidResponse(why.to_owned()));
     }
     Ok(head)
 }

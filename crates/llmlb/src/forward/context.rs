@@ -13,7 +13,7 @@ use crate::dropped_headers::DroppedHeaders;
 use crate::headers::HeaderPatterns;
 use crate::memory_budget::Budget;
 use crate::request::Accounting;
-use crate::upstream::{Connector, Idle};
+use crate::upstream::{Connector, IdlePool};
 
 /// Shared state of the requests that one worker forwards.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct ForwardContext {
     pub(crate) pool: Arc<Pool>,
     pub(crate) connector: Connector,
     /// Idle connections of this worker.
-    pub(crate) idle: Arc<Idle>,
+    pub(crate) idle: Arc<IdlePool>,
     pub(crate) timeouts: ForwardTimeouts,
     pub(crate) contention: Contention,
     pub(crate) budget: Arc<Budget>,

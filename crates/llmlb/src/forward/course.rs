@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::{Failed, ForwardContext, Opened, Outbound, judge};
 use crate::balance::{Backend, Evidence, Fault, Pool, Slot};
-use crate::upstream::Broken;
+use crate::upstream::UpstreamError;
 
 /// How long a connection may take that only shows whether a backend refuses connections.
 const REFUSES_WITHIN: Duration = Duration::from_secs(1);
@@ -133,36 +133,36 @@ impl Course {
         &mut self,
         context: &ForwardContext,
         backend: &Arc<Backend>,
-        broken: Broken,
+        error: UpstreamError,
         answers: u64,
         outbound: &Outbound<'_>,
     ) -> Result<bool, Failed> {
         if outbound.is_delivered {
             self.deliveries += 1;
-            self.note_closed(backend, &broken);
+            self.note_closed(backend, &error);
         }
         // Clients are not told host and port.
-        let why = format!("backend {}: {broken}", backend.label());
-        let logged = format!("backend {}: {broken}", backend.name);
-        match broken {
-            Broken::Upload(why) => Err(Failed::BadUpload(why)),
-            Broken::Stalled(_) => Err(Failed::Stalled(context.timeouts.body)),
-            Broken::Shortage(why) => {
+        let why = format!("backend {}: {error}", backend.label());
+        let logged = format!("backend {}: {error}", backend.name);
+        match error {
+            UpstreamError::ClientBody(why) => Err(Failed::BadUpload(why)),
+            UpstreamError::ClientBodyTimeout(_) => Err(Failed::Stalled(context.timeouts.body)),
+            UpstreamError::LocalExhausted(why) => {
                 self.failed = Failed::Shortage(why);
                 Ok(false)
             }
             // Ports are counted for each address: another backend may be reached.
-            Broken::NoPort(_) => {
+            UpstreamError::NoLocalPort(_) => {
                 self.failed = Failed::Shortage(why);
                 Ok(true)
             }
-            Broken::Refused(ref reason)
-            | Broken::Gone(ref reason)
-            | Broken::Unreachable(ref reason) => {
+            UpstreamError::ConnectionRefused(ref reason)
+            | UpstreamError::HostUnreachable(ref reason)
+            | UpstreamError::ConnectFailed(ref reason) => {
                 // Old news, if it has answered somebody meanwhile. And a name server may fail once.
-                let is_down = !matches!(broken, Broken::Unreachable(_));
+                let is_down = !matches!(error, UpstreamError::ConnectFailed(_));
                 if is_down && backend.answers() == answers {
-                    backend.set_turns_away(matches!(broken, Broken::Refused(_)));
+                    backend.set_turns_away(matches!(error, UpstreamError::ConnectionRefused(_)));
                     context.pool.note_down(backend, reason);
                 }
                 backend.doubt.notify_one();
@@ -172,13 +172,15 @@ impl Course {
                 }
                 Ok(true)
             }
-            Broken::Slow(_) => {
+            UpstreamError::Timeout(_) => {
                 backend.doubt.notify_one();
                 tracing::warn!("{logged}");
                 self.failed = Failed::TimedOut(why);
                 Ok(false)
             }
-            Broken::Hung(_) | Broken::Cut(_) | Broken::Garbage(_) => {
+            UpstreamError::Hung(_)
+            | UpstreamError::Closed(_)
+            | UpstreamError::InvalidResponse(_) => {
                 backend.doubt.notify_one();
                 tracing::warn!("{logged}");
                 self.failed = Failed::NoAnswer(why);
@@ -187,11 +189,13 @@ impl Course {
         }
     }
 
-    fn note_closed(&mut self, backend: &Arc<Backend>, broken: &Broken) {
+    fn note_closed(&mut self, backend: &Arc<Backend>, error: &UpstreamError) {
         // A crash may close a connection that was idle, and the new one is refused.
         let is_closed = matches!(
-            broken,
-            Broken::Cut(_) | Broken::Refused(_) | Broken::Gone(_)
+            error,
+            UpstreamError::Closed(_)
+                | UpstreamError::ConnectionRefused(_)
+                | UpstreamError::HostUnreachable(_)
         );
         if is_closed && self.closed.is_none() {
             self.closed = Some((Arc::clone(backend), self.deliveries));
@@ -230,6 +234,8 @@ async fn refuses_connections(context: &ForwardContext, backend: &Backend) -> boo
     // Boxed because it is rare and takes much memory.
     matches!(
         Box::pin(timeout(REFUSES_WITHIN, connecting)).await,
-        Ok(Err(Broken::Refused(_) | Broken::Gone(_)))
+        Ok(Err(
+            UpstreamError::ConnectionRefused(_) | UpstreamError::HostUnreachable(_)
+        ))
     )
 }

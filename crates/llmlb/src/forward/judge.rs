@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, StatusCode, header};
 
 use crate::balance::{Evidence, Pool, Slot};
-use crate::upstream::{Broken, Head};
+use crate::upstream::{Head, UpstreamError};
 
 /// No backend is left alone for longer than this, whatever it says.
 const LONGEST_REST: Duration = Duration::from_secs(60);
@@ -64,9 +64,14 @@ pub(super) fn note(pool: &Pool, slot: &mut Slot, head: &Head, took: Duration, is
 
 /// Notes a success that the backend did not complete. A prompt can make an engine crash, so that this
 /// counts like a 500. A timeout counts whoever the client is.
-pub(super) fn note_cut(pool: &Pool, slot: &Slot, broken: &Broken, evidence: Option<Evidence>) {
+pub(super) fn note_cut(
+    pool: &Pool,
+    slot: &Slot,
+    error: &UpstreamError,
+    evidence: Option<Evidence>,
+) {
     match evidence {
-        _ if matches!(broken, Broken::Slow(_)) => slot.cut(),
+        _ if matches!(error, UpstreamError::Timeout(_)) => slot.cut(),
         Some(evidence) => pool.suspect(slot.backend(), evidence),
         None => pool.acquit(slot.backend()),
     }

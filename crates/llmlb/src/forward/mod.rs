@@ -29,7 +29,7 @@ use crate::headers::REQUEST_ID;
 use crate::issued_ids::IssuedIdFinder;
 use crate::meter::watch::Watch;
 use crate::request::{Asked, Trip};
-use crate::upstream::{Broken, Exchange, Head};
+use crate::upstream::{Exchange, Head, UpstreamError};
 use attempt::Reached;
 use course::{Course, Next};
 
@@ -178,10 +178,11 @@ async fn attempts(
         trip.sent(&backend, slot.model());
         let mut reached = match attempt::attempt(context, slot, outbound, trip, started).await {
             Ok(reached) => reached,
-            Err(broken) => {
-                let is_given_up = matches!(broken, Broken::Slow(_) | Broken::Hung(_));
-                trip.tried(&backend, broken.why(), is_given_up);
-                if course.broke(context, &backend, broken, answers, outbound)? {
+            Err(error) => {
+                let is_given_up =
+                    matches!(error, UpstreamError::Timeout(_) | UpstreamError::Hung(_));
+                trip.tried(&backend, error.why(), is_given_up);
+                if course.broke(context, &backend, error, answers, outbound)? {
                     continue;
                 }
                 break;
@@ -195,7 +196,7 @@ async fn attempts(
             hides,
         } = reached;
         // What the client took to send is not the backend's time.
-        let took = exchange.taken().unwrap_or(started).elapsed();
+        let took = exchange.last_write_at().unwrap_or(started).elapsed();
         judge::note(pool, &mut slot, &head, took, outbound.endpoint.is_inference);
         let next = course.responded(&slot, head.status, pool, outbound);
         if next != Next::Answer {

@@ -22,8 +22,8 @@ pub(super) async fn is_one(status: StatusCode, exchange: &mut Exchange) -> bool 
         return false;
     }
     // What has come until then is all that is known.
-    let _ = timeout(WAITED, exchange.look(LOOKED_AT)).await;
-    let said = exchange.seen();
+    let _ = timeout(WAITED, exchange.peek(LOOKED_AT)).await;
+    let said = exchange.peeked();
     let names = |name: &str| memmem::find(&said, name.as_bytes()).is_some();
     names("stream_options") || names("include_usage")
 }

@@ -15,9 +15,9 @@ use crate::issued_ids::IssuedIdFinder;
 use crate::memory_budget::Share;
 use crate::meter::watch::together;
 use crate::request::{End, Trip};
-use crate::upstream::{Broken, Exchange};
+use crate::upstream::{Exchange, UpstreamError};
 
-type Answered = Result<Frame<Bytes>, Broken>;
+type Answered = Result<Frame<Bytes>, UpstreamError>;
 
 /// The backend's answer, passed on as it comes. While it exists the request is in flight: dropped
 /// before its end, because the client left, it closes the connection to the backend.
@@ -112,23 +112,23 @@ impl Relay {
 
     /// The client sees it too: its connection is closed without the end of the answer. But first it
     /// gets what there is: an error makes hyper forget what it has not sent.
-    fn cut(&mut self, broken: Broken, cx: &Context<'_>) -> Poll<Option<Answered>> {
+    fn cut(&mut self, error: UpstreamError, cx: &Context<'_>) -> Poll<Option<Answered>> {
         self.exchange = None;
         let slot = self.slot.take();
-        if broken.is_clients() {
+        if error.is_clients_fault() {
             self.trip.finish(End::Left);
         } else {
             if let Some(slot) = slot {
                 let pool = &self.context.pool;
-                judge::note_cut(pool, &slot, &broken, self.if_cut);
+                judge::note_cut(pool, &slot, &error, self.if_cut);
             }
             self.backend.doubt.notify_one();
-            self.backend.note_error(None, broken.why());
+            self.backend.note_error(None, error.why());
             self.trip.finish(End::Cut);
             let name = &self.backend.name;
-            tracing::warn!("backend {name} cut its answer: {broken}");
+            tracing::warn!("backend {name} cut its answer: {error}");
         }
-        self.last = Some(Box::new(Err(broken)));
+        self.last = Some(Box::new(Err(error)));
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -164,14 +164,14 @@ impl Relay {
                         return Poll::Ready(Some(Ok(Frame::data(rest))));
                     }
                 }
-                Poll::Ready(Some(Err(broken))) => return self.cut(broken, cx),
+                Poll::Ready(Some(Err(error))) => return self.cut(error, cx),
                 Poll::Pending => {
                     // While the client is still sending, and pauses, it is not the backend's turn.
                     let is_waited_for = !exchange.is_paused();
                     if is_waited_for && self.silence.is_too_long(cx) {
                         let seconds = self.context.timeouts.idle.as_secs_f32();
                         let why = format!("it was silent for {seconds} s");
-                        return self.cut(Broken::Slow(why), cx);
+                        return self.cut(UpstreamError::Timeout(why), cx);
                     }
                     return Poll::Pending;
                 }
@@ -182,7 +182,7 @@ impl Relay {
 
 impl Body for Relay {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = UpstreamError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
         self.poll_next(cx)

@@ -29,9 +29,9 @@ pub(super) async fn learn(reached: &mut Reached, outbound: &Outbound<'_>) {
         // The response may be about the stored thing that the request's body names.
         && outbound.asked.issued.is_none()
     {
-        let whole = timeout(WITHIN, reached.exchange.look(LOOKED_AT)).await;
+        let whole = timeout(WITHIN, reached.exchange.peek(LOOKED_AT)).await;
         // An error that is not read may be about the model.
-        if whole.is_ok() && !names_a_model(&reached.exchange.seen()) {
+        if whole.is_ok() && !names_a_model(&reached.exchange.peeked()) {
             backend.note_missing(endpoint, status, outbound.head.uri.path());
         }
     }

@@ -10,7 +10,7 @@ use super::model_list::{self, ModelList};
 use crate::balance::{Backend, Model, Models};
 use crate::config::Kind;
 use crate::forward;
-use crate::upstream::{self, Broken, Connector};
+use crate::upstream::{self, Connector, UpstreamError};
 
 /// Path of the list of models.
 const MODELS: &str = "/v1/models";
@@ -83,17 +83,17 @@ pub(super) async fn ask(
     let within = limits.within;
     // Waiting for other probes is not the backend's time.
     let permit = connector.permit_for_probe().await;
-    let permit = permit.map_err(|broken| Silence::Ours(broken.to_string()))?;
+    let permit = permit.map_err(|error| Silence::Ours(error.to_string()))?;
     let head = forward::probe_head(backend, MODELS);
     let asked = upstream::get(connector, permit, &backend.url, MODELS, head, MOST_BYTES);
     let got = match timeout(within, asked).await {
         Ok(Ok(got)) => got,
-        Ok(Err(broken)) if broken.is_ours() => return Err(Silence::Ours(broken.to_string())),
-        Ok(Err(Broken::Refused(why))) => return Err(Silence::Absent(why)),
-        Ok(Err(Broken::Gone(why))) => return Err(Silence::Gone(why)),
-        Ok(Err(Broken::Cut(why))) => return Err(Silence::Closed(why)),
+        Ok(Err(error)) if error.is_local_fault() => return Err(Silence::Ours(error.to_string())),
+        Ok(Err(UpstreamError::ConnectionRefused(why))) => return Err(Silence::Absent(why)),
+        Ok(Err(UpstreamError::HostUnreachable(why))) => return Err(Silence::Gone(why)),
+        Ok(Err(UpstreamError::Closed(why))) => return Err(Silence::Closed(why)),
         // A name server or a certificate may fail once, while the backend works on.
-        Ok(Err(broken)) => return Err(Silence::Wrong(broken.to_string())),
+        Ok(Err(error)) => return Err(Silence::Wrong(error.to_string())),
         Err(_) => {
             let seconds = within.as_secs_f32();
             return Err(Silence::Hung(format!("no answer within {seconds} s")));

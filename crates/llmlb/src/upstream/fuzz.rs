@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::missing_panics_doc,
-    reason = "a panic is how a fuzz target reports a broken property"
+    reason = "a panic is how a fuzz target reports a error property"
 )]
 
 use bytes::BytesMut;

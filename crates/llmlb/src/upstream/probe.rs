@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, StatusCode};
 
 use super::limit::Permit;
-use super::{Broken, Connector, Exchange, Upload};
+use super::{Connector, Exchange, Upload, UpstreamError};
 use crate::body_edit::BodyPieces;
 use crate::config::BackendUrl;
 
@@ -27,7 +27,7 @@ pub(crate) async fn get(
     path: &str,
     head: Bytes,
     most: usize,
-) -> Result<Got, Broken> {
+) -> Result<Got, UpstreamError> {
     let stream = connector.connect_with(url, permit).await?;
     let upload = Upload::whole(head, BodyPieces::default());
     let mut exchange = Exchange::new(stream, Method::GET, upload);
@@ -38,7 +38,9 @@ pub(crate) async fn get(
             body.extend_from_slice(&data);
         }
         if body.len() > most {
-            return Err(Broken::Garbage(format!("its answer to {path} is too long")));
+            return Err(UpstreamError::InvalidResponse(format!(
+                "its answer to {path} is too long"
+            )));
         }
     }
     Ok(Got {

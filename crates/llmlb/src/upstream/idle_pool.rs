@@ -1,4 +1,4 @@
-//! Connections that wait for their next request. Each worker has its own.
+//! Idle connections to backends, kept for the next request. Each worker has its own.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ const KEPT_FOR: Duration = Duration::from_secs(4);
 /// How many are kept for each backend.
 const MOST: usize = 512;
 
-/// The connections of one worker that nobody uses.
+/// The idle connections of one worker, by backend.
 #[derive(Debug, Default)]
-pub(crate) struct Idle(Mutex<Vec<Vec<Parked>>>);
+pub(crate) struct IdlePool(Mutex<Vec<Vec<Parked>>>);
 
 #[derive(Debug)]
 struct Parked {
@@ -22,7 +22,7 @@ struct Parked {
     since: Instant,
 }
 
-impl Idle {
+impl IdlePool {
     /// The one that was used last, if there is one.
     pub(crate) fn take(&self, backend: BackendId) -> Option<Stream> {
         let mut all = self.lock();
