@@ -9,7 +9,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::{Backend, Pool, Terms};
+use crate::balance::{Backend, Pool, PoolConfig};
 use crate::body_deadline::BodyPace;
 use crate::config::{self, Config, env};
 use crate::data_dir;
@@ -84,7 +84,7 @@ impl App {
         }
         let discover = backends.is_empty();
         let pool = Arc::new(Pool::new(
-            Terms::from(config),
+            PoolConfig::from(config),
             backends.into_iter().map(Backend::new),
         ));
         let connector = Connector::new(config.upstream.connect_timeout, division);

@@ -11,9 +11,9 @@ use super::breaker::Verdict;
 use super::clock::Moment;
 use super::endpoints::{EndpointKey, Endpoints};
 use super::model::Models;
-use super::objections::Objections;
-use super::pulse::Pulse;
+use super::stats::BackendStats;
 use super::suspicion::Suspicion;
+use super::usage_opt_outs::UsageOptOuts;
 use crate::backend_id::BackendId;
 use crate::config::{self, Kind};
 
@@ -45,10 +45,10 @@ pub(crate) struct Backend {
     known: Mutex<Known>,
     /// It takes connections and says nothing.
     is_hung: AtomicBool,
-    /// It went down by refusing a connection: whether it is back costs nothing to find out.
-    turns_away: AtomicBool,
-    /// The models of which it is not asked for the usage of a stream.
-    objections: Objections,
+    /// The backend is down because it refused a connection. Trying it again fails fast.
+    refuses_connections: AtomicBool,
+    /// Models for which `include_usage` is not added.
+    usage_opt_outs: UsageOptOuts,
     /// The endpoints that it serves or lacks.
     endpoints: Endpoints,
     /// Its last responses, if they may have been provoked by a client.
@@ -58,13 +58,13 @@ pub(crate) struct Backend {
     rejected_key: AtomicU16,
     /// It said once what it serves.
     has_told: AtomicBool,
-    pub(super) pulse: Pulse,
+    pub(super) stats: BackendStats,
     /// How often it has answered, a request or a probe.
     answers: AtomicU64,
-    /// It said something, be it a piece of an answer, since that was last asked.
-    was_heard: AtomicBool,
-    /// Wakes the probe: something happened that it should look at.
-    pub(crate) doubt: Notify,
+    /// Bytes of the backend arrived since [`Backend::was_active`] was called last.
+    was_active: AtomicBool,
+    /// Wakes the probe, which then checks the backend at once.
+    pub(crate) recheck: Notify,
 }
 
 /// Whether a backend can be used.
@@ -138,17 +138,17 @@ impl Backend {
                 served,
             }),
             is_hung: AtomicBool::new(false),
-            turns_away: AtomicBool::new(false),
-            objections: Objections::default(),
+            refuses_connections: AtomicBool::new(false),
+            usage_opt_outs: UsageOptOuts::default(),
             endpoints: Endpoints::default(),
             suspicion: Suspicion::default(),
             last_error: Mutex::new(None),
             rejected_key: AtomicU16::new(0),
             has_told: AtomicBool::new(false),
-            pulse: Pulse::default(),
+            stats: BackendStats::default(),
             answers: AtomicU64::new(0),
-            was_heard: AtomicBool::new(false),
-            doubt: Notify::new(),
+            was_active: AtomicBool::new(false),
+            recheck: Notify::new(),
         }
     }
 
@@ -172,20 +172,20 @@ impl Backend {
 
     pub(crate) fn has_answered(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
-        self.hear();
+        self.mark_active();
     }
 
-    /// It said something.
-    pub(crate) fn hear(&self) {
-        // For every token of every stream: it is written only when that is new.
-        if !self.was_heard.load(Ordering::Relaxed) {
-            self.was_heard.store(true, Ordering::Relaxed);
+    /// Notes that bytes of the backend arrived.
+    pub(crate) fn mark_active(&self) {
+        // Called for every chunk: the flag is written only if it changes.
+        if !self.was_active.load(Ordering::Relaxed) {
+            self.was_active.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether it has said something since this was last asked.
-    pub(crate) fn was_heard(&self) -> bool {
-        self.was_heard.swap(false, Ordering::Relaxed)
+    /// True if bytes of the backend arrived since the last call.
+    pub(crate) fn was_active(&self) -> bool {
+        self.was_active.swap(false, Ordering::Relaxed)
     }
 
     /// Whether requests wait for it in vain.
@@ -197,25 +197,26 @@ impl Backend {
         self.is_hung.store(hung, Ordering::Relaxed);
     }
 
-    /// Whether it may be tried although it is down.
-    pub(super) fn turns_away(&self) -> bool {
-        self.turns_away.load(Ordering::Relaxed)
+    /// True if the backend is down because it refused a connection.
+    pub(super) fn refuses_connections(&self) -> bool {
+        self.refuses_connections.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_turns_away(&self, turns_away: bool) {
+    pub(crate) fn set_refuses_connections(&self, refuses_connections: bool) {
         // The port of a discovered backend may be another user's by now: only the probe finds out.
-        let turns_away = turns_away && !self.is_discovered;
-        self.turns_away.store(turns_away, Ordering::Relaxed);
+        let refuses_connections = refuses_connections && !self.is_discovered;
+        self.refuses_connections
+            .store(refuses_connections, Ordering::Relaxed);
     }
 
     /// Whether it may be asked for the usage of a stream of this model.
     pub(crate) fn takes_usage_option(&self, model: &str) -> bool {
-        !self.objections.has(model, Moment::now)
+        !self.usage_opt_outs.has(model, Moment::now)
     }
 
     /// It is not to be asked, for this reason.
     pub(crate) fn refuses_usage_option(&self, model: &str, why: &str) {
-        if self.objections.note(model, Moment::now()) {
+        if self.usage_opt_outs.note(model, Moment::now()) {
             let name = &self.name;
             tracing::warn!("backend {name} {why}: usage of streams of {model:?} is estimated");
         }
@@ -223,7 +224,7 @@ impl Backend {
 
     /// True if it is known not to serve this endpoint.
     pub(super) fn lacks(&self, endpoint: EndpointKey, now: Moment) -> bool {
-        self.pulse.lacks_any() && self.endpoints.lacks(endpoint, now)
+        self.stats.lacks_any() && self.endpoints.lacks(endpoint, now)
     }
 
     /// True if a 404, 405 or 501 may mean that it does not serve this endpoint.
@@ -234,7 +235,7 @@ impl Backend {
     /// Notes that it does not serve an endpoint, as it responded to this path.
     pub(crate) fn note_missing(&self, endpoint: EndpointKey, status: StatusCode, path: &str) {
         if self.endpoints.note_missing(endpoint, Moment::now()) {
-            self.pulse.set_lacks_any(true);
+            self.stats.set_lacks_any(true);
             let (name, status) = (&self.name, status.as_u16());
             tracing::info!(
                 "backend {name} responded {status} to POST {path:?}: other backends are preferred \
@@ -305,7 +306,7 @@ impl Backend {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.pulse.is_up()
+        self.stats.is_up()
     }
 
     /// Puts a new state in place and returns the old one.
@@ -321,12 +322,12 @@ impl Backend {
         let is_up = matches!(state, State::Up(_));
         if is_up && matches!(known.state, State::Down(_)) {
             // It may be another program by now.
-            self.objections.clear();
+            self.usage_opt_outs.clear();
             self.endpoints.clear();
-            self.pulse.set_lacks_any(false);
+            self.stats.set_lacks_any(false);
             self.suspicion.clear();
         }
-        self.pulse.set_up(is_up);
+        self.stats.set_up(is_up);
         std::mem::replace(&mut known.state, state)
     }
 
@@ -353,17 +354,17 @@ impl Backend {
 
     /// How many requests it is working on for us.
     pub(crate) fn outstanding(&self) -> usize {
-        self.pulse.outstanding() as usize
+        self.stats.outstanding() as usize
     }
 
     /// How many requests it was sent.
     pub(crate) fn requests(&self) -> u64 {
-        self.pulse.requests()
+        self.stats.requests()
     }
 
     /// Whether it gets no requests, or one now and then, because the last ones failed.
     pub(crate) fn ejected(&self) -> bool {
-        self.pulse.verdict(Moment::now()) != Verdict::Sound
+        self.stats.verdict(Moment::now()) != Verdict::Sound
     }
 
     /// The number of requests that it gets at a time.

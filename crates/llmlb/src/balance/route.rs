@@ -109,7 +109,7 @@ impl Route {
     /// True if this backend is a candidate, and no other one is up and not ejected.
     pub(super) fn is_last(&self, id: BackendId, now: Moment) -> bool {
         let is_sound =
-            |backend: &Backend| backend.is_up() && backend.pulse.verdict(now) == Verdict::Sound;
+            |backend: &Backend| backend.is_up() && backend.stats.verdict(now) == Verdict::Sound;
         let mut others = self.candidates.iter().filter(|one| one.backend.id != id);
         self.place(id).is_some() && !others.any(|one| is_sound(&one.backend))
     }
@@ -143,8 +143,8 @@ impl Route {
         let mut average = Average::default();
         for place in &self.up {
             let backend = self.backend(*place);
-            if backend.is_up() && !matches!(backend.pulse.verdict(now), Verdict::Ejected(_)) {
-                average.outstanding += backend.pulse.outstanding();
+            if backend.is_up() && !matches!(backend.stats.verdict(now), Verdict::Ejected(_)) {
+                average.outstanding += backend.stats.outstanding();
                 average.weight += backend.weight;
             }
         }

@@ -33,8 +33,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(super) fn of(backends: Vec<Arc<Backend>>, aliases: &[Alias], queue: &Arc<Queue>) -> Self {
-        let routes = Routes::of(&backends, None, aliases, queue);
+    pub(super) fn new(backends: Vec<Arc<Backend>>, aliases: &[Alias], queue: &Arc<Queue>) -> Self {
+        let routes = Routes::new(&backends, None, aliases, queue);
         let models = models(&backends, aliases, &routes);
         let places = models.iter().enumerate();
         Self {
@@ -43,7 +43,7 @@ impl Table {
                 .collect(),
             models,
             list: OnceLock::new(),
-            ollama: Routes::of(&backends, Some(Kind::Ollama), aliases, queue),
+            ollama: Routes::new(&backends, Some(Kind::Ollama), aliases, queue),
             routes,
             backends,
         }

@@ -227,5 +227,5 @@ fn may_go_on(context: &ForwardContext, slot: &Slot, outbound: &Outbound<'_>) -> 
     let pool = &context.pool;
     outbound.repeatable
         && tried.len() < MOST_ATTEMPTS
-        && pool.has_another(slot.route(), outbound.wish, tried)
+        && pool.has_another(slot.route(), outbound.hints, tried)
 }

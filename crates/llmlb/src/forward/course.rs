@@ -162,10 +162,13 @@ impl Course {
                 // Old news, if it has answered somebody meanwhile. And a name server may fail once.
                 let is_down = !matches!(error, UpstreamError::ConnectFailed(_));
                 if is_down && backend.answers() == answers {
-                    backend.set_turns_away(matches!(error, UpstreamError::ConnectionRefused(_)));
+                    backend.set_refuses_connections(matches!(
+                        error,
+                        UpstreamError::ConnectionRefused(_)
+                    ));
                     context.pool.note_down(backend, reason);
                 }
-                backend.doubt.notify_one();
+                backend.recheck.notify_one();
                 // That one was reached and did not answer says more.
                 if matches!(self.failed, Failed::Unreachable(_)) {
                     self.failed = Failed::Unreachable(Some(why));
@@ -173,7 +176,7 @@ impl Course {
                 Ok(true)
             }
             UpstreamError::Timeout(_) => {
-                backend.doubt.notify_one();
+                backend.recheck.notify_one();
                 tracing::warn!("{logged}");
                 self.failed = Failed::TimedOut(why);
                 Ok(false)
@@ -181,7 +184,7 @@ impl Course {
             UpstreamError::Hung(_)
             | UpstreamError::Closed(_)
             | UpstreamError::InvalidResponse(_) => {
-                backend.doubt.notify_one();
+                backend.recheck.notify_one();
                 tracing::warn!("{logged}");
                 self.failed = Failed::NoAnswer(why);
                 Ok(outbound.repeatable)
@@ -220,7 +223,7 @@ impl Outbound<'_> {
     pub(super) fn evidence(&self, fault: Fault) -> Evidence {
         Evidence {
             fault,
-            client: self.wish.client,
+            client: self.hints.client,
             prompt: self.asked.body_hash(),
         }
     }

@@ -22,7 +22,7 @@ use hyper::upgrade::OnUpgrade;
 use spool::Record;
 
 use crate::backend_id::BackendId;
-use crate::balance::{Backend, Choice, Fault, Pool, Route, Slot, Waited, Wish};
+use crate::balance::{Backend, Choice, Fault, Pool, Route, SelectHints, Slot, Waited};
 use crate::body_deadline::BodyPace;
 use crate::endpoint::Endpoint;
 use crate::headers::REQUEST_ID;
@@ -57,7 +57,7 @@ pub(crate) struct Outbound<'a> {
     /// The path as the backend receives it.
     pub(crate) path: &'a str,
     pub(crate) asked: &'a mut Asked,
-    pub(crate) wish: &'a Wish<'a>,
+    pub(crate) hints: &'a SelectHints<'a>,
     /// The backend may be asked the same twice.
     pub(crate) repeatable: bool,
     /// The backend that is being tried has received it, or part of it.
@@ -228,7 +228,7 @@ async fn next_slot(
     route: &Arc<Route>,
     outbound: &Outbound<'_>,
 ) -> Result<Option<Slot>, Failed> {
-    let (wish, tried) = (outbound.wish, &outbound.tried);
+    let (hints, tried) = (outbound.hints, &outbound.tried);
     let newer;
     let route = if tried.is_empty() {
         route
@@ -237,9 +237,9 @@ async fn next_slot(
         newer = pool.as_it_is_now(route);
         &newer
     };
-    let slot = match pool.choose(route, wish, tried) {
+    let slot = match pool.choose(route, hints, tried) {
         Choice::Slot(slot) => Some(slot),
-        Choice::Busy => match pool.wait(route, wish, tried).await {
+        Choice::Busy => match pool.wait(route, hints, tried).await {
             Ok(slot) => Some(slot),
             Err(Waited::Full) => return Err(Failed::QueueFull),
             Err(Waited::TooLong) => return Err(Failed::WaitedTooLong),
@@ -247,7 +247,7 @@ async fn next_slot(
         },
         Choice::Down => None,
     };
-    Ok(slot.or_else(|| pool.last_resort(route, wish, tried)))
+    Ok(slot.or_else(|| pool.last_resort(route, hints, tried)))
 }
 
 /// An answer that came in one piece, and its record.

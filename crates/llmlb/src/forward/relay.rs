@@ -122,7 +122,7 @@ impl Relay {
                 let pool = &self.context.pool;
                 judge::note_cut(pool, &slot, &error, self.if_cut);
             }
-            self.backend.doubt.notify_one();
+            self.backend.recheck.notify_one();
             self.backend.note_error(None, error.why());
             self.trip.finish(End::Cut);
             let name = &self.backend.name;
@@ -142,7 +142,7 @@ impl Relay {
             match exchange.poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     self.silence.heard = true;
-                    self.backend.hear();
+                    self.backend.mark_active();
                     match frame.into_data().map(|data| self.pass(data)) {
                         // What is kept from the client is no frame.
                         Ok(passed) if passed.is_empty() => {}

@@ -15,7 +15,7 @@ const WITHIN: Duration = Duration::from_secs(1);
 
 /// Learns from a response whether its backend serves the endpoint of the request.
 pub(super) async fn learn(reached: &mut Reached, outbound: &Outbound<'_>) {
-    let Some(endpoint) = outbound.wish.endpoint else {
+    let Some(endpoint) = outbound.hints.endpoint else {
         return;
     };
     let status = reached.head.status;

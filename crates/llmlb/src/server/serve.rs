@@ -16,7 +16,7 @@ use super::backlog::{self, Outgoing, ResponseBacklog, SharedBody};
 use super::client_memory::{ClientMemory, RequestMemory};
 use super::worker::Worker;
 use super::{admin, models, ollama};
-use crate::balance::{Absent, EndpointKey, Wish};
+use crate::balance::{EndpointKey, RouteError, SelectHints};
 use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, Answer, Outbound};
@@ -188,11 +188,11 @@ async fn stages(
     let pool = &worker.shared.pool;
     let route = match pool.route_of(kind, model.as_deref()) {
         Ok(route) => route,
-        Err(absent) => {
+        Err(error) => {
             let name = model.unwrap_or_default();
-            let refusal = match absent {
-                Absent::Unknown => models::unknown(&name, pool, kind),
-                Absent::NotYet => models::not_yet(&name, pool),
+            let refusal = match error {
+                RouteError::Unknown => models::unknown(&name, pool, kind),
+                RouteError::NotYet => models::not_yet(&name, pool),
             };
             return Err((refusal, trip));
         }
@@ -203,7 +203,7 @@ async fn stages(
         let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
         id.map(|id| issued_ids::hash(id.as_bytes()))
     };
-    let wish = Wish {
+    let hints = SelectHints {
         blocks: &blocks,
         issued: asked.issued.or_else(id_in_path),
         client: request::client_key(trip.client, &head.headers),
@@ -219,7 +219,7 @@ async fn stages(
         endpoint,
         path: &path,
         asked: &mut asked,
-        wish: &wish,
+        hints: &hints,
         repeatable: is_kept && endpoint.is_repeatable(&head.method),
         is_delivered: false,
         tried: Vec::new(),

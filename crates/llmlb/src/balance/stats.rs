@@ -1,5 +1,5 @@
-//! What changes with every request to a backend: counts, latency, failures. All of it can be read
-//! and written by any thread at any time.
+//! State of a backend that changes with every request: counts, latency, failures. Every thread may
+//! read and write it at any time.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,15 +8,16 @@ use super::breaker::{Breaker, Verdict};
 use super::clock::Moment;
 use super::latency::Latency;
 
-/// How a backend does. On a cache line of its own: other backends' threads write to theirs.
+/// Counters of one backend. Aligned so that threads which use other backends do not share its cache
+/// line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Pulse {
+pub(super) struct BackendStats {
     is_up: AtomicBool,
     /// Some endpoints count as missing there.
     lacks_any: AtomicBool,
-    /// How often it came up: what it held in memory before is gone.
-    lives: AtomicU16,
+    /// Number of times the backend came up. Its prefix cache is empty after each of them.
+    epochs: AtomicU16,
     outstanding: AtomicU32,
     requests: AtomicU64,
     /// A packed [`Latency`].
@@ -25,7 +26,7 @@ pub(super) struct Pulse {
     breaker: AtomicU64,
 }
 
-impl Pulse {
+impl BackendStats {
     pub(super) fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Relaxed)
     }
@@ -33,7 +34,7 @@ impl Pulse {
     /// It came up, or went down.
     pub(super) fn set_up(&self, is_up: bool) {
         if is_up && !self.is_up() {
-            self.lives.fetch_add(1, Ordering::Relaxed);
+            self.epochs.fetch_add(1, Ordering::Relaxed);
             // Whatever failed before, it is another one now.
             self.breaker.store(0, Ordering::Relaxed);
         }
@@ -49,9 +50,9 @@ impl Pulse {
         self.lacks_any.store(lacks_any, Ordering::Relaxed);
     }
 
-    /// Which of its lives this is.
-    pub(super) fn life(&self) -> u16 {
-        self.lives.load(Ordering::Relaxed)
+    /// Number of the current epoch.
+    pub(super) fn epoch(&self) -> u16 {
+        self.epochs.load(Ordering::Relaxed)
     }
 
     pub(super) fn outstanding(&self) -> u32 {
@@ -92,8 +93,8 @@ impl Pulse {
         self.outstanding.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Takes the right to try a backend that is due. Only one gets it.
-    pub(super) fn try_out(&self, now: Moment) -> bool {
+    /// Claims the single request that tries an ejected backend again. True for one caller only.
+    pub(super) fn claim_trial(&self, now: Moment) -> bool {
         let packed = self.breaker.load(Ordering::Relaxed);
         let breaker = Breaker::unpack(packed);
         breaker.verdict(now) == Verdict::Due
@@ -196,60 +197,60 @@ mod tests {
 
     #[test]
     fn no_more_places_are_taken_than_there_are() {
-        let pulse = Pulse::default();
-        assert!(pulse.occupy(2) && pulse.occupy(2) && !pulse.occupy(2));
-        assert_eq!((pulse.outstanding(), pulse.requests()), (2, 2));
-        pulse.release();
-        assert!(pulse.occupy(2));
+        let stats = BackendStats::default();
+        assert!(stats.occupy(2) && stats.occupy(2) && !stats.occupy(2));
+        assert_eq!((stats.outstanding(), stats.requests()), (2, 2));
+        stats.release();
+        assert!(stats.occupy(2));
     }
 
     #[test]
     fn the_third_failure_in_a_row_is_told_and_an_answer_makes_up_for_all() {
-        let pulse = Pulse::default();
+        let stats = BackendStats::default();
         for _ in 0..3 {
-            assert_eq!((pulse.failed(NOW), pulse.failed(NOW)), (None, None));
-            assert!(!pulse.began(NOW) && !pulse.ended(NOW));
+            assert_eq!((stats.failed(NOW), stats.failed(NOW)), (None, None));
+            assert!(!stats.began(NOW) && !stats.ended(NOW));
         }
-        assert_eq!((pulse.failed(NOW), pulse.failed(NOW)), (None, None));
-        assert_eq!(pulse.failed(NOW), Some(Moment(6_000)));
-        assert_eq!(pulse.failed(NOW), None, "that is known");
-        assert_eq!(pulse.verdict(NOW), Verdict::Ejected(Moment(6_000)));
-        assert!(pulse.began(NOW));
-        assert_eq!(pulse.verdict(NOW), Verdict::Sound);
-        assert_eq!(pulse.failed(NOW), Some(Moment(6_000)), "it did not end");
-        assert!(pulse.ended(NOW));
-        assert_eq!(pulse.verdict(NOW), Verdict::Sound);
-        pulse.took(Duration::from_millis(5), NOW);
-        assert_eq!(pulse.latency(NOW), 5_000);
+        assert_eq!((stats.failed(NOW), stats.failed(NOW)), (None, None));
+        assert_eq!(stats.failed(NOW), Some(Moment(6_000)));
+        assert_eq!(stats.failed(NOW), None, "that is known");
+        assert_eq!(stats.verdict(NOW), Verdict::Ejected(Moment(6_000)));
+        assert!(stats.began(NOW));
+        assert_eq!(stats.verdict(NOW), Verdict::Sound);
+        assert_eq!(stats.failed(NOW), Some(Moment(6_000)), "it did not end");
+        assert!(stats.ended(NOW));
+        assert_eq!(stats.verdict(NOW), Verdict::Sound);
+        stats.took(Duration::from_millis(5), NOW);
+        assert_eq!(stats.latency(NOW), 5_000);
     }
 
     #[test]
     fn only_one_tries_a_backend_that_is_due() {
-        let pulse = Pulse::default();
-        assert!(!pulse.try_out(NOW), "it is sound");
+        let stats = BackendStats::default();
+        assert!(!stats.claim_trial(NOW), "it is sound");
         for _ in 0..3 {
-            pulse.failed(NOW);
+            stats.failed(NOW);
         }
-        assert!(!pulse.try_out(NOW), "it is too early");
+        assert!(!stats.claim_trial(NOW), "it is too early");
         let later = Moment(6_000);
-        assert!(pulse.try_out(later) && !pulse.try_out(later));
-        assert_eq!(pulse.failed(later), Some(Moment(8_000)), "twice as long");
+        assert!(stats.claim_trial(later) && !stats.claim_trial(later));
+        assert_eq!(stats.failed(later), Some(Moment(8_000)), "twice as long");
     }
 
     #[test]
     fn a_new_life_begins_without_a_past() {
-        let pulse = Pulse::default();
-        pulse.set_up(true);
-        let first = pulse.life();
+        let stats = BackendStats::default();
+        stats.set_up(true);
+        let first = stats.epoch();
         for _ in 0..3 {
-            pulse.failed(NOW);
+            stats.failed(NOW);
         }
-        pulse.set_up(true);
-        assert_eq!(pulse.life(), first, "it was up before");
-        assert_ne!(pulse.verdict(NOW), Verdict::Sound);
-        pulse.set_up(false);
-        pulse.set_up(true);
-        assert_ne!(pulse.life(), first);
-        assert_eq!(pulse.verdict(NOW), Verdict::Sound);
+        stats.set_up(true);
+        assert_eq!(stats.epoch(), first, "it was up before");
+        assert_ne!(stats.verdict(NOW), Verdict::Sound);
+        stats.set_up(false);
+        stats.set_up(true);
+        assert_ne!(stats.epoch(), first);
+        assert_eq!(stats.verdict(NOW), Verdict::Sound);
     }
 }

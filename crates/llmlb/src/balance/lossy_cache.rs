@@ -1,18 +1,18 @@
-//! A memory of fixed size: what was learned last under a number. Newer things push out older ones.
-//! It is shared by all threads without locks.
+//! A cache of fixed size in which newer values replace older ones. All threads share it without
+//! locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Remembers one `u32` for each of many hashes.
+/// Stores one `u32` for each of many hashes.
 ///
-/// Each hash has one cell, which it shares with others; a tag tells them apart. That two hashes
-/// share a cell and a tag is so rare (one in 2³¹ of what shares a cell) that the request which
-/// then goes to the wrong backend does not matter.
-pub(super) struct Memory {
+/// Each hash has one cell, which it shares with others; a tag distinguishes them. Two hashes share
+/// both cell and tag with a probability of one in 2³¹; a request is then sent to a less suitable
+/// backend, which does no harm.
+pub(super) struct LossyCache {
     cells: Box<[AtomicU64]>,
 }
 
-impl Memory {
+impl LossyCache {
     /// With 2 to the power of `bits` cells of 8 bytes.
     pub(super) fn new(bits: u32) -> Self {
         let cells = std::iter::repeat_with(|| AtomicU64::new(0));
@@ -52,9 +52,9 @@ impl Memory {
     }
 }
 
-impl std::fmt::Debug for Memory {
+impl std::fmt::Debug for LossyCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Memory({} cells)", self.cells.len())
+        write!(f, "LossyCache({} cells)", self.cells.len())
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn what_was_put_last_is_there_and_nothing_else() {
-        let memory = Memory::new(10);
+        let memory = LossyCache::new(10);
         assert_eq!((memory.get(0), memory.get(7)), (None, None));
         memory.put(7, 1);
         memory.put(0, 0);
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn far_more_than_fits_is_forgotten_but_never_mistaken() {
-        let memory = Memory::new(6);
+        let memory = LossyCache::new(6);
         let mut random = Random::seeded(3);
         let mut hash =
             || u64::from(random.below(u32::MAX)) << 32 | u64::from(random.below(u32::MAX));
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn numbers_in_a_row_do_not_push_each_other_out() {
-        let memory = Memory::new(12);
+        let memory = LossyCache::new(12);
         for hash in 0..1000 {
             memory.put(hash, 5);
         }

@@ -1,8 +1,8 @@
-//! The models for which a backend is not asked for the usage of a stream, because it rejects the
-//! question or answers it where it cannot be kept from the client.
+//! Models of a backend for which `stream_options.include_usage` is not added, because the backend
+//! rejects it or reports usage where it cannot be hidden from the client.
 //!
-//! A backend may be many programs behind one address, and any of them may be replaced. So this is
-//! known of one model at a time, and forgotten after a while.
+//! Several programs may serve one address, and each can be replaced. So an opt-out applies to one
+//! model and expires.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,32 +10,33 @@ use std::time::Duration;
 
 use super::clock::Moment;
 
-/// How long it is remembered.
+/// Time after which an opt-out expires.
 const REMEMBERED: Duration = Duration::from_secs(60 * 60);
-/// How many models are. Clients choose names where a backend takes any.
+/// Maximum number of models. Some backends accept any name, which clients then choose.
 const MOST: usize = 256;
 
+/// The opt-outs of one backend.
 #[derive(Debug, Default)]
-pub(super) struct Objections {
-    /// There are some. Most backends have none, and nobody waits to learn that.
+pub(super) struct UsageOptOuts {
+    /// Fast path: false while the list is empty, so the common case takes no lock.
     any: AtomicBool,
-    models: Mutex<Vec<Objection>>,
+    models: Mutex<Vec<OptOut>>,
 }
 
 #[derive(Debug)]
-struct Objection {
+struct OptOut {
     model: String,
     until: Moment,
 }
 
-impl Objections {
-    /// Whether there is one for this model.
+impl UsageOptOuts {
+    /// True if the model has an opt-out.
     pub(super) fn has(&self, model: &str, now: impl Fn() -> Moment) -> bool {
         self.any.load(Ordering::Relaxed)
             && (self.lock().iter()).any(|one| one.model == model && now() < one.until)
     }
 
-    /// Takes note of one. Whether it is news: one that was forgotten is none.
+    /// Adds or renews an opt-out. True if it is new.
     pub(super) fn note(&self, model: &str, now: Moment) -> bool {
         let until = now.plus(REMEMBERED);
         let mut models = self.lock();
@@ -48,19 +49,19 @@ impl Objections {
             models.remove(0);
         }
         let model = model.to_owned();
-        models.push(Objection { model, until });
+        models.push(OptOut { model, until });
         self.any.store(true, Ordering::Relaxed);
         true
     }
 
-    /// Forgets all.
+    /// Removes all opt-outs.
     pub(super) fn clear(&self) {
         let mut models = self.lock();
         models.clear();
         self.any.store(false, Ordering::Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Objection>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<OptOut>> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -71,29 +72,29 @@ mod tests {
 
     #[test]
     fn an_objection_is_of_one_model_and_is_forgotten() {
-        let (objections, now) = (Objections::default(), Moment(7));
-        let has = |model, at| objections.has(model, || at);
+        let (usage_opt_outs, now) = (UsageOptOuts::default(), Moment(7));
+        let has = |model, at| usage_opt_outs.has(model, || at);
         assert!(!has("m", now));
-        assert!(objections.note("m", now));
+        assert!(usage_opt_outs.note("m", now));
         assert!(has("m", now) && !has("n", now));
         let later = now.plus(REMEMBERED);
         assert!(has("m", Moment(later.0 - 1)));
         assert!(!has("m", later));
         // It is the same again.
-        assert!(!objections.note("m", later));
+        assert!(!usage_opt_outs.note("m", later));
         assert!(has("m", later));
-        objections.clear();
+        usage_opt_outs.clear();
         assert!(!has("m", later));
-        assert!(objections.note("m", later));
+        assert!(usage_opt_outs.note("m", later));
     }
 
     #[test]
     fn not_all_names_are_remembered() {
-        let (objections, now) = (Objections::default(), Moment(7));
+        let (usage_opt_outs, now) = (UsageOptOuts::default(), Moment(7));
         for number in 0..2 * MOST {
-            assert!(objections.note(&number.to_string(), now));
+            assert!(usage_opt_outs.note(&number.to_string(), now));
         }
-        assert_eq!(objections.lock().len(), MOST);
-        assert!(!objections.has("0", || now) && objections.has("511", || now));
+        assert_eq!(usage_opt_outs.lock().len(), MOST);
+        assert!(!usage_opt_outs.has("0", || now) && usage_opt_outs.has("511", || now));
     }
 }

@@ -1,34 +1,34 @@
-//! What a request waits for.
+//! What a request waits for: requests with equal keys share a lane of the queue.
 
 use std::sync::Arc;
 
 use super::backend::Backend;
 use super::breaker::Verdict;
-use super::choose::{Asked, Choice};
+use super::choose::{Choice, Selection};
 use super::clock::Moment;
 use super::endpoints::EndpointKey;
 use super::random::Random;
 use super::route::Route;
 use crate::backend_id::BackendId;
 
-/// What a request waits for.
+/// Backends that can serve a waiting request.
 #[derive(Clone, Debug)]
-pub(super) struct Errand {
-    /// Who may serve it, as far as is known now.
+pub(super) struct WaitKey {
+    /// Candidates as they are known now.
     pub(super) route: Arc<Route>,
-    /// Nobody but this one will do.
+    /// The only backend that can serve the request, if it names an id that this backend issued.
     only: Option<BackendId>,
-    /// These will not.
+    /// Backends that were tried already.
     tried: Arc<[BackendId]>,
     /// An endpoint that one of the candidates lacks. `None` otherwise, so that clients cannot make
     /// up paths to open lanes.
     endpoint: Option<EndpointKey>,
-    /// It was just found that nothing is free for it.
+    /// No slot was free for this key in the current pass over the lanes.
     pub(super) is_stuck: bool,
 }
 
-/// Two are the same if they wait for the same, whoever may serve it now.
-impl PartialEq for Errand {
+/// Keys are equal if they ask for the same, whatever the current candidates are.
+impl PartialEq for WaitKey {
     fn eq(&self, other: &Self) -> bool {
         let (one, another) = (&self.route, &other.route);
         one.kind == another.kind
@@ -39,7 +39,7 @@ impl PartialEq for Errand {
     }
 }
 
-impl Errand {
+impl WaitKey {
     pub(super) fn new(
         route: Arc<Route>,
         only: Option<BackendId>,
@@ -57,22 +57,22 @@ impl Errand {
         }
     }
 
-    /// Takes a place anywhere.
+    /// Takes a slot at any candidate.
     pub(super) fn choose(&self, now: Moment, random: &mut Random) -> Choice {
-        let asked = self.asked(now);
-        if self.only.is_some() && asked.only.is_none() {
+        let selection = self.selection(now);
+        if self.only.is_some() && selection.only.is_none() {
             return Choice::Down; // It does not serve the model any more.
         }
-        asked.choose(random)
+        selection.choose(random)
     }
 
-    /// Takes a place at this backend, if that is where it may go now.
+    /// Takes a slot at this backend, if the request may be sent there now.
     pub(super) fn choose_at(&self, backend: &Backend, now: Moment, random: &mut Random) -> Choice {
         let is_free = self.only.is_none() && self.endpoint.is_none();
         let is_plain = !self.route.is_in_order() && is_free;
         match self.route.place(backend.id) {
-            Some(place) if is_plain && backend.pulse.verdict(now) == Verdict::Sound => {
-                let slot = self.asked(now).take(place);
+            Some(place) if is_plain && backend.stats.verdict(now) == Verdict::Sound => {
+                let slot = self.selection(now).take(place);
                 slot.map_or(Choice::Busy, Choice::Slot)
             }
             Some(_) => self.choose(now, random),
@@ -80,19 +80,18 @@ impl Errand {
         }
     }
 
-    /// Whether a place at this backend may be of use. It need not be: that is found out when it is
-    /// taken.
+    /// True if this backend is a candidate. Taking its slot can still fail.
     pub(super) fn may_use(&self, backend: &Backend) -> bool {
         self.route.place(backend.id).is_some()
     }
 
-    /// When the first backend that was ejected may be tried again.
+    /// Time at which the first ejected candidate may be tried again.
     pub(super) fn recovery(&self, now: Moment) -> Option<Moment> {
-        self.asked(now).recovery()
+        self.selection(now).recovery()
     }
 
-    fn asked(&self, now: Moment) -> Asked<'_> {
-        Asked {
+    fn selection(&self, now: Moment) -> Selection<'_> {
+        Selection {
             route: &self.route,
             only: self.only.and_then(|id| self.route.place(id)),
             tried: &self.tried,
