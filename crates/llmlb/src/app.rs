@@ -20,7 +20,7 @@ use crate::forward::{ForwardTimeouts, Via};
 use crate::health::{self, Watcher};
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
-use crate::request::{Cancelled, Counter, KnownHosts, Lines};
+use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
 use crate::server::{ClientLimits, Connections, HttpLimits, Orders, Shared, Workers};
 use crate::sys::{self, signals::Signals};
 use crate::upstream::{AddressLimit, Connector};
@@ -32,7 +32,7 @@ const CUT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Where a line for each request goes.
 pub(crate) struct Log {
-    pub(crate) lines: Option<Lines>,
+    pub(crate) lines: Option<LogSink>,
     /// Lines begin with the time.
     pub(crate) timed: bool,
 }

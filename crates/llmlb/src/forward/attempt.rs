@@ -10,7 +10,7 @@ use super::head::{self, BodyFraming, Stamp};
 use super::{ForwardContext, MOST_ATTEMPTS, Outbound, objection};
 use crate::balance::Slot;
 use crate::meter::usage_option::Asking;
-use crate::request::{Payload, Trip};
+use crate::request::{Payload, RequestGuard};
 use crate::upstream::{Exchange, Head, Stream, Upload, UpstreamError};
 
 /// How often a request that waits for its answer looks whether the backend is still up.
@@ -33,24 +33,26 @@ pub(super) async fn attempt(
     context: &ForwardContext,
     slot: Slot,
     outbound: &mut Outbound<'_>,
-    trip: &mut Trip,
+    guard: &mut RequestGuard,
     now: Instant,
 ) -> Result<Reached, UpstreamError> {
     let mut asks = context.accounting.meter.is_on()
-        && matches!(outbound.asked.asking, Asking::Us(_))
-        && slot.backend().takes_usage_option(model(&slot, trip));
-    let (mut head, mut exchange) = send(context, &slot, outbound, trip, asks, now).await?;
+        && matches!(outbound.parsed.asking, Asking::Us(_))
+        && slot.backend().takes_usage_option(model(&slot, guard));
+    let (mut head, mut exchange) = send(context, &slot, outbound, guard, asks, now).await?;
     if asks && objection::is_one(head.status, &mut exchange).await {
         // What the client asked for is asked again without our question.
         drop(exchange);
         asks = false;
-        (head, exchange) = send(context, &slot, outbound, trip, asks, Instant::now()).await?;
+        (head, exchange) = send(context, &slot, outbound, guard, asks, Instant::now()).await?;
         // A stream that is asked for in other words may be none to the backend. And an error may
         // repeat what the client wrote.
-        if head.status.is_success() && outbound.asked.stream && !outbound.asked.names_usage_option()
+        if head.status.is_success()
+            && outbound.parsed.stream
+            && !outbound.parsed.names_usage_option()
         {
             let why = "rejects stream_options";
-            let model = model(&slot, trip);
+            let model = model(&slot, guard);
             slot.backend().refuses_usage_option(model, why);
         }
     }
@@ -63,8 +65,8 @@ pub(super) async fn attempt(
 }
 
 /// What the backend calls the model.
-fn model<'a>(slot: &'a Slot, trip: &'a Trip) -> &'a str {
-    slot.model().or(trip.model.as_deref()).unwrap_or_default()
+fn model<'a>(slot: &'a Slot, guard: &'a RequestGuard) -> &'a str {
+    slot.model().or(guard.model.as_deref()).unwrap_or_default()
 }
 
 /// Sends it on a connection that has been idle, or on a new one.
@@ -72,7 +74,7 @@ async fn send(
     context: &ForwardContext,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
-    trip: &mut Trip,
+    guard: &mut RequestGuard,
     ask_usage: bool,
     now: Instant,
 ) -> Result<(Head, Box<Exchange>), UpstreamError> {
@@ -81,11 +83,11 @@ async fn send(
     // be sent twice is sent on one.
     if outbound.repeatable
         && let Some(stream) = context.idle.take(backend.id)
-        && let Some(upload) = upload(context, slot, outbound, trip, ask_usage)
+        && let Some(upload) = upload(context, slot, outbound, guard, ask_usage)
     {
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
         outbound.is_delivered = true;
-        trip.handed_over();
+        guard.handed_over();
         match first(context, slot, &mut exchange, outbound, now).await {
             // Later than this it was no race: the backend has worked on it.
             Err(UpstreamError::Closed(why))
@@ -98,7 +100,7 @@ async fn send(
         }
     }
     // Boxed because it is rare and takes much memory.
-    Box::pin(fresh(context, slot, outbound, trip, ask_usage))
+    Box::pin(fresh(context, slot, outbound, guard, ask_usage))
         .await
         .map_err(|error| judged(slot, error))
 }
@@ -107,11 +109,11 @@ async fn fresh(
     context: &ForwardContext,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
-    trip: &mut Trip,
+    guard: &mut RequestGuard,
     ask_usage: bool,
 ) -> Result<(Head, Box<Exchange>), UpstreamError> {
     let stream: Stream = context.connector.connect(&slot.backend().url).await?;
-    let Some(upload) = upload(context, slot, outbound, trip, ask_usage) else {
+    let Some(upload) = upload(context, slot, outbound, guard, ask_usage) else {
         // It passed through already.
         return Err(UpstreamError::ClientBody(
             "it cannot be sent again".to_owned(),
@@ -119,7 +121,7 @@ async fn fresh(
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
     outbound.is_delivered = true;
-    trip.handed_over();
+    guard.handed_over();
     let head = first(context, slot, &mut exchange, outbound, Instant::now()).await?;
     Ok((head, exchange))
 }
@@ -138,13 +140,13 @@ fn upload(
     context: &ForwardContext,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
-    trip: &Trip,
+    guard: &RequestGuard,
     ask_usage: bool,
 ) -> Option<Upload> {
     let upgrade = outbound.upgrade.is_some();
     let stamp = Stamp {
         via: &context.via,
-        id: &trip.id,
+        id: &guard.id,
         upgrade: outbound
             .head
             .headers
@@ -154,9 +156,9 @@ fn upload(
         dropped: &context.dropped_headers,
     };
     let target =
-        (outbound.asked).target_for(outbound.path, outbound.head.uri.query(), slot.model());
-    let body = outbound.asked.body_for(slot.model(), ask_usage);
-    match (body, &mut outbound.asked.payload) {
+        (outbound.parsed).target_for(outbound.path, outbound.head.uri.query(), slot.model());
+    let body = outbound.parsed.body_for(slot.model(), ask_usage);
+    match (body, &mut outbound.parsed.payload) {
         (Some(bytes), _) => {
             let framing = BodyFraming {
                 length: Some(bytes.len() as u64),
@@ -188,7 +190,7 @@ async fn first(
     slot: &Slot,
     exchange: &mut Exchange,
     outbound: &Outbound<'_>,
-    asked: Instant,
+    sent_at: Instant,
 ) -> Result<Head, UpstreamError> {
     let limit = context.timeouts.first_byte;
     let mut left = limit;
@@ -204,7 +206,7 @@ async fn first(
             LOOK_EVERY
         } else {
             // What the client took to send is not the backend's time.
-            let since = exchange.last_write_at().unwrap_or(asked);
+            let since = exchange.last_write_at().unwrap_or(sent_at);
             limit.saturating_sub(since.elapsed())
         };
         if left.is_zero() {

@@ -224,7 +224,7 @@ impl Outbound<'_> {
         Evidence {
             fault,
             client: self.hints.client,
-            prompt: self.asked.body_hash(),
+            prompt: self.parsed.body_hash(),
         }
     }
 }

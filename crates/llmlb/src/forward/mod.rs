@@ -28,7 +28,7 @@ use crate::endpoint::Endpoint;
 use crate::headers::REQUEST_ID;
 use crate::issued_ids::IssuedIdFinder;
 use crate::meter::watch::Watch;
-use crate::request::{Asked, Trip};
+use crate::request::{ParsedRequest, RequestGuard};
 use crate::upstream::{Exchange, Head, UpstreamError};
 use attempt::Reached;
 use course::{Course, Next};
@@ -56,7 +56,7 @@ pub(crate) struct Outbound<'a> {
     pub(crate) endpoint: Endpoint,
     /// The path as the backend receives it.
     pub(crate) path: &'a str,
-    pub(crate) asked: &'a mut Asked,
+    pub(crate) parsed: &'a mut ParsedRequest,
     pub(crate) hints: &'a SelectHints<'a>,
     /// The backend may be asked the same twice.
     pub(crate) repeatable: bool,
@@ -113,18 +113,18 @@ pub(crate) async fn forward(
     context: &Arc<ForwardContext>,
     route: &Arc<Route>,
     mut outbound: Outbound<'_>,
-    mut trip: Box<Trip>,
-) -> Result<Answer, (Failed, Box<Trip>)> {
-    match open(context, route, &mut outbound, &mut trip).await {
+    mut guard: Box<RequestGuard>,
+) -> Result<Answer, (Failed, Box<RequestGuard>)> {
+    match open(context, route, &mut outbound, &mut guard).await {
         Ok(opened) => {
-            let (answer, unstaged) = answer(context, opened, outbound, trip);
-            if let Some((record, trip)) = unstaged {
+            let (answer, unstaged) = answer(context, opened, outbound, guard);
+            if let Some((record, guard)) = unstaged {
                 context.accounting.batch.add(record).await;
-                drop(trip);
+                drop(guard);
             }
             Ok(answer)
         }
-        Err(failed) => Err((failed, trip)),
+        Err(failed) => Err((failed, guard)),
     }
 }
 
@@ -132,10 +132,10 @@ async fn open(
     context: &Arc<ForwardContext>,
     route: &Arc<Route>,
     outbound: &mut Outbound<'_>,
-    trip: &mut Trip,
+    guard: &mut RequestGuard,
 ) -> Result<Opened, Failed> {
     let mut course = Course::new();
-    let opened = attempts(context, route, outbound, trip, &mut course).await;
+    let opened = attempts(context, route, outbound, guard, &mut course).await;
     course.settle(&context.pool, outbound);
     match opened? {
         Some(opened) => Ok(opened),
@@ -154,7 +154,7 @@ async fn attempts(
     context: &Arc<ForwardContext>,
     route: &Arc<Route>,
     outbound: &mut Outbound<'_>,
-    trip: &mut Trip,
+    guard: &mut RequestGuard,
     course: &mut Course,
 ) -> Result<Option<Opened>, Failed> {
     let pool = &context.pool;
@@ -167,7 +167,7 @@ async fn attempts(
                 break;
             }
         };
-        if !trip.may_use_backend() {
+        if !guard.may_use_backend() {
             course.failed = Failed::AddressLimit(context.accounting.address_limit.max());
             break;
         }
@@ -175,13 +175,13 @@ async fn attempts(
         let backend = Arc::clone(slot.backend());
         outbound.tried.push(backend.id);
         outbound.is_delivered = false;
-        trip.sent(&backend, slot.model());
-        let mut reached = match attempt::attempt(context, slot, outbound, trip, started).await {
+        guard.sent(&backend, slot.model());
+        let mut reached = match attempt::attempt(context, slot, outbound, guard, started).await {
             Ok(reached) => reached,
             Err(error) => {
                 let is_given_up =
                     matches!(error, UpstreamError::Timeout(_) | UpstreamError::Hung(_));
-                trip.tried(&backend, error.why(), is_given_up);
+                guard.tried(&backend, error.why(), is_given_up);
                 if course.broke(context, &backend, error, answers, outbound)? {
                     continue;
                 }
@@ -200,7 +200,7 @@ async fn attempts(
         judge::note(pool, &mut slot, &head, took, outbound.endpoint.is_inference);
         let next = course.responded(&slot, head.status, pool, outbound);
         if next != Next::Answer {
-            trip.tried(&backend, head.status.as_str(), false);
+            guard.tried(&backend, head.status.as_str(), false);
         }
         let opened = Opened {
             model: slot.model().map(str::to_owned),
@@ -256,13 +256,13 @@ fn whole(
     opened: Opened,
     data: Bytes,
     issued: Option<IssuedIdFinder>,
-    trip: &mut Trip,
+    guard: &mut RequestGuard,
 ) -> (Bytes, Option<Record>) {
     if let Some(mut finder) = issued {
         let pool = &context.pool;
         finder.read(&data, |id| pool.issued(id, &opened.backend));
     }
-    let (body, record) = trip.whole(data);
+    let (body, record) = guard.whole(data);
     let reuse_after_errors = opened.backend.reuse_after_errors;
     if let Some(stream) = opened.exchange.into_idle(reuse_after_errors) {
         context.idle.keep(opened.backend.id, stream);
@@ -274,33 +274,33 @@ fn whole(
 }
 
 /// A record that must be staged before the answer is sent. The request is in flight until then.
-type Unstaged = (Record, Box<Trip>);
+type Unstaged = (Record, Box<RequestGuard>);
 
 /// The answer as the client gets it, and its record if it is complete.
 fn answer(
     context: &Arc<ForwardContext>,
     mut opened: Opened,
     outbound: Outbound<'_>,
-    mut trip: Box<Trip>,
+    mut guard: Box<RequestGuard>,
 ) -> (Answer, Option<Unstaged>) {
     let (status, backend) = (opened.head.status, &opened.backend);
     let mut headers = std::mem::take(&mut opened.head.headers);
-    trip.sent(backend, opened.model.as_deref());
-    trip.answered(backend, status);
+    guard.sent(backend, opened.model.as_deref());
+    guard.answered(backend, status);
     if context.accounting.meter.is_on() {
-        let watch = Watch::new(trip.endpoint.api, status, &headers, opened.hides);
+        let watch = Watch::new(guard.endpoint.api, status, &headers, opened.hides);
         if opened.hides && watch.is_coded() {
             // This client sees what we asked for; no other one shall.
-            let model = opened.model.as_deref().or(trip.model.as_deref());
+            let model = opened.model.as_deref().or(guard.model.as_deref());
             let why = "compresses what it must not";
             backend.refuses_usage_option(model.unwrap_or_default(), why);
         }
-        trip.watch = Some(watch);
+        guard.watch = Some(watch);
     }
-    if trip.may_shorten() {
+    if guard.may_shorten() {
         headers.remove(header::CONTENT_LENGTH);
     }
-    if let Some(id) = headers.remove(REQUEST_ID).filter(|id| *id != trip.id) {
+    if let Some(id) = headers.remove(REQUEST_ID).filter(|id| *id != guard.id) {
         headers.insert(UPSTREAM_ID, id);
     }
     headers.insert(SERVED_BY, backend.label.clone());
@@ -314,21 +314,21 @@ fn answer(
         && let Some(upgrade) = outbound.upgrade
     {
         let upgraded = outbound.head.headers.get(header::UPGRADE);
-        tunnel::open(context, upgrade, opened.exchange, opened.slot, trip);
+        tunnel::open(context, upgrade, opened.exchange, opened.slot, guard);
         tunnel::announce(response.headers_mut(), upgraded);
         return (response.map(|()| Either::Left(Full::default())), None);
     }
     let issued = status
         .is_success()
-        .then(|| IssuedIdFinder::new(outbound.endpoint.issues, outbound.asked.is_stored))
+        .then(|| IssuedIdFinder::new(outbound.endpoint.issues, outbound.parsed.is_stored))
         .flatten();
     if let Some(data) = opened.exchange.take_whole() {
-        let (body, record) = whole(context, opened, data, issued, &mut trip);
-        let unstaged = record.map(|record| (record, trip));
+        let (body, record) = whole(context, opened, data, issued, &mut guard);
+        let unstaged = record.map(|record| (record, guard));
         return (response.map(|()| Either::Left(Full::new(body))), unstaged);
     }
     let if_cut = (status.is_success() && outbound.endpoint.is_inference)
         .then(|| outbound.evidence(Fault::Cut));
-    let relay = Relay::new(Arc::clone(context), opened, issued, if_cut, trip);
+    let relay = Relay::new(Arc::clone(context), opened, issued, if_cut, guard);
     (response.map(|()| Either::Right(relay)), None)
 }

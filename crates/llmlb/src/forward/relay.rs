@@ -14,7 +14,7 @@ use crate::balance::{Backend, Evidence, Slot};
 use crate::issued_ids::IssuedIdFinder;
 use crate::memory_budget::Share;
 use crate::meter::watch::together;
-use crate::request::{End, Trip};
+use crate::request::{End, RequestGuard};
 use crate::upstream::{Exchange, UpstreamError};
 
 type Answered = Result<Frame<Bytes>, UpstreamError>;
@@ -38,7 +38,7 @@ pub(crate) struct Relay {
     last: Option<Box<Answered>>,
     /// Memory for large reads, while there are any.
     reading: Option<Share>,
-    trip: Box<Trip>,
+    guard: Box<RequestGuard>,
 }
 
 impl Relay {
@@ -47,7 +47,7 @@ impl Relay {
         opened: Opened,
         issued: Option<IssuedIdFinder>,
         if_cut: Option<Evidence>,
-        trip: Box<Trip>,
+        guard: Box<RequestGuard>,
     ) -> Self {
         let Opened {
             exchange,
@@ -55,7 +55,7 @@ impl Relay {
             slot,
             ..
         } = opened;
-        let may_shorten = trip.may_shorten();
+        let may_shorten = guard.may_shorten();
         let silence = Silence::new(context.timeouts.idle);
         let mut relay = Self {
             exchange: Some(exchange),
@@ -68,7 +68,7 @@ impl Relay {
             may_shorten,
             last: None,
             reading: None,
-            trip,
+            guard,
         };
         // Nothing was held back of nothing.
         relay.end_if_over();
@@ -77,12 +77,12 @@ impl Relay {
 
     /// Notes that the client did not take the answer in time.
     pub(crate) fn give_up(&mut self) {
-        self.trip.not_taken();
+        self.guard.not_taken();
     }
 
     /// True if the backend has not ended its answer: whoever drops it now leaves before its end.
     pub(crate) fn is_left(&self) -> bool {
-        self.trip.is_left()
+        self.guard.is_left()
     }
 
     /// When the answer is over the connection is for the next request.
@@ -97,7 +97,7 @@ impl Relay {
         if let Some(slot) = self.slot.take() {
             slot.ended();
         }
-        self.trip.finish(End::Complete)
+        self.guard.finish(End::Complete)
     }
 
     /// What goes on to the client of a piece of the answer.
@@ -106,7 +106,7 @@ impl Relay {
             let pool = &self.context.pool;
             finder.read(&data, |id| pool.issued(id, &self.backend));
         }
-        let passed = self.trip.pass(data);
+        let passed = self.guard.pass(data);
         together(passed, self.end_if_over())
     }
 
@@ -116,7 +116,7 @@ impl Relay {
         self.exchange = None;
         let slot = self.slot.take();
         if error.is_clients_fault() {
-            self.trip.finish(End::Left);
+            self.guard.finish(End::Left);
         } else {
             if let Some(slot) = slot {
                 let pool = &self.context.pool;
@@ -124,7 +124,7 @@ impl Relay {
             }
             self.backend.recheck.notify_one();
             self.backend.note_error(None, error.why());
-            self.trip.finish(End::Cut);
+            self.guard.finish(End::Cut);
             let name = &self.backend.name;
             tracing::warn!("backend {name} cut its answer: {error}");
         }

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use super::relay::Silence;
 use super::{ForwardContext, ForwardTimeouts};
 use crate::balance::Slot;
-use crate::request::{End, Trip};
+use crate::request::{End, RequestGuard};
 use crate::upstream::{Exchange, Stream};
 
 /// The two fields without which the client does not believe that the protocol changes.
@@ -33,7 +33,7 @@ pub(super) fn open(
     upgrade: OnUpgrade,
     exchange: Box<Exchange>,
     slot: Option<Slot>,
-    trip: Box<Trip>,
+    guard: Box<RequestGuard>,
 ) {
     let limits = context.timeouts;
     context.tasks.spawn(async move {
@@ -53,7 +53,7 @@ pub(super) fn open(
             return; // The client left.
         };
         let mut client = Client {
-            trip,
+            guard,
             stream: TokioIo::new(upgraded),
             progress: &progress,
             has_failed: false,
@@ -63,17 +63,17 @@ pub(super) fn open(
         // Whoever has the backend's last byte has everything, whatever became of its own. And whose
         // own connection broke has left.
         let is_cut = copied.as_ref().is_some_and(Result::is_err) && !client.has_failed;
-        if is_cut && client.trip.end == End::Left {
-            client.trip.finish(End::Cut);
+        if is_cut && client.guard.end == End::Left {
+            client.guard.finish(End::Cut);
         }
         if copied.is_none() && !progress.has_ended() {
-            client.trip.idled();
+            client.guard.idled();
         }
         if matches!(copied, Some(Ok(_))) {
             backend.stream.close_in_order();
         }
         if let Some(slot) = &slot
-            && client.trip.end == End::Cut
+            && client.guard.end == End::Cut
         {
             slot.backend().note_error(None, "it cut a WebSocket");
         }
@@ -138,7 +138,7 @@ impl Progress {
 /// the connection is what the client waits for, and before that the record is kept.
 struct Client<'a> {
     /// Before the connection, so that it is over first if both are dropped.
-    trip: Box<Trip>,
+    guard: Box<RequestGuard>,
     stream: TokioIo<Upgraded>,
     progress: &'a Progress,
     /// It broke.
@@ -173,7 +173,7 @@ impl AsyncWrite for Client<'_> {
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data));
         if let Ok(count) = written {
-            self.trip.passed(count);
+            self.guard.passed(count);
         }
         self.seen(written)
     }
@@ -185,7 +185,7 @@ impl AsyncWrite for Client<'_> {
 
     /// The backend has said its last.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.trip.finish(End::Complete);
+        self.guard.finish(End::Complete);
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

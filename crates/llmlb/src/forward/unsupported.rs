@@ -27,7 +27,7 @@ pub(super) async fn learn(reached: &mut Reached, outbound: &Outbound<'_>) {
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
     ) && backend.may_lack(endpoint)
         // The response may be about the stored thing that the request's body names.
-        && outbound.asked.issued.is_none()
+        && outbound.parsed.issued.is_none()
     {
         let whole = timeout(WITHIN, reached.exchange.peek(LOOKED_AT)).await;
         // An error that is not read may be about the model.

@@ -1,28 +1,28 @@
-//! One line of the log for each request, when it is over. Lines are gathered and handed on
-//! together: a request must not pay for a system call of the log's.
+//! The access log: one line for each request when it ends. Lines are buffered and written together,
+//! so that a request does not cost a system call of its own.
 
 use std::fmt::{self, Debug, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
+use super::guard::{End, RequestGuard};
 use super::method;
-use super::trip::{End, Trip};
 use crate::meter::record::Outcome;
 use crate::meter::usage::Source;
 
-/// So many bytes are handed on without waiting for more.
+/// Size of the buffer, in bytes, at which it is flushed at once.
 const ENOUGH: usize = 16 << 10;
 
-/// So many characters are told of what a client says, as in a record. It can say megabytes, and
-/// the memory for lines is kept.
+/// Maximum number of characters of a text that a client chose, as in a record. The buffer keeps its
+/// memory, and such texts can be megabytes long.
 const LONGEST: usize = 200;
 
-/// Where lines go: text of whole lines.
-pub(crate) type Lines = Arc<dyn Fn(&[u8]) + Send + Sync>;
+/// Receives the text of whole lines.
+pub(crate) type LogSink = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
-/// One worker's lines.
-pub(crate) struct Journal {
-    to: Option<Lines>,
+/// The access log of one worker.
+pub(crate) struct AccessLog {
+    to: Option<LogSink>,
     /// Each line begins with the time.
     timed: bool,
     gathered: Mutex<Gathered>,
@@ -35,9 +35,9 @@ struct Gathered {
     second: (u64, String),
 }
 
-impl Journal {
+impl AccessLog {
     /// `None`: nobody wants to know.
-    pub(crate) fn new(to: Option<Lines>, timed: bool) -> Self {
+    pub(crate) fn new(to: Option<LogSink>, timed: bool) -> Self {
         Self {
             to,
             timed,
@@ -45,7 +45,7 @@ impl Journal {
         }
     }
 
-    pub(super) fn tell(&self, trip: &Trip) {
+    pub(super) fn tell(&self, guard: &RequestGuard) {
         if self.to.is_none() {
             return;
         }
@@ -55,7 +55,7 @@ impl Journal {
             write_time(text, second);
         }
         // Writing into memory cannot fail.
-        let _ = line(text, trip);
+        let _ = line(text, guard);
         if gathered.text.len() >= ENOUGH {
             self.hand_on(&mut gathered);
         }
@@ -77,54 +77,54 @@ impl Journal {
     }
 }
 
-impl Drop for Journal {
+impl Drop for AccessLog {
     fn drop(&mut self) {
         self.flush();
     }
 }
 
-impl Debug for Journal {
+impl Debug for AccessLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Journal").finish_non_exhaustive()
+        f.debug_struct("AccessLog").finish_non_exhaustive()
     }
 }
 
-fn line(text: &mut String, trip: &Trip) -> fmt::Result {
-    let ms = |until: Instant| until.saturating_duration_since(trip.started).as_millis();
+fn line(text: &mut String, guard: &RequestGuard) -> fmt::Result {
+    let ms = |until: Instant| until.saturating_duration_since(guard.started).as_millis();
     let ms = |until| u64::try_from(ms(until)).unwrap_or(u64::MAX);
     text.push_str("llmlb: ");
-    plain(text, trip.method.as_str(), method::SHOWN)?;
+    plain(text, guard.method.as_str(), method::SHOWN)?;
     text.push(' ');
-    plain(text, &trip.path, LONGEST)?;
-    match trip.status {
+    plain(text, &guard.path, LONGEST)?;
+    match guard.status {
         0 => text.push_str(" -"),
         status => number(text, " ", status),
     }
-    match (trip.outcome, trip.code) {
+    match (guard.outcome, guard.code) {
         (_, Some(code)) => push_all(text, [" ", code]),
         (Some(Outcome::Cancelled), _) => text.push_str(" the client left"),
-        (Some(Outcome::Cut), _) if trip.end == End::Left => {
+        (Some(Outcome::Cut), _) if guard.end == End::Left => {
             text.push_str(" cut at the end of the server");
         }
         (Some(Outcome::Cut), _) => text.push_str(" cut by the backend"),
         _ => {}
     }
-    if let Some(model) = &trip.model {
+    if let Some(model) = &guard.model {
         text.push_str(" model=");
         plain(text, model, LONGEST)?;
     }
-    if let Some(backend) = &trip.backend {
+    if let Some(backend) = &guard.backend {
         push_all(text, [" backend=", &backend.name]);
     }
-    for tried in &trip.failed {
+    for tried in &guard.failed {
         push_all(text, [" failed=", &tried.backend.name, " error="]);
         plain(text, &tried.why, LONGEST)?;
     }
     number(text, " ms=", ms(Instant::now()));
-    if let Some(first_byte) = trip.first_byte {
+    if let Some(first_byte) = guard.first_byte {
         number(text, " first_byte_ms=", ms(first_byte));
     }
-    if let Some(usage) = trip.usage.filter(|usage| usage.total > 0) {
+    if let Some(usage) = guard.usage.filter(|usage| usage.total > 0) {
         let is_estimated = usage.source == Source::Estimated;
         let name = if is_estimated {
             " tokens=~"
@@ -134,9 +134,9 @@ fn line(text: &mut String, trip: &Trip) -> fmt::Result {
         number(text, name, usage.prompt);
         number(text, "+", usage.completion);
     }
-    number(text, " bytes=", trip.bytes);
+    number(text, " bytes=", guard.bytes);
     text.push_str(" id=");
-    plain(text, trip.id.to_str().unwrap_or("?"), LONGEST)?;
+    plain(text, guard.id.to_str().unwrap_or("?"), LONGEST)?;
     text.push('\n');
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Cancelled, Ids, Journal};
+use super::{AccessLog, Cancelled, Ids};
 use crate::meter::{Batch, Meter};
 use crate::upstream::AddressLimit;
 
@@ -17,7 +17,7 @@ pub(crate) struct Accounting {
     pub(crate) meter: Arc<Meter>,
     /// Records that the kernel does not have yet.
     pub(crate) batch: Batch,
-    pub(crate) journal: Journal,
+    pub(crate) access_log: AccessLog,
     /// Cancelled when the server aborts the requests that are still running.
     pub(crate) abort: CancellationToken,
 }

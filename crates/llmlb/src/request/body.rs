@@ -52,8 +52,8 @@ where
     let mut first: Option<Bytes> = None;
     let mut whole = BytesMut::new();
     let mut share: Option<BodyShare> = None;
-    let (mut patience, mut length) = (Patience::new(pace), 0);
-    while let Some(frame) = patience.wait_for(body.frame(), length).await? {
+    let (mut timeout, mut length) = (FrameTimeout::new(pace), 0);
+    while let Some(frame) = timeout.wait_for(body.frame(), length).await? {
         let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
         let Ok(data) = frame.into_data() else {
             continue;
@@ -97,8 +97,8 @@ pub(crate) async fn expect_none(
     body: &mut Incoming,
     pace: BodyPace,
 ) -> Result<(), Refusal> {
-    let mut patience = Patience::new(pace);
-    while let Some(frame) = patience.wait_for(body.frame(), 0).await? {
+    let mut timeout = FrameTimeout::new(pace);
+    while let Some(frame) = timeout.wait_for(body.frame(), 0).await? {
         let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
         if frame.data_ref().is_none_or(|data| !data.is_empty()) {
             return Err(Refusal::new(
@@ -111,15 +111,15 @@ pub(crate) async fn expect_none(
     Ok(())
 }
 
-/// Waits for the pieces of a body.
-struct Patience {
+/// Limits the time that the frames of a body take.
+struct FrameTimeout {
     pace: BodyPace,
     deadline: BodyDeadline,
     /// Bytes that had arrived before the last wait.
     length: usize,
 }
 
-impl Patience {
+impl FrameTimeout {
     fn new(pace: BodyPace) -> Self {
         Self {
             pace,

@@ -1,17 +1,17 @@
-//! Names of fields that another reader may take for one that is acted on here. Go's JSON decoder,
-//! which Ollama and LocalAI use, does not tell upper from lower case.
+//! Variants in case of the field names that llmlb uses. Go's JSON decoder, which Ollama and LocalAI
+//! use, ignores case: it reads `Model` as `model`.
 
-/// What decides where a request goes, what it is billed as, and how its answer is read.
+/// Fields that decide about routing, metering and the form of the response.
 const ACTED_ON: [&str; 3] = ["model", "stream", "stream_options"];
 
-/// The name that this one is, or differs from in case alone.
-pub(super) fn meant(name: &[u8]) -> Option<&'static str> {
+/// The field that this name is, or differs from in case alone.
+pub(super) fn find(name: &[u8]) -> Option<&'static str> {
     let name = str::from_utf8(name).ok()?;
-    ACTED_ON.into_iter().find(|known| are_alike(known, name))
+    ACTED_ON.into_iter().find(|known| is_variant(known, name))
 }
 
 /// True if the names differ in case at most.
-pub(super) fn are_alike(one: &str, other: &str) -> bool {
+pub(super) fn is_variant(one: &str, other: &str) -> bool {
     if other.is_ascii() {
         return one.eq_ignore_ascii_case(other); // So it is nearly always, and quicker.
     }
@@ -47,12 +47,12 @@ mod tests {
             ("stream_optionS", "stream_options"),
             ("ſTREAM_OPTIONſ", "stream_options"),
         ] {
-            assert_eq!(meant(name.as_bytes()), Some(known), "{name}");
+            assert_eq!(find(name.as_bytes()), Some(known), "{name}");
         }
         for name in [
             "", "mode", "models", "modèl", "stream_", "options", "mod el",
         ] {
-            assert_eq!(meant(name.as_bytes()), None, "{name}");
+            assert_eq!(find(name.as_bytes()), None, "{name}");
         }
     }
 }

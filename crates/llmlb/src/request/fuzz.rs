@@ -14,8 +14,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::asked::{Payload, in_json};
 use super::client::reported;
+use super::parse::{Payload, in_json};
 use super::{form, query};
 use crate::config::{Network, Networks};
 use crate::endpoint::Api;
@@ -145,7 +145,7 @@ pub fn request_body(data: &[u8]) {
         return;
     };
     let api = APIS[usize::from(*first) % APIS.len()];
-    let asked = in_json(body, api);
+    let parsed = in_json(body, api);
     let Some(object) = Object::parse(body) else {
         return;
     };
@@ -154,7 +154,7 @@ pub fn request_body(data: &[u8]) {
         [(found, _)] => *found == name,
         _ => false,
     };
-    let Ok(mut asked) = asked else {
+    let Ok(mut parsed) = parsed else {
         let is_unique = ["model", "stream", "stream_options"]
             .into_iter()
             .all(is_plain);
@@ -172,9 +172,9 @@ pub fn request_body(data: &[u8]) {
     );
     let model = object.variants("model").first().map(|(_, value)| *value);
     let name: Option<String> = model.and_then(|value| serde_json::from_str(value).ok());
-    assert_eq!(asked.model, name.filter(|_| model != Some("null")));
-    asked.payload = Payload::Read(Bytes::copy_from_slice(body));
-    rewritten(&asked, &object, model.is_some_and(|value| value != "null"));
+    assert_eq!(parsed.model, name.filter(|_| model != Some("null")));
+    parsed.payload = Payload::Read(Bytes::copy_from_slice(body));
+    rewritten(&parsed, &object, model.is_some_and(|value| value != "null"));
     // Fields that are ignored change nothing; fields that are read never lower the estimate.
     let brace = body.iter().position(|byte| *byte == b'{').unwrap_or(0);
     let comma = if object.0.is_empty() { "" } else { "," };
@@ -190,21 +190,21 @@ pub fn request_body(data: &[u8]) {
             comma.as_bytes(),
             &body[brace + 1..],
         ];
-        let more = in_json(&more.concat(), api).map(|asked| asked.prompt_tokens);
+        let more = in_json(&more.concat(), api).map(|parsed| parsed.prompt_tokens);
         let more = more.unwrap_or_default();
         let is_kept = if may_raise {
-            more >= asked.prompt_tokens
+            more >= parsed.prompt_tokens
         } else {
-            more == asked.prompt_tokens
+            more == parsed.prompt_tokens
         };
-        assert!(is_kept, "{field}: {more}, not {}", asked.prompt_tokens);
+        assert!(is_kept, "{field}: {more}, not {}", parsed.prompt_tokens);
     }
 }
 
 /// The body for a backend differs in the model's name and in one option.
-fn rewritten(asked: &super::Asked, object: &Object<'_>, has_model: bool) {
+fn rewritten(parsed: &super::ParsedRequest, object: &Object<'_>, has_model: bool) {
     let name = has_model.then_some("an\"other");
-    let body = asked.body_for(name, true);
+    let body = parsed.body_for(name, true);
     let body: Vec<u8> = body.map_or_else(Vec::new, |pieces| {
         let rest = pieces.rest.iter().rev();
         std::iter::once(&pieces.first)

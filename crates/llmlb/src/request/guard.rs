@@ -12,7 +12,7 @@ use hyper::body::Body;
 use uuid::Uuid;
 
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
-use super::{Accounting, Asked, InFlight, Refusal, id};
+use super::{Accounting, InFlight, ParsedRequest, Refusal, id};
 use crate::balance::Backend;
 use crate::endpoint::{self, Endpoint};
 use crate::meter::record::{Attempt, Outcome, Record};
@@ -28,7 +28,7 @@ const SEND_TIMEOUT: &str = "send_timeout";
 /// A request, from its head to the last byte of its answer. It is told when it is dropped: dropped
 /// before its end, it was left by the client.
 #[derive(Debug)]
-pub(crate) struct Trip {
+pub(crate) struct RequestGuard {
     accounting: Arc<Accounting>,
     /// The address that it is counted for.
     pub(crate) client: IpAddr,
@@ -94,7 +94,7 @@ pub(crate) enum End {
     Refused,
 }
 
-impl Trip {
+impl RequestGuard {
     /// Starts with the head of a request from the address `client`.
     pub(crate) fn start(
         accounting: &Arc<Accounting>,
@@ -169,10 +169,10 @@ impl Trip {
     }
 
     /// What it asks for.
-    pub(crate) fn asked(&mut self, asked: &Asked) {
-        self.model.clone_from(&asked.model);
-        self.stream = asked.stream;
-        self.prompt_tokens = asked.prompt_tokens;
+    pub(crate) fn parsed(&mut self, parsed: &ParsedRequest) {
+        self.model.clone_from(&parsed.model);
+        self.stream = parsed.stream;
+        self.prompt_tokens = parsed.prompt_tokens;
     }
 
     /// True if the client's address may use a connection to a backend, now and until this is over.
@@ -252,7 +252,7 @@ impl Trip {
     }
 }
 
-impl Trip {
+impl RequestGuard {
     /// Whether less may go to the client than comes.
     pub(crate) fn may_shorten(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::may_shorten)
@@ -385,7 +385,7 @@ impl Trip {
     }
 }
 
-impl Trip {
+impl RequestGuard {
     /// True if a backend works on it, and the client is about to cancel that. A tunnel has no end that
     /// its client could await, and a request that this server ended has a code.
     fn is_cancelled_work(&self) -> bool {
@@ -403,7 +403,7 @@ impl Tried {
     }
 }
 
-impl Drop for Trip {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let is_cancelled_work = self.is_cancelled_work();
         self.settle(self.end);
@@ -413,7 +413,7 @@ impl Drop for Trip {
         }
         // Monitoring requests the server's own pages again and again.
         if self.endpoint.is_logged() || self.end != End::Complete {
-            self.accounting.journal.tell(self);
+            self.accounting.access_log.tell(self);
         }
     }
 }

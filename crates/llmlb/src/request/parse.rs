@@ -1,4 +1,4 @@
-//! What a request asks for, and its body, which passes as it came.
+//! Parsing a request: its model, its options and its body, which is forwarded as it came.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use serde::de::IgnoredAny;
 use super::error::Refusal;
 use super::explain::explain;
 use super::prompt_fields::PromptFields;
-use super::{alike, body, form, prefix, query};
+use super::{body, case_variant, form, prefix, query};
 use crate::body_deadline::BodyPace;
 use crate::body_edit::{self, BodyPieces, Edit};
 use crate::endpoint::Api;
@@ -23,23 +23,23 @@ use crate::json::{self, Malformed};
 use crate::memory_budget::Budget;
 use crate::meter::usage_option::{Asking, Places};
 
-/// What a request asks for.
+/// A parsed request.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ParsedRequest {
     pub(crate) model: Option<String>,
-    /// Where the model's name is, and how it is written there.
+    /// Place of the model's name, and how it is written there.
     named_at: Option<(Range<usize>, Spelling)>,
-    /// It wants its answer as it is made.
+    /// The response is to be streamed.
     pub(crate) stream: bool,
-    /// Who asks for its usage.
+    /// Who requests the usage of a stream.
     pub(crate) asking: Asking,
-    /// How many tokens its prompt has, roughly.
+    /// Estimated number of tokens of the prompt.
     pub(crate) prompt_tokens: u64,
-    /// What its prompt begins with.
+    /// Hashes of the beginning of the prompt.
     pub(crate) blocks: Vec<u64>,
-    /// An id that some backend issued.
+    /// Hash of an id that a backend issued and that the request names.
     pub(crate) issued: Option<u64>,
-    /// It says that its answer is to be kept, and may be asked for.
+    /// The client asks the backend to store the response.
     pub(crate) is_stored: bool,
     pub(crate) payload: Payload,
 }
@@ -88,7 +88,7 @@ pub(super) enum Unread {
     Prompt,
 }
 
-impl Asked {
+impl ParsedRequest {
     fn nothing(payload: Payload) -> Self {
         Self {
             model: None,
@@ -197,7 +197,7 @@ pub(crate) async fn read(
     endpoint: Endpoint,
     body: Incoming,
     limits: BodyLimits<'_>,
-) -> Result<Asked, Refusal> {
+) -> Result<ParsedRequest, Refusal> {
     let query = head.uri.query();
     let content_type = content_type(&head.headers)?;
     let is_labelled_json = content_type.is_some_and(is_json);
@@ -212,7 +212,7 @@ pub(crate) async fn read(
             } else {
                 Payload::Passing(Some(body))
             };
-            return Asked::in_query(query, payload);
+            return ParsedRequest::in_query(query, payload);
         }
     };
     if is_compressed {
@@ -225,10 +225,10 @@ pub(crate) async fn read(
     let BodyLimits { max, pace, budget } = limits;
     let bytes = body::read_whole(body, max, pace, budget).await?;
     if bytes.is_empty() && !is_required {
-        return Asked::in_query(query, Payload::Read(bytes));
+        return ParsedRequest::in_query(query, Payload::Read(bytes));
     }
     let is_form = |kind: &str| media_type(kind).eq_ignore_ascii_case("multipart/form-data");
-    let asked = match content_type.filter(|kind| is_form(kind)) {
+    let parsed = match content_type.filter(|kind| is_form(kind)) {
         Some(kind) if endpoint.body == BodyFormat::MultipartOrJson => in_form(&bytes, kind),
         None if endpoint.body == BodyFormat::MultipartOrJson
             && content_type.is_some_and(is_simple_form) =>
@@ -240,23 +240,23 @@ pub(crate) async fn read(
         _ if !is_required && !bytes.trim_ascii_start().starts_with(b"{") => {
             // A list or a scalar names no model.
             match serde_json::from_slice::<IgnoredAny>(&bytes) {
-                Ok(IgnoredAny) => return Asked::in_query(query, Payload::Read(bytes)),
+                Ok(IgnoredAny) => return ParsedRequest::in_query(query, Payload::Read(bytes)),
                 Err(error) => Err(Unread::Malformed(error.to_string())),
             }
         }
         _ => in_labelled_json(&bytes, endpoint.api, content_type),
     };
-    let mut asked = asked.map_err(Unread::refusal)?;
+    let mut parsed = parsed.map_err(Unread::refusal)?;
     if endpoint.body == BodyFormat::JsonWithoutPrompt && has_prompt(&bytes) {
         return Err(Unread::Prompt.refusal());
     }
     if let Some((named, _)) = query.map_or(Ok(None), query::model)?
-        && asked.model.as_ref() != Some(&named)
+        && parsed.model.as_ref() != Some(&named)
     {
         return Err(Unread::Ambiguous("model").refusal());
     }
-    asked.payload = Payload::Read(bytes);
-    Ok(asked)
+    parsed.payload = Payload::Read(bytes);
+    Ok(parsed)
 }
 
 /// The only Content-Type of a request. Of two, servers read either one.
@@ -276,24 +276,28 @@ fn content_type(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     }
 }
 
-fn in_form(body: &[u8], content_type: &str) -> Result<Asked, Unread> {
+fn in_form(body: &[u8], content_type: &str) -> Result<ParsedRequest, Unread> {
     let boundary = form::boundary(content_type).map_err(Unread::Form)?;
     let place = form::model(body, boundary).map_err(Unread::Form)?;
     let text = |place: &Range<usize>| String::from_utf8_lossy(&body[place.clone()]).into_owned();
-    Ok(Asked {
+    Ok(ParsedRequest {
         model: place.as_ref().map(text),
         named_at: place.map(|place| (place, Spelling::Form)),
-        ..Asked::nothing(Payload::Passing(None))
+        ..ParsedRequest::nothing(Payload::Passing(None))
     })
 }
 
 /// A JSON request with this Content-Type. Types under which a server may read the same bytes as
 /// something else are looked at more closely.
-fn in_labelled_json(body: &[u8], api: Api, content_type: Option<&str>) -> Result<Asked, Unread> {
-    let asked = in_json(body, api)?;
+fn in_labelled_json(
+    body: &[u8],
+    api: Api,
+    content_type: Option<&str>,
+) -> Result<ParsedRequest, Unread> {
+    let parsed = in_json(body, api)?;
     let Some(kind) = content_type.filter(|kind| !kind.eq_ignore_ascii_case("application/json"))
     else {
-        return Ok(asked);
+        return Ok(parsed);
     };
     if !has_plain_charset(kind) {
         return Err(Unread::Charset);
@@ -306,7 +310,7 @@ fn in_labelled_json(body: &[u8], api: Api, content_type: Option<&str>) -> Result
         let parsed = serde_json::from_slice::<IgnoredAny>(body);
         parsed.map_err(|error| Unread::Malformed(error.to_string()))?;
     }
-    Ok(asked)
+    Ok(parsed)
 }
 
 /// True unless a Content-Type names an encoding in which the body could mean something else.
@@ -322,8 +326,8 @@ fn has_plain_charset(content_type: &str) -> bool {
     })
 }
 
-/// What a JSON request asks for. Its bytes are not copied.
-pub(super) fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
+/// Parses a JSON request without copying its bytes.
+pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, Unread> {
     let mut fields = Fields::default();
     let found = json::read_fields(body, |name, at| fields.read(api, name, at, body));
     if found.is_err() {
@@ -344,7 +348,7 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<Asked, Unread> {
     let before = before.into_iter().filter_map(value);
     let prompt = value(&fields.given.prompt).unwrap_or_default();
     let issued = value(&fields.previous).and_then(json::text);
-    Ok(Asked {
+    Ok(ParsedRequest {
         model,
         named_at: fields.model.clone().map(|at| (at, Spelling::Json)),
         stream: match value(&fields.usage.stream) {
@@ -374,7 +378,7 @@ impl Fields {
                 if let Some(end) = self.given.read(api, name, at, body)? {
                     return Ok(end);
                 }
-                self.ambiguous = self.ambiguous.or_else(|| alike::meant(name));
+                self.ambiguous = self.ambiguous.or_else(|| case_variant::find(name));
                 return json::skip(body, at);
             }
         };
@@ -430,7 +434,7 @@ fn has_ambiguous_option(options: &[u8]) -> bool {
     let (mut count, mut is_plain) = (0, true);
     let scanned = json::fields(options, |name, _| {
         let text = String::from_utf8_lossy(name);
-        if alike::are_alike("include_usage", &text) {
+        if case_variant::is_variant("include_usage", &text) {
             count += 1;
             is_plain &= name == b"include_usage";
         }
@@ -444,7 +448,9 @@ fn has_prompt(body: &[u8]) -> bool {
     let mut is_found = false;
     let scanned = json::fields(body, |name, _| {
         let name = String::from_utf8_lossy(name);
-        is_found |= PROMPTS.iter().any(|prompt| alike::are_alike(prompt, &name));
+        is_found |= PROMPTS
+            .iter()
+            .any(|prompt| case_variant::is_variant(prompt, &name));
     });
     is_found && scanned.is_ok()
 }
@@ -483,7 +489,7 @@ mod tests {
     use super::*;
 
     fn model(body: &str) -> Result<Option<String>, Unread> {
-        in_json(body.as_bytes(), Api::Chat).map(|asked| asked.model)
+        in_json(body.as_bytes(), Api::Chat).map(|parsed| parsed.model)
     }
 
     #[test]
@@ -540,11 +546,11 @@ mod tests {
     #[test]
     fn an_alias_is_replaced_and_nothing_else() {
         let body = r#"{ "messages":[{"model":"x"}], "model" : "al\u0069as", "n": 1.0 }"#;
-        let mut asked = in_json(body.as_bytes(), Api::Chat).unwrap();
-        asked.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
-        assert_eq!(asked.body_for(None, true).unwrap().first, body);
+        let mut parsed = in_json(body.as_bytes(), Api::Chat).unwrap();
+        parsed.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
+        assert_eq!(parsed.body_for(None, true).unwrap().first, body);
         assert_eq!(
-            asked.body_for(Some("re\"al"), true).unwrap().first,
+            parsed.body_for(Some("re\"al"), true).unwrap().first,
             r#"{ "messages":[{"model":"x"}], "model" : "re\"al", "n": 1.0 }"#
         );
     }
@@ -552,24 +558,24 @@ mod tests {
     #[test]
     fn an_alias_and_the_question_for_usage_go_into_one_body() {
         let body = r#"{"model":"alias","stream":true,"stream_options":{"include_usage":false}}"#;
-        let mut asked = in_json(body.as_bytes(), Api::Chat).unwrap();
-        asked.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
-        assert_eq!(asked.body_for(None, false).unwrap().first, body);
+        let mut parsed = in_json(body.as_bytes(), Api::Chat).unwrap();
+        parsed.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
+        assert_eq!(parsed.body_for(None, false).unwrap().first, body);
         assert_eq!(
-            asked.body_for(Some("real"), true).unwrap().first,
+            parsed.body_for(Some("real"), true).unwrap().first,
             r#"{"model":"real","stream":true,"stream_options":{"include_usage":true}}"#
         );
     }
 
     #[test]
     fn whether_a_stream_is_wanted_and_which_answer_is_continued() {
-        let asked = in_json(
+        let parsed = in_json(
             br#"{"stream":true,"previous_response_id":"resp_1"}"#,
             Api::Chat,
         )
         .unwrap();
-        assert!(asked.stream);
-        assert_eq!(asked.issued, Some(issued_ids::hash(b"resp_1")));
+        assert!(parsed.stream);
+        assert_eq!(parsed.issued, Some(issued_ids::hash(b"resp_1")));
         assert!(!in_json(br#"{"stream":"true"}"#, Api::Chat).unwrap().stream);
     }
 

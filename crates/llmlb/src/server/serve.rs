@@ -23,7 +23,7 @@ use crate::forward::{self, Answer, Outbound};
 use crate::headers::REQUEST_ID;
 use crate::issued_ids;
 use crate::memory_budget::Budget;
-use crate::request::{self, BodyLimits, Counter, InFlight, Payload, Refusal, Trip};
+use crate::request::{self, BodyLimits, Counter, InFlight, Payload, Refusal, RequestGuard};
 
 /// A client's connection: everything that its requests have in common.
 #[derive(Debug)]
@@ -46,9 +46,9 @@ impl Caller {
         request::client_address(self.peer, headers, proxies)
     }
 
-    fn start_trip(&self, head: &Parts, endpoint: Endpoint) -> Trip {
+    fn start_guard(&self, head: &Parts, endpoint: Endpoint) -> RequestGuard {
         let client = self.client_address(&head.headers);
-        Trip::start(self.worker.accounting(), client, head, endpoint)
+        RequestGuard::start(self.worker.accounting(), client, head, endpoint)
     }
 }
 
@@ -81,9 +81,9 @@ pub(crate) fn serve(
 fn without_memory(caller: &Caller, request: Request<Incoming>) -> Answer {
     let refusal = request::too_many(&caller.worker.shared.budget);
     let (head, _) = request.into_parts();
-    let mut trip = caller.start_trip(&head, Endpoint::NOTHING);
-    trip.refused(&refusal);
-    let mut response = refusal.into_response(Endpoint::NOTHING.dialect, &trip.id);
+    let mut guard = caller.start_guard(&head, Endpoint::NOTHING);
+    guard.refused(&refusal);
+    let mut response = refusal.into_response(Endpoint::NOTHING.dialect, &guard.id);
     *response.body_mut() = Full::default();
     own(response)
 }
@@ -100,16 +100,16 @@ async fn serve_admitted(
     let endpoint = located
         .as_ref()
         .map_or(Endpoint::NOTHING, |(found, _)| *found);
-    let trip = Box::new(caller.start_trip(&head, endpoint));
-    let id = trip.id.clone();
-    let served = stages(&caller, &head, located, body, upgrade, &mut memory, trip).await;
+    let guard = Box::new(caller.start_guard(&head, endpoint));
+    let id = guard.id.clone();
+    let served = stages(&caller, &head, located, body, upgrade, &mut memory, guard).await;
     let mut answer = match served {
         Ok(answer) => answer,
-        Err((refusal, mut trip)) => {
-            trip.refused(&refusal);
+        Err((refusal, mut guard)) => {
+            guard.refused(&refusal);
             memory.refuse();
             let response = refusal.into_response(endpoint.dialect, &id);
-            trip.note_own_body(&response);
+            guard.note_own_body(&response);
             own(response)
         }
     };
@@ -137,54 +137,54 @@ async fn stages(
     mut body: Incoming,
     upgrade: Option<OnUpgrade>,
     memory: &mut RequestMemory,
-    mut trip: Box<Trip>,
-) -> Result<Answer, (Refusal, Box<Trip>)> {
+    mut guard: Box<RequestGuard>,
+) -> Result<Answer, (Refusal, Box<RequestGuard>)> {
     let worker = &caller.worker;
     let (endpoint, path) = match admit(caller, head, located, upgrade.is_some()) {
         Ok(located) => located,
-        Err(refusal) => return Err((refusal, trip)),
+        Err(refusal) => return Err((refusal, guard)),
     };
     if head.method.is_safe() && !body.is_end_stream() {
         let pace = worker.shared.client_limits.body;
         let expected = Box::pin(request::expect_none(&head.method, &mut body, pace)).await;
         if let Err(refusal) = expected {
-            return Err((refusal, trip));
+            return Err((refusal, guard));
         }
     }
     let kind = match endpoint.service {
         Service::Own(page) => match page_of(caller, head, page, &path) {
             Ok(response) if has_room_for(&response, &worker.shared.budget) => {
-                trip.answered_here(&response);
+                guard.answered_here(&response);
                 return Ok(own(response));
             }
-            Ok(_) => return Err((request::too_many(&worker.shared.budget), trip)),
-            Err(refusal) => return Err((refusal, trip)),
+            Ok(_) => return Err((request::too_many(&worker.shared.budget), guard)),
+            Err(refusal) => return Err((refusal, guard)),
         },
         Service::Ollama => Some(Kind::Ollama),
         Service::Backend | Service::Nothing => None,
     };
     if let Some(why) = worker.shared.meter.refusal() {
-        return Err((unmetered(&why), trip));
+        return Err((unmetered(&why), guard));
     }
-    trip.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
+    guard.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
     let limits = BodyLimits {
         max: worker.shared.max_body,
         pace: worker.shared.client_limits.body,
         budget: &worker.shared.budget,
     };
-    let mut asked = match request::read(head, endpoint, body, limits).await {
-        Ok(asked) => asked,
-        Err(refusal) => return Err((refusal, trip)),
+    let mut parsed = match request::read(head, endpoint, body, limits).await {
+        Ok(parsed) => parsed,
+        Err(refusal) => return Err((refusal, guard)),
     };
-    match asked.payload {
+    match parsed.payload {
         Payload::Read(_) => memory.note_body_read(),
         Payload::Passing(Some(_)) if !memory.grow(request::RECEIVING) => {
-            return Err((request::too_many(&worker.shared.budget), trip));
+            return Err((request::too_many(&worker.shared.budget), guard));
         }
         Payload::Passing(_) => {}
     }
-    trip.asked(&asked);
-    let model = asked.model.take();
+    guard.parsed(&parsed);
+    let model = parsed.model.take();
     let pool = &worker.shared.pool;
     let route = match pool.route_of(kind, model.as_deref()) {
         Ok(route) => route,
@@ -194,10 +194,10 @@ async fn stages(
                 RouteError::Unknown => models::unknown(&name, pool, kind),
                 RouteError::NotYet => models::not_yet(&name, pool),
             };
-            return Err((refusal, trip));
+            return Err((refusal, guard));
         }
     };
-    let blocks = std::mem::take(&mut asked.blocks);
+    let blocks = std::mem::take(&mut parsed.blocks);
     let id_in_path = || {
         // The path of an inference endpoint is the endpoint's alone.
         let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
@@ -205,29 +205,29 @@ async fn stages(
     };
     let hints = SelectHints {
         blocks: &blocks,
-        issued: asked.issued.or_else(id_in_path),
-        client: request::client_key(trip.client, &head.headers),
+        issued: parsed.issued.or_else(id_in_path),
+        client: request::client_key(guard.client, &head.headers),
         endpoint: endpoint_key(&head.method, endpoint, &path),
     };
-    if let Some(delay) = worker.shared.cancelled.delay(trip.client, trip.started) {
+    if let Some(delay) = worker.shared.cancelled.delay(guard.client, guard.started) {
         tokio::time::sleep(delay).await;
     }
     // What passes through can be sent once.
-    let is_kept = matches!(asked.payload, Payload::Read(_)) && upgrade.is_none();
+    let is_kept = matches!(parsed.payload, Payload::Read(_)) && upgrade.is_none();
     let outbound = Outbound {
         head,
         endpoint,
         path: &path,
-        asked: &mut asked,
+        parsed: &mut parsed,
         hints: &hints,
         repeatable: is_kept && endpoint.is_repeatable(&head.method),
         is_delivered: false,
         tried: Vec::new(),
         upgrade,
     };
-    forward::forward(&worker.forwarding, &route, outbound, trip)
+    forward::forward(&worker.forwarding, &route, outbound, guard)
         .await
-        .map_err(|(failed, trip)| (forward::refusal(failed, model.as_deref()), trip))
+        .map_err(|(failed, guard)| (forward::refusal(failed, model.as_deref()), guard))
 }
 
 /// The key under which it is remembered that a backend does not serve the endpoint of a POST.

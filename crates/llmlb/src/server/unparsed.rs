@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 
 use super::serve::Caller;
-use crate::request::{Refusal, Trip};
+use crate::request::{Refusal, RequestGuard};
 
 /// Text in the log for a part of the first line that is not there, or is not one.
 const UNKNOWN: &str = "-";
@@ -23,8 +23,8 @@ pub(crate) fn log(
         let (method, path) = first_line(&unread().unwrap_or_default());
         let client = caller.client_address(&HeaderMap::new());
         let accounting = caller.worker.accounting();
-        let mut trip = Trip::unparsed(accounting, client, method, path);
-        trip.refused(&refusal(error));
+        let mut guard = RequestGuard::unparsed(accounting, client, method, path);
+        guard.refused(&refusal(error));
     }
 }
 

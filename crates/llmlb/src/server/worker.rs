@@ -17,7 +17,7 @@ use super::shared::Shared;
 use crate::forward::{ForwardContext, ForwardTimeouts, Via};
 use crate::headers::HeaderPatterns;
 use crate::meter::Batch;
-use crate::request::{Accounting, Ids, Journal, Lines};
+use crate::request::{AccessLog, Accounting, Ids, LogSink};
 use crate::upstream::Connector;
 
 /// How long accepting pauses when the system has no more descriptors.
@@ -42,7 +42,7 @@ pub(crate) struct Orders {
     pub(crate) forward_headers: HeaderPatterns,
     pub(crate) timeouts: ForwardTimeouts,
     /// Where a line for each request goes, and whether it begins with the time.
-    pub(crate) lines: Option<Lines>,
+    pub(crate) lines: Option<LogSink>,
     pub(crate) timed: bool,
 }
 
@@ -62,7 +62,7 @@ impl Worker {
             cancelled: Arc::clone(&shared.cancelled),
             meter: Arc::clone(&shared.meter),
             batch: Batch::default(),
-            journal: Journal::new(orders.lines.clone(), orders.timed),
+            access_log: AccessLog::new(orders.lines.clone(), orders.timed),
             abort: orders.cut.clone(),
         });
         let forwarding = Arc::new(ForwardContext {
@@ -207,7 +207,7 @@ async fn keep_up(worker: Arc<Worker>) {
     let mut last_sweep = Instant::now();
     loop {
         tokio::time::sleep(LINES_WITHIN).await;
-        worker.accounting().journal.flush();
+        worker.accounting().access_log.flush();
         if last_sweep.elapsed() >= SWEEP_EVERY {
             worker.forwarding.idle.sweep();
             worker.shared.connections.check_end();

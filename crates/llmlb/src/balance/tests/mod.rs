@@ -60,7 +60,7 @@ fn alike(backends: &[(u32, Option<u32>)]) -> (Pool, Vec<Arc<Backend>>) {
     alike_with(pool_config(), backends)
 }
 
-fn alike_with(config: PoolConfig, backends: &[(u32, Option<u32>)]) -> (Pool, Vec<Arc<Backend>>) {
+fn alike_with(pool: PoolConfig, backends: &[(u32, Option<u32>)]) -> (Pool, Vec<Arc<Backend>>) {
     let numbered = backends.iter().enumerate();
     let made = numbered.map(|(number, (weight, limit))| {
         Backend::new(config::Backend {
@@ -69,7 +69,7 @@ fn alike_with(config: PoolConfig, backends: &[(u32, Option<u32>)]) -> (Pool, Vec
             ..config(&format!("b{number}"))
         })
     });
-    let pool = Pool::new(config, made);
+    let pool = Pool::new(pool, made);
     let backends = pool.table().backends.clone();
     for backend in &backends {
         pool.note(backend, up(&["m"]));
