@@ -84,7 +84,7 @@ impl Drop for Log {
     }
 }
 
-/// LineQueue on their way to stderr. A thread writes them: whoever has something to report must not
+/// Lines on their way to stderr. A thread writes them: whoever has something to report must not
 /// wait for a reader that does not read. If too many wait, new ones are counted instead of kept.
 struct LineQueue {
     queue: SyncSender<Vec<u8>>,

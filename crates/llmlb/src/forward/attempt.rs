@@ -6,8 +6,8 @@ use http::StatusCode;
 use hyper::body::Body;
 use tokio::time::timeout;
 
-use super::head::{self, BodyFraming, Stamp};
-use super::{ForwardContext, MOST_ATTEMPTS, Outbound, objection};
+use super::head::{self, BodyFraming, ProxyHeaders};
+use super::{ForwardContext, MOST_ATTEMPTS, Outbound, usage_rejection};
 use crate::balance::Slot;
 use crate::meter::usage_option::Asking;
 use crate::request::{Payload, RequestGuard};
@@ -40,7 +40,7 @@ pub(super) async fn attempt(
         && matches!(outbound.parsed.asking, Asking::Us(_))
         && slot.backend().takes_usage_option(model(&slot, guard));
     let (mut head, mut exchange) = send(context, &slot, outbound, guard, asks, now).await?;
-    if asks && objection::is_one(head.status, &mut exchange).await {
+    if asks && usage_rejection::rejects_stream_options(head.status, &mut exchange).await {
         // What the client asked for is asked again without our question.
         drop(exchange);
         asks = false;
@@ -144,7 +144,7 @@ fn upload(
     ask_usage: bool,
 ) -> Option<Upload> {
     let upgrade = outbound.upgrade.is_some();
-    let stamp = Stamp {
+    let proxy = ProxyHeaders {
         via: &context.via,
         id: &guard.id,
         upgrade: outbound
@@ -164,7 +164,7 @@ fn upload(
                 length: Some(bytes.len() as u64),
                 is_unread: false,
             };
-            let head = head::write(outbound.head, &target, slot.backend(), &stamp, framing);
+            let head = head::write(outbound.head, &target, slot.backend(), &proxy, framing);
             Some(Upload::whole(head, bytes))
         }
         (None, Payload::Passing(body)) => {
@@ -174,7 +174,7 @@ fn upload(
                 length,
                 is_unread: true,
             };
-            let head = head::write(outbound.head, &target, slot.backend(), &stamp, framing);
+            let head = head::write(outbound.head, &target, slot.backend(), &proxy, framing);
             let pace = context.timeouts.body;
             let contention = context.contention.clone();
             let is_chunked = length.is_none();

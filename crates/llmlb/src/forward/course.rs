@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::timeout;
 
-use super::{Failed, ForwardContext, Opened, Outbound, judge};
+use super::{ForwardContext, ForwardError, Opened, Outbound, judge};
 use crate::balance::{Backend, Evidence, Fault, Pool, Slot};
 use crate::upstream::UpstreamError;
 
@@ -19,7 +19,7 @@ const REFUSES_WITHIN: Duration = Duration::from_secs(1);
 pub(super) struct Course {
     /// A response that another backend may better. It reaches the client if none does.
     spare: Option<Box<Opened>>,
-    pub(super) failed: Failed,
+    pub(super) failed: ForwardError,
     /// A backend that responded 500.
     suspect: Option<Arc<Backend>>,
     /// The number of backends that received the request.
@@ -48,7 +48,7 @@ impl Course {
     pub(super) fn new() -> Self {
         Self {
             spare: None,
-            failed: Failed::Unreachable(None),
+            failed: ForwardError::Unreachable(None),
             suspect: None,
             deliveries: 0,
             last_delivery: usize::MAX,
@@ -107,10 +107,10 @@ impl Course {
         let is_rejected = judge::rejects_credential(status);
         if is_rejected && backend.credential.is_some() {
             backend.note_rejected_key(status);
-            self.failed = Failed::BackendAuth(status);
+            self.failed = ForwardError::BackendAuth(status);
             return Next::Over;
         }
-        if outbound.repeatable && judge::is_worth_another(status) {
+        if outbound.repeatable && judge::is_retryable_status(status) {
             return match self.suspect {
                 Some(_) => Next::Another,
                 None => Next::Hold,
@@ -136,7 +136,7 @@ impl Course {
         error: UpstreamError,
         answers: u64,
         outbound: &Outbound<'_>,
-    ) -> Result<bool, Failed> {
+    ) -> Result<bool, ForwardError> {
         if outbound.is_delivered {
             self.deliveries += 1;
             self.note_closed(backend, &error);
@@ -145,15 +145,17 @@ impl Course {
         let why = format!("backend {}: {error}", backend.label());
         let logged = format!("backend {}: {error}", backend.name);
         match error {
-            UpstreamError::ClientBody(why) => Err(Failed::BadUpload(why)),
-            UpstreamError::ClientBodyTimeout(_) => Err(Failed::Stalled(context.timeouts.body)),
+            UpstreamError::ClientBody(why) => Err(ForwardError::BadUpload(why)),
+            UpstreamError::ClientBodyTimeout(_) => {
+                Err(ForwardError::Stalled(context.timeouts.body))
+            }
             UpstreamError::LocalExhausted(why) => {
-                self.failed = Failed::Shortage(why);
+                self.failed = ForwardError::Shortage(why);
                 Ok(false)
             }
             // Ports are counted for each address: another backend may be reached.
             UpstreamError::NoLocalPort(_) => {
-                self.failed = Failed::Shortage(why);
+                self.failed = ForwardError::Shortage(why);
                 Ok(true)
             }
             UpstreamError::ConnectionRefused(ref reason)
@@ -170,15 +172,15 @@ impl Course {
                 }
                 backend.recheck.notify_one();
                 // That one was reached and did not answer says more.
-                if matches!(self.failed, Failed::Unreachable(_)) {
-                    self.failed = Failed::Unreachable(Some(why));
+                if matches!(self.failed, ForwardError::Unreachable(_)) {
+                    self.failed = ForwardError::Unreachable(Some(why));
                 }
                 Ok(true)
             }
             UpstreamError::Timeout(_) => {
                 backend.recheck.notify_one();
                 tracing::warn!("{logged}");
-                self.failed = Failed::TimedOut(why);
+                self.failed = ForwardError::TimedOut(why);
                 Ok(false)
             }
             UpstreamError::Hung(_)
@@ -186,7 +188,7 @@ impl Course {
             | UpstreamError::InvalidResponse(_) => {
                 backend.recheck.notify_one();
                 tracing::warn!("{logged}");
-                self.failed = Failed::NoAnswer(why);
+                self.failed = ForwardError::NoAnswer(why);
                 Ok(outbound.repeatable)
             }
         }
@@ -214,7 +216,7 @@ impl Course {
     }
 
     /// The response that no other one has bettered, or why there is none.
-    pub(super) fn end(self) -> Result<Opened, Failed> {
+    pub(super) fn end(self) -> Result<Opened, ForwardError> {
         self.spare.map(|spare| *spare).ok_or(self.failed)
     }
 }

@@ -15,7 +15,7 @@ const LONGEST_REST: Duration = Duration::from_secs(60);
 const BUSY_LATENCY: Duration = Duration::from_secs(1);
 
 /// True if another backend may have a better response: this one cannot serve right now.
-pub(super) fn is_worth_another(status: StatusCode) -> bool {
+pub(super) fn is_retryable_status(status: StatusCode) -> bool {
     matches!(
         status,
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
@@ -27,7 +27,7 @@ pub(super) fn is_worth_another(status: StatusCode) -> bool {
 pub(super) fn is_suspect(status: StatusCode) -> bool {
     rejects_credential(status)
         || (status.is_server_error()
-            && !is_worth_another(status)
+            && !is_retryable_status(status)
             // These are about the request, and the backend serves others.
             && status != StatusCode::NOT_IMPLEMENTED
             && status != StatusCode::HTTP_VERSION_NOT_SUPPORTED)
@@ -52,7 +52,7 @@ pub(super) fn note(pool: &Pool, slot: &mut Slot, head: &Head, took: Duration, is
         if !long.is_some_and(|long| pool.rest(backend, long)) {
             slot.began(Some(took.max(BUSY_LATENCY)));
         }
-    } else if is_worth_another(status) {
+    } else if is_retryable_status(status) {
         slot.failed();
     } else if !is_suspect(status) {
         if status.is_success() && is_inference {

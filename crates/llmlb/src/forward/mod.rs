@@ -5,11 +5,11 @@ mod context;
 mod course;
 mod head;
 mod judge;
-mod objection;
 mod refusal;
 mod relay;
 mod tunnel;
 mod unsupported;
+mod usage_rejection;
 mod via;
 
 use std::sync::Arc;
@@ -85,7 +85,7 @@ struct Opened {
 
 /// Why no backend answered.
 #[derive(Debug)]
-pub(crate) enum Failed {
+pub(crate) enum ForwardError {
     /// Whoever could serve it is down, or could not be reached. Nothing was sent.
     Unreachable(Option<String>),
     /// One was reached, and did not answer.
@@ -114,7 +114,7 @@ pub(crate) async fn forward(
     route: &Arc<Route>,
     mut outbound: Outbound<'_>,
     mut guard: Box<RequestGuard>,
-) -> Result<Answer, (Failed, Box<RequestGuard>)> {
+) -> Result<Answer, (ForwardError, Box<RequestGuard>)> {
     match open(context, route, &mut outbound, &mut guard).await {
         Ok(opened) => {
             let (answer, unstaged) = answer(context, opened, outbound, guard);
@@ -133,15 +133,15 @@ async fn open(
     route: &Arc<Route>,
     outbound: &mut Outbound<'_>,
     guard: &mut RequestGuard,
-) -> Result<Opened, Failed> {
+) -> Result<Opened, ForwardError> {
     let mut course = Course::new();
     let opened = attempts(context, route, outbound, guard, &mut course).await;
     course.settle(&context.pool, outbound);
     match opened? {
         Some(opened) => Ok(opened),
         None => course.end().map_err(|failed| match failed {
-            Failed::Unreachable(None) => {
-                let rejected = route.rejected_key().map(Failed::BackendAuth);
+            ForwardError::Unreachable(None) => {
+                let rejected = route.rejected_key().map(ForwardError::BackendAuth);
                 rejected.unwrap_or(failed)
             }
             failed => failed,
@@ -156,7 +156,7 @@ async fn attempts(
     outbound: &mut Outbound<'_>,
     guard: &mut RequestGuard,
     course: &mut Course,
-) -> Result<Option<Opened>, Failed> {
+) -> Result<Option<Opened>, ForwardError> {
     let pool = &context.pool;
     while outbound.tried.len() < MOST_ATTEMPTS && course.may_go_on(context).await {
         let slot = match next_slot(pool, route, outbound).await {
@@ -168,7 +168,7 @@ async fn attempts(
             }
         };
         if !guard.may_use_backend() {
-            course.failed = Failed::AddressLimit(context.accounting.address_limit.max());
+            course.failed = ForwardError::AddressLimit(context.accounting.address_limit.max());
             break;
         }
         let (started, answers) = (Instant::now(), slot.backend().answers());
@@ -227,7 +227,7 @@ async fn next_slot(
     pool: &Pool,
     route: &Arc<Route>,
     outbound: &Outbound<'_>,
-) -> Result<Option<Slot>, Failed> {
+) -> Result<Option<Slot>, ForwardError> {
     let (hints, tried) = (outbound.hints, &outbound.tried);
     let newer;
     let route = if tried.is_empty() {
@@ -241,8 +241,8 @@ async fn next_slot(
         Choice::Slot(slot) => Some(slot),
         Choice::Busy => match pool.wait(route, hints, tried).await {
             Ok(slot) => Some(slot),
-            Err(Waited::Full) => return Err(Failed::QueueFull),
-            Err(Waited::TooLong) => return Err(Failed::WaitedTooLong),
+            Err(Waited::Full) => return Err(ForwardError::QueueFull),
+            Err(Waited::TooLong) => return Err(ForwardError::WaitedTooLong),
             Err(Waited::Down) => None,
         },
         Choice::Down => None,

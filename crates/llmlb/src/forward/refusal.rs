@@ -2,43 +2,43 @@
 
 use http::StatusCode;
 
-use super::Failed;
+use super::ForwardError;
 use crate::request::{Refusal, backend_auth, incomplete, too_slow};
 
-/// Response to a request for `model` that failed.
-pub(crate) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
+/// Response to a request for `model` that could not be forwarded.
+pub(crate) fn refusal(error: ForwardError, model: Option<&str>) -> Refusal {
     let unavailable = |message: String| {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         Refusal::new(status, "all_backends_down", message).retry_after(1)
     };
-    match failed {
-        Failed::Unreachable(Some(why)) => {
+    match error {
+        ForwardError::Unreachable(Some(why)) => {
             unavailable(format!("No backend could be reached ({why})."))
         }
-        Failed::Unreachable(None) => unavailable(match model {
+        ForwardError::Unreachable(None) => unavailable(match model {
             Some(model) => format!("Every backend that serves `{model}` is down."),
             None => "No backend is up.".to_owned(),
         }),
-        Failed::NoAnswer(why) => Refusal::new(
+        ForwardError::NoAnswer(why) => Refusal::new(
             StatusCode::BAD_GATEWAY,
             "upstream_error",
             format!("The backend gave no answer ({why})."),
         ),
-        Failed::BackendAuth(status) => backend_auth(status),
-        Failed::TimedOut(why) => Refusal::new(
+        ForwardError::BackendAuth(status) => backend_auth(status),
+        ForwardError::TimedOut(why) => Refusal::new(
             StatusCode::GATEWAY_TIMEOUT,
             "upstream_timeout",
             format!("The backend took too long ({why})."),
         ),
-        Failed::BadUpload(why) => incomplete(&why),
-        Failed::Stalled(pace) => too_slow(pace),
-        Failed::Shortage(why) => Refusal::new(
+        ForwardError::BadUpload(why) => incomplete(&why),
+        ForwardError::Stalled(pace) => too_slow(pace),
+        ForwardError::Shortage(why) => Refusal::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "overloaded",
             format!("This server cannot open another connection ({why})."),
         )
         .retry_after(1),
-        Failed::AddressLimit(max) => Refusal::new(
+        ForwardError::AddressLimit(max) => Refusal::new(
             StatusCode::TOO_MANY_REQUESTS,
             "address_limit",
             format!(
@@ -47,13 +47,13 @@ pub(crate) fn refusal(failed: Failed, model: Option<&str>) -> Refusal {
             ),
         )
         .retry_after(1),
-        Failed::QueueFull => Refusal::new(
+        ForwardError::QueueFull => Refusal::new(
             StatusCode::TOO_MANY_REQUESTS,
             "queue_full",
             "All backends are at `max_concurrent` and the queue is full (`server.queue`).",
         )
         .retry_after(1),
-        Failed::WaitedTooLong => Refusal::new(
+        ForwardError::WaitedTooLong => Refusal::new(
             StatusCode::TOO_MANY_REQUESTS,
             "queue_timeout",
             "Every backend was at its limit for as long as a request may wait \

@@ -1,4 +1,4 @@
-//! Whether a backend says no because of the question that we added to a request.
+//! Detects a backend that rejects a request because llmlb added `stream_options` to it.
 
 use std::time::Duration;
 
@@ -8,20 +8,21 @@ use tokio::time::timeout;
 
 use crate::upstream::Exchange;
 
-/// How much of what it says is looked at.
+/// Maximum number of bytes of an error that are searched.
 const LOOKED_AT: usize = 64 << 10;
-/// How long that is waited for. It is short, and comes with its head.
+/// Maximum time to wait for the error. It is short, and usually comes with its head.
 const WAITED: Duration = Duration::from_secs(5);
 
-/// Looks into the answer with this status. If it is not for us it is passed on as it is.
-pub(super) async fn is_one(status: StatusCode, exchange: &mut Exchange) -> bool {
+/// True if the response with this status rejects `stream_options`. The response can still be passed on
+/// unchanged.
+pub(super) async fn rejects_stream_options(status: StatusCode, exchange: &mut Exchange) -> bool {
     if !matches!(
         status,
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
     ) {
         return false;
     }
-    // What has come until then is all that is known.
+    // After the timeout, only what has arrived is searched.
     let _ = timeout(WAITED, exchange.peek(LOOKED_AT)).await;
     let said = exchange.peeked();
     let names = |name: &str| memmem::find(&said, name.as_bytes()).is_some();
