@@ -27,7 +27,7 @@ use crate::body_deadline::BodyPace;
 use crate::endpoint::Endpoint;
 use crate::headers::REQUEST_ID;
 use crate::issued_ids::IssuedIdFinder;
-use crate::meter::watch::Watch;
+use crate::meter::usage_tap::UsageTap;
 use crate::request::{ParsedRequest, RequestGuard};
 use crate::upstream::{Exchange, Head, UpstreamError};
 use attempt::Reached;
@@ -119,7 +119,7 @@ pub(crate) async fn forward(
         Ok(opened) => {
             let (answer, unstaged) = answer(context, opened, outbound, guard);
             if let Some((record, guard)) = unstaged {
-                context.accounting.batch.add(record).await;
+                context.accounting.commits.add(record).await;
                 drop(guard);
             }
             Ok(answer)
@@ -288,14 +288,14 @@ fn answer(
     guard.sent(backend, opened.model.as_deref());
     guard.answered(backend, status);
     if context.accounting.meter.is_on() {
-        let watch = Watch::new(guard.endpoint.api, status, &headers, opened.hides);
-        if opened.hides && watch.is_coded() {
+        let tap = UsageTap::new(guard.endpoint.api, status, &headers, opened.hides);
+        if opened.hides && tap.is_coded() {
             // This client sees what we asked for; no other one shall.
             let model = opened.model.as_deref().or(guard.model.as_deref());
             let why = "compresses what it must not";
             backend.refuses_usage_option(model.unwrap_or_default(), why);
         }
-        guard.watch = Some(watch);
+        guard.tap = Some(tap);
     }
     if guard.may_shorten() {
         headers.remove(header::CONTENT_LENGTH);

@@ -13,7 +13,7 @@ use super::{ForwardContext, Opened, judge};
 use crate::balance::{Backend, Evidence, Slot};
 use crate::issued_ids::IssuedIdFinder;
 use crate::memory_budget::Share;
-use crate::meter::watch::together;
+use crate::meter::usage_tap::concat;
 use crate::request::{End, RequestGuard};
 use crate::upstream::{Exchange, UpstreamError};
 
@@ -107,7 +107,7 @@ impl Relay {
             finder.read(&data, |id| pool.issued(id, &self.backend));
         }
         let passed = self.guard.pass(data);
-        together(passed, self.end_if_over())
+        concat(passed, self.end_if_over())
     }
 
     /// The client sees it too: its connection is closed without the end of the answer. But first it

@@ -4,11 +4,11 @@
 //! opens anything. Frames go in and come out.
 //!
 //! 1. [`usage_option`] asks the backend for usage where the client did not;
-//! 2. [`watch`] looks at the answer, which is [`json`], [`sse`] or [`ndjson`], for its [`usage`];
+//! 2. [`usage_tap`] looks at the answer, which is [`json`], [`sse`] or [`ndjson`], for its [`usage`];
 //! 3. [`estimate`] guesses where none is told;
 //! 4. [`record`] is what remains, in the [`store`].
 
-mod batch;
+mod commit_group;
 pub(crate) mod estimate;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -20,7 +20,7 @@ pub(crate) mod sse;
 mod store;
 pub(crate) mod usage;
 pub(crate) mod usage_option;
-pub(crate) mod watch;
+pub(crate) mod usage_tap;
 
-pub(crate) use batch::Batch;
+pub(crate) use commit_group::CommitGroup;
 pub(crate) use store::Meter;

@@ -92,10 +92,10 @@ impl Meter {
             Ok(()) => {
                 self.kept.fetch_add(count, Ordering::Relaxed);
                 if self.is_failing.load(Ordering::Relaxed) {
-                    self.is_well_again();
+                    self.recovered();
                 }
             }
-            Err(error) => self.are_lost(count, error.to_string()),
+            Err(error) => self.record_loss(count, error.to_string()),
         }
     }
 
@@ -140,7 +140,7 @@ impl Meter {
         drop(trouble);
         match self.check() {
             Ok(()) => {
-                self.is_well_again();
+                self.recovered();
                 None
             }
             Err(error) => Some(error.to_string()),
@@ -180,7 +180,7 @@ impl Meter {
         }
     }
 
-    fn are_lost(&self, count: u64, why: String) {
+    fn record_loss(&self, count: u64, why: String) {
         let lost = self.lost.fetch_add(count, Ordering::Relaxed) + count;
         self.is_failing.store(true, Ordering::Relaxed);
         let now = Instant::now();
@@ -199,7 +199,7 @@ impl Meter {
         trouble.why = why;
     }
 
-    fn is_well_again(&self) {
+    fn recovered(&self) {
         if self.is_failing.swap(false, Ordering::Relaxed) {
             let (lost, ended) = (self.lost(), self.failures.end(Instant::now()));
             self.note_loss();

@@ -28,7 +28,7 @@ pub(crate) struct Places {
 
 impl Asking {
     /// Finds out. `body` is an object, and these are the places in it.
-    pub(crate) fn of(api: Api, body: &[u8], places: &Places) -> Self {
+    pub(crate) fn new(api: Api, body: &[u8], places: &Places) -> Self {
         let is_stream = |place: &Range<usize>| may_be_true(body.get(place.clone()));
         if !api.has_stream_options() || !places.stream.as_ref().is_some_and(is_stream) {
             return Self::Nobody;
@@ -91,7 +91,7 @@ mod tests {
             _ => {}
         })
         .unwrap();
-        Asking::of(api, body.as_bytes(), &places)
+        Asking::new(api, body.as_bytes(), &places)
     }
 
     fn changed(body: &str) -> Option<String> {

@@ -17,7 +17,7 @@ use crate::balance::Backend;
 use crate::endpoint::{self, Endpoint};
 use crate::meter::record::{Attempt, Outcome, Record};
 use crate::meter::usage::Usage;
-use crate::meter::watch::Watch;
+use crate::meter::usage_tap::UsageTap;
 use crate::upstream::AddressShare;
 
 /// Reason of a request that ends because its tunnel carries nothing.
@@ -49,7 +49,7 @@ pub(crate) struct RequestGuard {
     /// How many tokens the prompt has, roughly: needed if the backend does not tell.
     pub(crate) prompt_tokens: u64,
     /// What the answer says it took.
-    pub(crate) watch: Option<Watch>,
+    pub(crate) tap: Option<UsageTap>,
     /// What it took, once that is settled.
     pub(crate) usage: Option<Usage>,
     /// How it ended, once that is settled.
@@ -145,7 +145,7 @@ impl RequestGuard {
             endpoint,
             stream: false,
             prompt_tokens: 0,
-            watch: None,
+            tap: None,
             usage: None,
             outcome: None,
             backend: None,
@@ -255,7 +255,7 @@ impl RequestGuard {
 impl RequestGuard {
     /// Whether less may go to the client than comes.
     pub(crate) fn may_shorten(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::may_shorten)
+        self.tap.as_ref().is_some_and(UsageTap::may_shorten)
     }
 
     /// So much of the answer came. Its head may have come long before.
@@ -272,14 +272,14 @@ impl RequestGuard {
 
     /// Looks at a piece of the answer. What it returns goes on to the client.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
-        let Some(watch) = &mut self.watch else {
+        let Some(tap) = &mut self.tap else {
             self.passed(data.len());
             return data;
         };
         let length = data.len();
-        let passed = watch.pass(data);
+        let passed = tap.pass(data);
         self.bytes += passed.len() as u64;
-        let saw_end = watch.saw_end();
+        let saw_end = tap.saw_end();
         self.came(length);
         // Whoever has the end mark has the answer: the record must not come later.
         if self.outcome.is_none() && saw_end {
@@ -291,7 +291,7 @@ impl RequestGuard {
     /// The answer is over. Returns what was held back of it, which goes on to the client if the
     /// answer is complete.
     pub(crate) fn finish(&mut self, end: End) -> Bytes {
-        let rest = self.watch.as_mut().map(Watch::finish).unwrap_or_default();
+        let rest = self.tap.as_mut().map(UsageTap::finish).unwrap_or_default();
         if end == End::Complete {
             self.bytes += rest.len() as u64;
         }
@@ -305,8 +305,8 @@ impl RequestGuard {
     pub(crate) fn whole(&mut self, data: Bytes) -> (Bytes, Option<spool::Record>) {
         self.came(data.len());
         self.end = End::Complete;
-        let passed = match &mut self.watch {
-            Some(watch) => watch.whole(data),
+        let passed = match &mut self.tap {
+            Some(tap) => tap.whole(data),
             None => data,
         };
         self.bytes += passed.len() as u64;
@@ -332,8 +332,8 @@ impl RequestGuard {
             return None;
         }
         let prompt = self.prompt_tokens;
-        let usage = match &self.watch {
-            Some(watch) => watch.usage(self.received, || prompt),
+        let usage = match &self.tap {
+            Some(tap) => tap.usage(self.received, || prompt),
             // It was left, or given up, before its answer began. The prompt was read all the same.
             None if self.is_worked_on && self.endpoint.api.reads_text() => Usage::of_prompt(prompt),
             None => Usage::default(),
@@ -353,7 +353,7 @@ impl RequestGuard {
             backend: self.backend.as_ref().map(|backend| backend.name.as_str()),
             api: self.endpoint.api,
             path: &endpoint::label(&self.path),
-            is_stream: self.stream || self.watch.as_ref().is_some_and(Watch::is_stream),
+            is_stream: self.stream || self.tap.as_ref().is_some_and(UsageTap::is_stream),
             status: (self.status > 0).then_some(self.status),
             outcome,
             reason: self.code.filter(|_| end == End::Left),
@@ -370,7 +370,7 @@ impl RequestGuard {
 
     /// What such an end means.
     fn judged(&self, end: End) -> Outcome {
-        let is_complete = self.watch.as_ref().is_none_or(Watch::is_complete);
+        let is_complete = self.tap.as_ref().is_none_or(UsageTap::is_complete);
         match end {
             End::Complete if is_complete => Outcome::Complete,
             End::Complete | End::Cut => Outcome::Cut,

@@ -355,7 +355,7 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, Unread> {
             None => api.streams_unless_told(),
             Some(said) => said == b"true",
         },
-        asking: Asking::of(api, body, &fields.usage),
+        asking: Asking::new(api, body, &fields.usage),
         prompt_tokens: fields.given.tokens(api),
         blocks: prefix::blocks(before, prompt),
         issued: issued.map(|id| issued_ids::hash(id.as_bytes())),

@@ -16,7 +16,7 @@ use super::connection;
 use super::shared::Shared;
 use crate::forward::{ForwardContext, ForwardTimeouts, Via};
 use crate::headers::HeaderPatterns;
-use crate::meter::Batch;
+use crate::meter::CommitGroup;
 use crate::request::{AccessLog, Accounting, Ids, LogSink};
 use crate::upstream::Connector;
 
@@ -61,7 +61,7 @@ impl Worker {
             address_limit: Arc::clone(&shared.address_limit),
             cancelled: Arc::clone(&shared.cancelled),
             meter: Arc::clone(&shared.meter),
-            batch: Batch::default(),
+            commits: CommitGroup::default(),
             access_log: AccessLog::new(orders.lines.clone(), orders.timed),
             abort: orders.cut.clone(),
         });
@@ -139,7 +139,7 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
     let upkeep = TaskTracker::new();
     upkeep.spawn(keep_up(Arc::clone(&worker)));
     let accounting = Arc::clone(worker.accounting());
-    upkeep.spawn(async move { accounting.batch.keep_up(&accounting.meter).await });
+    upkeep.spawn(async move { accounting.commits.keep_up(&accounting.meter).await });
     let serve = |stream: TcpStream, peer: SocketAddr| {
         let admission = &worker.shared.connections;
         match admission.admit(peer.ip()) {
@@ -187,7 +187,7 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
         () = connections.wait() => {}
         () = orders.cut.cancelled() => {}
     }
-    worker.accounting().batch.flush(&worker.shared.meter);
+    worker.accounting().commits.flush(&worker.shared.meter);
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! An answer of any kind, watched as it passes: what it took, and whether it is all there.
+//! Reads a response of any format as it passes, to find its usage and whether it is complete.
 
 #[cfg(test)]
 mod tests;
@@ -9,13 +9,13 @@ use http::{HeaderMap, StatusCode, header};
 use super::estimate::{self, Streamed};
 use super::json::Finder;
 use super::ndjson::Ndjson;
-use super::sse::{self, Heard, Sse};
+use super::sse::{self, Sse, StreamSummary};
 use super::usage::{Source, Usage};
 use crate::endpoint::Api;
 
-/// Watches one answer.
+/// Reads one response as it passes.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct UsageTap {
     api: Api,
     kind: Kind,
 }
@@ -38,7 +38,7 @@ enum Kind {
     Lines(Box<Ndjson>),
 }
 
-impl Watch {
+impl UsageTap {
     /// Watches an answer with this head. `is_hiding`: usage that comes alone in a stream is kept
     /// from the client, since we asked for it.
     pub(crate) fn new(api: Api, status: StatusCode, headers: &HeaderMap, is_hiding: bool) -> Self {
@@ -84,7 +84,7 @@ impl Watch {
 
     /// Whether it comes as it is made.
     pub(crate) fn is_stream(&self) -> bool {
-        self.heard().is_some()
+        self.summary().is_some()
     }
 
     /// Looks at an answer that is all here. What it returns goes on to the client.
@@ -94,7 +94,7 @@ impl Watch {
             return data;
         }
         let passed = self.pass(data);
-        together(passed, self.finish())
+        concat(passed, self.finish())
     }
 
     /// Looks at a frame. What it returns goes on to the client; it may be empty.
@@ -135,7 +135,7 @@ impl Watch {
     pub(crate) fn saw_end(&self) -> bool {
         match &self.kind {
             Kind::Whole(finder) => finder.is_over(),
-            _ => self.heard().is_some_and(|heard| heard.saw_end),
+            _ => self.summary().is_some_and(|summary| summary.saw_end),
         }
     }
 
@@ -145,22 +145,22 @@ impl Watch {
         match &self.kind {
             // The end of an unknown kind of response has no mark.
             _ if self.api == Api::Unknown => true,
-            Kind::Whole(finder) => finder.is_over() || finder.is_strange(),
-            _ => self.heard().is_none_or(Heard::saw_finish),
+            Kind::Whole(finder) => finder.is_over() || finder.is_invalid(),
+            _ => self.summary().is_none_or(StreamSummary::saw_finish),
         }
     }
 
     /// Whether the client has an answer that did not break off, whatever it says. A stream that tells
     /// of an error ends there.
     pub(crate) fn is_complete(&self) -> bool {
-        self.is_whole() && !self.heard().is_some_and(Heard::saw_error)
+        self.is_whole() && !self.summary().is_some_and(StreamSummary::saw_error)
     }
 
     /// Whether an answer that began well tells of an error.
     fn saw_error(&self) -> bool {
         match &self.kind {
-            Kind::Whole(finder) => finder.said().is_error,
-            _ => self.heard().is_some_and(Heard::saw_error),
+            Kind::Whole(finder) => finder.facts().is_error,
+            _ => self.summary().is_some_and(StreamSummary::saw_error),
         }
     }
 
@@ -168,10 +168,10 @@ impl Watch {
     /// nothing else is known of it. A report that is partial or invalid is completed by the estimate.
     /// `prompt` is called only for an estimate.
     pub(crate) fn usage(&self, bytes: u64, prompt: impl FnOnce() -> u64) -> Usage {
-        let heard = self.heard();
+        let summary = self.summary();
         let counts = match &self.kind {
-            Kind::Whole(finder) => Some(&finder.said().counts),
-            _ => heard.map(|heard| &heard.counts),
+            Kind::Whole(finder) => Some(&finder.facts().counts),
+            _ => summary.map(|summary| &summary.counts),
         };
         let prompt = || if self.is_empty() { 0 } else { prompt() };
         let Some(report) = counts.and_then(|counts| counts.report(self.api)) else {
@@ -188,7 +188,7 @@ impl Watch {
             };
         };
         // A stream that was cut may have had more tokens than it reported on its way.
-        let is_cut = self.api.writes_text() && heard.is_some_and(|heard| !heard.saw_finish());
+        let is_cut = self.api.writes_text() && summary.is_some_and(|summary| !summary.saw_finish());
         let mut is_reported = report.is_valid() && !is_cut;
         let prompt = match report.prompt {
             Some(tokens) if tokens > 0 => tokens,
@@ -200,7 +200,7 @@ impl Watch {
                 rest.unwrap_or(estimated)
             }
         };
-        let streamed = heard.map(|heard| &heard.streamed);
+        let streamed = summary.map(|summary| &summary.streamed);
         let has_text = streamed.is_some_and(Streamed::has_text);
         let completion = match report.completion {
             Some(tokens) if tokens > 0 || !has_text => tokens,
@@ -224,9 +224,9 @@ impl Watch {
         if self.is_empty() || !self.api.writes_text() {
             return 0;
         }
-        match (&self.kind, self.heard()) {
-            (_, Some(heard)) => heard.streamed.tokens(),
-            (Kind::Whole(finder), _) if finder.said().is_promise => 0,
+        match (&self.kind, self.summary()) {
+            (_, Some(summary)) => summary.streamed.tokens(),
+            (Kind::Whole(finder), _) if finder.facts().is_promise => 0,
             (Kind::Coded | Kind::Opaque, _) => estimate::by_length(bytes),
             _ => estimate::whole_answer(bytes),
         }
@@ -237,7 +237,9 @@ impl Watch {
         let failed = match &self.kind {
             Kind::Nothing => true,
             Kind::Events(_) | Kind::Lines(_) => {
-                let has_text = self.heard().is_some_and(|heard| heard.streamed.has_text());
+                let has_text = self
+                    .summary()
+                    .is_some_and(|summary| summary.streamed.has_text());
                 self.saw_error() && !has_text
             }
             _ => self.saw_error(),
@@ -245,17 +247,17 @@ impl Watch {
         failed || !self.api.reads_text()
     }
 
-    fn heard(&self) -> Option<&Heard> {
+    fn summary(&self) -> Option<&StreamSummary> {
         match &self.kind {
-            Kind::Events(events) => Some(events.heard()),
-            Kind::Lines(lines) => Some(lines.heard()),
+            Kind::Events(events) => Some(events.summary()),
+            Kind::Lines(lines) => Some(lines.summary()),
             _ => None,
         }
     }
 }
 
-/// Two pieces as one. Nearly always one of them is empty.
-pub(crate) fn together(first: Bytes, second: Bytes) -> Bytes {
+/// Joins two chunks. One of them is almost always empty.
+pub(crate) fn concat(first: Bytes, second: Bytes) -> Bytes {
     match (first.is_empty(), second.is_empty()) {
         (_, true) => first,
         (true, false) => second,

@@ -2,9 +2,9 @@
 
 use super::super::json::Finder;
 use super::LONGEST_HIDDEN;
-use super::alone::is_alone;
-use super::heard::read;
 use super::lines::{end_after, is_an_event};
+use super::summary::read;
+use super::usage_event::is_alone;
 
 /// An event that is longer is not kept, but followed as it comes. It is one with a picture or a
 /// whole answer in it.
@@ -12,7 +12,7 @@ const LONGEST_KEPT: usize = 64 * 1024;
 
 /// What there is of it.
 #[derive(Debug, Default)]
-pub(super) struct Open {
+pub(super) struct PartialEvent {
     bytes: Vec<u8>,
     /// Follows it instead, when it is long.
     huge: Option<Box<Finder>>,
@@ -28,7 +28,7 @@ pub(super) enum Closed {
     Huge(Box<Finder>),
 }
 
-impl Open {
+impl PartialEvent {
     pub(super) fn is_there(&self) -> bool {
         self.last.is_some()
     }
@@ -90,7 +90,7 @@ impl Open {
         if finder.is_over() {
             is_alone(&finder)
         } else {
-            !finder.has_choices() && !finder.is_strange()
+            !finder.has_choices() && !finder.is_invalid()
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder as Search;
 
 use super::super::estimate;
-use super::heard::value_after;
+use super::summary::value_after;
 use crate::endpoint::Api;
 use crate::json;
 

@@ -2,15 +2,15 @@
 
 use super::*;
 
-fn watch(api: Api, media: &str, is_hiding: bool) -> Watch {
+fn watch(api: Api, media: &str, is_hiding: bool) -> UsageTap {
     let mut headers = HeaderMap::new();
     if !media.is_empty() {
         headers.insert(header::CONTENT_TYPE, media.parse().unwrap());
     }
-    Watch::new(api, StatusCode::OK, &headers, is_hiding)
+    UsageTap::new(api, StatusCode::OK, &headers, is_hiding)
 }
 
-fn pass(watch: &mut Watch, text: &str) -> String {
+fn pass(watch: &mut UsageTap, text: &str) -> String {
     let out = watch.pass(Bytes::copy_from_slice(text.as_bytes()));
     String::from_utf8(out.to_vec()).unwrap()
 }
@@ -105,7 +105,7 @@ fn tokens_that_are_not_told_are_estimated() {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
     headers.insert(header::CONTENT_ENCODING, "gzip".parse().unwrap());
-    let mut coded = Watch::new(Api::Chat, StatusCode::OK, &headers, true);
+    let mut coded = UsageTap::new(Api::Chat, StatusCode::OK, &headers, true);
     assert_eq!(pass(&mut coded, &"x".repeat(400)).len(), 400);
     assert_eq!(numbers(coded.usage(400, || 7)), (7, 100, 107, "estimated"));
 }
@@ -310,7 +310,7 @@ fn where_there_is_nothing_to_count_nothing_is_counted() {
     let headers = HeaderMap::new();
     for (api, status) in [(Api::Chat, 500), (Api::Chat, 429), (Api::Other, 200)] {
         let status = StatusCode::from_u16(status).unwrap();
-        let mut watch = Watch::new(api, status, &headers, true);
+        let mut watch = UsageTap::new(api, status, &headers, true);
         assert!(!watch.may_shorten());
         let text = r#"{"usage":{"prompt_tokens":9}}"#;
         assert_eq!(pass(&mut watch, text), text);

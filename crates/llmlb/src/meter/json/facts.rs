@@ -9,7 +9,7 @@ use crate::json::text;
     clippy::struct_excessive_bools,
     reason = "each is something that it may say, or not"
 )]
-pub(crate) struct Said {
+pub(crate) struct Facts {
     pub(crate) counts: Counts,
     /// It has a `usage` object of its own.
     pub(crate) has_usage: bool,
@@ -69,14 +69,14 @@ pub(super) enum Named {
 
 impl Named {
     /// By a name as it is written, in an object of this kind.
-    pub(super) fn of(parent: Option<Parent>, name: &[u8]) -> Self {
+    pub(super) fn classify(parent: Option<Parent>, name: &[u8]) -> Self {
         match (parent, name) {
             (_, b"usage") => Self::Field(Field::Usage),
             (_, name) if name.contains(&b'\\') => {
                 // Nobody writes ours so, but they may.
                 let quoted = [b"\"", name, b"\""].concat();
                 match text(&quoted) {
-                    Some(name) if !name.contains('\\') => Self::of(parent, name.as_bytes()),
+                    Some(name) if !name.contains('\\') => Self::classify(parent, name.as_bytes()),
                     _ => Self::Other,
                 }
             }
@@ -106,7 +106,7 @@ impl Field {
     }
 }
 
-impl Said {
+impl Facts {
     /// A field has this value, perhaps cut off.
     pub(super) fn note(&mut self, field: Field, parent: Option<Parent>, value: &[u8]) {
         match field {

@@ -5,11 +5,11 @@ use std::sync::LazyLock;
 use memchr::memmem::{self, Finder as Search};
 
 use super::super::estimate::Streamed;
-use super::super::json::{Finder, Said, is_an_error};
+use super::super::json::{Facts, Finder, is_an_error};
 use super::super::usage::Counts;
-use super::alone::is_alone;
+use super::delta_text;
 use super::lines::lines;
-use super::spoken;
+use super::usage_event::is_alone;
 use crate::endpoint::Api;
 
 /// How much is kept of the last event: enough to see that it is an error or the end.
@@ -17,7 +17,7 @@ const KEPT: usize = 1024;
 
 /// What is known of a stream.
 #[derive(Debug)]
-pub(crate) struct Heard {
+pub(crate) struct StreamSummary {
     api: Api,
     pub(crate) counts: Counts,
     /// The mark after which nothing comes was seen.
@@ -30,7 +30,7 @@ pub(crate) struct Heard {
     last: Vec<u8>,
 }
 
-impl Heard {
+impl StreamSummary {
     pub(in super::super) fn new(api: Api) -> Self {
         Self {
             api,
@@ -50,7 +50,7 @@ impl Heard {
     /// Whether an error was told in the midst of the answer.
     pub(crate) fn saw_error(&self) -> bool {
         // Most errors begin with that word; of the last event one may know more.
-        self.saw_error || said(&self.last).is_error
+        self.saw_error || facts(&self.last).is_error
     }
 
     /// Whether a reason was told for which the answer ends here. Usage may follow it.
@@ -79,9 +79,9 @@ impl Heard {
                 }
             }
             b'e' => {
-                let mut said = Said::default();
-                said.event(line.strip_prefix(b"event:")?.trim_ascii());
-                self.note(&said);
+                let mut facts = Facts::default();
+                facts.event(line.strip_prefix(b"event:")?.trim_ascii());
+                self.note(&facts);
             }
             // A byte order mark, which only the first line can have.
             0xEF => return self.line(line.strip_prefix(BOM)?),
@@ -94,7 +94,7 @@ impl Heard {
     pub(in super::super) fn object(&mut self, data: &[u8]) {
         if let Some(stands_for) = self.streamed.event() {
             self.streamed
-                .text(spoken::parts(self.api, data), stands_for);
+                .text(delta_text::parts(self.api, data), stands_for);
         }
         if let Some(error) = data.strip_prefix(b"{\"error\"") {
             self.saw_error |= is_an_error(value_after(error, 0));
@@ -111,18 +111,18 @@ impl Heard {
     /// An event with usage in it. Whether it is usage alone: has no choices, and a `usage`.
     pub(super) fn usage(&mut self, event: &[u8]) -> bool {
         let finder = read(event);
-        let said = finder.said();
-        self.note(said);
+        let facts = finder.facts();
+        self.note(facts);
         let is_alone = finder.is_over() && is_alone(&finder);
         self.saw_usage_alone |= is_alone;
         is_alone
     }
 
     /// What was found in an object.
-    pub(in super::super) fn note(&mut self, said: &Said) {
-        self.counts.merge(&said.counts);
-        self.saw_end |= said.is_last;
-        self.saw_error |= said.is_error;
+    pub(in super::super) fn note(&mut self, facts: &Facts) {
+        self.counts.merge(&facts.counts);
+        self.saw_end |= facts.is_last;
+        self.saw_error |= facts.is_error;
     }
 }
 
@@ -151,10 +151,10 @@ pub(super) fn read(event: &[u8]) -> Finder {
     finder
 }
 
-fn said(object: &[u8]) -> Said {
+fn facts(object: &[u8]) -> Facts {
     let mut finder = Finder::default();
     finder.read(object);
-    *finder.said()
+    *finder.facts()
 }
 
 /// The next place after `from` where usage is told; `"usage":null` tells none.

@@ -12,7 +12,7 @@ use super::Meter;
 
 /// The records of one worker that the kernel does not have yet, and the requests that wait for it.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub(crate) struct CommitGroup {
     gathered: Mutex<Gathered>,
     wanted: Notify,
 }
@@ -26,7 +26,7 @@ struct Gathered {
     kept: u64,
 }
 
-impl Batch {
+impl CommitGroup {
     /// Adds a record, which is kept even if nobody waits for that.
     pub(crate) fn add(&self, record: Record) -> Kept<'_> {
         let mut gathered = self.lock();
@@ -35,7 +35,7 @@ impl Batch {
             self.wanted.notify_one();
         }
         Kept {
-            batch: self,
+            group: self,
             number: gathered.begun,
         }
     }
@@ -75,7 +75,7 @@ impl Batch {
 /// Ready when the kernel has the record, or it is counted as lost.
 #[derive(Debug)]
 pub(crate) struct Kept<'a> {
-    batch: &'a Batch,
+    group: &'a CommitGroup,
     /// How many batches were begun before it.
     number: u64,
 }
@@ -84,7 +84,7 @@ impl Future for Kept<'_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut gathered = self.batch.lock();
+        let mut gathered = self.group.lock();
         if gathered.kept > self.number {
             return Poll::Ready(());
         }
@@ -109,20 +109,20 @@ mod tests {
     async fn who_waits_goes_on_when_the_batch_is_kept_and_not_before() {
         let dir = tempfile::tempdir().unwrap();
         let meter = Meter::new(dir.path(), false);
-        let batch = Batch::default();
+        let group = CommitGroup::default();
         let mut cx = Context::from_waker(Waker::noop());
-        let mut first = Box::pin(batch.add(record()));
-        let mut second = Box::pin(batch.add(record()));
+        let mut first = Box::pin(group.add(record()));
+        let mut second = Box::pin(group.add(record()));
         assert!(first.as_mut().poll(&mut cx).is_pending());
-        batch.flush(&meter);
+        group.flush(&meter);
         assert_eq!(meter.kept(), 2);
-        let mut third = Box::pin(batch.add(record()));
+        let mut third = Box::pin(group.add(record()));
         assert!(first.as_mut().poll(&mut cx).is_ready());
         assert!(second.as_mut().poll(&mut cx).is_ready());
         assert!(third.as_mut().poll(&mut cx).is_pending());
         // Nobody waits for it any more.
         drop(third);
-        batch.flush(&meter);
+        group.flush(&meter);
         assert_eq!(meter.kept(), 3);
     }
 
@@ -130,19 +130,19 @@ mod tests {
     async fn what_comes_in_one_turn_is_one_batch() {
         let dir = tempfile::tempdir().unwrap();
         let meter = Arc::new(Meter::new(dir.path(), false));
-        let batch: Arc<Batch> = Arc::default();
+        let group: Arc<CommitGroup> = Arc::default();
         let tasks = TaskTracker::new();
-        let (keeper, to) = (Arc::clone(&batch), Arc::clone(&meter));
+        let (keeper, to) = (Arc::clone(&group), Arc::clone(&meter));
         let keeping = tasks.spawn(async move { keeper.keep_up(&to).await });
         let requests = TaskTracker::new();
         for _ in 0..50 {
-            let batch = Arc::clone(&batch);
-            requests.spawn(async move { batch.add(record()).await });
+            let group = Arc::clone(&group);
+            requests.spawn(async move { group.add(record()).await });
         }
         requests.close();
         requests.wait().await;
         assert_eq!(meter.kept(), 50);
-        assert_eq!(batch.lock().kept, 1);
+        assert_eq!(group.lock().kept, 1);
         keeping.abort();
     }
 }

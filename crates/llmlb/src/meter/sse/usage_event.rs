@@ -57,7 +57,7 @@ impl Cut {
 
 /// Whether this is such an event, as far as it goes.
 pub(super) fn is_alone(finder: &Finder) -> bool {
-    finder.said().has_usage && finder.said().choices == Choices::None
+    finder.facts().has_usage && finder.facts().choices == Choices::None
 }
 
 /// A value that says nothing.
