@@ -21,7 +21,7 @@ use crate::health::{self, Watcher};
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
-use crate::server::{ClientLimits, Connections, HttpLimits, Orders, Shared, Workers};
+use crate::server::{ClientLimits, Connections, HttpLimits, Shared, WorkerConfig, Workers};
 use crate::sys::{self, signals::Signals};
 use crate::upstream::{AddressLimit, Connector};
 
@@ -42,7 +42,7 @@ pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
     workers: Workers,
     exporter: Option<Exporter>,
-    orders: Orders,
+    workers_config: WorkerConfig,
     /// Probes, and the demo's backends.
     tasks: TaskTracker,
     /// Ends the probes.
@@ -59,8 +59,8 @@ pub(crate) enum Ended {
     Drained,
     /// The time was up while so many requests were being served.
     TimedOut(usize),
-    /// It was told twice, while so many requests were being served.
-    ToldTwice(usize),
+    /// A second signal arrived while this many requests were in flight.
+    SecondSignal(usize),
 }
 
 impl App {
@@ -111,9 +111,9 @@ impl App {
             window: config.server.body_timeout,
             rate: config.server.min_body_rate as u64,
         };
-        let orders = Orders {
+        let workers_config = WorkerConfig {
             drain: CancellationToken::new(),
-            cut: CancellationToken::new(),
+            abort: CancellationToken::new(),
             connector,
             ids: Arc::default(),
             via,
@@ -158,14 +158,14 @@ impl App {
             cancelled: Arc::new(Cancelled::new(config.server.max_resets)),
             meter: Arc::new(meter),
             usage,
-            draining: orders.drain.clone(),
+            draining: workers_config.drain.clone(),
         });
-        let workers = Workers::start(config.server.workers, &listener, &shared, &orders)?;
+        let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         Ok(Self {
             shared,
             workers,
             exporter,
-            orders,
+            workers_config,
             tasks,
             stop_probes,
             stop_demo,
@@ -187,18 +187,18 @@ impl App {
         signals: &mut Signals,
         mut report: impl FnMut(usize),
     ) -> Ended {
-        self.orders.drain.cancel();
+        self.workers_config.drain.cancel();
         let requests = self.shared.requests.clone();
         let deadline = tokio::time::Instant::now() + self.drain_timeout;
         let ended = loop {
             tokio::select! {
                 () = self.workers.ended() => break Ended::Drained,
                 () = sleep_until(deadline) => break Ended::TimedOut(requests.now()),
-                _ = signals.next() => break Ended::ToldTwice(requests.now()),
+                _ = signals.next() => break Ended::SecondSignal(requests.now()),
                 () = sleep(REPORT_EVERY) => report(requests.now()),
             }
         };
-        self.orders.cut.cancel();
+        self.workers_config.abort.cancel();
         // Clients see their connections closed, rather than nothing, and what was cut is recorded.
         let _ = timeout(CUT_WITHIN, self.workers.ended()).await;
         self.stop_probes.cancel();
@@ -207,7 +207,7 @@ impl App {
         self.shared.meter.seal();
         // The last record is staged. Somebody who asked twice does not want to wait.
         if let Some(exporter) = self.exporter.take()
-            && !matches!(ended, Ended::ToldTwice(_))
+            && !matches!(ended, Ended::SecondSignal(_))
         {
             exporter.finish(signals.next()).await;
         }

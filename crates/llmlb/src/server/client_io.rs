@@ -43,7 +43,7 @@ pub(crate) struct ClientIo {
     contention: Contention,
     /// Set while something cannot be written, with the time since when.
     timer: Option<(Pin<Box<Sleep>>, Instant)>,
-    unsent: Unsent,
+    write_blocked: WriteBlocked,
     /// It counts until it is closed, also if another protocol goes on with it.
     _admitted: Admitted,
     /// The last write was complete, so that what follows is the beginning of a frame.
@@ -51,12 +51,12 @@ pub(crate) struct ClientIo {
     farewell: Farewell,
 }
 
-/// Whether a client has something to take yet.
+/// True while a response cannot be written because the client does not read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Unsent(Arc<AtomicBool>);
+pub(crate) struct WriteBlocked(Arc<AtomicBool>);
 
-impl Unsent {
-    pub(crate) fn is_so(&self) -> bool {
+impl WriteBlocked {
+    pub(crate) fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -112,15 +112,15 @@ impl ClientIo {
             limit,
             contention,
             timer: None,
-            unsent: Unsent::default(),
+            write_blocked: WriteBlocked::default(),
             _admitted: admitted,
             is_at_boundary: true,
             farewell: Farewell::default(),
         }
     }
 
-    pub(crate) fn unsent(&self) -> Unsent {
-        self.unsent.clone()
+    pub(crate) fn write_blocked(&self) -> WriteBlocked {
+        self.write_blocked.clone()
     }
 
     pub(crate) fn farewell(&self) -> Farewell {
@@ -139,11 +139,11 @@ impl ClientIo {
         }
         if written.is_ready() {
             if self.timer.take().is_some() {
-                self.unsent.0.store(false, Ordering::Relaxed);
+                self.write_blocked.0.store(false, Ordering::Relaxed);
             }
             return written;
         }
-        self.unsent.0.store(true, Ordering::Relaxed);
+        self.write_blocked.0.store(true, Ordering::Relaxed);
         let interval = self.contention.interval(self.limit);
         let (timer, since) = self
             .timer
@@ -363,18 +363,18 @@ mod tests {
             None,
             None,
         );
-        let unsent = io.unsent();
+        let write_blocked = io.write_blocked();
         tokio::time::pause();
         let data = vec![0; 65536];
         let error = loop {
             let written = poll_fn(|cx| Pin::new(&mut io).poll_write(cx, &data)).await;
             match written {
-                Ok(_) => assert!(!unsent.is_so()),
+                Ok(_) => assert!(!write_blocked.get()),
                 Err(error) => break error,
             }
         };
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!(unsent.is_so());
+        assert!(write_blocked.get());
         drop(client);
     }
 }

@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::backlog::ResponseBacklog;
 use super::client_http;
-use super::client_io::{ClientIo, Unsent};
+use super::client_io::{ClientIo, WriteBlocked};
 use super::client_memory::ClientMemory;
 use super::connections::Admitted;
-use super::h2_answers::{Answers, StreamWatch};
 use super::h2_idle::Streams;
+use super::h2_streams::{StreamExecutor, StreamWatch};
 use super::h2_unfinished::UnfinishedHead;
 use super::protocol::{self, Protocol};
 use super::serve::{self, Caller};
@@ -77,7 +77,7 @@ async fn serve_http1(
     let heads = Some(Arc::clone(&caller.memory));
     let (send, contention) = (shared.client_limits.send, shared.contention.clone());
     let stream = ClientIo::new(stream, send, contention, admitted, heads, None);
-    let unsent = stream.unsent();
+    let write_blocked = stream.write_blocked();
     let of_requests = Arc::clone(caller);
     let service = service_fn(move |request| {
         let backlog = ResponseBacklog::Connection(Arc::clone(&of_requests.memory.backlog));
@@ -88,9 +88,16 @@ async fn serve_http1(
         .with_upgrades();
     let pinned = Pin::new(&mut connection);
     let requests = &caller.requests;
-    let served = until_drained(pinned, requests, &unsent, drain, None, |connection| {
-        connection.graceful_shutdown();
-    })
+    let served = until_drained(
+        pinned,
+        requests,
+        &write_blocked,
+        drain,
+        None,
+        |connection| {
+            connection.graceful_shutdown();
+        },
+    )
     .await;
     let unread = || connection.into_parts().map(|parts| parts.read_buf);
     unparsed::log(caller, &served, unread);
@@ -114,7 +121,7 @@ async fn serve_http2(
         None,
         Some(unfinished),
     );
-    let (unsent, farewell) = (stream.unsent(), stream.farewell());
+    let (write_blocked, farewell) = (stream.write_blocked(), stream.farewell());
     let watch = StreamWatch::new(
         &shared.budget,
         limits.send,
@@ -123,7 +130,7 @@ async fn serve_http2(
         limits.max_resets,
     );
     let streams = Streams::default();
-    let executor = Answers {
+    let executor = StreamExecutor {
         tasks: caller.worker.forwarding.tasks.clone(),
         streams: streams.clone(),
         watch: Arc::clone(&watch),
@@ -140,7 +147,7 @@ async fn serve_http2(
     let served = until_drained(
         connection,
         requests,
-        &unsent,
+        &write_blocked,
         drain,
         streams,
         |connection| {
@@ -169,7 +176,7 @@ async fn drained(drain: &CancellationToken) {
 async fn until_drained<C: Future<Output = hyper::Result<()>>>(
     mut connection: Pin<&mut C>,
     requests: &Counter,
-    unsent: &Unsent,
+    write_blocked: &WriteBlocked,
     drain: &CancellationToken,
     streams: Option<(&Streams, Duration)>,
     shut_down: impl FnOnce(Pin<&mut C>),
@@ -189,7 +196,7 @@ async fn until_drained<C: Future<Output = hyper::Result<()>>>(
             match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
                 Ok(served) => served,
                 Err(_)
-                    if !is_serving && requests.ever() == served_before && !unsent.is_so() =>
+                    if !is_serving && requests.ever() == served_before && !write_blocked.get() =>
                 {
                     Ok(())
                 }

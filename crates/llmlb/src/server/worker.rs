@@ -20,20 +20,20 @@ use crate::meter::CommitGroup;
 use crate::request::{AccessLog, Accounting, Ids, LogSink};
 use crate::upstream::Connector;
 
-/// How long accepting pauses when the system has no more descriptors.
-const BREATHER: Duration = Duration::from_millis(50);
-/// How often a worker closes connections that nobody uses.
+/// Pause of accepting when the system has no more descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+/// Interval at which a worker closes idle connections.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How long a line of the log may wait for others.
+/// Maximum time that a line of the access log is buffered.
 const LINES_WITHIN: Duration = Duration::from_millis(100);
 
-/// What every worker is told.
+/// Settings of a worker.
 #[derive(Clone)]
-pub(crate) struct Orders {
-    /// Accept no more, let requests end.
+pub(crate) struct WorkerConfig {
+    /// Cancelled when the server drains: no more connections are accepted.
     pub(crate) drain: CancellationToken,
-    /// Do not wait for requests any longer.
-    pub(crate) cut: CancellationToken,
+    /// Cancelled when requests that are still running are aborted.
+    pub(crate) abort: CancellationToken,
     pub(crate) connector: Connector,
     pub(crate) ids: Arc<Ids>,
     /// Entry that is added to the field `Via`.
@@ -46,7 +46,7 @@ pub(crate) struct Orders {
     pub(crate) timed: bool,
 }
 
-/// What the requests of one thread have in common.
+/// Shared state of the requests of one thread.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
@@ -55,26 +55,26 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Connections and tunnels are spawned on `tasks`, which must end before the thread does.
-    fn new(shared: Arc<Shared>, orders: &Orders, tasks: TaskTracker) -> Self {
+    fn new(shared: Arc<Shared>, config: &WorkerConfig, tasks: TaskTracker) -> Self {
         let accounting = Arc::new(Accounting {
-            ids: Arc::clone(&orders.ids),
+            ids: Arc::clone(&config.ids),
             address_limit: Arc::clone(&shared.address_limit),
             cancelled: Arc::clone(&shared.cancelled),
             meter: Arc::clone(&shared.meter),
             commits: CommitGroup::default(),
-            access_log: AccessLog::new(orders.lines.clone(), orders.timed),
-            abort: orders.cut.clone(),
+            access_log: AccessLog::new(config.lines.clone(), config.timed),
+            abort: config.abort.clone(),
         });
         let forwarding = Arc::new(ForwardContext {
             accounting,
             pool: Arc::clone(&shared.pool),
-            connector: orders.connector.clone(),
+            connector: config.connector.clone(),
             idle: Arc::default(),
-            timeouts: orders.timeouts,
+            timeouts: config.timeouts,
             contention: shared.contention.clone(),
             budget: Arc::clone(&shared.budget),
-            via: orders.via.clone(),
-            forward_headers: orders.forward_headers.clone(),
+            via: config.via.clone(),
+            forward_headers: config.forward_headers.clone(),
             dropped_headers: Arc::clone(&shared.dropped_headers),
             tasks,
         });
@@ -99,23 +99,23 @@ impl Workers {
         count: usize,
         listener: &TcpListener,
         shared: &Arc<Shared>,
-        orders: &Orders,
+        config: &WorkerConfig,
     ) -> io::Result<Self> {
         let (alive, ended) = mpsc::channel(count.max(1));
         for number in 0..count.max(1) {
             let listener = listener.try_clone()?;
-            let (shared, orders, alive) = (Arc::clone(shared), orders.clone(), alive.clone());
+            let (shared, config, alive) = (Arc::clone(shared), config.clone(), alive.clone());
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()?;
             thread::Builder::new()
                 .name(format!("llmlb-{number}"))
                 .spawn(move || {
-                    let worked = runtime.block_on(work(listener, shared, &orders));
+                    let worked = runtime.block_on(work(listener, shared, &config));
                     if let Err(error) = worked {
                         tracing::error!(%error, "a worker cannot accept connections");
                     }
-                    // Ends what is left of requests that were cut, and does not wait for a name
+                    // Ends what is left of requests that were aborted, and does not wait for a name
                     // server that does not answer.
                     runtime.shutdown_background();
                     drop(alive);
@@ -130,21 +130,21 @@ impl Workers {
     }
 }
 
-async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io::Result<()> {
+async fn work(listener: TcpListener, shared: Arc<Shared>, config: &WorkerConfig) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let connections = TaskTracker::new();
-    let worker = Arc::new(Worker::new(shared, orders, connections.clone()));
+    let worker = Arc::new(Worker::new(shared, config, connections.clone()));
     let idle = &worker.forwarding.idle;
     worker.shared.backend_connections.add_idle(idle);
     let upkeep = TaskTracker::new();
-    upkeep.spawn(keep_up(Arc::clone(&worker)));
+    upkeep.spawn(housekeeping(Arc::clone(&worker)));
     let accounting = Arc::clone(worker.accounting());
     upkeep.spawn(async move { accounting.commits.keep_up(&accounting.meter).await });
     let serve = |stream: TcpStream, peer: SocketAddr| {
         let admission = &worker.shared.connections;
         match admission.admit(peer.ip()) {
             Ok(admitted) => {
-                let (worker, drain) = (Arc::clone(&worker), orders.drain.clone());
+                let (worker, drain) = (Arc::clone(&worker), config.drain.clone());
                 connections.spawn(connection::serve(stream, peer, admitted, worker, drain));
             }
             Err(rejected) => admission.reject(&stream, peer.ip(), rejected),
@@ -153,15 +153,15 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
     loop {
         let accepted = tokio::select! {
             biased;
-            () = orders.drain.cancelled() => break,
+            () = config.drain.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, peer)) => serve(stream, peer),
-            Err(error) if is_its_own(&error) => {}
+            Err(error) if is_connection_error(&error) => {}
             Err(error) => {
                 worker.shared.connections.accept_failed(&error);
-                tokio::time::sleep(BREATHER).await;
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
             }
         }
     }
@@ -177,7 +177,8 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
                 // One that is gone already is no reason to leave the others.
                 stream.map(|stream| serve(stream, peer)).unwrap_or_default();
             }
-            Err(error) if is_its_own(&error) && error.kind() != io::ErrorKind::WouldBlock => {}
+            Err(error)
+                if is_connection_error(&error) && error.kind() != io::ErrorKind::WouldBlock => {}
             Err(_) => break,
         }
     }
@@ -185,14 +186,14 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, orders: &Orders) -> io
     connections.close();
     tokio::select! {
         () = connections.wait() => {}
-        () = orders.cut.cancelled() => {}
+        () = config.abort.cancelled() => {}
     }
     worker.accounting().commits.flush(&worker.shared.meter);
     Ok(())
 }
 
-/// Whether a connection could not be accepted for a reason of its own, not for lack of resources.
-fn is_its_own(error: &io::Error) -> bool {
+/// True if accepting failed because of the connection itself, not for lack of resources.
+fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
@@ -202,8 +203,8 @@ fn is_its_own(error: &io::Error) -> bool {
     )
 }
 
-/// Small work that must not wait for a request.
-async fn keep_up(worker: Arc<Worker>) {
+/// Flushes the access log, closes idle connections and logs the end of problems.
+async fn housekeeping(worker: Arc<Worker>) {
     let mut last_sweep = Instant::now();
     loop {
         tokio::time::sleep(LINES_WITHIN).await;

@@ -127,7 +127,7 @@ impl Record<'_> {
         line.text("backend", self.backend);
         line.plain("api", self.api.name());
         line.text("path", Some(self.path));
-        line.truth("stream", self.is_stream);
+        line.boolean("stream", self.is_stream);
         line.number("status", self.status.map(u64::from));
         line.plain("outcome", self.outcome.name());
         if let Some(reason) = self.reason {

@@ -29,15 +29,15 @@ const SWEEP_FROM: usize = 64;
 /// A client may cancel as many requests at once as the limit allows in this part of a minute.
 const BURST: f64 = 0.1;
 
-/// Runs the tasks of a connection.
+/// Runs the tasks of the streams of a connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Answers {
+pub(crate) struct StreamExecutor {
     pub(crate) tasks: TaskTracker,
     pub(crate) streams: Streams,
     pub(crate) watch: Arc<StreamWatch>,
 }
 
-impl<F> hyper::rt::Executor<F> for Answers
+impl<F> hyper::rt::Executor<F> for StreamExecutor
 where
     F: Future<Output = ()> + Send + 'static,
 {

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use super::ask;
+use super::status_client;
 use crate::sys::{self, PortOwner};
 
 /// Programs on this machine accept at once, or not at all.
@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub(super) fn on_port(port: u16) -> Option<PortOwner> {
     let answers = loopback(port)
         .iter()
-        .any(|address| ask::accepts(*address, PATIENCE));
+        .any(|address| status_client::accepts(*address, PATIENCE));
     judge(sys::port_owner(port), answers)
 }
 
@@ -22,7 +22,7 @@ pub(super) fn server_of_llmlb(port: u16, owner: Option<&PortOwner>) -> Option<u3
     let listener = owner.filter(|owner| owner.listening)?;
     let answer = loopback(port)
         .into_iter()
-        .find_map(|address| ask::ask(address, PATIENCE).ok());
+        .find_map(|address| status_client::ask(address, PATIENCE).ok());
     let named = || listener.pid.filter(|_| is_llmlb(listener));
     answer.map(|answer| answer.pid).or_else(named)
 }
