@@ -106,60 +106,16 @@ impl App {
         if discover {
             watcher.discover(listener.local_addr()?.port()).await;
         }
-        let backend_connections = Arc::clone(connector.connections());
-        let body = BodyPace {
-            window: config.server.body_timeout,
-            rate: config.server.min_body_rate as u64,
-        };
-        let workers_config = WorkerConfig {
-            drain: CancellationToken::new(),
-            abort: CancellationToken::new(),
-            connector,
-            ids: Arc::default(),
-            via,
-            forward_headers: config.upstream.forward_headers.clone(),
-            timeouts: ForwardTimeouts {
-                first_byte: config.upstream.first_byte_timeout,
-                idle: config.upstream.idle_timeout,
-                body,
-                tunnel_idle: config.server.tunnel_idle,
-            },
-            lines: log.lines.filter(|_| config.log.requests),
-            timed: log.timed,
-        };
+        let workers_config = worker_config(config, connector, via, log);
         let (exporter, usage) = start_exporter(config, demo)?;
-        let proxies = &config.server.trusted_proxies;
-        let is_private = config::is_loopback(config.server.host) && !config.server.allow_public;
-        let shared = Arc::new(Shared {
-            contention: pool.contention(config.server.stall_timeout),
+        let shared = Arc::new(shared(
+            config,
+            division,
             pool,
-            requests: Counter::default(),
-            connections: Arc::new(Connections::new(division, proxies.clone())),
-            backend_connections,
-            address_limit: Arc::new(AddressLimit::new(division, proxies.clone())),
-            started: Instant::now(),
-            max_body: config.server.max_body,
-            budget: Arc::new(Budget::new(config.server.body_memory)),
-            private_hosts: is_private
-                .then(|| KnownHosts::new(&config.server.hosts, sys::host_name(env::text))),
-            unknown_endpoints: config.server.unknown_endpoints,
-            proxies: proxies.clone(),
-            dropped_headers: Arc::default(),
-            client_limits: ClientLimits {
-                body,
-                send: config.server.send_timeout,
-                max_resets: config.server.max_resets,
-            },
-            http: HttpLimits {
-                idle: config.server.idle_timeout,
-                max_header: config.server.max_header,
-                max_streams: config.server.max_streams,
-            },
-            cancelled: Arc::new(Cancelled::new(config.server.max_resets)),
-            meter: Arc::new(meter),
+            meter,
             usage,
-            draining: workers_config.drain.clone(),
-        });
+            &workers_config,
+        ));
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         Ok(Self {
             shared,
@@ -212,6 +168,75 @@ impl App {
             exporter.finish(signals.next()).await;
         }
         ended
+    }
+}
+
+fn worker_config(config: &Config, connector: Connector, via: Via, log: Log) -> WorkerConfig {
+    WorkerConfig {
+        drain: CancellationToken::new(),
+        abort: CancellationToken::new(),
+        connector,
+        ids: Arc::default(),
+        via,
+        forward_headers: config.upstream.forward_headers.clone(),
+        timeouts: ForwardTimeouts {
+            first_byte: config.upstream.first_byte_timeout,
+            idle: config.upstream.idle_timeout,
+            body: body_pace(config),
+            tunnel_idle: config.server.tunnel_idle,
+        },
+        lines: log.lines.filter(|_| config.log.requests),
+        timed: log.timed,
+    }
+}
+
+fn body_pace(config: &Config) -> BodyPace {
+    BodyPace {
+        window: config.server.body_timeout,
+        rate: config.server.min_body_rate as u64,
+    }
+}
+
+fn shared(
+    config: &Config,
+    division: &Division,
+    pool: Arc<Pool>,
+    meter: Meter,
+    usage: Option<Arc<exporter::State>>,
+    workers: &WorkerConfig,
+) -> Shared {
+    let server = &config.server;
+    let proxies = &server.trusted_proxies;
+    let is_private = config::is_loopback(server.host) && !server.allow_public;
+    Shared {
+        contention: pool.contention(server.stall_timeout),
+        pool,
+        requests: Counter::default(),
+        connections: Arc::new(Connections::new(division, proxies.clone())),
+        backend_connections: Arc::clone(workers.connector.connections()),
+        address_limit: Arc::new(AddressLimit::new(division, proxies.clone())),
+        started: Instant::now(),
+        max_body: server.max_body,
+        budget: Arc::new(Budget::new(server.body_memory)),
+        private_hosts: is_private
+            .then(|| KnownHosts::new(&server.hosts, sys::host_name(env::text))),
+        unknown_endpoints: server.unknown_endpoints,
+        proxies: proxies.clone(),
+        dropped_headers: Arc::default(),
+        client_limits: ClientLimits {
+            body: body_pace(config),
+            send: server.send_timeout,
+            max_resets: server.max_resets,
+        },
+        http: HttpLimits {
+            idle: server.idle_timeout,
+            max_header: server.max_header,
+            max_streams: server.max_streams,
+        },
+        cancelled: Arc::new(Cancelled::new(server.max_resets)),
+        meter: Arc::new(meter),
+        usage,
+        draining: workers.drain.clone(),
     }
 }
 

@@ -109,7 +109,7 @@ impl Selection<'_> {
         let load = || Load {
             outstanding,
             latency: stats.latency(self.now),
-            weight: backend.weight,
+            weight: backend.settings.weight,
         };
         match (self.verdict(place), is_full) {
             (Verdict::Sound, false) => Standing::Free(load()),

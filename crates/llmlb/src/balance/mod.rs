@@ -5,6 +5,7 @@
 
 mod affinity;
 mod backend;
+mod backend_health;
 mod breaker;
 mod choose;
 mod clock;
@@ -34,7 +35,8 @@ use std::time::Duration;
 
 use crate::config::{Alias, Config};
 
-pub(crate) use backend::{Backend, LastError, State};
+pub(crate) use backend::{Backend, State};
+pub(crate) use backend_health::LastError;
 pub(crate) use choose::Choice;
 pub(crate) use endpoints::EndpointKey;
 pub(crate) use model::{Model, Models};

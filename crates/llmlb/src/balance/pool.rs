@@ -137,9 +137,11 @@ impl Pool {
     pub(crate) fn suspect(&self, backend: &Backend, evidence: Evidence) {
         let name = &backend.name;
         let is_cut = evidence.fault == Fault::Cut;
-        let suspected = backend
-            .suspicion
-            .note(evidence.client.address, evidence.prompt, is_cut);
+        let suspected =
+            backend
+                .learned
+                .suspicion
+                .note(evidence.client.address, evidence.prompt, is_cut);
         if let Fault::Status(status) = evidence.fault
             && suspected.is_first
             && status.is_server_error()
@@ -290,7 +292,7 @@ impl Pool {
         places
             .filter(|place| {
                 let backend = route.backend(*place);
-                backend.refuses_connections() && !tried.contains(&backend.id)
+                backend.health.refuses_connections() && !tried.contains(&backend.id)
             })
             .find_map(|place| Slot::take(route, place))
     }

@@ -56,7 +56,10 @@ pub(super) struct Average {
 impl Route {
     /// Status with which a candidate rejects our key, if all of them are down because they do.
     pub(crate) fn rejected_key(&self) -> Option<StatusCode> {
-        let mut statuses = self.candidates.iter().map(|one| one.backend.rejected_key());
+        let mut statuses = self
+            .candidates
+            .iter()
+            .map(|one| one.backend.health.rejected_key());
         let first = statuses.next()??;
         statuses.all(|status| status.is_some()).then_some(first)
     }
@@ -72,7 +75,9 @@ impl Route {
         let up: Vec<usize> = places
             .filter(|place| candidates[*place].backend.is_up())
             .collect();
-        let weights = up.iter().map(|place| candidates[*place].backend.weight);
+        let weights = up
+            .iter()
+            .map(|place| candidates[*place].backend.settings.weight);
         Self {
             shares: Shares::new(weights),
             kind,
@@ -145,7 +150,7 @@ impl Route {
             let backend = self.backend(*place);
             if backend.is_up() && !matches!(backend.stats.verdict(now), Verdict::Ejected(_)) {
                 average.outstanding += backend.stats.outstanding();
-                average.weight += backend.weight;
+                average.weight += backend.settings.weight;
             }
         }
         average

@@ -63,13 +63,13 @@ impl Slot {
     /// provoked.
     pub(crate) fn success_began(&mut self) {
         self.is_success = true;
-        self.backend().suspicion.success_began();
+        self.backend().learned.suspicion.success_began();
     }
 
     /// The answer came to its end.
     pub(crate) fn ended(&self) {
         if self.is_success {
-            self.backend().suspicion.clear();
+            self.backend().learned.suspicion.clear();
         }
         let stats = &self.backend().stats;
         if self.has_begun && !stats.is_well() {

@@ -1,5 +1,6 @@
 //! One attempt at one backend.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
@@ -7,6 +8,7 @@ use hyper::body::Body;
 use tokio::time::timeout;
 
 use super::head::{self, BodyFraming, ProxyHeaders};
+use super::response::UpstreamResponse;
 use super::{ForwardContext, MOST_ATTEMPTS, Outbound, usage_rejection};
 use crate::balance::Slot;
 use crate::meter::usage_option::Asking;
@@ -18,16 +20,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How soon a connection that was stale is known to be.
 const STALE_WITHIN: Duration = Duration::from_secs(1);
 
-/// A backend's answer, of which only the head has been read.
-#[derive(Debug)]
-pub(super) struct Reached {
-    pub(super) head: Head,
-    pub(super) exchange: Box<Exchange>,
-    pub(super) slot: Slot,
-    /// Usage that comes because we asked for it is kept from the client.
-    pub(super) hides: bool,
-}
-
 /// Sends the request to the backend that has a place for it, as of `now`.
 pub(super) async fn attempt(
     context: &ForwardContext,
@@ -35,7 +27,7 @@ pub(super) async fn attempt(
     outbound: &mut Outbound<'_>,
     guard: &mut RequestGuard,
     now: Instant,
-) -> Result<Reached, UpstreamError> {
+) -> Result<UpstreamResponse, UpstreamError> {
     let mut asks = context.accounting.meter.is_on()
         && matches!(outbound.parsed.asking, Asking::Us(_))
         && slot.backend().takes_usage_option(model(&slot, guard));
@@ -56,17 +48,21 @@ pub(super) async fn attempt(
             slot.backend().refuses_usage_option(model, why);
         }
     }
-    Ok(Reached {
+    Ok(UpstreamResponse {
         head,
         exchange,
-        slot,
-        hides: asks,
+        backend: Arc::clone(slot.backend()),
+        model: slot.model().map(str::to_owned),
+        hides_usage: asks,
+        slot: Some(slot),
     })
 }
 
 /// What the backend calls the model.
 fn model<'a>(slot: &'a Slot, guard: &'a RequestGuard) -> &'a str {
-    slot.model().or(guard.model.as_deref()).unwrap_or_default()
+    slot.model()
+        .or(guard.route.model.as_deref())
+        .unwrap_or_default()
 }
 
 /// Sends it on a connection that has been idle, or on a new one.
@@ -87,7 +83,7 @@ async fn send(
     {
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
         outbound.is_delivered = true;
-        guard.handed_over();
+        guard.route.delivered();
         match first(context, slot, &mut exchange, outbound, now).await {
             // Later than this it was no race: the backend has worked on it.
             Err(UpstreamError::Closed(why))
@@ -121,7 +117,7 @@ async fn fresh(
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
     outbound.is_delivered = true;
-    guard.handed_over();
+    guard.route.delivered();
     let head = first(context, slot, &mut exchange, outbound, Instant::now()).await?;
     Ok((head, exchange))
 }
@@ -130,7 +126,7 @@ async fn fresh(
 fn judged(slot: &Slot, error: UpstreamError) -> UpstreamError {
     if !error.is_clients_fault() && !error.is_local_fault() {
         slot.failed();
-        slot.backend().note_error(None, error.why());
+        slot.backend().health.note_error(None, error.why());
     }
     error
 }
@@ -146,7 +142,7 @@ fn upload(
     let upgrade = outbound.upgrade.is_some();
     let proxy = ProxyHeaders {
         via: &context.via,
-        id: &guard.id,
+        id: &guard.identity.id,
         upgrade: outbound
             .head
             .headers
@@ -199,7 +195,7 @@ async fn first(
             break head?;
         }
         // Somebody else may answer. If nobody can, it may still be answered here.
-        if slot.backend().is_hung() && may_go_on(context, slot, outbound) {
+        if slot.backend().health.is_hung() && may_go_on(context, slot, outbound) {
             return Err(UpstreamError::Hung("it hangs".to_owned()));
         }
         left = if exchange.is_paused() {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::timeout;
 
-use super::{ForwardContext, ForwardError, Opened, Outbound, judge};
+use super::response::UpstreamResponse;
+use super::{ForwardContext, ForwardError, Outbound, judge};
 use crate::balance::{Backend, Evidence, Fault, Pool, Slot};
 use crate::upstream::UpstreamError;
 
@@ -17,9 +18,9 @@ const REFUSES_WITHIN: Duration = Duration::from_secs(1);
 /// What has come of a request so far.
 #[derive(Debug)]
 pub(super) struct Course {
-    /// A response that another backend may better. It reaches the client if none does.
-    spare: Option<Box<Opened>>,
-    pub(super) failed: ForwardError,
+    /// A response that the client gets if no other backend has a better one.
+    held: Option<Box<UpstreamResponse>>,
+    pub(super) error: ForwardError,
     /// A backend that responded 500.
     suspect: Option<Arc<Backend>>,
     /// The number of backends that received the request.
@@ -47,8 +48,8 @@ pub(super) enum Next {
 impl Course {
     pub(super) fn new() -> Self {
         Self {
-            spare: None,
-            failed: ForwardError::Unreachable(None),
+            held: None,
+            error: ForwardError::Unreachable(None),
             suspect: None,
             deliveries: 0,
             last_delivery: usize::MAX,
@@ -105,9 +106,9 @@ impl Course {
             }
         }
         let is_rejected = judge::rejects_credential(status);
-        if is_rejected && backend.credential.is_some() {
+        if is_rejected && backend.settings.credential.is_some() {
             backend.note_rejected_key(status);
-            self.failed = ForwardError::BackendAuth(status);
+            self.error = ForwardError::BackendAuth(status);
             return Next::Over;
         }
         if outbound.repeatable && judge::is_retryable_status(status) {
@@ -123,8 +124,8 @@ impl Course {
     }
 
     /// Keeps a response that another backend may better.
-    pub(super) fn hold(&mut self, opened: Opened) {
-        self.spare = Some(Box::new(opened));
+    pub(super) fn hold(&mut self, response: UpstreamResponse) {
+        self.held = Some(Box::new(response));
     }
 
     /// Notes that there was no response. `answers` is the number of the backend's responses when it
@@ -150,45 +151,46 @@ impl Course {
                 Err(ForwardError::Stalled(context.timeouts.body))
             }
             UpstreamError::LocalExhausted(why) => {
-                self.failed = ForwardError::Shortage(why);
+                self.error = ForwardError::Shortage(why);
                 Ok(false)
             }
             // Ports are counted for each address: another backend may be reached.
             UpstreamError::NoLocalPort(_) => {
-                self.failed = ForwardError::Shortage(why);
+                self.error = ForwardError::Shortage(why);
                 Ok(true)
             }
             UpstreamError::ConnectionRefused(ref reason)
             | UpstreamError::HostUnreachable(ref reason)
             | UpstreamError::ConnectFailed(ref reason) => {
-                // Old news, if it has answered somebody meanwhile. And a name server may fail once.
+                // Ignore the failure if the backend has responded to any request since this attempt
+                // started. DNS errors are often transient and do not mark it down.
                 let is_down = !matches!(error, UpstreamError::ConnectFailed(_));
-                if is_down && backend.answers() == answers {
+                if is_down && backend.health.answers() == answers {
                     backend.set_refuses_connections(matches!(
                         error,
                         UpstreamError::ConnectionRefused(_)
                     ));
                     context.pool.note_down(backend, reason);
                 }
-                backend.recheck.notify_one();
+                backend.health.recheck.notify_one();
                 // That one was reached and did not answer says more.
-                if matches!(self.failed, ForwardError::Unreachable(_)) {
-                    self.failed = ForwardError::Unreachable(Some(why));
+                if matches!(self.error, ForwardError::Unreachable(_)) {
+                    self.error = ForwardError::Unreachable(Some(why));
                 }
                 Ok(true)
             }
             UpstreamError::Timeout(_) => {
-                backend.recheck.notify_one();
+                backend.health.recheck.notify_one();
                 tracing::warn!("{logged}");
-                self.failed = ForwardError::TimedOut(why);
+                self.error = ForwardError::TimedOut(why);
                 Ok(false)
             }
             UpstreamError::Hung(_)
             | UpstreamError::Closed(_)
             | UpstreamError::InvalidResponse(_) => {
-                backend.recheck.notify_one();
+                backend.health.recheck.notify_one();
                 tracing::warn!("{logged}");
-                self.failed = ForwardError::NoAnswer(why);
+                self.error = ForwardError::NoAnswer(why);
                 Ok(outbound.repeatable)
             }
         }
@@ -216,8 +218,8 @@ impl Course {
     }
 
     /// The response that no other one has bettered, or why there is none.
-    pub(super) fn end(self) -> Result<Opened, ForwardError> {
-        self.spare.map(|spare| *spare).ok_or(self.failed)
+    pub(super) fn end(self) -> Result<UpstreamResponse, ForwardError> {
+        self.held.map(|held| *held).ok_or(self.error)
     }
 }
 

@@ -144,7 +144,7 @@ fn is_key(protocol: &[u8]) -> bool {
 }
 
 fn credential(out: &mut Vec<u8>, backend: &Backend) {
-    if let Some((name, value)) = &backend.credential {
+    if let Some((name, value)) = &backend.settings.credential {
         field(out, name.as_str(), value.as_bytes());
     }
 }

@@ -43,9 +43,11 @@ pub(super) fn rejects_credential(status: StatusCode) -> bool {
 /// is known what other backends respond.
 pub(super) fn note(pool: &Pool, slot: &mut Slot, head: &Head, took: Duration, is_inference: bool) {
     let (backend, status) = (slot.backend(), head.status);
-    backend.has_answered();
+    backend.health.note_answer();
     if status.is_server_error() || is_suspect(status) || status == StatusCode::TOO_MANY_REQUESTS {
-        backend.note_error(Some(status), status.canonical_reason().unwrap_or_default());
+        backend
+            .health
+            .note_error(Some(status), status.canonical_reason().unwrap_or_default());
     }
     if status == StatusCode::TOO_MANY_REQUESTS && is_inference {
         let long = rest(&head.headers, SystemTime::now());

@@ -2,14 +2,15 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{ForwardContext, Opened, judge};
+use super::response::UpstreamResponse;
+use super::{ForwardContext, judge};
 use crate::balance::{Backend, Evidence, Slot};
 use crate::issued_ids::IssuedIdFinder;
 use crate::memory_budget::Share;
@@ -36,6 +37,8 @@ pub(crate) struct Relay {
     may_shorten: bool,
     /// What follows when the answer is over: its trailers, or why it ended early.
     last: Option<Box<Answered>>,
+    /// A frame that waits until the record of the request is persisted.
+    held: Option<Box<Answered>>,
     /// Memory for large reads, while there are any.
     reading: Option<Share>,
     guard: Box<RequestGuard>,
@@ -44,20 +47,20 @@ pub(crate) struct Relay {
 impl Relay {
     pub(super) fn new(
         context: Arc<ForwardContext>,
-        opened: Opened,
+        response: UpstreamResponse,
         issued: Option<IssuedIdFinder>,
         if_cut: Option<Evidence>,
         guard: Box<RequestGuard>,
     ) -> Self {
-        let Opened {
+        let UpstreamResponse {
             exchange,
             backend,
             slot,
             ..
-        } = opened;
-        let may_shorten = guard.may_shorten();
+        } = response;
+        let may_shorten = guard.metering.may_shorten();
         let silence = Silence::new(context.timeouts.idle);
-        let mut relay = Self {
+        Self {
             exchange: Some(exchange),
             context,
             backend,
@@ -68,11 +71,9 @@ impl Relay {
             may_shorten,
             last: None,
             reading: None,
+            held: None,
             guard,
-        };
-        // Nothing was held back of nothing.
-        relay.end_if_over();
-        relay
+        }
     }
 
     /// Notes that the client did not take the answer in time.
@@ -91,7 +92,7 @@ impl Relay {
         let Some(exchange) = self.exchange.take_if(|exchange| exchange.is_ended()) else {
             return Bytes::new();
         };
-        if let Some(stream) = exchange.into_idle(self.backend.reuse_after_errors) {
+        if let Some(stream) = exchange.into_idle(self.backend.settings.reuse_after_errors) {
             self.context.idle.keep(self.backend.id, stream);
         }
         if let Some(slot) = self.slot.take() {
@@ -122,8 +123,8 @@ impl Relay {
                 let pool = &self.context.pool;
                 judge::note_cut(pool, &slot, &error, self.if_cut);
             }
-            self.backend.recheck.notify_one();
-            self.backend.note_error(None, error.why());
+            self.backend.health.recheck.notify_one();
+            self.backend.health.note_error(None, error.why());
             self.guard.finish(End::Cut);
             let name = &self.backend.name;
             tracing::warn!("backend {name} cut its answer: {error}");
@@ -142,7 +143,7 @@ impl Relay {
             match exchange.poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     self.silence.heard = true;
-                    self.backend.mark_active();
+                    self.backend.health.mark_active();
                     match frame.into_data().map(|data| self.pass(data)) {
                         // What is kept from the client is no frame.
                         Ok(passed) if passed.is_empty() => {}
@@ -184,19 +185,28 @@ impl Body for Relay {
     type Data = Bytes;
     type Error = UpstreamError;
 
+    /// The last bytes of the response, its end and its error follow when the record is persisted.
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
-        self.poll_next(cx)
+        let next = match self.held.take() {
+            Some(held) => Some(*held),
+            None => ready!(self.poll_next(cx)),
+        };
+        if self.guard.poll_persisted(cx).is_pending() {
+            self.held = next.map(Box::new);
+            return Poll::Pending;
+        }
+        Poll::Ready(next)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.exchange.is_none() && self.last.is_none()
+        self.exchange.is_none() && self.last.is_none() && self.held.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.exchange {
             Some(_) if self.may_shorten => SizeHint::new(),
             Some(exchange) => exchange.size_hint(),
-            None if self.last.is_some() => SizeHint::new(),
+            None if self.last.is_some() || self.held.is_some() => SizeHint::new(),
             None => SizeHint::with_exact(0),
         }
     }

@@ -75,8 +75,10 @@ pub(super) fn open(
         if let Some(slot) = &slot
             && client.guard.end == End::Cut
         {
-            slot.backend().note_error(None, "it cut a WebSocket");
+            slot.backend().health.note_error(None, "it cut a WebSocket");
         }
+        // The record is persisted before the client's connection is closed.
+        client.guard.persisted().await;
     });
 }
 
@@ -173,7 +175,7 @@ impl AsyncWrite for Client<'_> {
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data));
         if let Ok(count) = written {
-            self.guard.passed(count);
+            self.guard.count(count);
         }
         self.seen(written)
     }
@@ -186,6 +188,7 @@ impl AsyncWrite for Client<'_> {
     /// The backend has said its last.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.guard.finish(End::Complete);
+        ready!(self.guard.poll_persisted(cx));
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

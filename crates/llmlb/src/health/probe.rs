@@ -99,7 +99,7 @@ pub(super) async fn ask(
             return Err(Silence::Hung(format!("no answer within {seconds} s")));
         }
     };
-    let list = match &backend.fixed_models {
+    let list = match &backend.settings.fixed_models {
         // That it answers is enough: it may know nothing of such a list.
         Some(fixed) if !got.status.is_server_error() => {
             let described = fixed
@@ -111,7 +111,7 @@ pub(super) async fn ask(
                 kind: None,
             }
         }
-        _ if rejects_credential(got.status) && backend.credential.is_some() => {
+        _ if rejects_credential(got.status) && backend.settings.credential.is_some() => {
             let status = got.status;
             let why = format!(
                 "{} it rejects the key that its api_key_env names",
@@ -121,7 +121,7 @@ pub(super) async fn ask(
         }
         _ => models(got.status, &got.body, limits.models).map_err(Silence::Wrong)?,
     };
-    if backend.is_discovered
+    if backend.settings.is_discovered
         && let Some(port) = backend.url.authority().port_u16()
     {
         discover::check_owner(port).map_err(Silence::Foreign)?;

@@ -1,8 +1,7 @@
-//! Records of answers that end together go to the kernel together: one system call for all that a
-//! worker finishes in a turn of its event loop.
+//! Commit groups: records of requests that end at about the same time are persisted together, by one
+//! system call for all that a worker finishes in one turn of its event loop.
 
-use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use spool::Record;
@@ -10,9 +9,10 @@ use tokio::sync::Notify;
 
 use super::Meter;
 
-/// The records of one worker that the kernel does not have yet, and the requests that wait for it.
-#[derive(Debug, Default)]
+/// The records of one worker that the kernel does not have yet, and the requests that wait for them.
+#[derive(Debug)]
 pub(crate) struct CommitGroup {
+    meter: Arc<Meter>,
     gathered: Mutex<Gathered>,
     wanted: Notify,
 }
@@ -21,45 +21,64 @@ pub(crate) struct CommitGroup {
 struct Gathered {
     records: Vec<Record>,
     waiting: Vec<Waker>,
-    /// How many batches were begun, and how many the kernel has.
+    /// Number of groups that were begun, and of those that were persisted.
     begun: u64,
-    kept: u64,
+    persisted: u64,
 }
 
+/// A record that was added: the number of groups that were begun before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CommitTicket(u64);
+
 impl CommitGroup {
-    /// Adds a record, which is kept even if nobody waits for that.
-    pub(crate) fn add(&self, record: Record) -> Kept<'_> {
+    pub(crate) fn new(meter: Arc<Meter>) -> Self {
+        Self {
+            meter,
+            gathered: Mutex::default(),
+            wanted: Notify::new(),
+        }
+    }
+
+    /// Adds a record. It is persisted even if no request waits for it.
+    pub(crate) fn add(&self, record: Record) -> CommitTicket {
         let mut gathered = self.lock();
         gathered.records.push(record);
         if gathered.records.len() == 1 {
             self.wanted.notify_one();
         }
-        Kept {
-            group: self,
-            number: gathered.begun,
-        }
+        CommitTicket(gathered.begun)
     }
 
-    /// Keeps what comes, for ever. Whoever else has something to do does it first, and so adds to
-    /// the same batch.
-    pub(crate) async fn keep_up(&self, meter: &Meter) {
+    /// Ready when the kernel has the record, or the record is counted as lost.
+    pub(crate) fn poll_persisted(&self, ticket: CommitTicket, cx: &mut Context<'_>) -> Poll<()> {
+        let mut gathered = self.lock();
+        if gathered.persisted > ticket.0 {
+            return Poll::Ready(());
+        }
+        gathered.waiting.push(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Persists records as they come, forever. Tasks that are ready run first, and so add to the same
+    /// group.
+    pub(crate) async fn run(&self) {
         loop {
             self.wanted.notified().await;
-            self.flush(meter);
+            self.flush();
         }
     }
 
-    /// Keeps what there is.
-    pub(crate) fn flush(&self, meter: &Meter) {
+    /// Persists all records that were added.
+    pub(crate) fn flush(&self) {
         let (records, number) = {
             let mut gathered = self.lock();
             gathered.begun += 1;
             (std::mem::take(&mut gathered.records), gathered.begun)
         };
-        meter.keep_all(&records);
+        self.meter.keep_all(&records);
         let waiting = {
             let mut gathered = self.lock();
-            gathered.kept = number;
+            gathered.persisted = number;
             std::mem::take(&mut gathered.waiting)
         };
         for waker in waiting {
@@ -72,30 +91,16 @@ impl CommitGroup {
     }
 }
 
-/// Ready when the kernel has the record, or it is counted as lost.
-#[derive(Debug)]
-pub(crate) struct Kept<'a> {
-    group: &'a CommitGroup,
-    /// How many batches were begun before it.
-    number: u64,
-}
-
-impl Future for Kept<'_> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut gathered = self.group.lock();
-        if gathered.kept > self.number {
-            return Poll::Ready(());
-        }
-        gathered.waiting.push(cx.waker().clone());
-        Poll::Pending
+impl Drop for CommitGroup {
+    /// Persists the records of requests that were aborted with their worker.
+    fn drop(&mut self) {
+        self.flush();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::future::poll_fn;
 
     use tokio_util::task::TaskTracker;
 
@@ -106,43 +111,53 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_goes_on_when_the_batch_is_kept_and_not_before() {
+    async fn requests_wait_until_their_group_is_persisted() {
         let dir = tempfile::tempdir().unwrap();
-        let meter = Meter::new(dir.path(), false);
-        let group = CommitGroup::default();
+        let meter = Arc::new(Meter::new(dir.path(), false));
+        let group = CommitGroup::new(Arc::clone(&meter));
         let mut cx = Context::from_waker(Waker::noop());
-        let mut first = Box::pin(group.add(record()));
-        let mut second = Box::pin(group.add(record()));
-        assert!(first.as_mut().poll(&mut cx).is_pending());
-        group.flush(&meter);
+        let (first, second) = (group.add(record()), group.add(record()));
+        assert!(group.poll_persisted(first, &mut cx).is_pending());
+        group.flush();
         assert_eq!(meter.kept(), 2);
-        let mut third = Box::pin(group.add(record()));
-        assert!(first.as_mut().poll(&mut cx).is_ready());
-        assert!(second.as_mut().poll(&mut cx).is_ready());
-        assert!(third.as_mut().poll(&mut cx).is_pending());
-        // Nobody waits for it any more.
-        drop(third);
-        group.flush(&meter);
+        let third = group.add(record());
+        assert!(group.poll_persisted(first, &mut cx).is_ready());
+        assert!(group.poll_persisted(second, &mut cx).is_ready());
+        assert!(group.poll_persisted(third, &mut cx).is_pending());
+        group.flush();
         assert_eq!(meter.kept(), 3);
     }
 
     #[tokio::test]
-    async fn what_comes_in_one_turn_is_one_batch() {
+    async fn dropping_the_group_persists_its_records() {
         let dir = tempfile::tempdir().unwrap();
         let meter = Arc::new(Meter::new(dir.path(), false));
-        let group: Arc<CommitGroup> = Arc::default();
+        let group = CommitGroup::new(Arc::clone(&meter));
+        let _ = group.add(record());
+        drop(group);
+        assert_eq!(meter.kept(), 1);
+    }
+
+    #[tokio::test]
+    async fn records_of_one_turn_of_the_event_loop_are_one_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let meter = Arc::new(Meter::new(dir.path(), false));
+        let group = Arc::new(CommitGroup::new(Arc::clone(&meter)));
         let tasks = TaskTracker::new();
-        let (keeper, to) = (Arc::clone(&group), Arc::clone(&meter));
-        let keeping = tasks.spawn(async move { keeper.keep_up(&to).await });
+        let running = Arc::clone(&group);
+        let running = tasks.spawn(async move { running.run().await });
         let requests = TaskTracker::new();
         for _ in 0..50 {
             let group = Arc::clone(&group);
-            requests.spawn(async move { group.add(record()).await });
+            requests.spawn(async move {
+                let ticket = group.add(record());
+                poll_fn(|cx| group.poll_persisted(ticket, cx)).await;
+            });
         }
         requests.close();
         requests.wait().await;
         assert_eq!(meter.kept(), 50);
-        assert_eq!(group.lock().kept, 1);
-        keeping.abort();
+        assert_eq!(group.lock().persisted, 1);
+        running.abort();
     }
 }

@@ -12,7 +12,7 @@ use crate::episode::{Episode, Event};
 /// A disk that failed is tried again after this time, while requests are rejected.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Keeps a record of every request. It is with the kernel when [`Meter::keep`] returns, so that
+/// Keeps a record of every request. It is with the kernel when [`Meter::keep_all`] returns, so that
 /// not even kill -9 loses it; the disk follows some milliseconds later.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -77,12 +77,8 @@ impl Meter {
         self.dir.is_some()
     }
 
-    /// Keeps a record. If that fails it is counted, and told.
-    pub(crate) fn keep(&self, record: &spool::Record) {
-        self.keep_all(std::slice::from_ref(record));
-    }
-
-    /// Keeps records at the price of one.
+    /// Stages records by one system call. Records that cannot be staged are counted as lost, and the loss
+    /// is logged.
     pub(crate) fn keep_all(&self, records: &[spool::Record]) {
         if records.is_empty() || !self.is_on() {
             return;

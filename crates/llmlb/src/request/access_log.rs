@@ -45,7 +45,7 @@ impl AccessLog {
         }
     }
 
-    pub(super) fn tell(&self, guard: &RequestGuard) {
+    pub(super) fn write(&self, guard: &RequestGuard) {
         if self.to.is_none() {
             return;
         }
@@ -90,12 +90,11 @@ impl Debug for AccessLog {
 }
 
 fn line(text: &mut String, guard: &RequestGuard) -> fmt::Result {
-    let ms = |until: Instant| until.saturating_duration_since(guard.started).as_millis();
-    let ms = |until| u64::try_from(ms(until)).unwrap_or(u64::MAX);
+    let (identity, route, metering) = (&guard.identity, &guard.route, &guard.metering);
     text.push_str("llmlb: ");
-    plain(text, guard.method.as_str(), method::SHOWN)?;
+    plain(text, identity.method.as_str(), method::SHOWN)?;
     text.push(' ');
-    plain(text, &guard.path, LONGEST)?;
+    plain(text, &identity.path, LONGEST)?;
     match guard.status {
         0 => text.push_str(" -"),
         status => number(text, " ", status),
@@ -109,22 +108,22 @@ fn line(text: &mut String, guard: &RequestGuard) -> fmt::Result {
         (Some(Outcome::Cut), _) => text.push_str(" cut by the backend"),
         _ => {}
     }
-    if let Some(model) = &guard.model {
+    if let Some(model) = &route.model {
         text.push_str(" model=");
         plain(text, model, LONGEST)?;
     }
-    if let Some(backend) = &guard.backend {
+    if let Some(backend) = &route.backend {
         push_all(text, [" backend=", &backend.name]);
     }
-    for tried in &guard.failed {
-        push_all(text, [" failed=", &tried.backend.name, " error="]);
-        plain(text, &tried.why, LONGEST)?;
+    for attempt in &route.failed {
+        push_all(text, [" failed=", &attempt.backend.name, " error="]);
+        plain(text, &attempt.why, LONGEST)?;
     }
-    number(text, " ms=", ms(Instant::now()));
-    if let Some(first_byte) = guard.first_byte {
-        number(text, " first_byte_ms=", ms(first_byte));
+    number(text, " ms=", identity.ms_until(Instant::now()));
+    if let Some(first_byte) = metering.first_byte {
+        number(text, " first_byte_ms=", identity.ms_until(first_byte));
     }
-    if let Some(usage) = guard.usage.filter(|usage| usage.total > 0) {
+    if let Some(usage) = metering.usage.filter(|usage| usage.total > 0) {
         let is_estimated = usage.source == Source::Estimated;
         let name = if is_estimated {
             " tokens=~"
@@ -134,9 +133,9 @@ fn line(text: &mut String, guard: &RequestGuard) -> fmt::Result {
         number(text, name, usage.prompt);
         number(text, "+", usage.completion);
     }
-    number(text, " bytes=", guard.bytes);
+    number(text, " bytes=", metering.bytes);
     text.push_str(" id=");
-    plain(text, guard.id.to_str().unwrap_or("?"), LONGEST)?;
+    plain(text, identity.id.to_str().unwrap_or("?"), LONGEST)?;
     text.push('\n');
     Ok(())
 }

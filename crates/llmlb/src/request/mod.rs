@@ -32,7 +32,7 @@ pub(crate) use browser::{KnownHosts, refuse_foreign_pages};
 pub(crate) use cancelled::Cancelled;
 pub(crate) use client::{client_address, is_local};
 pub(crate) use error::{Refusal, backend_auth, json_response};
-pub(crate) use guard::{End, RequestGuard};
+pub(crate) use guard::{AfterFailure, End, RequestGuard};
 pub(crate) use host::check as check_host;
 pub(crate) use id::{Ids, client_key};
 pub(crate) use in_flight::{Counter, InFlight};

@@ -155,7 +155,7 @@ fn backend(backend: &Backend) -> Value {
         "in_flight": backend.outstanding(),
         "requests": backend.requests(),
         "error": error,
-        "last_error": backend.last_error().map(last_error),
+        "last_error": backend.health.last_error().map(last_error),
     })
 }
 

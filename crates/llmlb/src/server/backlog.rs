@@ -19,7 +19,7 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::client_memory::RequestMemory;
-use crate::forward::{Answer, Relay};
+use crate::forward::{ClientResponse, Relay};
 use crate::memory_budget::Budget;
 
 /// Part of a backlog that is not charged: the charge of its connection or request covers it.
@@ -261,7 +261,7 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     /// The response with its body as an outgoing one, which counts in this backlog.
     pub(crate) fn respond(
-        mut response: Answer,
+        mut response: ClientResponse,
         backlog: ResponseBacklog,
         memory: Option<RequestMemory>,
     ) -> Response<Self> {

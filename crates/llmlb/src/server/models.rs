@@ -36,7 +36,7 @@ pub(super) fn one(pool: &Pool, name: &str) -> Result<Response<Full<Bytes>>, Refu
 pub(super) fn not_yet(name: &str, pool: &Pool) -> Refusal {
     let table = pool.table();
     let unknown = || table.backends.iter().filter(|one| !one.is_known());
-    let mut rejected = unknown().map(|one| one.rejected_key());
+    let mut rejected = unknown().map(|one| one.health.rejected_key());
     if let Some(Some(status)) = rejected.next()
         && rejected.all(|status| status.is_some())
     {

@@ -16,14 +16,16 @@ use super::backlog::{self, Outgoing, ResponseBacklog, SharedBody};
 use super::client_memory::{ClientMemory, RequestMemory};
 use super::worker::Worker;
 use super::{admin, models, ollama};
-use crate::balance::{EndpointKey, RouteError, SelectHints};
+use crate::balance::{EndpointKey, Pool, Route, RouteError, SelectHints};
 use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
-use crate::forward::{self, Answer, Outbound};
+use crate::forward::{self, ClientResponse, Outbound};
 use crate::headers::REQUEST_ID;
 use crate::issued_ids;
 use crate::memory_budget::Budget;
-use crate::request::{self, BodyLimits, Counter, InFlight, Payload, Refusal, RequestGuard};
+use crate::request::{
+    self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,
+};
 
 /// A client's connection: everything that its requests have in common.
 #[derive(Debug)]
@@ -78,12 +80,12 @@ pub(crate) fn serve(
 
 /// The response to a request that does not fit into the memory, which only happens over HTTP/2. It
 /// has no body: that would be held until the client takes it.
-fn without_memory(caller: &Caller, request: Request<Incoming>) -> Answer {
+fn without_memory(caller: &Caller, request: Request<Incoming>) -> ClientResponse {
     let refusal = request::too_many(&caller.worker.shared.budget);
     let (head, _) = request.into_parts();
     let mut guard = caller.start_guard(&head, Endpoint::NOTHING);
     guard.refused(&refusal);
-    let mut response = refusal.into_response(Endpoint::NOTHING.dialect, &guard.id);
+    let mut response = refusal.into_response(Endpoint::NOTHING.dialect, &guard.identity.id);
     *response.body_mut() = Full::default();
     own(response)
 }
@@ -101,7 +103,7 @@ async fn serve_admitted(
         .as_ref()
         .map_or(Endpoint::NOTHING, |(found, _)| *found);
     let guard = Box::new(caller.start_guard(&head, endpoint));
-    let id = guard.id.clone();
+    let id = guard.identity.id.clone();
     let served = stages(&caller, &head, located, body, upgrade, &mut memory, guard).await;
     let mut answer = match served {
         Ok(answer) => answer,
@@ -110,6 +112,7 @@ async fn serve_admitted(
             memory.refuse();
             let response = refusal.into_response(endpoint.dialect, &id);
             guard.note_own_body(&response);
+            guard.persisted().await;
             own(response)
         }
     };
@@ -129,90 +132,147 @@ async fn serve_admitted(
 /// The endpoint of a request and the path that is forwarded, or the reason to reject the request.
 type Located<'a> = Result<(Endpoint, Cow<'a, str>), PathError>;
 
-/// A request's way through the server. A refusal brings the trip back, to be told.
+/// A request that passed all checks.
+enum Prepared<'a> {
+    /// The response is a page of llmlb's own.
+    Page(Response<Full<Bytes>>),
+    /// The request is for a backend.
+    Forward(ToForward<'a>),
+}
+
+/// A request for a backend.
+struct ToForward<'a> {
+    endpoint: Endpoint,
+    /// The path that is forwarded.
+    path: Cow<'a, str>,
+    parsed: ParsedRequest,
+    model: Option<String>,
+    route: Arc<Route>,
+}
+
+/// Takes a request through all stages. A refusal returns the guard, which logs it.
 async fn stages(
     caller: &Caller,
     head: &Parts,
     located: Located<'_>,
-    mut body: Incoming,
+    body: Incoming,
     upgrade: Option<OnUpgrade>,
     memory: &mut RequestMemory,
     mut guard: Box<RequestGuard>,
-) -> Result<Answer, (Refusal, Box<RequestGuard>)> {
-    let worker = &caller.worker;
-    let (endpoint, path) = match admit(caller, head, located, upgrade.is_some()) {
+) -> Result<ClientResponse, (Refusal, Box<RequestGuard>)> {
+    let located = match admit(caller, head, located, upgrade.is_some()) {
         Ok(located) => located,
         Err(refusal) => return Err((refusal, guard)),
     };
-    if head.method.is_safe() && !body.is_end_stream() {
-        let pace = worker.shared.client_limits.body;
-        let expected = Box::pin(request::expect_none(&head.method, &mut body, pace)).await;
-        if let Err(refusal) = expected {
-            return Err((refusal, guard));
+    match prepare(caller, head, located, body, memory, &mut guard).await {
+        Ok(Prepared::Page(response)) => Ok(own(response)),
+        Ok(Prepared::Forward(request)) => {
+            forward_request(caller, head, request, upgrade, guard).await
         }
+        Err(refusal) => Err((refusal, guard)),
+    }
+}
+
+/// Reads a request and finds the backends that may serve it.
+async fn prepare<'a>(
+    caller: &Caller,
+    head: &Parts,
+    (endpoint, path): (Endpoint, Cow<'a, str>),
+    mut body: Incoming,
+    memory: &mut RequestMemory,
+    guard: &mut RequestGuard,
+) -> Result<Prepared<'a>, Refusal> {
+    let shared = &caller.worker.shared;
+    if head.method.is_safe() && !body.is_end_stream() {
+        let pace = shared.client_limits.body;
+        Box::pin(request::expect_none(&head.method, &mut body, pace)).await?;
     }
     let kind = match endpoint.service {
-        Service::Own(page) => match page_of(caller, head, page, &path) {
-            Ok(response) if has_room_for(&response, &worker.shared.budget) => {
-                guard.answered_here(&response);
-                return Ok(own(response));
+        Service::Own(page) => {
+            let response = page_of(caller, head, page, &path)?;
+            if !has_room_for(&response, &shared.budget) {
+                return Err(request::too_many(&shared.budget));
             }
-            Ok(_) => return Err((request::too_many(&worker.shared.budget), guard)),
-            Err(refusal) => return Err((refusal, guard)),
-        },
+            guard.answered_here(&response);
+            return Ok(Prepared::Page(response));
+        }
         Service::Ollama => Some(Kind::Ollama),
         Service::Backend | Service::Nothing => None,
     };
-    if let Some(why) = worker.shared.meter.refusal() {
-        return Err((unmetered(&why), guard));
+    if let Some(why) = shared.meter.refusal() {
+        return Err(unmetered(&why));
     }
-    guard.in_flight(InFlight::new(&worker.shared.requests, &caller.requests));
+    guard.in_flight(InFlight::new(&shared.requests, &caller.requests));
     let limits = BodyLimits {
-        max: worker.shared.max_body,
-        pace: worker.shared.client_limits.body,
-        budget: &worker.shared.budget,
+        max: shared.max_body,
+        pace: shared.client_limits.body,
+        budget: &shared.budget,
     };
-    let mut parsed = match request::read(head, endpoint, body, limits).await {
-        Ok(parsed) => parsed,
-        Err(refusal) => return Err((refusal, guard)),
-    };
+    let mut parsed = request::read(head, endpoint, body, limits).await?;
     match parsed.payload {
         Payload::Read(_) => memory.note_body_read(),
         Payload::Passing(Some(_)) if !memory.grow(request::RECEIVING) => {
-            return Err((request::too_many(&worker.shared.budget), guard));
+            return Err(request::too_many(&shared.budget));
         }
         Payload::Passing(_) => {}
     }
     guard.parsed(&parsed);
     let model = parsed.model.take();
-    let pool = &worker.shared.pool;
-    let route = match pool.route_of(kind, model.as_deref()) {
-        Ok(route) => route,
-        Err(error) => {
-            let name = model.unwrap_or_default();
-            let refusal = match error {
-                RouteError::Unknown => models::unknown(&name, pool, kind),
-                RouteError::NotYet => models::not_yet(&name, pool),
-            };
-            return Err((refusal, guard));
+    let route = find_route(&shared.pool, kind, model.as_deref())?;
+    Ok(Prepared::Forward(ToForward {
+        endpoint,
+        path,
+        parsed,
+        model,
+        route,
+    }))
+}
+
+/// Finds the backends of a model, only those of this kind if one is given.
+fn find_route(pool: &Pool, kind: Option<Kind>, model: Option<&str>) -> Result<Arc<Route>, Refusal> {
+    pool.route_of(kind, model).map_err(|error| {
+        let name = model.unwrap_or_default();
+        match error {
+            RouteError::Unknown => models::unknown(name, pool, kind),
+            RouteError::NotYet => models::not_yet(name, pool),
         }
-    };
+    })
+}
+
+/// Sends a request to a backend. Returns the response of the backend.
+async fn forward_request(
+    caller: &Caller,
+    head: &Parts,
+    request: ToForward<'_>,
+    upgrade: Option<OnUpgrade>,
+    guard: Box<RequestGuard>,
+) -> Result<ClientResponse, (Refusal, Box<RequestGuard>)> {
+    let worker = &caller.worker;
+    let ToForward {
+        endpoint,
+        path,
+        mut parsed,
+        model,
+        route,
+    } = request;
     let blocks = std::mem::take(&mut parsed.blocks);
     let id_in_path = || {
-        // The path of an inference endpoint is the endpoint's alone.
+        // The path of an inference endpoint has no id.
         let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
         id.map(|id| issued_ids::hash(id.as_bytes()))
     };
+    let client = guard.identity.client;
     let hints = SelectHints {
         blocks: &blocks,
         issued: parsed.issued.or_else(id_in_path),
-        client: request::client_key(guard.client, &head.headers),
+        client: request::client_key(client, &head.headers),
         endpoint: endpoint_key(&head.method, endpoint, &path),
     };
-    if let Some(delay) = worker.shared.cancelled.delay(guard.client, guard.started) {
+    let cancelled = &worker.shared.cancelled;
+    if let Some(delay) = cancelled.delay(client, guard.identity.started) {
         tokio::time::sleep(delay).await;
     }
-    // What passes through can be sent once.
+    // A body that is streamed can be sent only once.
     let is_kept = matches!(parsed.payload, Payload::Read(_)) && upgrade.is_none();
     let outbound = Outbound {
         head,
@@ -227,7 +287,7 @@ async fn stages(
     };
     forward::forward(&worker.forwarding, &route, outbound, guard)
         .await
-        .map_err(|(failed, guard)| (forward::refusal(failed, model.as_deref()), guard))
+        .map_err(|(error, guard)| (forward::refusal(error, model.as_deref()), guard))
 }
 
 /// The key under which it is remembered that a backend does not serve the endpoint of a POST.
@@ -279,7 +339,10 @@ fn admit<'a>(
     }
     let has_keys = || {
         let table = shared.pool.table();
-        table.backends.iter().any(|one| one.credential.is_some())
+        table
+            .backends
+            .iter()
+            .any(|one| one.settings.credential.is_some())
     };
     if endpoint::issues_credentials(&head.method, &path) && has_keys() {
         return Err(Refusal::new(
@@ -357,7 +420,7 @@ fn has_room_for(response: &Response<Full<Bytes>>, budget: &Budget) -> bool {
     length <= backlog::FREE as u64 || usize::try_from(length).is_ok_and(|length| budget.has(length))
 }
 
-fn own(response: Response<Full<Bytes>>) -> Answer {
+fn own(response: Response<Full<Bytes>>) -> ClientResponse {
     response.map(Either::Left)
 }
 

@@ -61,7 +61,7 @@ impl Worker {
             address_limit: Arc::clone(&shared.address_limit),
             cancelled: Arc::clone(&shared.cancelled),
             meter: Arc::clone(&shared.meter),
-            commits: CommitGroup::default(),
+            commits: CommitGroup::new(Arc::clone(&shared.meter)),
             access_log: AccessLog::new(config.lines.clone(), config.timed),
             abort: config.abort.clone(),
         });
@@ -139,7 +139,7 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, config: &WorkerConfig)
     let upkeep = TaskTracker::new();
     upkeep.spawn(housekeeping(Arc::clone(&worker)));
     let accounting = Arc::clone(worker.accounting());
-    upkeep.spawn(async move { accounting.commits.keep_up(&accounting.meter).await });
+    upkeep.spawn(async move { accounting.commits.run().await });
     let serve = |stream: TcpStream, peer: SocketAddr| {
         let admission = &worker.shared.connections;
         match admission.admit(peer.ip()) {
@@ -188,7 +188,7 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, config: &WorkerConfig)
         () = connections.wait() => {}
         () = config.abort.cancelled() => {}
     }
-    worker.accounting().commits.flush(&worker.shared.meter);
+    worker.accounting().commits.flush();
     Ok(())
 }
 

@@ -253,8 +253,11 @@ impl Exchange {
         }
     }
 
-    /// All of the body, if it came with the head.
+    /// The whole body, if it came with the head, or if there is none.
     pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
+        if self.is_ended() {
+            return Some(Bytes::new());
+        }
         let Framing::Length(left) = self.framing else {
             return None;
         };
@@ -262,7 +265,7 @@ impl Exchange {
             return None;
         }
         let length = usize::try_from(left).ok()?;
-        (1..=self.inbox.len()).contains(&length).then(|| {
+        (length <= self.inbox.len()).then(|| {
             self.framing = Framing::Ended;
             self.inbox.split_to(length).freeze()
         })

@@ -139,7 +139,7 @@ fn success_makes_up_for_evidence() {
     for round in 0..10 {
         pool.suspect(&backends[0], evidence(1, round));
         pool.suspect(&backends[0], evidence(2, round));
-        backends[0].suspicion.clear();
+        backends[0].learned.suspicion.clear();
     }
     assert!(!backends[0].ejected());
 }

@@ -238,14 +238,14 @@ fn a_key_goes_where_the_backend_wants_it() {
         let mut config = config("a");
         config.kind = kind;
         config.api_key = Some(config::Secret::new("sk-1".to_owned()));
-        let (name, value) = Backend::new(config).credential.unwrap();
+        let (name, value) = Backend::new(config).settings.credential.unwrap();
         assert!(value.is_sensitive());
         format!("{name}: {}", value.to_str().unwrap())
     };
     assert_eq!(header(None), "authorization: Bearer sk-1");
     assert_eq!(header(Some(Kind::OpenAi)), "authorization: Bearer sk-1");
     assert_eq!(header(Some(Kind::Anthropic)), "x-api-key: sk-1");
-    assert!(backend("a").credential.is_none());
+    assert!(backend("a").settings.credential.is_none());
 }
 
 #[test]

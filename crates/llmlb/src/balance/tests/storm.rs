@@ -45,7 +45,7 @@ type Pin = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 async fn hold(slot: &Slot, turns: u64) {
     for _ in 0..turns {
         let backend = slot.backend();
-        let limit = backend.limit.unwrap_or(u32::MAX) as usize;
+        let limit = backend.settings.limit.unwrap_or(u32::MAX) as usize;
         assert!((1..=limit).contains(&backend.outstanding()));
         yield_now().await;
     }

@@ -1,9 +1,34 @@
-//! Responses to clients whose request was not forwarded with success.
+//! Requests that could not be forwarded, and the responses that their clients get.
 
 use http::StatusCode;
 
-use super::ForwardError;
+use crate::body_deadline::BodyPace;
 use crate::request::{Refusal, backend_auth, incomplete, too_slow};
+
+/// The reason why a request was not forwarded, or got no response.
+#[derive(Debug)]
+pub(crate) enum ForwardError {
+    /// All backends that could serve the request are down or cannot be reached. Nothing was sent.
+    Unreachable(Option<String>),
+    /// A backend received the request and did not respond.
+    NoAnswer(String),
+    /// A backend rejected the credential that it is configured with.
+    BackendAuth(StatusCode),
+    /// The response did not begin in time.
+    TimedOut(String),
+    /// The client did not send the whole body that it announced.
+    BadUpload(String),
+    /// The client sent its body more slowly than this.
+    Stalled(BodyPace),
+    /// This machine has no more descriptors, or no local port for any of the backends.
+    Shortage(String),
+    /// The client's address uses as many connections to backends as it may.
+    AddressLimit(usize),
+    /// All backends are at capacity, and the queue is full.
+    QueueFull,
+    /// All backends were at capacity for longer than a request may wait.
+    WaitedTooLong,
+}
 
 /// Response to a request for `model` that could not be forwarded.
 pub(crate) fn refusal(error: ForwardError, model: Option<&str>) -> Refusal {
