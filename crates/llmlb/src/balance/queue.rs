@@ -78,7 +78,7 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Joins. The errand is made when nothing can happen any more that its waiter does not hear of.
+    /// Joins the queue. `key` is called under the lock, so that the waiter misses no change of its route.
     /// In a full queue the newest request of the address with the most is rejected, which may be
     /// this one.
     pub(super) fn join(
@@ -147,7 +147,7 @@ impl Queue {
         self.ejected.notify_waiters();
     }
 
-    /// Gives places to those with such an errand, as far as there are any.
+    /// Gives free slots to the waiters with a key for which `whose` is true.
     fn settle(&self, whose: impl Fn(&WaitKey) -> bool) {
         self.serve(whose, WaitKey::choose);
     }

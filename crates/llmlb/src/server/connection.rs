@@ -78,10 +78,10 @@ async fn serve_http1(
     let (send, contention) = (shared.client_limits.send, shared.contention.clone());
     let stream = ClientIo::new(stream, send, contention, admitted, heads, None);
     let write_blocked = stream.write_blocked();
-    let of_requests = Arc::clone(caller);
+    let service_caller = Arc::clone(caller);
     let service = service_fn(move |request| {
-        let backlog = ResponseBacklog::Connection(Arc::clone(&of_requests.memory.backlog));
-        serve::serve(Arc::clone(&of_requests), request, backlog)
+        let backlog = ResponseBacklog::Connection(Arc::clone(&service_caller.memory.backlog));
+        serve::serve(Arc::clone(&service_caller), request, backlog)
     });
     let mut connection = client_http::http1(&shared.http)
         .serve_connection(stream, service)
@@ -135,10 +135,10 @@ async fn serve_http2(
         streams: streams.clone(),
         watch: Arc::clone(&watch),
     };
-    let (of_requests, opener) = (Arc::clone(caller), Arc::clone(&watch));
+    let (service_caller, opener) = (Arc::clone(caller), Arc::clone(&watch));
     let service = service_fn(move |request| {
         let backlog = ResponseBacklog::Stream(opener.open());
-        serve::serve(Arc::clone(&of_requests), request, backlog)
+        serve::serve(Arc::clone(&service_caller), request, backlog)
     });
     let connection = client_http::http2(&shared.http, executor).serve_connection(stream, service);
     let connection = std::pin::pin!(connection);
