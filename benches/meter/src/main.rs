@@ -6,20 +6,21 @@
 
 #[path = "../../../crates/llmlb/src/meter/mod.rs"]
 mod meter;
-#[path = "."]
-mod request {
-    #[path = "../../../crates/llmlb/src/request/scan/mod.rs"]
-    pub(crate) mod scan;
-}
+#[path = "../../../crates/llmlb/src/body_edit.rs"]
+mod body_edit;
+#[path = "../../../crates/llmlb/src/endpoint/mod.rs"]
+mod endpoint;
+#[path = "../../../crates/llmlb/src/json/mod.rs"]
+mod json;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
-use meter::api::Api;
+use endpoint::Api;
 use meter::record::{Attempt, Outcome, Record};
-use meter::request::{Asking, Places};
+use meter::usage_option::{Asking, Places};
 use meter::usage::{Source, Usage};
 use meter::watch::Watch;
 use serde::de::IgnoredAny;
@@ -64,7 +65,7 @@ fn requests() {
         let body = body.as_bytes();
         let ours = measure(|| {
             let mut count = 0;
-            let _ = request::scan::fields(black_box(body), |_, value| count += value.len());
+            let _ = json::fields(black_box(body), |_, value| count += value.len());
             black_box(count);
         });
         let parser = measure(|| {
@@ -113,13 +114,13 @@ fn options() {
     let took = measure(|| {
         let mut places = Places::default();
         let body = black_box(body.as_bytes());
-        let _ = request::scan::fields(body, |name, place| match name {
+        let _ = json::fields(body, |name, place| match name {
             b"stream" => places.stream = Some(place),
             b"stream_options" => places.stream_options = Some(place),
             _ => {}
         });
         if let Asking::Us(edit) = Asking::of(Api::Chat, body, &places) {
-            black_box(meter::request::apply(body, &mut [edit]));
+            black_box(meter::usage_option::apply(body, &mut [edit]));
         }
     });
     println!("request, 1 KiB, find its fields and add the option: {took:.0} ns");

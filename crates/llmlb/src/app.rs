@@ -9,99 +9,32 @@ use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::{Backend, Contention, Pool, Terms};
-use crate::client_http::HttpLimits;
-use crate::config::{self, Config, Networks, UnknownEndpoints, env};
-use crate::connections::Connections;
+use crate::balance::{Backend, Pool, PoolConfig};
+use crate::body_deadline::BodyPace;
+use crate::config::{self, Config, env};
 use crate::data_dir;
 use crate::demo;
 use crate::descriptors::Division;
-use crate::dropped_headers::DroppedHeaders;
 use crate::exporter::{self, Exporter};
-use crate::forward::Via;
-use crate::headers::HeaderPatterns;
+use crate::forward::{ForwardTimeouts, Via};
 use crate::health::{self, Watcher};
+use crate::memory_budget::Budget;
 use crate::meter::Meter;
-use crate::request::{BodyPace, Budget, Cancelled, Counter, Ids, KnownHosts, Lines};
+use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
+use crate::server::{ClientLimits, Connections, HttpLimits, Shared, WorkerConfig, Workers};
 use crate::sys::{self, signals::Signals};
-use crate::upstream::{AddressLimit, BackendConnections, Connector};
-use crate::worker::{Orders, Workers};
+use crate::upstream::{AddressLimit, Connector};
 
 /// How often a server that drains says how far it is.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// How long it may take to end what is cut. It takes no time, unless the disk does.
 const CUT_WITHIN: Duration = Duration::from_secs(1);
 
-/// What every request can see.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) requests: Counter,
-    /// Connections of clients.
-    pub(crate) connections: Arc<Connections>,
-    pub(crate) backend_connections: Arc<BackendConnections>,
-    pub(crate) address_limit: Arc<AddressLimit>,
-    pub(crate) started: Instant,
-    pub(crate) max_body: usize,
-    /// Memory for what clients send and do not take: heads, bodies, responses.
-    pub(crate) bodies: Arc<Budget>,
-    /// Only programs on this machine are meant to use it.
-    pub(crate) is_private: bool,
-    pub(crate) unknown_endpoints: UnknownEndpoints,
-    /// The names by which it may then be called.
-    pub(crate) hosts: KnownHosts,
-    /// Peers that report their clients' addresses.
-    pub(crate) proxies: Networks,
-    /// What we add to `Via`: by it a request is known that came from here.
-    pub(crate) via: Via,
-    pub(crate) ids: Ids,
-    /// The client's header fields that are forwarded besides the usual ones.
-    pub(crate) forward_headers: HeaderPatterns,
-    pub(crate) dropped_headers: DroppedHeaders,
-    pub(crate) limits: Limits,
-    pub(crate) contention: Contention,
-    pub(crate) http: HttpLimits,
-    pub(crate) cancelled: Cancelled,
-    pub(crate) meter: Meter,
-    /// How far usage records have come; none if no usage is recorded.
-    pub(crate) usage: Option<Arc<exporter::State>>,
-    draining: CancellationToken,
-    cut: CancellationToken,
-}
-
-/// How long others may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// A backend, until its answer begins.
-    pub(crate) first_byte: Duration,
-    /// A backend, between two pieces of its answer.
-    pub(crate) idle: Duration,
-    /// A client, to send its request's body.
-    pub(crate) body: BodyPace,
-    /// A client, to take some more of its answer.
-    pub(crate) send: Duration,
-    /// Both sides of a tunnel, without sending anything.
-    pub(crate) tunnel_idle: Duration,
-    /// Requests per minute that a client may cancel on one HTTP/2 connection.
-    pub(crate) max_resets: u32,
-}
-
 /// Where a line for each request goes.
 pub(crate) struct Log {
-    pub(crate) lines: Option<Lines>,
+    pub(crate) lines: Option<LogSink>,
     /// Lines begin with the time.
     pub(crate) timed: bool,
-}
-
-impl Shared {
-    pub(crate) fn is_draining(&self) -> bool {
-        self.draining.is_cancelled()
-    }
-
-    /// Whether requests are not waited for any longer.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.cut.is_cancelled()
-    }
 }
 
 /// A running server.
@@ -109,7 +42,7 @@ pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
     workers: Workers,
     exporter: Option<Exporter>,
-    orders: Orders,
+    workers_config: WorkerConfig,
     /// Probes, and the demo's backends.
     tasks: TaskTracker,
     /// Ends the probes.
@@ -126,8 +59,8 @@ pub(crate) enum Ended {
     Drained,
     /// The time was up while so many requests were being served.
     TimedOut(usize),
-    /// It was told twice, while so many requests were being served.
-    ToldTwice(usize),
+    /// A second signal arrived while this many requests were in flight.
+    SecondSignal(usize),
 }
 
 impl App {
@@ -151,7 +84,7 @@ impl App {
         }
         let discover = backends.is_empty();
         let pool = Arc::new(Pool::new(
-            Terms::from(config),
+            PoolConfig::from(config),
             backends.into_iter().map(Backend::new),
         ));
         let connector = Connector::new(config.upstream.connect_timeout, division);
@@ -173,67 +106,22 @@ impl App {
         if discover {
             watcher.discover(listener.local_addr()?.port()).await;
         }
-        let backend_connections = Arc::clone(connector.connections());
-        let orders = Orders {
-            drain: CancellationToken::new(),
-            cut: CancellationToken::new(),
-            connector,
-            lines: log.lines.filter(|_| config.log.requests),
-            timed: log.timed,
-        };
+        let workers_config = worker_config(config, connector, via, log);
         let (exporter, usage) = start_exporter(config, demo)?;
-        let shared = Arc::new(Shared {
-            contention: pool.contention(config.server.stall_timeout),
+        let shared = Arc::new(shared(
+            config,
+            division,
             pool,
-            requests: Counter::default(),
-            connections: Arc::new(Connections::new(
-                division,
-                config.server.trusted_proxies.clone(),
-            )),
-            backend_connections,
-            address_limit: Arc::new(AddressLimit::new(
-                division,
-                config.server.trusted_proxies.clone(),
-            )),
-            started: Instant::now(),
-            max_body: config.server.max_body,
-            bodies: Arc::new(Budget::new(config.server.body_memory)),
-            is_private: config::is_loopback(config.server.host) && !config.server.allow_public,
-            unknown_endpoints: config.server.unknown_endpoints,
-            hosts: KnownHosts::new(&config.server.hosts, sys::host_name(env::text)),
-            proxies: config.server.trusted_proxies.clone(),
-            via,
-            ids: Ids::default(),
-            forward_headers: config.upstream.forward_headers.clone(),
-            dropped_headers: DroppedHeaders::default(),
-            limits: Limits {
-                first_byte: config.upstream.first_byte_timeout,
-                idle: config.upstream.idle_timeout,
-                body: BodyPace {
-                    window: config.server.body_timeout,
-                    rate: config.server.min_body_rate as u64,
-                },
-                send: config.server.send_timeout,
-                tunnel_idle: config.server.tunnel_idle,
-                max_resets: config.server.max_resets,
-            },
-            http: HttpLimits {
-                idle: config.server.idle_timeout,
-                max_header: config.server.max_header,
-                max_streams: config.server.max_streams,
-            },
-            cancelled: Cancelled::new(config.server.max_resets),
             meter,
             usage,
-            draining: orders.drain.clone(),
-            cut: orders.cut.clone(),
-        });
-        let workers = Workers::start(config.server.workers, &listener, &shared, &orders)?;
+            &workers_config,
+        ));
+        let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         Ok(Self {
             shared,
             workers,
             exporter,
-            orders,
+            workers_config,
             tasks,
             stop_probes,
             stop_demo,
@@ -255,18 +143,18 @@ impl App {
         signals: &mut Signals,
         mut report: impl FnMut(usize),
     ) -> Ended {
-        self.orders.drain.cancel();
+        self.workers_config.drain.cancel();
         let requests = self.shared.requests.clone();
         let deadline = tokio::time::Instant::now() + self.drain_timeout;
         let ended = loop {
             tokio::select! {
                 () = self.workers.ended() => break Ended::Drained,
                 () = sleep_until(deadline) => break Ended::TimedOut(requests.now()),
-                _ = signals.next() => break Ended::ToldTwice(requests.now()),
+                _ = signals.next() => break Ended::SecondSignal(requests.now()),
                 () = sleep(REPORT_EVERY) => report(requests.now()),
             }
         };
-        self.orders.cut.cancel();
+        self.workers_config.abort.cancel();
         // Clients see their connections closed, rather than nothing, and what was cut is recorded.
         let _ = timeout(CUT_WITHIN, self.workers.ended()).await;
         self.stop_probes.cancel();
@@ -275,11 +163,80 @@ impl App {
         self.shared.meter.seal();
         // The last record is staged. Somebody who asked twice does not want to wait.
         if let Some(exporter) = self.exporter.take()
-            && !matches!(ended, Ended::ToldTwice(_))
+            && !matches!(ended, Ended::SecondSignal(_))
         {
             exporter.finish(signals.next()).await;
         }
         ended
+    }
+}
+
+fn worker_config(config: &Config, connector: Connector, via: Via, log: Log) -> WorkerConfig {
+    WorkerConfig {
+        drain: CancellationToken::new(),
+        abort: CancellationToken::new(),
+        connector,
+        ids: Arc::default(),
+        via,
+        forward_headers: config.upstream.forward_headers.clone(),
+        timeouts: ForwardTimeouts {
+            first_byte: config.upstream.first_byte_timeout,
+            idle: config.upstream.idle_timeout,
+            body: body_pace(config),
+            tunnel_idle: config.server.tunnel_idle,
+        },
+        lines: log.lines.filter(|_| config.log.requests),
+        timed: log.timed,
+    }
+}
+
+fn body_pace(config: &Config) -> BodyPace {
+    BodyPace {
+        window: config.server.body_timeout,
+        rate: config.server.min_body_rate as u64,
+    }
+}
+
+fn shared(
+    config: &Config,
+    division: &Division,
+    pool: Arc<Pool>,
+    meter: Meter,
+    usage: Option<Arc<exporter::State>>,
+    workers: &WorkerConfig,
+) -> Shared {
+    let server = &config.server;
+    let proxies = &server.trusted_proxies;
+    let is_private = config::is_loopback(server.host) && !server.allow_public;
+    Shared {
+        contention: pool.contention(server.stall_timeout),
+        pool,
+        requests: Counter::default(),
+        connections: Arc::new(Connections::new(division, proxies.clone())),
+        backend_connections: Arc::clone(workers.connector.connections()),
+        address_limit: Arc::new(AddressLimit::new(division, proxies.clone())),
+        started: Instant::now(),
+        max_body: server.max_body,
+        budget: Arc::new(Budget::new(server.body_memory)),
+        private_hosts: is_private
+            .then(|| KnownHosts::new(&server.hosts, sys::host_name(env::text))),
+        unknown_endpoints: server.unknown_endpoints,
+        proxies: proxies.clone(),
+        dropped_headers: Arc::default(),
+        client_limits: ClientLimits {
+            body: body_pace(config),
+            send: server.send_timeout,
+            max_resets: server.max_resets,
+        },
+        http: HttpLimits {
+            idle: server.idle_timeout,
+            max_header: server.max_header,
+            max_streams: server.max_streams,
+        },
+        cancelled: Arc::new(Cancelled::new(server.max_resets)),
+        meter: Arc::new(meter),
+        usage,
+        draining: workers.drain.clone(),
     }
 }
 

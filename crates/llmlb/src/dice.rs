@@ -34,3 +34,27 @@ impl Dice {
         pieces
     }
 }
+
+/// The input in pieces, in several ways: whole, byte by byte, in two, in pieces of any length.
+pub(crate) fn split(data: &[u8]) -> Vec<Vec<&[u8]>> {
+    let mut dice = Dice::new(data.len() as u64);
+    let mut ways = vec![vec![data]];
+    if data.len() <= 4096 {
+        ways.push(data.chunks(1).collect());
+    }
+    let cuts = if data.len() <= 64 { data.len() } else { 8 };
+    for number in 0..cuts {
+        let at = if cuts == data.len() {
+            number
+        } else {
+            dice.below(data.len())
+        };
+        ways.push(vec![&data[..at], &data[at..]]);
+    }
+    for longest in [3, 30, 300] {
+        if data.len() <= 100 * longest {
+            ways.push(dice.pieces(data, longest));
+        }
+    }
+    ways
+}

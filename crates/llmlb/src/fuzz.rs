@@ -3,34 +3,9 @@
 //! `cargo fuzz run -s none TARGET` searches for inputs that break them; `fuzz/corpus/TARGET` holds inputs
 //! that reach different parts of the code, and `cargo test` replays these.
 
-use crate::dice::Dice;
 pub use crate::meter::fuzz::{estimate, ndjson, sse, usage_report};
 pub use crate::request::fuzz::{forwarded_for, json_fields, multipart, path, query, request_body};
 pub use crate::upstream::fuzz::{chunks, response_head};
-
-/// The input in pieces, in several ways: whole, byte by byte, in two, in pieces of any length.
-pub(crate) fn split(data: &[u8]) -> Vec<Vec<&[u8]>> {
-    let mut dice = Dice::new(data.len() as u64);
-    let mut ways = vec![vec![data]];
-    if data.len() <= 4096 {
-        ways.push(data.chunks(1).collect());
-    }
-    let cuts = if data.len() <= 64 { data.len() } else { 8 };
-    for number in 0..cuts {
-        let at = if cuts == data.len() {
-            number
-        } else {
-            dice.below(data.len())
-        };
-        ways.push(vec![&data[..at], &data[at..]]);
-    }
-    for longest in [3, 30, 300] {
-        if data.len() <= 100 * longest {
-            ways.push(dice.pieces(data, longest));
-        }
-    }
-    ways
-}
 
 #[cfg(test)]
 mod tests {
@@ -38,6 +13,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::dice::Dice;
 
     type Target = fn(&[u8]);
 

@@ -6,7 +6,10 @@
 
 use std::fmt;
 
-use http::Method;
+use http::{HeaderName, Method};
+
+/// The id of a request, which goes with it to the backend and back to the client.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The fate of a client's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

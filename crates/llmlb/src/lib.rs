@@ -3,17 +3,15 @@
 //! The command `llmlb` is this library's [`cli`]. For programs of your own there is [`lock`]: it
 //! tells whether a server runs on a port, and keeps a second one from starting.
 
-mod admin;
 mod app;
-mod backlog;
+mod backend_id;
 mod balance;
+mod body_deadline;
+mod body_edit;
 pub mod cli;
-mod client_http;
-mod client_io;
-mod client_memory;
 mod client_network;
 mod config;
-mod connections;
+mod contention;
 mod data_dir;
 mod demo;
 mod descriptors;
@@ -27,23 +25,22 @@ mod forward;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-mod h2_answers;
-mod h2_idle;
-mod h2_unfinished;
 mod headers;
 mod health;
+mod issued_ids;
+mod json;
 mod listen;
 pub mod lock;
+mod memory_budget;
 mod meter;
 mod notify;
-mod protocol;
 mod receiver;
 mod request;
+mod server;
 mod short_writes;
 mod sys;
 mod text;
 mod upstream;
-mod worker;
 
 /// The README's example is compiled and run.
 #[cfg(doctest)]

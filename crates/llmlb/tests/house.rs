@@ -28,6 +28,45 @@ fn sources() -> Vec<(String, String)> {
     found.iter().map(named).collect()
 }
 
+/// Modules of the crate, lowest layer first. A module imports only modules in front of it in this list.
+const LAYERS: &[&str] = &[
+    "dice",
+    "text",
+    "sys",
+    "episode",
+    "json",
+    "headers",
+    "endpoint",
+    "issued_ids",
+    "client_network",
+    "dropped_headers",
+    "short_writes",
+    "backend_id",
+    "contention",
+    "body_deadline",
+    "body_edit",
+    "memory_budget",
+    "config",
+    "lock",
+    "data_dir",
+    "descriptors",
+    "listen",
+    "notify",
+    "receiver",
+    "upstream",
+    "balance",
+    "meter",
+    "exporter",
+    "request",
+    "forward",
+    "health",
+    "server",
+    "demo",
+    "app",
+    "cli",
+    "fuzz",
+];
+
 /// The files outside `allowed` that contain one of the texts.
 fn offenders(texts: &[&str], allowed: &[&str]) -> Vec<String> {
     sources()
@@ -79,4 +118,129 @@ fn balancing_does_no_io() {
     // A place is all that is waited for.
     let waiting = of_balance(&["async ", ".await"]);
     assert_eq!(waiting, ["balance/pool.rs", "balance/queue.rs"]);
+}
+
+/// Top-level modules that a source file names: after `crate::`, or after as many `super::` as lead to
+/// the root of the crate. Tests in the file count too.
+fn imports(name: &str, text: &str) -> Vec<String> {
+    let code: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect();
+    let code = code.join("\n");
+    let to_root = "super::".repeat(name.trim_end_matches("/mod.rs").split('/').count());
+    let mut found = Vec::new();
+    for root in ["crate::", &to_root] {
+        for (at, _) in code.match_indices(root) {
+            found.extend(first_names(&code[at + root.len()..]));
+        }
+    }
+    found
+}
+
+/// First names of a path, or of each path of a group in braces.
+fn first_names(path: &str) -> Vec<String> {
+    let ident = |text: &str| -> String {
+        let is_part = |char: &char| char.is_alphanumeric() || *char == '_';
+        text.trim_start().chars().take_while(is_part).collect()
+    };
+    let Some(group) = path.strip_prefix('{') else {
+        return vec![ident(path)];
+    };
+    let (mut depth, mut start, mut names) = (0, 0, Vec::new());
+    for (at, char) in group.char_indices() {
+        match char {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' if depth == 0 => {
+                names.push(ident(&group[start..at]));
+                start = at + 1;
+            }
+            '}' => {
+                names.push(ident(&group[start..at]));
+                break;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// Rank of a module, if the name is one.
+fn rank(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| *layer == module)
+}
+
+/// Imports of a higher layer, or of the same one by a path from the root of the crate.
+fn back_edges(name: &str, text: &str) -> Vec<String> {
+    let module = name.split('/').next().unwrap().trim_end_matches(".rs");
+    let own = rank(module).unwrap_or_else(|| panic!("{name}: not in LAYERS"));
+    let mut edges: Vec<_> = imports(name, text)
+        .into_iter()
+        .filter(|import| rank(import).is_some_and(|other| other > own))
+        .map(|import| format!("{name}: `{module}` imports `{import}`, which is a higher layer"))
+        .collect();
+    edges.dedup();
+    edges
+}
+
+#[test]
+fn modules_import_only_lower_layers() {
+    let edges: Vec<_> = sources()
+        .iter()
+        .filter(|(name, _)| !["lib.rs", "main.rs"].contains(&name.as_str()))
+        .flat_map(|(name, text)| back_edges(name, text))
+        .collect();
+    assert_eq!(edges, [""; 0], "the order is in LAYERS and ARCHITECTURE.md");
+}
+
+#[test]
+fn back_edges_are_found_however_they_are_written() {
+    let edge = |text: &str| !back_edges("request/body.rs", text).is_empty();
+    for text in [
+        "use crate::server::Shared;",
+        "use crate::{headers, server::Shared};",
+        "use crate::{\n    json::{self, text},\n    app,\n};",
+        "fn serve(app: &crate::app::App) {}",
+        "use super::super::forward::Relay;",
+        "#[cfg(test)]\nmod tests {\n    use crate::forward;\n}",
+    ] {
+        assert!(edge(text), "{text}");
+    }
+    for text in [
+        "use crate::upstream::AddressLimit;",
+        "use crate::request::Refusal;",
+        "use crate::{json::{self, app}, meter};",
+        "/// See [`crate::server`].",
+        "use super::server::X;",
+    ] {
+        assert!(!edge(text), "{text}");
+    }
+}
+
+#[test]
+fn layers_are_the_modules_of_the_crate_and_documented() {
+    let (_, root) = sources()
+        .into_iter()
+        .find(|(name, _)| name == "lib.rs")
+        .unwrap();
+    let mut modules: Vec<_> = root
+        .lines()
+        .filter_map(|line| {
+            let line = line.strip_prefix("pub ").unwrap_or(line);
+            line.strip_prefix("mod ")?.strip_suffix(';')
+        })
+        .collect();
+    let mut layers = LAYERS.to_vec();
+    modules.sort_unstable();
+    layers.sort_unstable();
+    assert_eq!(modules, layers);
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ARCHITECTURE.md");
+    let page = fs::read_to_string(page).unwrap();
+    let words: Vec<_> = page.split_whitespace().collect();
+    assert!(
+        words.join(" ").contains(&LAYERS.join(" < ")),
+        "ARCHITECTURE.md lists the layers in this order:\n{}",
+        LAYERS.join(" < ")
+    );
 }

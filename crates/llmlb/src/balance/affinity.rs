@@ -1,25 +1,26 @@
-//! Which backend has seen the beginning of a prompt: it may still have it in its cache.
+//! Remembers which backend received the beginning of a prompt: its prefix cache may still hold it.
 
-use super::backend::{Backend, BackendId};
-use super::memory::Memory;
+use super::backend::Backend;
+use super::lossy_cache::LossyCache;
+use crate::backend_id::BackendId;
 
-/// 2 MiB of memory, for the beginnings of many thousand prompts.
-const CELLS: u32 = 18;
+/// Binary logarithm of the number of cells: 2 MiB, enough for the beginnings of many thousand prompts.
+const CELLS_LOG2: u32 = 18;
 
-/// Who saw which beginnings.
+/// Backends by the beginnings of prompts that they received.
 #[derive(Debug)]
-pub(super) struct Affinity(Memory);
+pub(super) struct Affinity(LossyCache);
 
-/// A backend in one of its lives. After a restart its cache is empty.
+/// A backend since it last came up. After a restart its prefix cache is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Life(u32);
+pub(super) struct BackendEpoch(u32);
 
-impl Life {
-    pub(super) fn of(backend: &Backend) -> Self {
-        Self(u32::from(backend.pulse.life()) << 16 | u32::from(backend.id.0))
+impl BackendEpoch {
+    pub(super) fn new(backend: &Backend) -> Self {
+        Self(u32::from(backend.stats.epoch()) << 16 | u32::from(backend.id.0))
     }
 
-    /// Whose life it is, or was.
+    /// The backend.
     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     pub(super) fn id(self) -> BackendId {
         BackendId(self.0 as u16)
@@ -28,25 +29,25 @@ impl Life {
 
 impl Affinity {
     pub(super) fn new() -> Self {
-        Self(Memory::new(CELLS))
+        Self(LossyCache::new(CELLS_LOG2))
     }
 
-    /// A backend gets a prompt.
+    /// Notes that a backend receives a prompt.
     pub(super) fn remember(&self, blocks: &[u64], backend: &Backend) {
-        let Life(life) = Life::of(backend);
+        let BackendEpoch(epoch) = BackendEpoch::new(backend);
         for block in blocks {
-            self.0.put(*block, life);
+            self.0.put(*block, epoch);
         }
     }
 
-    /// Who saw the longest beginning of a prompt, then who saw the next shorter one, and so on.
-    pub(super) fn recall(&self, blocks: &[u64]) -> impl Iterator<Item = Life> {
+    /// Backends that received the longest known beginning of a prompt, then those with shorter ones.
+    pub(super) fn recall(&self, blocks: &[u64]) -> impl Iterator<Item = BackendEpoch> {
         let mut last = None;
-        let lives = blocks.iter().rev().filter_map(|block| self.0.get(*block));
-        lives.map(Life).filter(move |life| {
-            // Of a long prompt most blocks are one backend's.
-            let is_new = last != Some(*life);
-            last = Some(*life);
+        let epochs = blocks.iter().rev().filter_map(|block| self.0.get(*block));
+        epochs.map(BackendEpoch).filter(move |epoch| {
+            // Most blocks of a long prompt lead to the same backend.
+            let is_new = last != Some(*epoch);
+            last = Some(*epoch);
             is_new
         })
     }

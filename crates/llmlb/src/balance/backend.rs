@@ -1,24 +1,20 @@
 //! One upstream LLM server: where it is, what it serves, how busy it is.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use tokio::sync::Notify;
 
+use super::backend_health::BackendHealth;
 use super::breaker::Verdict;
 use super::clock::Moment;
 use super::endpoints::{EndpointKey, Endpoints};
 use super::model::Models;
-use super::objections::Objections;
-use super::pulse::Pulse;
+use super::stats::BackendStats;
 use super::suspicion::Suspicion;
+use super::usage_opt_outs::UsageOptOuts;
+use crate::backend_id::BackendId;
 use crate::config::{self, Kind};
-
-/// A backend's place in the list of all backends. It stays the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct BackendId(pub(crate) u16);
 
 /// An upstream LLM server.
 #[derive(Debug)]
@@ -28,46 +24,56 @@ pub(crate) struct Backend {
     /// What clients see instead of the name, as a response header.
     pub(crate) label: HeaderValue,
     pub(crate) url: config::BackendUrl,
-    /// It was found on this machine; no one named it.
-    pub(crate) is_discovered: bool,
-    /// What the configuration says it serves; otherwise it is asked.
-    pub(crate) fixed_models: Option<Vec<String>>,
-    /// The header that this backend wants its key in, and the key.
-    pub(crate) credential: Option<(HeaderName, HeaderValue)>,
-    /// Its share of the work.
-    pub(crate) weight: u32,
-    /// How many requests it gets at a time.
-    pub(crate) limit: Option<u32>,
-    only_models: Option<Vec<String>>,
-    /// Its connections are kept after error responses too.
-    pub(crate) reuse_after_errors: bool,
+    pub(crate) settings: BackendSettings,
     /// A [`Kind`]'s place in the list of all, or one beyond if it is not known.
     kind: AtomicU8,
-    /// The configuration says what it is.
-    is_kind_given: bool,
     known: Mutex<Known>,
-    /// It takes connections and says nothing.
-    is_hung: AtomicBool,
-    /// It went down by refusing a connection: whether it is back costs nothing to find out.
-    turns_away: AtomicBool,
-    /// The models of which it is not asked for the usage of a stream.
-    objections: Objections,
-    /// The endpoints that it serves or lacks.
-    endpoints: Endpoints,
-    /// Its last responses, if they may have been provoked by a client.
-    pub(super) suspicion: Suspicion,
-    last_error: Mutex<Option<LastError>>,
-    /// Status with which it rejected our key in the last probe, or 0.
-    rejected_key: AtomicU16,
-    /// It said once what it serves.
+    /// The backend has reported its models at least once.
     has_told: AtomicBool,
-    pub(super) pulse: Pulse,
-    /// How often it has answered, a request or a probe.
-    answers: AtomicU64,
-    /// It said something, be it a piece of an answer, since that was last asked.
-    was_heard: AtomicBool,
-    /// Wakes the probe: something happened that it should look at.
-    pub(crate) doubt: Notify,
+    pub(crate) health: BackendHealth,
+    pub(super) learned: Learned,
+    pub(super) stats: BackendStats,
+}
+
+/// Properties of a backend that do not change.
+#[derive(Debug)]
+pub(crate) struct BackendSettings {
+    /// The backend was found on this machine; the configuration does not name it.
+    pub(crate) is_discovered: bool,
+    /// Models that the configuration lists; otherwise the backend is asked.
+    pub(crate) fixed_models: Option<Vec<String>>,
+    /// Patterns of the models that the backend is used for.
+    only_models: Option<Vec<String>>,
+    /// Header field and value of the backend's key.
+    pub(crate) credential: Option<(HeaderName, HeaderValue)>,
+    /// Relative share of the requests.
+    pub(crate) weight: u32,
+    /// Maximum number of concurrent requests: `max_concurrent`.
+    pub(crate) limit: Option<u32>,
+    /// Connections are reused after error responses too.
+    pub(crate) reuse_after_errors: bool,
+    /// The configuration names the kind of the backend.
+    is_kind_given: bool,
+}
+
+/// What the responses of a backend have shown. It is forgotten when the backend comes up anew, since
+/// that may be another program.
+#[derive(Debug, Default)]
+pub(super) struct Learned {
+    /// Models for which `include_usage` is not added.
+    usage_opt_outs: UsageOptOuts,
+    /// Endpoints that the backend serves or lacks.
+    endpoints: Endpoints,
+    /// The last responses that a client may have provoked.
+    pub(super) suspicion: Suspicion,
+}
+
+impl Learned {
+    fn clear(&self) {
+        self.usage_opt_outs.clear();
+        self.endpoints.clear();
+        self.suspicion.clear();
+    }
 }
 
 /// Whether a backend can be used.
@@ -77,15 +83,6 @@ pub(crate) enum State {
     Up(Arc<Models>),
     /// It does not, for this reason.
     Down(String),
-}
-
-/// The last request that a backend failed.
-#[derive(Clone, Debug)]
-pub(crate) struct LastError {
-    /// The status of its response, if there was one.
-    pub(crate) status: Option<StatusCode>,
-    pub(crate) error: String,
-    pub(crate) at: SystemTime,
 }
 
 /// What is known about a backend.
@@ -127,40 +124,33 @@ impl Backend {
                 .unwrap_or_else(|_| HeaderValue::from_static("unnamed")),
             name: backend.name,
             url: backend.url,
-            is_discovered: false,
-            fixed_models: backend.models,
-            credential,
-            weight: backend.weight,
-            limit: backend.max_concurrent,
-            only_models: backend.only_models,
-            reuse_after_errors: backend.reuse_after_errors,
             kind: AtomicU8::new(backend.kind.map_or(u8::MAX, |kind| kind as u8)),
-            is_kind_given: backend.kind.is_some(),
+            settings: BackendSettings {
+                is_discovered: false,
+                fixed_models: backend.models,
+                only_models: backend.only_models,
+                credential,
+                weight: backend.weight,
+                limit: backend.max_concurrent,
+                reuse_after_errors: backend.reuse_after_errors,
+                is_kind_given: backend.kind.is_some(),
+            },
             known: Mutex::new(Known {
                 state: State::unasked(),
                 served,
             }),
-            is_hung: AtomicBool::new(false),
-            turns_away: AtomicBool::new(false),
-            objections: Objections::default(),
-            endpoints: Endpoints::default(),
-            suspicion: Suspicion::default(),
-            last_error: Mutex::new(None),
-            rejected_key: AtomicU16::new(0),
             has_told: AtomicBool::new(false),
-            pulse: Pulse::default(),
-            answers: AtomicU64::new(0),
-            was_heard: AtomicBool::new(false),
-            doubt: Notify::new(),
+            health: BackendHealth::default(),
+            learned: Learned::default(),
+            stats: BackendStats::default(),
         }
     }
 
     /// A backend that was found on this machine.
     pub(crate) fn discovered(backend: config::Backend) -> Self {
-        Self {
-            is_discovered: true,
-            ..Self::new(backend)
-        }
+        let mut backend = Self::new(backend);
+        backend.settings.is_discovered = true;
+        backend
     }
 
     /// What clients see instead of the name.
@@ -168,57 +158,22 @@ impl Backend {
         self.label.to_str().unwrap_or_default()
     }
 
-    /// How often it has answered.
-    pub(crate) fn answers(&self) -> u64 {
-        self.answers.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn has_answered(&self) {
-        self.answers.fetch_add(1, Ordering::Relaxed);
-        self.hear();
-    }
-
-    /// It said something.
-    pub(crate) fn hear(&self) {
-        // For every token of every stream: it is written only when that is new.
-        if !self.was_heard.load(Ordering::Relaxed) {
-            self.was_heard.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether it has said something since this was last asked.
-    pub(crate) fn was_heard(&self) -> bool {
-        self.was_heard.swap(false, Ordering::Relaxed)
-    }
-
-    /// Whether requests wait for it in vain.
-    pub(crate) fn is_hung(&self) -> bool {
-        self.is_hung.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_hung(&self, hung: bool) {
-        self.is_hung.store(hung, Ordering::Relaxed);
-    }
-
-    /// Whether it may be tried although it is down.
-    pub(super) fn turns_away(&self) -> bool {
-        self.turns_away.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_turns_away(&self, turns_away: bool) {
-        // The port of a discovered backend may be another user's by now: only the probe finds out.
-        let turns_away = turns_away && !self.is_discovered;
-        self.turns_away.store(turns_away, Ordering::Relaxed);
+    /// Notes whether the backend refused the last connection.
+    pub(crate) fn set_refuses_connections(&self, refuses: bool) {
+        // Another user's program may listen on the port of a discovered backend by now: only a probe
+        // checks that.
+        let refuses = refuses && !self.settings.is_discovered;
+        self.health.set_refuses_connections(refuses);
     }
 
     /// Whether it may be asked for the usage of a stream of this model.
     pub(crate) fn takes_usage_option(&self, model: &str) -> bool {
-        !self.objections.has(model, Moment::now)
+        !self.learned.usage_opt_outs.has(model, Moment::now)
     }
 
     /// It is not to be asked, for this reason.
     pub(crate) fn refuses_usage_option(&self, model: &str, why: &str) {
-        if self.objections.note(model, Moment::now()) {
+        if self.learned.usage_opt_outs.note(model, Moment::now()) {
             let name = &self.name;
             tracing::warn!("backend {name} {why}: usage of streams of {model:?} is estimated");
         }
@@ -226,18 +181,18 @@ impl Backend {
 
     /// True if it is known not to serve this endpoint.
     pub(super) fn lacks(&self, endpoint: EndpointKey, now: Moment) -> bool {
-        self.pulse.lacks_any() && self.endpoints.lacks(endpoint, now)
+        self.stats.lacks_any() && self.learned.endpoints.lacks(endpoint, now)
     }
 
     /// True if a 404, 405 or 501 may mean that it does not serve this endpoint.
     pub(crate) fn may_lack(&self, endpoint: EndpointKey) -> bool {
-        !self.endpoints.has_served(endpoint)
+        !self.learned.endpoints.has_served(endpoint)
     }
 
     /// Notes that it does not serve an endpoint, as it responded to this path.
     pub(crate) fn note_missing(&self, endpoint: EndpointKey, status: StatusCode, path: &str) {
-        if self.endpoints.note_missing(endpoint, Moment::now()) {
-            self.pulse.set_lacks_any(true);
+        if self.learned.endpoints.note_missing(endpoint, Moment::now()) {
+            self.stats.set_lacks_any(true);
             let (name, status) = (&self.name, status.as_u16());
             tracing::info!(
                 "backend {name} responded {status} to POST {path:?}: other backends are preferred \
@@ -248,45 +203,20 @@ impl Backend {
 
     /// Notes that it serves an endpoint.
     pub(crate) fn note_served(&self, endpoint: EndpointKey) {
-        if !self.endpoints.has_served(endpoint) {
-            self.endpoints.note_served(endpoint, Moment::now());
+        if !self.learned.endpoints.has_served(endpoint) {
+            self.learned.endpoints.note_served(endpoint, Moment::now());
         }
     }
 
     /// Notes a response with which the backend rejects our credential.
     pub(crate) fn note_rejected_key(&self, status: StatusCode) {
-        if self.suspicion.note_rejected_key() {
+        if self.learned.suspicion.note_rejected_key() {
             let (name, status) = (&self.name, status.as_u16());
             tracing::warn!(
                 "backend {name} rejected our key with {status}: clients get 502 backend_auth. \
                  Check the variable that its api_key_env names"
             );
         }
-    }
-
-    /// Status with which the backend, which is down, rejects our key.
-    pub(crate) fn rejected_key(&self) -> Option<StatusCode> {
-        StatusCode::from_u16(self.rejected_key.load(Ordering::Relaxed)).ok()
-    }
-
-    /// Notes whether the last probe was rejected because of our key.
-    pub(crate) fn set_rejected_key(&self, status: Option<StatusCode>) {
-        let status = status.map_or(0, |status| status.as_u16());
-        self.rejected_key.store(status, Ordering::Relaxed);
-    }
-
-    /// Notes a failure, to be shown by `status`.
-    pub(crate) fn note_error(&self, status: Option<StatusCode>, error: &str) {
-        let last = LastError {
-            status,
-            error: error.to_owned(),
-            at: SystemTime::now(),
-        };
-        *lock(&self.last_error) = Some(last);
-    }
-
-    pub(crate) fn last_error(&self) -> Option<LastError> {
-        lock(&self.last_error).clone()
     }
 
     /// Which program or service it is, if that is known.
@@ -298,7 +228,7 @@ impl Backend {
     /// Takes note of what it was found to be: another program may listen there by now. What the
     /// configuration says stands.
     pub(crate) fn note_kind(&self, kind: Kind) {
-        if !self.is_kind_given {
+        if !self.settings.is_kind_given {
             self.kind.store(kind as u8, Ordering::Relaxed);
         }
     }
@@ -308,7 +238,7 @@ impl Backend {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.pulse.is_up()
+        self.stats.is_up()
     }
 
     /// Puts a new state in place and returns the old one.
@@ -323,19 +253,16 @@ impl Backend {
         }
         let is_up = matches!(state, State::Up(_));
         if is_up && matches!(known.state, State::Down(_)) {
-            // It may be another program by now.
-            self.objections.clear();
-            self.endpoints.clear();
-            self.pulse.set_lacks_any(false);
-            self.suspicion.clear();
+            self.learned.clear();
+            self.stats.set_lacks_any(false);
         }
-        self.pulse.set_up(is_up);
+        self.stats.set_up(is_up);
         std::mem::replace(&mut known.state, state)
     }
 
     /// Whether it is known what it serves, be it up or down.
     pub(crate) fn is_known(&self) -> bool {
-        self.fixed_models.is_some() || self.has_told.load(Ordering::Relaxed)
+        self.settings.fixed_models.is_some() || self.has_told.load(Ordering::Relaxed)
     }
 
     /// The names of the models that it serves, or served before it went down.
@@ -345,38 +272,34 @@ impl Backend {
 
     /// Of the models that it tells, those that it is to be used for.
     pub(crate) fn offered(&self, mut models: Models) -> Models {
-        let only = self.only_models.as_deref();
+        let only = self.settings.only_models.as_deref();
         models.retain(|id| is_allowed(only, id));
         models
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        lock(&self.known)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many requests it is working on for us.
     pub(crate) fn outstanding(&self) -> usize {
-        self.pulse.outstanding() as usize
+        self.stats.outstanding() as usize
     }
 
     /// How many requests it was sent.
     pub(crate) fn requests(&self) -> u64 {
-        self.pulse.requests()
+        self.stats.requests()
     }
 
     /// Whether it gets no requests, or one now and then, because the last ones failed.
     pub(crate) fn ejected(&self) -> bool {
-        self.pulse.verdict(Moment::now()) != Verdict::Sound
+        self.stats.verdict(Moment::now()) != Verdict::Sound
     }
 
     /// The number of requests that it gets at a time.
     pub(super) fn places(&self) -> u32 {
-        self.limit.unwrap_or(u32::MAX)
+        self.settings.limit.unwrap_or(u32::MAX)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// No list allows all.

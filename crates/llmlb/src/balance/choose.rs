@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::backend::{Backend, BackendId};
+use super::backend::Backend;
 use super::breaker::Verdict;
 use super::clock::Moment;
 use super::endpoints::EndpointKey;
@@ -10,6 +10,7 @@ use super::pick::{self, Drawn, Load};
 use super::random::Random;
 use super::route::{Average, Route};
 use super::slot::Slot;
+use crate::backend_id::BackendId;
 
 /// Who gets a request.
 #[derive(Debug)]
@@ -21,18 +22,18 @@ pub(crate) enum Choice {
     Down,
 }
 
-/// Who is asked for.
+/// The candidates of a route that a request may use, and when.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct Selection<'a> {
     pub(super) route: &'a Arc<Route>,
-    /// Nobody but this one of the candidates will do.
+    /// The only candidate that can serve the request.
     pub(super) only: Option<usize>,
-    /// Who was tried already.
+    /// Backends that were tried already.
     pub(super) tried: &'a [BackendId],
     /// Backends that lack this endpoint are used only if there are no others.
     pub(super) endpoint: Option<EndpointKey>,
     pub(super) now: Moment,
-    /// Who has clearly more to do than this is to be left alone, if it can be helped.
+    /// Candidates with clearly more load than this are avoided.
     pub(super) average: Option<Average>,
 }
 
@@ -53,7 +54,7 @@ pub(super) enum Standing {
     Out,
 }
 
-impl Asked<'_> {
+impl Selection<'_> {
     /// Chooses by load, and takes a place.
     pub(super) fn choose(&self, random: &mut Random) -> Choice {
         match self.choose_serving(random) {
@@ -89,7 +90,7 @@ impl Asked<'_> {
     /// Takes a place, unless somebody else was quicker.
     pub(super) fn take(&self, place: usize) -> Option<Slot> {
         match self.standing(place) {
-            Standing::Due if !self.backend(place).pulse.try_out(self.now) => None,
+            Standing::Due if !self.backend(place).stats.claim_trial(self.now) => None,
             Standing::Free(_) | Standing::Due | Standing::Failing(_) => {
                 Slot::take(self.route, place)
             }
@@ -99,16 +100,16 @@ impl Asked<'_> {
 
     pub(super) fn standing(&self, place: usize) -> Standing {
         let backend = self.backend(place);
-        let pulse = &backend.pulse;
-        if !pulse.is_up() || self.tried.contains(&backend.id) || self.is_lacking(backend) {
+        let stats = &backend.stats;
+        if !stats.is_up() || self.tried.contains(&backend.id) || self.is_lacking(backend) {
             return Standing::Out;
         }
-        let outstanding = pulse.outstanding();
+        let outstanding = stats.outstanding();
         let is_full = outstanding >= backend.places();
         let load = || Load {
             outstanding,
-            latency: pulse.latency(self.now),
-            weight: backend.weight,
+            latency: stats.latency(self.now),
+            weight: backend.settings.weight,
         };
         match (self.verdict(place), is_full) {
             (Verdict::Sound, false) => Standing::Free(load()),
@@ -151,7 +152,7 @@ impl Asked<'_> {
     }
 
     fn verdict(&self, place: usize) -> Verdict {
-        self.backend(place).pulse.verdict(self.now)
+        self.backend(place).stats.verdict(self.now)
     }
 
     /// Looks at everyone, since the draws met nobody.
@@ -193,7 +194,7 @@ impl Asked<'_> {
                 *best = Some((place, load));
             }
         }
-        // Somebody who fails is better than nobody, but not than waiting for who works.
+        // Use an ejected backend only if no healthy backend is merely at capacity.
         let best = match best {
             None if !is_busy => best_failing,
             best => best,
@@ -211,7 +212,7 @@ impl Asked<'_> {
             Standing::Full | Standing::FailingAndFull => Choice::Busy,
             Standing::Free(_) | Standing::Failing(_) | Standing::Due => {
                 // Nobody else can answer: whether it is on trial does not matter.
-                self.backend(place).pulse.try_out(self.now);
+                self.backend(place).stats.claim_trial(self.now);
                 Slot::take(self.route, place).map_or(Choice::Busy, Choice::Slot)
             }
         }

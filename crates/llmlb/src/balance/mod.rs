@@ -5,28 +5,28 @@
 
 mod affinity;
 mod backend;
+mod backend_health;
 mod breaker;
 mod choose;
 mod clock;
-mod contention;
 mod current;
 mod endpoints;
-mod errand;
 mod fair;
 mod latency;
-mod memory;
+mod lossy_cache;
 mod model;
-mod objections;
 mod pick;
 mod pool;
-mod pulse;
 mod queue;
 mod random;
 mod route;
 mod routes;
 mod slot;
+mod stats;
 mod suspicion;
 mod table;
+mod usage_opt_outs;
+mod wait_key;
 
 #[cfg(test)]
 mod tests;
@@ -35,9 +35,9 @@ use std::time::Duration;
 
 use crate::config::{Alias, Config};
 
-pub(crate) use backend::{Backend, BackendId, LastError, State};
+pub(crate) use backend::{Backend, State};
+pub(crate) use backend_health::LastError;
 pub(crate) use choose::Choice;
-pub(crate) use contention::Contention;
 pub(crate) use endpoints::EndpointKey;
 pub(crate) use model::{Model, Models};
 pub(crate) use pool::{Evidence, Fault, Pool};
@@ -46,17 +46,17 @@ pub(crate) use route::Route;
 pub(crate) use slot::Slot;
 pub(crate) use table::Table;
 
-/// What a pool is to do beside knowing its backends.
+/// Settings of a pool.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct PoolConfig {
     pub(crate) aliases: Vec<Alias>,
-    /// How many requests may wait for a place.
+    /// Maximum number of requests that wait for a slot.
     pub(crate) queue: usize,
-    /// How long each of them may.
+    /// Maximum time that each of them waits.
     pub(crate) queue_timeout: Duration,
 }
 
-impl From<&Config> for Terms {
+impl From<&Config> for PoolConfig {
     fn from(config: &Config) -> Self {
         Self {
             aliases: config.aliases.clone(),
@@ -66,9 +66,9 @@ impl From<&Config> for Terms {
     }
 }
 
-/// What a request wants.
+/// Properties of a request that influence which backend is selected.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wish<'a> {
+pub(crate) struct SelectHints<'a> {
     /// Chain hashes of the prompt's 1 KiB blocks: `blocks[i]` covers the first i+1 KiB.
     pub(crate) blocks: &'a [u64],
     /// Hash of an id that a backend issued and that the request names.
@@ -89,11 +89,11 @@ pub(crate) struct ClientKey {
     pub(crate) credential: u64,
 }
 
-/// Why nobody serves a model.
+/// The reason why no route exists for a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Absent {
-    /// Nobody has it.
+pub(crate) enum RouteError {
+    /// No backend serves the model.
     Unknown,
-    /// Nobody says that they have it, but not everyone has said what they have.
+    /// No backend is known to serve the model, but some have not reported their models yet.
     NotYet,
 }

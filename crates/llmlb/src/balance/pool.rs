@@ -5,24 +5,25 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::affinity::{Affinity, Life};
-use super::backend::{Backend, BackendId, State};
-use super::choose::{Asked, Choice, Standing};
+use super::affinity::{Affinity, BackendEpoch};
+use super::backend::{Backend, State};
+use super::choose::{Choice, Selection, Standing};
 use super::clock::Moment;
-use super::contention::Contention;
 use super::current::Current;
-use super::errand::Errand;
-use super::memory::Memory;
+use super::lossy_cache::LossyCache;
 use super::queue::{Queue, Waited};
 use super::random::Random;
 use super::route::Route;
 use super::slot::Slot;
 use super::table::Table;
-use super::{Absent, ClientKey, Terms, Wish};
+use super::wait_key::WaitKey;
+use super::{ClientKey, PoolConfig, RouteError, SelectHints};
+use crate::backend_id::BackendId;
 use crate::config::{Alias, BackendUrl, Kind};
+use crate::contention::Contention;
 
 /// Half a MiB of memory, for the ids that were issued last.
-const ISSUED_CELLS: u32 = 16;
+const ISSUED_CELLS_LOG2: u32 = 16;
 
 /// All backends.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub(crate) struct Pool {
     queue: Arc<Queue>,
     affinity: Affinity,
     /// Which backend issued an id.
-    issued: Memory,
+    issued: LossyCache,
     /// Held while a new table is made, so that no change is lost.
     changing: Mutex<()>,
     /// Held while a backend is ejected that must not be the last one of a model, so that two
@@ -59,14 +60,14 @@ pub(crate) enum Fault {
 }
 
 impl Pool {
-    pub(crate) fn new(terms: Terms, backends: impl IntoIterator<Item = Backend>) -> Self {
-        let queue = Arc::new(Queue::new(terms.queue, terms.queue_timeout));
+    pub(crate) fn new(config: PoolConfig, backends: impl IntoIterator<Item = Backend>) -> Self {
+        let queue = Arc::new(Queue::new(config.queue, config.queue_timeout));
         let pool = Self {
-            current: Current::new(Table::of(Vec::new(), &[], &queue)),
-            aliases: terms.aliases,
+            current: Current::new(Table::new(Vec::new(), &[], &queue)),
+            aliases: config.aliases,
             queue,
             affinity: Affinity::new(),
-            issued: Memory::new(ISSUED_CELLS),
+            issued: LossyCache::new(ISSUED_CELLS_LOG2),
             changing: Mutex::new(()),
             ejecting: Mutex::new(()),
         };
@@ -136,9 +137,11 @@ impl Pool {
     pub(crate) fn suspect(&self, backend: &Backend, evidence: Evidence) {
         let name = &backend.name;
         let is_cut = evidence.fault == Fault::Cut;
-        let suspected = backend
-            .suspicion
-            .note(evidence.client.address, evidence.prompt, is_cut);
+        let suspected =
+            backend
+                .learned
+                .suspicion
+                .note(evidence.client.address, evidence.prompt, is_cut);
         if let Fault::Status(status) = evidence.fault
             && suspected.is_first
             && status.is_server_error()
@@ -154,7 +157,7 @@ impl Pool {
             drop(one_at_a_time);
             return self.acquit(backend);
         }
-        let ejected = backend.pulse.eject(now);
+        let ejected = backend.stats.eject(now);
         drop(one_at_a_time);
         if let Some(until) = ejected {
             let pause = until.seconds_after(now);
@@ -172,7 +175,7 @@ impl Pool {
 
     /// A response is no evidence against the backend, nor for it.
     pub(crate) fn acquit(&self, backend: &Backend) {
-        if backend.pulse.inconclusive(Moment::now()) {
+        if backend.stats.inconclusive(Moment::now()) {
             self.queue.recovered();
         }
     }
@@ -185,7 +188,7 @@ impl Pool {
         if self.is_last(backend, now) {
             return false;
         }
-        let resting = backend.pulse.rests(long, now);
+        let resting = backend.stats.rests(long, now);
         drop(one_at_a_time);
         if let Some(until) = resting {
             let (name, pause) = (&backend.name, until.seconds_after(now));
@@ -204,14 +207,14 @@ impl Pool {
         let mut backends = self.table().backends.clone();
         change(&mut backends);
         self.current
-            .set(Table::of(backends, &self.aliases, &self.queue));
+            .set(Table::new(backends, &self.aliases, &self.queue));
         drop(one_at_a_time);
         self.queue.reroute(|route| self.find(route));
     }
 
     /// Finds who may serve a model. A request that names none may go to anyone.
     #[cfg(test)]
-    pub(crate) fn route(&self, model: Option<&str>) -> Result<Arc<Route>, Absent> {
+    pub(crate) fn route(&self, model: Option<&str>) -> Result<Arc<Route>, RouteError> {
         self.route_of(None, model)
     }
 
@@ -221,11 +224,11 @@ impl Pool {
         &self,
         kind: Option<Kind>,
         model: Option<&str>,
-    ) -> Result<Arc<Route>, Absent> {
+    ) -> Result<Arc<Route>, RouteError> {
         self.current.with(|table| match table.route(kind, model) {
             Some(route) => Ok(Arc::clone(route)),
-            None if table.is_complete() => Err(Absent::Unknown),
-            None => Err(Absent::NotYet),
+            None if table.is_complete() => Err(RouteError::Unknown),
+            None => Err(RouteError::NotYet),
         })
     }
 
@@ -239,38 +242,38 @@ impl Pool {
     pub(crate) fn choose(
         &self,
         route: &Arc<Route>,
-        wish: &Wish<'_>,
+        hints: &SelectHints<'_>,
         tried: &[BackendId],
     ) -> Choice {
-        Random::of_this_thread(|random| self.choose_at(route, wish, tried, Moment::now(), random))
+        Random::of_this_thread(|random| self.choose_at(route, hints, tried, Moment::now(), random))
     }
 
     /// [`Self::choose`] with everything that it depends on.
     pub(super) fn choose_at(
         &self,
         route: &Arc<Route>,
-        wish: &Wish<'_>,
+        hints: &SelectHints<'_>,
         tried: &[BackendId],
         now: Moment,
         random: &mut Random,
     ) -> Choice {
-        let mut asked = Asked {
+        let mut selection = Selection {
             route,
-            only: self.issuer(route, wish),
+            only: self.issuer(route, hints),
             tried,
-            endpoint: wish.endpoint,
+            endpoint: hints.endpoint,
             now,
             average: None,
         };
-        let is_free = asked.only.is_none() && !route.is_in_order();
+        let is_free = selection.only.is_none() && !route.is_in_order();
         let near = if is_free {
-            self.take_nearest(&mut asked, wish.blocks)
+            self.take_nearest(&mut selection, hints.blocks)
         } else {
             None
         };
-        let choice = near.map_or_else(|| asked.choose(random), Choice::Slot);
+        let choice = near.map_or_else(|| selection.choose(random), Choice::Slot);
         if let Choice::Slot(slot) = &choice {
-            self.affinity.remember(wish.blocks, slot.backend());
+            self.affinity.remember(hints.blocks, slot.backend());
         }
         choice
     }
@@ -280,36 +283,36 @@ impl Pool {
     pub(crate) fn last_resort(
         &self,
         route: &Arc<Route>,
-        wish: &Wish<'_>,
+        hints: &SelectHints<'_>,
         tried: &[BackendId],
     ) -> Option<Slot> {
-        let only = self.issuer(route, wish);
+        let only = self.issuer(route, hints);
         let places =
             (0..route.candidates.len()).filter(|place| only.is_none_or(|one| one == *place));
         places
             .filter(|place| {
                 let backend = route.backend(*place);
-                backend.turns_away() && !tried.contains(&backend.id)
+                backend.health.refuses_connections() && !tried.contains(&backend.id)
             })
             .find_map(|place| Slot::take(route, place))
     }
 
     /// Takes a place at the backend that knows the most of a prompt, unless it has too much to do.
     /// Then nobody else is to be given too much either.
-    fn take_nearest(&self, asked: &mut Asked<'_>, blocks: &[u64]) -> Option<Slot> {
-        self.affinity.recall(blocks).find_map(|life| {
-            let place = asked.route.place(life.id())?;
-            if Life::of(asked.route.backend(place)) != life {
+    fn take_nearest(&self, selection: &mut Selection<'_>, blocks: &[u64]) -> Option<Slot> {
+        self.affinity.recall(blocks).find_map(|epoch| {
+            let place = selection.route.place(epoch.id())?;
+            if BackendEpoch::new(selection.route.backend(place)) != epoch {
                 return None;
             }
-            let is_borne = match asked.standing(place) {
-                Standing::Free(load) => asked
+            let is_borne = match selection.standing(place) {
+                Standing::Free(load) => selection
                     .average
-                    .get_or_insert_with(|| asked.route.average(asked.now))
+                    .get_or_insert_with(|| selection.route.average(selection.now))
                     .bears(load.outstanding, load.weight),
                 standing => standing == Standing::Due,
             };
-            is_borne.then(|| asked.take(place)).flatten()
+            is_borne.then(|| selection.take(place)).flatten()
         })
     }
 
@@ -317,21 +320,22 @@ impl Pool {
     pub(crate) fn has_another(
         &self,
         route: &Arc<Route>,
-        wish: &Wish<'_>,
+        hints: &SelectHints<'_>,
         tried: &[BackendId],
     ) -> bool {
         let route = &self.as_it_is_now(route);
-        let asked = Asked {
+        let selection = Selection {
             route,
-            only: self.issuer(route, wish),
+            only: self.issuer(route, hints),
             tried,
-            endpoint: wish.endpoint,
+            endpoint: hints.endpoint,
             now: Moment::now(),
             average: None,
         };
         let mut places = 0..route.candidates.len();
         places.any(|place| {
-            asked.only.is_none_or(|only| only == place) && asked.standing(place) != Standing::Out
+            selection.only.is_none_or(|only| only == place)
+                && selection.standing(place) != Standing::Out
         })
     }
 
@@ -344,16 +348,16 @@ impl Pool {
     pub(crate) async fn wait(
         &self,
         route: &Arc<Route>,
-        wish: &Wish<'_>,
+        hints: &SelectHints<'_>,
         tried: &[BackendId],
     ) -> Result<Slot, Waited> {
-        let only = self.issuer(route, wish);
+        let only = self.issuer(route, hints);
         let only = only.map(|place| route.backend(place).id);
-        let waiting = self.queue.join(wish.client, || {
-            Errand::new(self.as_it_is_now(route), only, tried, wish.endpoint)
+        let waiting = self.queue.join(hints.client, || {
+            WaitKey::new(self.as_it_is_now(route), only, tried, hints.endpoint)
         })?;
         let slot = waiting.outcome().await?;
-        self.affinity.remember(wish.blocks, slot.backend());
+        self.affinity.remember(hints.blocks, slot.backend());
         Ok(slot)
     }
 
@@ -363,8 +367,8 @@ impl Pool {
     }
 
     /// Where in the route the backend is that issued the id which the request names.
-    fn issuer(&self, route: &Route, wish: &Wish<'_>) -> Option<usize> {
-        let id = self.issued.get(wish.issued?)?;
+    fn issuer(&self, route: &Route, hints: &SelectHints<'_>) -> Option<usize> {
+        let id = self.issued.get(hints.issued?)?;
         route.place(BackendId(u16::try_from(id).ok()?))
     }
 }

@@ -15,12 +15,12 @@ use super::ClientKey;
 use super::backend::Backend;
 use super::choose::Choice;
 use super::clock::Moment;
-use super::contention::Contention;
-use super::errand::Errand;
-use super::fair::{Fair, Ticket};
+use super::fair::{FairQueue, Ticket};
 use super::random::Random;
 use super::route::Route;
 use super::slot::Slot;
+use super::wait_key::WaitKey;
+use crate::contention::Contention;
 
 /// Why a request that waited was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) enum Waited {
 pub(super) struct Queue {
     /// How many wait: looked at by everyone who gives a place back, without the lock.
     waiting: Arc<AtomicUsize>,
-    line: Mutex<Fair<Errand, Call>>,
+    line: Mutex<FairQueue<WaitKey, Call>>,
     /// How long one may wait.
     patience: Duration,
     /// A backend was ejected: who waits must see when it may be tried again.
@@ -52,7 +52,7 @@ type Call = oneshot::Sender<Outcome>;
 #[derive(Debug)]
 pub(super) struct Waiting<'a> {
     queue: &'a Queue,
-    errand: Errand,
+    key: WaitKey,
     client: ClientKey,
     ticket: Ticket,
     called: oneshot::Receiver<Outcome>,
@@ -62,7 +62,7 @@ impl Queue {
     pub(super) fn new(most: usize, patience: Duration) -> Self {
         Self {
             waiting: Arc::default(),
-            line: Mutex::new(Fair::new(most)),
+            line: Mutex::new(FairQueue::new(most)),
             patience,
             ejected: Notify::new(),
         }
@@ -78,18 +78,18 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Joins. The errand is made when nothing can happen any more that its waiter does not hear of.
+    /// Joins the queue. `key` is called under the lock, so that the waiter misses no change of its route.
     /// In a full queue the newest request of the address with the most is rejected, which may be
     /// this one.
     pub(super) fn join(
         &self,
         client: ClientKey,
-        errand: impl FnOnce() -> Errand,
+        key: impl FnOnce() -> WaitKey,
     ) -> Result<Waiting<'_>, Waited> {
         let (call, called) = oneshot::channel();
         let mut line = self.lock();
-        let errand = errand();
-        let joined = line.join(errand.clone(), client, call);
+        let key = key();
+        let joined = line.join(key.clone(), client, call);
         self.count(&line);
         drop(line);
         let (ticket, evicted) = joined.ok_or(Waited::Full)?;
@@ -101,12 +101,12 @@ impl Queue {
             client,
             ticket,
             called,
-            errand,
+            key,
         };
         // What became free before it was seen that somebody waits. From here on whoever frees
         // something sees that, or what was freed is seen here.
         fence(Ordering::SeqCst);
-        self.settle(|one| *one == waiting.errand);
+        self.settle(|one| *one == waiting.key);
         Ok(waiting)
     }
 
@@ -114,8 +114,8 @@ impl Queue {
     pub(super) fn freed(&self, backend: &Backend) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.serve(
-                |errand| errand.may_use(backend),
-                |errand, now, random| errand.choose_at(backend, now, random),
+                |key| key.may_use(backend),
+                |key, now, random| key.choose_at(backend, now, random),
             );
         }
     }
@@ -138,31 +138,31 @@ impl Queue {
     /// It changed who is up and who serves what. `find` tells who serves the same now.
     pub(super) fn reroute(&self, find: impl Fn(&Route) -> Option<Arc<Route>>) {
         let mut line = self.lock();
-        for errand in line.lanes() {
-            let found = find(&errand.route);
-            errand.route = found.unwrap_or_else(|| Arc::new(errand.route.without_candidates()));
+        for key in line.lanes() {
+            let found = find(&key.route);
+            key.route = found.unwrap_or_else(|| Arc::new(key.route.without_candidates()));
         }
         drop(line);
         self.settle(|_| true);
         self.ejected.notify_waiters();
     }
 
-    /// Gives places to those with such an errand, as far as there are any.
-    fn settle(&self, whose: impl Fn(&Errand) -> bool) {
-        self.serve(whose, Errand::choose);
+    /// Gives free slots to the waiters with a key for which `whose` is true.
+    fn settle(&self, whose: impl Fn(&WaitKey) -> bool) {
+        self.serve(whose, WaitKey::choose);
     }
 
     fn serve(
         &self,
-        whose: impl Fn(&Errand) -> bool,
-        choose: impl Fn(&Errand, Moment, &mut Random) -> Choice,
+        whose: impl Fn(&WaitKey) -> bool,
+        choose: impl Fn(&WaitKey, Moment, &mut Random) -> Choice,
     ) {
         let now = Moment::now();
         let mut calls: Vec<(Option<Call>, Outcome)> = Vec::new();
         let mut line = self.lock();
-        line.lanes().for_each(|errand| errand.is_stuck = false);
+        line.lanes().for_each(|key| key.is_stuck = false);
         Random::of_this_thread(|random| {
-            while let Some(lane) = line.next(|errand| !errand.is_stuck && whose(errand)) {
+            while let Some(lane) = line.next(|key| !key.is_stuck && whose(key)) {
                 match choose(line.lane(lane), now, random) {
                     Choice::Slot(slot) => calls.push((line.call(lane), Ok(slot))),
                     Choice::Busy => line.lane(lane).is_stuck = true,
@@ -181,11 +181,11 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Fair<Errand, Call>> {
+    fn lock(&self) -> MutexGuard<'_, FairQueue<WaitKey, Call>> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count(&self, line: &Fair<Errand, Call>) {
+    fn count(&self, line: &FairQueue<WaitKey, Call>) {
         self.waiting.store(line.len(), Ordering::SeqCst);
     }
 }
@@ -208,7 +208,7 @@ impl Waiting<'_> {
                         // It may just have been called.
                         return self.called.try_recv().unwrap_or(Err(Waited::TooLong));
                     }
-                    self.queue.settle(|one| *one == self.errand);
+                    self.queue.settle(|one| *one == self.key);
                 }
             }
         }
@@ -217,8 +217,8 @@ impl Waiting<'_> {
     /// When a backend that was ejected may be tried again.
     fn recovery(&self) -> Option<Instant> {
         let mut line = self.queue.lock();
-        let errand = line.lanes().find(|one| **one == self.errand)?;
-        let recovery = errand.recovery(Moment::now())?;
+        let key = line.lanes().find(|one| **one == self.key)?;
+        let recovery = key.recovery(Moment::now())?;
         // Not before that millisecond is over.
         Some(recovery.instant() + Duration::from_millis(1))
     }

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::StatusCode;
 
-use super::backend::{Backend, BackendId};
+use super::backend::Backend;
 use super::breaker::Verdict;
 use super::clock::Moment;
 use super::endpoints::EndpointKey;
 use super::pick::Shares;
 use super::queue::Queue;
+use crate::backend_id::BackendId;
 use crate::config::Kind;
 
 /// Among so many candidates the average is taken anew each time; among more it may be this old.
@@ -55,7 +56,10 @@ pub(super) struct Average {
 impl Route {
     /// Status with which a candidate rejects our key, if all of them are down because they do.
     pub(crate) fn rejected_key(&self) -> Option<StatusCode> {
-        let mut statuses = self.candidates.iter().map(|one| one.backend.rejected_key());
+        let mut statuses = self
+            .candidates
+            .iter()
+            .map(|one| one.backend.health.rejected_key());
         let first = statuses.next()??;
         statuses.all(|status| status.is_some()).then_some(first)
     }
@@ -71,7 +75,9 @@ impl Route {
         let up: Vec<usize> = places
             .filter(|place| candidates[*place].backend.is_up())
             .collect();
-        let weights = up.iter().map(|place| candidates[*place].backend.weight);
+        let weights = up
+            .iter()
+            .map(|place| candidates[*place].backend.settings.weight);
         Self {
             shares: Shares::new(weights),
             kind,
@@ -108,7 +114,7 @@ impl Route {
     /// True if this backend is a candidate, and no other one is up and not ejected.
     pub(super) fn is_last(&self, id: BackendId, now: Moment) -> bool {
         let is_sound =
-            |backend: &Backend| backend.is_up() && backend.pulse.verdict(now) == Verdict::Sound;
+            |backend: &Backend| backend.is_up() && backend.stats.verdict(now) == Verdict::Sound;
         let mut others = self.candidates.iter().filter(|one| one.backend.id != id);
         self.place(id).is_some() && !others.any(|one| is_sound(&one.backend))
     }
@@ -142,9 +148,9 @@ impl Route {
         let mut average = Average::default();
         for place in &self.up {
             let backend = self.backend(*place);
-            if backend.is_up() && !matches!(backend.pulse.verdict(now), Verdict::Ejected(_)) {
-                average.outstanding += backend.pulse.outstanding();
-                average.weight += backend.weight;
+            if backend.is_up() && !matches!(backend.stats.verdict(now), Verdict::Ejected(_)) {
+                average.outstanding += backend.stats.outstanding();
+                average.weight += backend.settings.weight;
             }
         }
         average

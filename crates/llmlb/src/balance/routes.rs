@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
-use super::backend::{Backend, BackendId};
+use super::backend::Backend;
 use super::clock::Moment;
 use super::queue::Queue;
 use super::route::{Candidate, Route};
+use crate::backend_id::BackendId;
 use crate::config::{Alias, Kind};
 
 /// Ollama's `name` is short for `name:latest`.
@@ -38,7 +39,7 @@ struct Drafts {
 }
 
 impl Routes {
-    pub(super) fn of(
+    pub(super) fn new(
         backends: &[Arc<Backend>],
         kind: Option<Kind>,
         aliases: &[Alias],
@@ -46,7 +47,7 @@ impl Routes {
     ) -> Self {
         let is_meant = |one: &&Arc<Backend>| kind.is_none() || one.kind() == kind;
         let backends: Vec<&Arc<Backend>> = backends.iter().filter(is_meant).collect();
-        let drafts = Drafts::of(&backends);
+        let drafts = Drafts::new(&backends);
         let mut by_model = HashMap::new();
         let mut insert = |name: &Arc<str>, candidates, is_short| {
             let route = Route::new(kind, Some(Arc::clone(name)), candidates, queue);
@@ -111,7 +112,7 @@ impl Routes {
 }
 
 impl Drafts {
-    fn of(backends: &[&Arc<Backend>]) -> Self {
+    fn new(backends: &[&Arc<Backend>]) -> Self {
         let mut drafts = Self::default();
         for backend in backends {
             for model in backend.served().iter() {
@@ -131,9 +132,9 @@ impl Drafts {
     }
 
     /// Who serves a model by this very name, when it is asked for by that one.
-    fn renamed(&self, model: &str, asked: &str) -> impl Iterator<Item = Candidate> {
+    fn renamed(&self, model: &str, selection: &str) -> impl Iterator<Item = Candidate> {
         let found = self.by_model.get_key_value(model);
-        let name = found.and_then(|(name, _)| (**name != *asked).then(|| Arc::clone(name)));
+        let name = found.and_then(|(name, _)| (**name != *selection).then(|| Arc::clone(name)));
         let candidates = found.into_iter().flat_map(|(_, candidates)| candidates);
         candidates.map(move |one| Candidate {
             backend: Arc::clone(&one.backend),

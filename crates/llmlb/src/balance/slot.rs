@@ -23,7 +23,7 @@ impl Slot {
     /// Takes a place at one of the route's candidates, if it has one left.
     pub(super) fn take(route: &Arc<Route>, place: usize) -> Option<Self> {
         let backend = route.backend(place);
-        backend.pulse.occupy(backend.places()).then(|| Self {
+        backend.stats.occupy(backend.places()).then(|| Self {
             route: Arc::clone(route),
             place,
             has_begun: false,
@@ -54,26 +54,26 @@ impl Slot {
         self.has_begun = true;
         let (backend, now) = (self.backend(), Moment::now());
         if let Some(first_byte) = first_byte {
-            backend.pulse.took(first_byte, now);
+            backend.stats.took(first_byte, now);
         }
-        self.note_recovery(backend.pulse.began(now));
+        self.note_recovery(backend.stats.began(now));
     }
 
     /// A success on an inference endpoint began: it makes up for errors that a client may have
     /// provoked.
     pub(crate) fn success_began(&mut self) {
         self.is_success = true;
-        self.backend().suspicion.success_began();
+        self.backend().learned.suspicion.success_began();
     }
 
     /// The answer came to its end.
     pub(crate) fn ended(&self) {
         if self.is_success {
-            self.backend().suspicion.clear();
+            self.backend().learned.suspicion.clear();
         }
-        let pulse = &self.backend().pulse;
-        if self.has_begun && !pulse.is_well() {
-            self.note_recovery(pulse.ended(Moment::now()));
+        let stats = &self.backend().stats;
+        if self.has_begun && !stats.is_well() {
+            self.note_recovery(stats.ended(Moment::now()));
         }
     }
 
@@ -87,7 +87,7 @@ impl Slot {
     /// There was no answer, or no good one, or no end of it.
     pub(crate) fn failed(&self) {
         let (backend, now) = (self.backend(), Moment::now());
-        if let Some(until) = backend.pulse.failed(now) {
+        if let Some(until) = backend.stats.failed(now) {
             let (name, pause) = (&backend.name, until.seconds_after(now));
             tracing::warn!("backend {name} ejected for {pause} s after 3 consecutive failures");
             self.route.queue.ejected();
@@ -104,7 +104,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.backend().pulse.release();
+        self.backend().stats.release();
         self.route.queue.freed(self.backend());
     }
 }

@@ -6,12 +6,13 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::backend::{Backend, BackendId, State};
+use super::backend::{Backend, State};
 use super::clock::Moment;
 use super::model::{Model, Models};
 use super::queue::Queue;
 use super::route::Route;
 use super::routes::Routes;
+use crate::backend_id::BackendId;
 use crate::config::{Alias, Kind};
 
 /// What is known at one moment.
@@ -32,8 +33,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(super) fn of(backends: Vec<Arc<Backend>>, aliases: &[Alias], queue: &Arc<Queue>) -> Self {
-        let routes = Routes::of(&backends, None, aliases, queue);
+    pub(super) fn new(backends: Vec<Arc<Backend>>, aliases: &[Alias], queue: &Arc<Queue>) -> Self {
+        let routes = Routes::new(&backends, None, aliases, queue);
         let models = models(&backends, aliases, &routes);
         let places = models.iter().enumerate();
         Self {
@@ -42,7 +43,7 @@ impl Table {
                 .collect(),
             models,
             list: OnceLock::new(),
-            ollama: Routes::of(&backends, Some(Kind::Ollama), aliases, queue),
+            ollama: Routes::new(&backends, Some(Kind::Ollama), aliases, queue),
             routes,
             backends,
         }

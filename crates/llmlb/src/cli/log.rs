@@ -29,7 +29,7 @@ const LAST_LINES_WITHIN: Duration = Duration::from_millis(500);
 
 /// The log, for as long as it is kept. What waits to be written is written when it is dropped.
 pub(super) struct Log {
-    lines: Arc<Lines>,
+    lines: Arc<LineQueue>,
     quiet: bool,
     timed: bool,
 }
@@ -43,7 +43,7 @@ pub(super) fn install(verbose: bool, quiet: bool) -> Log {
     };
     let timed = !io::stderr().is_terminal();
     let line = Line { time: timed };
-    let lines = Arc::new(Lines::start());
+    let lines = Arc::new(LineQueue::start());
     let to = Arc::clone(&lines);
     let printer = tracing_subscriber::fmt::layer()
         .with_writer(move || Entry(Arc::clone(&to)))
@@ -70,7 +70,7 @@ impl Log {
     /// Where a line for each request goes; with `-q` nowhere.
     pub(super) fn requests(&self) -> app::Log {
         let lines = Arc::clone(&self.lines);
-        let lines: request::Lines = Arc::new(move |text: &[u8]| lines.add(text));
+        let lines: request::LogSink = Arc::new(move |text: &[u8]| lines.add(text));
         app::Log {
             lines: (!self.quiet).then_some(lines),
             timed: self.timed,
@@ -86,14 +86,14 @@ impl Drop for Log {
 
 /// Lines on their way to stderr. A thread writes them: whoever has something to report must not
 /// wait for a reader that does not read. If too many wait, new ones are counted instead of kept.
-struct Lines {
+struct LineQueue {
     queue: SyncSender<Vec<u8>>,
     lost: AtomicUsize,
     /// How many were queued and not yet written.
     waiting: Arc<(Mutex<usize>, Condvar)>,
 }
 
-impl Lines {
+impl LineQueue {
     fn start() -> Self {
         let (queue, lines) = sync_channel::<Vec<u8>>(MOST_WAITING);
         let waiting: Arc<(Mutex<usize>, Condvar)> = Arc::default();
@@ -201,7 +201,7 @@ fn dropped(count: usize, why: &str) -> String {
 }
 
 /// One line, as the formatter writes it: whole, in one call.
-struct Entry(Arc<Lines>);
+struct Entry(Arc<LineQueue>);
 
 impl Write for Entry {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {

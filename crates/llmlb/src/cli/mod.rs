@@ -1,17 +1,17 @@
 //! What can be typed: one verb per file.
 
 mod args;
-mod ask;
 mod check;
 mod completions;
 mod exit;
 mod interrupt;
 mod log;
-mod neighbour;
 mod output;
+mod port_conflict;
 mod progress;
 mod serve;
 mod status;
+mod status_client;
 mod stop;
 mod table;
 mod time;

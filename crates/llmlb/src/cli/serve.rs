@@ -124,7 +124,7 @@ async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
             tracing::info!("ended; no request was left");
             exit::DONE
         }
-        Ended::TimedOut(0) | Ended::ToldTwice(0) => {
+        Ended::TimedOut(0) | Ended::SecondSignal(0) => {
             tracing::info!("ended; connections without a request were closed");
             exit::DONE
         }
@@ -132,7 +132,7 @@ async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
             tracing::warn!("the drain timeout is over; requests cut: {cut}");
             exit::FAILED
         }
-        Ended::ToldTwice(cut) => {
+        Ended::SecondSignal(cut) => {
             tracing::warn!("told twice; requests cut: {cut}");
             exit::FAILED
         }

@@ -10,7 +10,7 @@ use tenure::{Holder, Stopped, Store};
 
 use super::args::Stop;
 use super::exit::{self, Failure};
-use super::{neighbour, output};
+use super::{output, port_conflict};
 use crate::lock::{self, LockInfo};
 
 /// How long a server drains that does not say how long.
@@ -110,14 +110,14 @@ fn stop_in(store: &Store, port: u16, args: &Stop, say: impl Fn(&str)) -> Result<
             }
             let mut still_running = None;
             if !matches!(stopped, Stopped::Ended { .. }) {
-                let other = neighbour::on_port(port);
-                let server = neighbour::server_of_llmlb(port, other.as_ref());
+                let other = port_conflict::on_port(port);
+                let server = port_conflict::server_of_llmlb(port, other.as_ref());
                 if let Some(pid) = server {
                     // There is one, whatever the lock directory says.
                     lines.remove(0);
                     still_running = Some(elsewhere(port, pid, status.path()));
                 } else {
-                    lines.extend(other.map(|owner| neighbour::line(port, &owner)));
+                    lines.extend(other.map(|owner| port_conflict::line(port, &owner)));
                 }
             }
             Ok(Done {

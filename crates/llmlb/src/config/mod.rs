@@ -277,7 +277,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
 
     let host = layers.setting(&settings::HOST, flags.host.as_deref(), values::host);
     let port = layers.setting(&settings::PORT, port.as_deref(), values::port);
-    let allow_public = layers.setting(&settings::ALLOW_PUBLIC, allow_public, values::truth);
+    let allow_public = layers.setting(&settings::ALLOW_PUBLIC, allow_public, values::boolean);
     let hosts = layers.optional(&settings::HOSTS, values::hosts);
     let proxies = layers.optional(&settings::TRUSTED_PROXIES, values::networks);
     let workers = layers.setting(&settings::WORKERS, None, values::workers);
@@ -356,7 +356,7 @@ fn upstream(layers: &mut Layers<'_>) -> Option<Upstream> {
 }
 
 fn log(layers: &mut Layers<'_>) -> Option<Log> {
-    let requests = layers.setting(&settings::LOG_REQUESTS, None, values::truth);
+    let requests = layers.setting(&settings::LOG_REQUESTS, None, values::boolean);
     Some(Log {
         requests: requests?,
     })

@@ -67,7 +67,7 @@ impl Receiver {
     /// Whether it may be on another machine is looked at later.
     fn parse(raw: Raw<'_>) -> Result<Self, String> {
         let url = values::text(raw, "a URL")?;
-        let http = connect(url, true).map_err(|error| error.to_string())?;
+        let http = validate_url(url, true).map_err(|error| error.to_string())?;
         Ok(Self {
             url: Secret::new(url.to_owned()),
             shown: spool::Sink::name(&http).to_owned(),
@@ -105,7 +105,7 @@ fn name_of<T: Copy + PartialEq>(value: T, names: &[(&'static str, T)]) -> &'stat
 
 /// Every setting is read before the first missing one ends this: all problems at once.
 pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<Usage> {
-    let enabled = layers.setting(&settings::USAGE_ENABLED, None, values::truth);
+    let enabled = layers.setting(&settings::USAGE_ENABLED, None, values::boolean);
     let url = layers.optional(&settings::USAGE_URL, Receiver::parse);
     let token_env = layers.setting(&settings::USAGE_TOKEN_ENV, None, values::variable);
     let every = layers.setting(&settings::USAGE_EVERY, None, values::every);
@@ -115,7 +115,7 @@ pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<Usage> 
     let on_failure = layers.setting(&settings::USAGE_ON_FAILURE, None, |raw| {
         values::word(raw, &OnFailure::ALL)
     });
-    let allow_http = layers.setting(&settings::USAGE_ALLOW_HTTP, None, values::truth);
+    let allow_http = layers.setting(&settings::USAGE_ALLOW_HTTP, None, values::boolean);
     let (archive, failed) = bounds(layers);
     let is_used = enabled != Some(false) && matches!(url, Ok(Some(_)));
     if let (Ok(Some(url)), Some(false)) = (&url, allow_http) {
@@ -177,7 +177,7 @@ fn keep(layers: &mut Layers<'_>, age: &Setting, size: &Setting) -> Option<Keep> 
 
 /// Records and token are not for those on the way.
 fn check_reach(receiver: &Receiver, layers: &mut Layers<'_>) {
-    if connect(receiver.url(), false).is_err_and(|error| error.is_plain_http()) {
+    if validate_url(receiver.url(), false).is_err_and(|error| error.is_plain_http()) {
         let what = format!(
             "{} is on another machine: without https anyone on the way can read the records and \
              the token; use https://, or set usage.allow_http = true or \
@@ -208,7 +208,7 @@ fn token(variable: &str, layers: &mut Layers<'_>, env: &Environment) -> Option<T
 }
 
 /// Checks a URL. Nothing is sent.
-fn connect(url: &str, allow_http: bool) -> Result<Http, HttpError> {
+fn validate_url(url: &str, allow_http: bool) -> Result<Http, HttpError> {
     let mut options = HttpOptions::default();
     options.allow_plain_http = allow_http;
     Http::new(url, options)

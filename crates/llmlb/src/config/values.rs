@@ -64,9 +64,9 @@ pub(super) fn port(raw: Raw<'_>) -> Result<u16, String> {
     u16::try_from(number).map_err(|_| out_of_range(&shown))
 }
 
-pub(super) fn truth(raw: Raw<'_>) -> Result<bool, String> {
+pub(super) fn boolean(raw: Raw<'_>) -> Result<bool, String> {
     match raw {
-        Raw::Toml(DeValue::Boolean(truth)) => Ok(*truth),
+        Raw::Toml(DeValue::Boolean(boolean)) => Ok(*boolean),
         Raw::Text("true") => Ok(true),
         Raw::Text("false") => Ok(false),
         other => Err(not(other, "true or false")),
@@ -369,7 +369,7 @@ pub(super) fn not(raw: Raw<'_>, wanted: &str) -> String {
         Raw::Toml(DeValue::String(text)) => format!("{} is text, not {wanted}", quoted(text)),
         Raw::Toml(DeValue::Integer(number)) => format!("{number} is not {wanted}"),
         Raw::Toml(DeValue::Float(number)) => format!("{number} is not {wanted}"),
-        Raw::Toml(DeValue::Boolean(truth)) => format!("{truth} is not {wanted}"),
+        Raw::Toml(DeValue::Boolean(boolean)) => format!("{boolean} is not {wanted}"),
         Raw::Toml(DeValue::Datetime(_)) => format!("a date is not {wanted}"),
         Raw::Toml(DeValue::Array(_)) => format!("a list is not {wanted}"),
         Raw::Toml(DeValue::Table(_)) => format!("a section is not {wanted}"),

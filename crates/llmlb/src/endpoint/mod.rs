@@ -4,6 +4,7 @@
 //! slashes. A spelling that one of them could take for a known endpoint, and that is not the plain
 //! one, is rejected; otherwise a backend would serve what llmlb neither routes nor meters.
 
+mod api;
 #[cfg(test)]
 mod tests;
 
@@ -11,7 +12,7 @@ use std::borrow::Cow;
 
 use http::Method;
 
-use crate::meter::api::Api;
+pub(crate) use api::Api;
 
 /// What a method and a path ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

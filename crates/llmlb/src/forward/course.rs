@@ -7,10 +7,10 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::timeout;
 
-use super::{Failed, Opened, Outbound, judge};
+use super::response::UpstreamResponse;
+use super::{ForwardContext, ForwardError, Outbound, judge};
 use crate::balance::{Backend, Evidence, Fault, Pool, Slot};
-use crate::upstream::Broken;
-use crate::worker::Worker;
+use crate::upstream::UpstreamError;
 
 /// How long a connection may take that only shows whether a backend refuses connections.
 const REFUSES_WITHIN: Duration = Duration::from_secs(1);
@@ -18,9 +18,9 @@ const REFUSES_WITHIN: Duration = Duration::from_secs(1);
 /// What has come of a request so far.
 #[derive(Debug)]
 pub(super) struct Course {
-    /// A response that another backend may better. It reaches the client if none does.
-    spare: Option<Box<Opened>>,
-    pub(super) failed: Failed,
+    /// A response that the client gets if no other backend has a better one.
+    held: Option<Box<UpstreamResponse>>,
+    pub(super) error: ForwardError,
     /// A backend that responded 500.
     suspect: Option<Arc<Backend>>,
     /// The number of backends that received the request.
@@ -48,8 +48,8 @@ pub(super) enum Next {
 impl Course {
     pub(super) fn new() -> Self {
         Self {
-            spare: None,
-            failed: Failed::Unreachable(None),
+            held: None,
+            error: ForwardError::Unreachable(None),
             suspect: None,
             deliveries: 0,
             last_delivery: usize::MAX,
@@ -58,7 +58,7 @@ impl Course {
     }
 
     /// True if the request may be sent to one more backend.
-    pub(super) async fn may_go_on(&self, worker: &Worker) -> bool {
+    pub(super) async fn may_go_on(&self, context: &ForwardContext) -> bool {
         if self.deliveries >= self.last_delivery {
             return false;
         }
@@ -66,7 +66,7 @@ impl Course {
             // The request may have crashed that backend. It was tried once more since; a third
             // backend is not put at risk.
             Some((backend, by_then)) if self.deliveries > *by_then => {
-                !refuses_connections(worker, backend).await
+                !refuses_connections(context, backend).await
             }
             _ => true,
         }
@@ -106,12 +106,12 @@ impl Course {
             }
         }
         let is_rejected = judge::rejects_credential(status);
-        if is_rejected && backend.credential.is_some() {
+        if is_rejected && backend.settings.credential.is_some() {
             backend.note_rejected_key(status);
-            self.failed = Failed::BackendAuth(status);
+            self.error = ForwardError::BackendAuth(status);
             return Next::Over;
         }
-        if outbound.repeatable && judge::is_worth_another(status) {
+        if outbound.repeatable && judge::is_retryable_status(status) {
             return match self.suspect {
                 Some(_) => Next::Another,
                 None => Next::Hold,
@@ -124,75 +124,85 @@ impl Course {
     }
 
     /// Keeps a response that another backend may better.
-    pub(super) fn hold(&mut self, opened: Opened) {
-        self.spare = Some(Box::new(opened));
+    pub(super) fn hold(&mut self, response: UpstreamResponse) {
+        self.held = Some(Box::new(response));
     }
 
     /// Notes that there was no response. `answers` is the number of the backend's responses when it
     /// was chosen. True if another backend may be tried.
     pub(super) fn broke(
         &mut self,
-        worker: &Worker,
+        context: &ForwardContext,
         backend: &Arc<Backend>,
-        broken: Broken,
+        error: UpstreamError,
         answers: u64,
         outbound: &Outbound<'_>,
-    ) -> Result<bool, Failed> {
+    ) -> Result<bool, ForwardError> {
         if outbound.is_delivered {
             self.deliveries += 1;
-            self.note_closed(backend, &broken);
+            self.note_closed(backend, &error);
         }
         // Clients are not told host and port.
-        let why = format!("backend {}: {broken}", backend.label());
-        let logged = format!("backend {}: {broken}", backend.name);
-        match broken {
-            Broken::Upload(why) => Err(Failed::BadUpload(why)),
-            Broken::Stalled(_) => Err(Failed::Stalled(worker.shared.limits.body)),
-            Broken::Shortage(why) => {
-                self.failed = Failed::Shortage(why);
+        let why = format!("backend {}: {error}", backend.label());
+        let logged = format!("backend {}: {error}", backend.name);
+        match error {
+            UpstreamError::ClientBody(why) => Err(ForwardError::BadUpload(why)),
+            UpstreamError::ClientBodyTimeout(_) => {
+                Err(ForwardError::Stalled(context.timeouts.body))
+            }
+            UpstreamError::LocalExhausted(why) => {
+                self.error = ForwardError::Shortage(why);
                 Ok(false)
             }
             // Ports are counted for each address: another backend may be reached.
-            Broken::NoPort(_) => {
-                self.failed = Failed::Shortage(why);
+            UpstreamError::NoLocalPort(_) => {
+                self.error = ForwardError::Shortage(why);
                 Ok(true)
             }
-            Broken::Refused(ref reason)
-            | Broken::Gone(ref reason)
-            | Broken::Unreachable(ref reason) => {
-                // Old news, if it has answered somebody meanwhile. And a name server may fail once.
-                let is_down = !matches!(broken, Broken::Unreachable(_));
-                if is_down && backend.answers() == answers {
-                    backend.set_turns_away(matches!(broken, Broken::Refused(_)));
-                    worker.shared.pool.note_down(backend, reason);
+            UpstreamError::ConnectionRefused(ref reason)
+            | UpstreamError::HostUnreachable(ref reason)
+            | UpstreamError::ConnectFailed(ref reason) => {
+                // Ignore the failure if the backend has responded to any request since this attempt
+                // started. DNS errors are often transient and do not mark it down.
+                let is_down = !matches!(error, UpstreamError::ConnectFailed(_));
+                if is_down && backend.health.answers() == answers {
+                    backend.set_refuses_connections(matches!(
+                        error,
+                        UpstreamError::ConnectionRefused(_)
+                    ));
+                    context.pool.note_down(backend, reason);
                 }
-                backend.doubt.notify_one();
+                backend.health.recheck.notify_one();
                 // That one was reached and did not answer says more.
-                if matches!(self.failed, Failed::Unreachable(_)) {
-                    self.failed = Failed::Unreachable(Some(why));
+                if matches!(self.error, ForwardError::Unreachable(_)) {
+                    self.error = ForwardError::Unreachable(Some(why));
                 }
                 Ok(true)
             }
-            Broken::Slow(_) => {
-                backend.doubt.notify_one();
+            UpstreamError::Timeout(_) => {
+                backend.health.recheck.notify_one();
                 tracing::warn!("{logged}");
-                self.failed = Failed::TimedOut(why);
+                self.error = ForwardError::TimedOut(why);
                 Ok(false)
             }
-            Broken::Hung(_) | Broken::Cut(_) | Broken::Garbage(_) => {
-                backend.doubt.notify_one();
+            UpstreamError::Hung(_)
+            | UpstreamError::Closed(_)
+            | UpstreamError::InvalidResponse(_) => {
+                backend.health.recheck.notify_one();
                 tracing::warn!("{logged}");
-                self.failed = Failed::NoAnswer(why);
+                self.error = ForwardError::NoAnswer(why);
                 Ok(outbound.repeatable)
             }
         }
     }
 
-    fn note_closed(&mut self, backend: &Arc<Backend>, broken: &Broken) {
+    fn note_closed(&mut self, backend: &Arc<Backend>, error: &UpstreamError) {
         // A crash may close a connection that was idle, and the new one is refused.
         let is_closed = matches!(
-            broken,
-            Broken::Cut(_) | Broken::Refused(_) | Broken::Gone(_)
+            error,
+            UpstreamError::Closed(_)
+                | UpstreamError::ConnectionRefused(_)
+                | UpstreamError::HostUnreachable(_)
         );
         if is_closed && self.closed.is_none() {
             self.closed = Some((Arc::clone(backend), self.deliveries));
@@ -208,8 +218,8 @@ impl Course {
     }
 
     /// The response that no other one has bettered, or why there is none.
-    pub(super) fn end(self) -> Result<Opened, Failed> {
-        self.spare.map(|spare| *spare).ok_or(self.failed)
+    pub(super) fn end(self) -> Result<UpstreamResponse, ForwardError> {
+        self.held.map(|held| *held).ok_or(self.error)
     }
 }
 
@@ -217,20 +227,22 @@ impl Outbound<'_> {
     pub(super) fn evidence(&self, fault: Fault) -> Evidence {
         Evidence {
             fault,
-            client: self.wish.client,
-            prompt: self.asked.body_hash(),
+            client: self.hints.client,
+            prompt: self.parsed.body_hash(),
         }
     }
 }
 
-async fn refuses_connections(worker: &Worker, backend: &Backend) -> bool {
+async fn refuses_connections(context: &ForwardContext, backend: &Backend) -> bool {
     if !backend.is_up() {
         return true;
     }
-    let connecting = worker.connector.connect(&backend.url);
+    let connecting = context.connector.connect(&backend.url);
     // Boxed because it is rare and takes much memory.
     matches!(
         Box::pin(timeout(REFUSES_WITHIN, connecting)).await,
-        Ok(Err(Broken::Refused(_) | Broken::Gone(_)))
+        Ok(Err(
+            UpstreamError::ConnectionRefused(_) | UpstreamError::HostUnreachable(_)
+        ))
     )
 }

@@ -8,14 +8,11 @@ use super::Via;
 use crate::balance::Backend;
 use crate::config::{BackendUrl, Kind};
 use crate::dropped_headers::DroppedHeaders;
-use crate::headers::{self, Fate, HeaderPatterns, RequestContext};
+use crate::headers::{self, Fate, HeaderPatterns, REQUEST_ID, RequestContext};
 
-/// The id of a request, which goes with it to the backend and back to the client.
-pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// What every backend is told about a request besides what the client said.
+/// Header fields that llmlb adds to a request, and rules for the client's fields.
 #[derive(Debug)]
-pub(super) struct Stamp<'a> {
+pub(super) struct ProxyHeaders<'a> {
     pub(super) via: &'a Via,
     pub(super) id: &'a HeaderValue,
     /// The client wants to speak another protocol on this connection.
@@ -40,7 +37,7 @@ pub(super) fn write(
     head: &request::Parts,
     target: &str,
     backend: &Backend,
-    stamp: &Stamp<'_>,
+    proxy: &ProxyHeaders<'_>,
     body: BodyFraming,
 ) -> Bytes {
     let mut out = Vec::with_capacity(1024);
@@ -48,15 +45,15 @@ pub(super) fn write(
     let named = named_by_connection(&head.headers);
     let context = RequestContext {
         method: &head.method,
-        is_upgrade: stamp.upgrade.is_some(),
+        is_upgrade: proxy.upgrade.is_some(),
         is_unread: body.is_unread,
-        extra: stamp.extra,
+        extra: proxy.extra,
     };
     for (name, value) in &head.headers {
         match context.fate(name.as_str()) {
             Fate::Consumed => continue,
             Fate::Dropped => {
-                stamp.dropped.count(name.as_str());
+                proxy.dropped.count(name.as_str());
                 continue;
             }
             Fate::Forwarded if named.contains(name) => continue,
@@ -87,19 +84,19 @@ pub(super) fn write(
         // Many servers ignore such a body, and would parse it as the next request.
         field(&mut out, "connection", b"close");
     }
-    if let Some(protocol) = stamp.upgrade {
+    if let Some(protocol) = proxy.upgrade {
         field(&mut out, "connection", b"upgrade");
         field(&mut out, "upgrade", protocol.as_bytes());
     }
-    stamp.via.write(&head.headers, &mut out);
-    field(&mut out, REQUEST_ID.as_str(), stamp.id.as_bytes());
+    proxy.via.write(&head.headers, &mut out);
+    field(&mut out, REQUEST_ID.as_str(), proxy.id.as_bytes());
     credential(&mut out, backend);
     out.extend_from_slice(b"\r\n");
     out.into()
 }
 
-/// The head of a question of our own.
-pub(crate) fn question(backend: &Backend, path: &str) -> Bytes {
+/// Head of a probe: a request of llmlb's own for this path.
+pub(crate) fn probe_head(backend: &Backend, path: &str) -> Bytes {
     let mut out = Vec::with_capacity(256);
     line(&mut out, &Method::GET, backend, path);
     field(&mut out, "accept", b"application/json");
@@ -147,7 +144,7 @@ fn is_key(protocol: &[u8]) -> bool {
 }
 
 fn credential(out: &mut Vec<u8>, backend: &Backend) {
-    if let Some((name, value)) = &backend.credential {
+    if let Some((name, value)) = &backend.settings.credential {
         field(out, name.as_str(), value.as_bytes());
     }
 }

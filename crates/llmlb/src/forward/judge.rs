@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, StatusCode, header};
 
 use crate::balance::{Evidence, Pool, Slot};
-use crate::upstream::{Broken, Head};
+use crate::upstream::{Head, UpstreamError};
 
 /// No backend is left alone for longer than this, whatever it says.
 const LONGEST_REST: Duration = Duration::from_secs(60);
@@ -15,7 +15,7 @@ const LONGEST_REST: Duration = Duration::from_secs(60);
 const BUSY_LATENCY: Duration = Duration::from_secs(1);
 
 /// True if another backend may have a better response: this one cannot serve right now.
-pub(super) fn is_worth_another(status: StatusCode) -> bool {
+pub(super) fn is_retryable_status(status: StatusCode) -> bool {
     matches!(
         status,
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
@@ -27,7 +27,7 @@ pub(super) fn is_worth_another(status: StatusCode) -> bool {
 pub(super) fn is_suspect(status: StatusCode) -> bool {
     rejects_credential(status)
         || (status.is_server_error()
-            && !is_worth_another(status)
+            && !is_retryable_status(status)
             // These are about the request, and the backend serves others.
             && status != StatusCode::NOT_IMPLEMENTED
             && status != StatusCode::HTTP_VERSION_NOT_SUPPORTED)
@@ -43,16 +43,18 @@ pub(super) fn rejects_credential(status: StatusCode) -> bool {
 /// is known what other backends respond.
 pub(super) fn note(pool: &Pool, slot: &mut Slot, head: &Head, took: Duration, is_inference: bool) {
     let (backend, status) = (slot.backend(), head.status);
-    backend.has_answered();
+    backend.health.note_answer();
     if status.is_server_error() || is_suspect(status) || status == StatusCode::TOO_MANY_REQUESTS {
-        backend.note_error(Some(status), status.canonical_reason().unwrap_or_default());
+        backend
+            .health
+            .note_error(Some(status), status.canonical_reason().unwrap_or_default());
     }
     if status == StatusCode::TOO_MANY_REQUESTS && is_inference {
         let long = rest(&head.headers, SystemTime::now());
         if !long.is_some_and(|long| pool.rest(backend, long)) {
             slot.began(Some(took.max(BUSY_LATENCY)));
         }
-    } else if is_worth_another(status) {
+    } else if is_retryable_status(status) {
         slot.failed();
     } else if !is_suspect(status) {
         if status.is_success() && is_inference {
@@ -64,9 +66,14 @@ pub(super) fn note(pool: &Pool, slot: &mut Slot, head: &Head, took: Duration, is
 
 /// Notes a success that the backend did not complete. A prompt can make an engine crash, so that this
 /// counts like a 500. A timeout counts whoever the client is.
-pub(super) fn note_cut(pool: &Pool, slot: &Slot, broken: &Broken, evidence: Option<Evidence>) {
+pub(super) fn note_cut(
+    pool: &Pool,
+    slot: &Slot,
+    error: &UpstreamError,
+    evidence: Option<Evidence>,
+) {
     match evidence {
-        _ if matches!(broken, Broken::Slow(_)) => slot.cut(),
+        _ if matches!(error, UpstreamError::Timeout(_)) => slot.cut(),
         Some(evidence) => pool.suspect(slot.backend(), evidence),
         None => pool.acquit(slot.backend()),
     }

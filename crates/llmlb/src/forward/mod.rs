@@ -1,45 +1,45 @@
-//! Sending a request to a backend, to another one if that fails, and the answer back.
+//! Sends a request to a backend, to another one if that fails, and the response to the client.
 
 mod attempt;
+mod context;
 mod course;
+mod error;
 mod head;
-mod issued;
 mod judge;
-mod objection;
 mod relay;
+mod response;
 mod tunnel;
 mod unsupported;
+mod usage_rejection;
 mod via;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderName, Response, StatusCode, Version, header, request};
+use http::{Response, request};
 use http_body_util::{Either, Full};
 use hyper::upgrade::OnUpgrade;
-use spool::Record;
 
-use crate::balance::{Backend, BackendId, Choice, Fault, Pool, Route, Slot, Waited, Wish};
+use crate::backend_id::BackendId;
+use crate::balance::{Choice, Pool, Route, SelectHints, Slot, Waited};
 use crate::endpoint::Endpoint;
-use crate::meter::watch::Watch;
-use crate::request::{Answer, Asked, BodyPace, Trip};
-use crate::upstream::{Broken, Exchange, Head};
-use crate::worker::Worker;
-use attempt::Reached;
+use crate::request::{AfterFailure, ParsedRequest, RequestGuard};
+use crate::upstream::UpstreamError;
 use course::{Course, Next};
+use response::UpstreamResponse;
 
-pub(crate) use head::{REQUEST_ID, question};
-pub(crate) use issued::hash;
+pub(crate) use context::{ForwardContext, ForwardTimeouts};
+pub(crate) use error::{ForwardError, refusal};
+pub(crate) use head::probe_head;
 pub(crate) use relay::Relay;
 pub(crate) use via::Via;
 
-/// Tells the client which backend answered.
-const SERVED_BY: HeaderName = HeaderName::from_static("x-llmlb-backend");
-/// What the backend itself calls the request: its operators will ask for it.
-const UPSTREAM_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
-/// How many backends a request may be tried on.
+/// Maximum number of backends that a request is tried on.
 const MOST_ATTEMPTS: usize = 3;
+
+/// A response to a client: one of llmlb's own, or a backend's.
+pub(crate) type ClientResponse = Response<Either<Full<Bytes>, Relay>>;
 
 /// A request that is ready to be sent.
 #[derive(Debug)]
@@ -48,277 +48,165 @@ pub(crate) struct Outbound<'a> {
     pub(crate) endpoint: Endpoint,
     /// The path as the backend receives it.
     pub(crate) path: &'a str,
-    pub(crate) asked: &'a mut Asked,
-    pub(crate) wish: &'a Wish<'a>,
-    /// The backend may be asked the same twice.
+    pub(crate) parsed: &'a mut ParsedRequest,
+    pub(crate) hints: &'a SelectHints<'a>,
+    /// The request may be sent twice.
     pub(crate) repeatable: bool,
     /// The backend that is being tried has received it, or part of it.
     pub(crate) is_delivered: bool,
-    /// Who was asked.
+    /// Backends that were tried.
     pub(crate) tried: Vec<BackendId>,
     /// The client wants to speak another protocol on its connection.
     pub(crate) upgrade: Option<OnUpgrade>,
 }
 
-/// A backend's answer, of which only the head has been read.
-#[derive(Debug)]
-struct Opened {
-    head: Head,
-    exchange: Box<Exchange>,
-    backend: Arc<Backend>,
-    /// What it was told that the model is called, if not as the client did.
-    model: Option<String>,
-    /// Usage that comes because we asked for it is kept from the client.
-    hides: bool,
-    /// Its place there. An answer that waits for a better one has none: it costs the backend
-    /// nothing any more.
-    slot: Option<Slot>,
-}
-
-/// Why no backend answered.
-#[derive(Debug)]
-pub(crate) enum Failed {
-    /// Whoever could serve it is down, or could not be reached. Nothing was sent.
-    Unreachable(Option<String>),
-    /// One was reached, and did not answer.
-    NoAnswer(String),
-    /// One rejected the credential that it is configured with.
-    BackendAuth(StatusCode),
-    /// It took too long.
-    TimedOut(String),
-    /// The client did not send what it had announced.
-    BadUpload(String),
-    /// The client sent its body more slowly than this.
-    Stalled(BodyPace),
-    /// This machine has no more descriptors, or no port for any of the backends.
-    Shortage(String),
-    /// The client's address uses as many connections to backends as it may.
-    AddressLimit(usize),
-    /// Everyone is busy, and too many wait already.
-    QueueFull,
-    /// Everyone was busy for too long.
-    WaitedTooLong,
-}
-
 /// Sends the request to the best backend, and to the next one as long as that may help.
 pub(crate) async fn forward(
-    worker: &Arc<Worker>,
+    context: &Arc<ForwardContext>,
     route: &Arc<Route>,
     mut outbound: Outbound<'_>,
-    mut trip: Box<Trip>,
-) -> Result<Answer, (Failed, Box<Trip>)> {
-    match open(worker, route, &mut outbound, &mut trip).await {
-        Ok(opened) => {
-            let (answer, unstaged) = answer(worker, opened, outbound, trip);
-            if let Some((record, trip)) = unstaged {
-                worker.batch.add(record).await;
-                drop(trip);
+    mut guard: Box<RequestGuard>,
+) -> Result<ClientResponse, (ForwardError, Box<RequestGuard>)> {
+    match open(context, route, &mut outbound, &mut guard).await {
+        Ok(response) => {
+            let (answer, whole) = response.into_answer(context, outbound, guard);
+            if let Some(mut guard) = whole {
+                guard.persisted().await;
             }
             Ok(answer)
         }
-        Err(failed) => Err((failed, trip)),
+        Err(error) => Err((error, guard)),
     }
 }
 
+/// Opens the response that the client gets.
 async fn open(
-    worker: &Arc<Worker>,
+    context: &Arc<ForwardContext>,
     route: &Arc<Route>,
     outbound: &mut Outbound<'_>,
-    trip: &mut Trip,
-) -> Result<Opened, Failed> {
+    guard: &mut RequestGuard,
+) -> Result<UpstreamResponse, ForwardError> {
     let mut course = Course::new();
-    let opened = attempts(worker, route, outbound, trip, &mut course).await;
-    course.settle(&worker.shared.pool, outbound);
-    match opened? {
-        Some(opened) => Ok(opened),
-        None => course.end().map_err(|failed| match failed {
-            Failed::Unreachable(None) => {
-                let rejected = route.rejected_key().map(Failed::BackendAuth);
-                rejected.unwrap_or(failed)
+    let response = attempts(context, route, outbound, guard, &mut course).await;
+    course.settle(&context.pool, outbound);
+    match response? {
+        Some(response) => Ok(response),
+        None => course.end().map_err(|error| match error {
+            ForwardError::Unreachable(None) => {
+                let rejected = route.rejected_key().map(ForwardError::BackendAuth);
+                rejected.unwrap_or(error)
             }
-            failed => failed,
+            error => error,
         }),
     }
 }
 
-/// Tries one backend after the other. `None`: none is left, and the course of the attempts decides.
+/// Tries one backend after another. `None` if no backend is left: the course of the attempts decides.
 async fn attempts(
-    worker: &Arc<Worker>,
+    context: &Arc<ForwardContext>,
     route: &Arc<Route>,
     outbound: &mut Outbound<'_>,
-    trip: &mut Trip,
+    guard: &mut RequestGuard,
     course: &mut Course,
-) -> Result<Option<Opened>, Failed> {
-    let pool = &worker.shared.pool;
-    while outbound.tried.len() < MOST_ATTEMPTS && course.may_go_on(worker).await {
+) -> Result<Option<UpstreamResponse>, ForwardError> {
+    let pool = &context.pool;
+    while outbound.tried.len() < MOST_ATTEMPTS && course.may_go_on(context).await {
         let slot = match next_slot(pool, route, outbound).await {
             Ok(Some(slot)) => slot,
             Ok(None) => break,
-            Err(failed) => {
-                course.failed = failed;
+            Err(error) => {
+                course.error = error;
                 break;
             }
         };
-        if !trip.may_use_backend() {
-            course.failed = Failed::AddressLimit(worker.shared.address_limit.max());
+        if !guard.acquire_address_share() {
+            let max = context.accounting.address_limit.max();
+            course.error = ForwardError::AddressLimit(max);
             break;
         }
-        let (started, answers) = (Instant::now(), slot.backend().answers());
+        let (started, answers) = (Instant::now(), slot.backend().health.answers());
         let backend = Arc::clone(slot.backend());
         outbound.tried.push(backend.id);
         outbound.is_delivered = false;
-        trip.sent(&backend, slot.model());
-        let mut reached = match attempt::attempt(worker, slot, outbound, trip, started).await {
-            Ok(reached) => reached,
-            Err(broken) => {
-                let is_given_up = matches!(broken, Broken::Slow(_) | Broken::Hung(_));
-                trip.tried(&backend, broken.why(), is_given_up);
-                if course.broke(worker, &backend, broken, answers, outbound)? {
-                    continue;
+        guard.route.sent(&backend, slot.model());
+        match attempt::attempt(context, slot, outbound, guard, started).await {
+            Ok(response) => {
+                match evaluate(pool, response, started, outbound, guard, course).await {
+                    (Next::Answer, response) => return Ok(Some(response)),
+                    (Next::Hold, response) => course.hold(response),
+                    (Next::Another, _) => {}
+                    (Next::Over, _) => break,
                 }
-                break;
             }
-        };
-        unsupported::learn(&mut reached, outbound).await;
-        let Reached {
-            head,
-            exchange,
-            mut slot,
-            hides,
-        } = reached;
-        // What the client took to send is not the backend's time.
-        let took = exchange.taken().unwrap_or(started).elapsed();
-        judge::note(pool, &mut slot, &head, took, outbound.endpoint.is_inference);
-        let next = course.responded(&slot, head.status, pool, outbound);
-        if next != Next::Answer {
-            trip.tried(&backend, head.status.as_str(), false);
-        }
-        let opened = Opened {
-            model: slot.model().map(str::to_owned),
-            backend,
-            // A response that waits for a better one costs its backend nothing any more.
-            slot: (next == Next::Answer).then_some(slot),
-            head,
-            exchange,
-            hides,
-        };
-        match next {
-            Next::Answer => return Ok(Some(opened)),
-            Next::Hold => course.hold(opened),
-            Next::Another => {}
-            Next::Over => break,
+            Err(error) => {
+                let after = match error {
+                    UpstreamError::Timeout(_) | UpstreamError::Hung(_) => AfterFailure::Abandoned,
+                    _ => AfterFailure::Ended,
+                };
+                guard.route.failed(&backend, error.why(), after);
+                if !course.broke(context, &backend, error, answers, outbound)? {
+                    break;
+                }
+            }
         }
     }
     Ok(None)
 }
 
-/// A place at the best backend that was not tried yet, waited for if all are at their limit. `None`:
-/// there is no such backend.
+/// Notes the head of a response, which is to an attempt that started at `started`, and decides what
+/// follows.
+async fn evaluate(
+    pool: &Pool,
+    mut response: UpstreamResponse,
+    started: Instant,
+    outbound: &Outbound<'_>,
+    guard: &mut RequestGuard,
+    course: &mut Course,
+) -> (Next, UpstreamResponse) {
+    unsupported::learn(&mut response, outbound).await;
+    let status = response.head.status;
+    let mut next = Next::Answer;
+    if let Some(slot) = &mut response.slot {
+        // The time that the client took to send its body is not the backend's.
+        let sent = response.exchange.last_write_at().unwrap_or(started);
+        let is_inference = outbound.endpoint.is_inference;
+        judge::note(pool, slot, &response.head, sent.elapsed(), is_inference);
+        next = course.responded(slot, status, pool, outbound);
+    }
+    if next != Next::Answer {
+        let (backend, after) = (&response.backend, AfterFailure::Ended);
+        guard.route.failed(backend, status.as_str(), after);
+        // A response that is held costs its backend nothing any more.
+        response.slot = None;
+    }
+    (next, response)
+}
+
+/// A slot at the best backend that was not tried yet. Waits if all are at capacity. `None` if there is
+/// no such backend.
 async fn next_slot(
     pool: &Pool,
     route: &Arc<Route>,
     outbound: &Outbound<'_>,
-) -> Result<Option<Slot>, Failed> {
-    let (wish, tried) = (outbound.wish, &outbound.tried);
+) -> Result<Option<Slot>, ForwardError> {
+    let (hints, tried) = (outbound.hints, &outbound.tried);
     let newer;
     let route = if tried.is_empty() {
         route
     } else {
-        // That took a while: others may have come.
+        // Backends may have changed during the attempts.
         newer = pool.as_it_is_now(route);
         &newer
     };
-    let slot = match pool.choose(route, wish, tried) {
+    let slot = match pool.choose(route, hints, tried) {
         Choice::Slot(slot) => Some(slot),
-        Choice::Busy => match pool.wait(route, wish, tried).await {
+        Choice::Busy => match pool.wait(route, hints, tried).await {
             Ok(slot) => Some(slot),
-            Err(Waited::Full) => return Err(Failed::QueueFull),
-            Err(Waited::TooLong) => return Err(Failed::WaitedTooLong),
+            Err(Waited::Full) => return Err(ForwardError::QueueFull),
+            Err(Waited::TooLong) => return Err(ForwardError::WaitedTooLong),
             Err(Waited::Down) => None,
         },
         Choice::Down => None,
     };
-    Ok(slot.or_else(|| pool.last_resort(route, wish, tried)))
-}
-
-/// An answer that came in one piece, and its record.
-fn whole(
-    worker: &Arc<Worker>,
-    opened: Opened,
-    data: Bytes,
-    issued: Option<issued::Watch>,
-    trip: &mut Trip,
-) -> (Bytes, Option<Record>) {
-    if let Some(mut watch) = issued {
-        watch.see(&data, &worker.shared.pool, &opened.backend);
-    }
-    let (body, record) = trip.whole(data);
-    let reuse_after_errors = opened.backend.reuse_after_errors;
-    if let Some(stream) = opened.exchange.into_idle(reuse_after_errors) {
-        worker.idle.keep(opened.backend.id, stream);
-    }
-    if let Some(slot) = opened.slot {
-        slot.ended();
-    }
-    (body, record)
-}
-
-/// A record that must be staged before the answer is sent. The request is in flight until then.
-type Unstaged = (Record, Box<Trip>);
-
-/// The answer as the client gets it, and its record if it is complete.
-fn answer(
-    worker: &Arc<Worker>,
-    mut opened: Opened,
-    outbound: Outbound<'_>,
-    mut trip: Box<Trip>,
-) -> (Answer, Option<Unstaged>) {
-    let (status, backend) = (opened.head.status, &opened.backend);
-    let mut headers = std::mem::take(&mut opened.head.headers);
-    trip.sent(backend, opened.model.as_deref());
-    trip.answered(backend, status);
-    if worker.shared.meter.is_on() {
-        let watch = Watch::new(trip.endpoint.api, status, &headers, opened.hides);
-        if opened.hides && watch.is_coded() {
-            // This client sees what we asked for; no other one shall.
-            let model = opened.model.as_deref().or(trip.model.as_deref());
-            let why = "compresses what it must not";
-            backend.refuses_usage_option(model.unwrap_or_default(), why);
-        }
-        trip.watch = Some(watch);
-    }
-    if trip.may_shorten() {
-        headers.remove(header::CONTENT_LENGTH);
-    }
-    if let Some(id) = headers.remove(REQUEST_ID).filter(|id| *id != trip.id) {
-        headers.insert(UPSTREAM_ID, id);
-    }
-    headers.insert(SERVED_BY, backend.label.clone());
-    let mut response = Response::new(());
-    // How the client is answered does not depend on how the backend answers us: in HTTP/1.0 an
-    // answer that was cut looks like one that ended.
-    *response.version_mut() = Version::HTTP_11;
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    if status == StatusCode::SWITCHING_PROTOCOLS
-        && let Some(upgrade) = outbound.upgrade
-    {
-        let upgraded = outbound.head.headers.get(header::UPGRADE);
-        tunnel::open(worker, upgrade, opened.exchange, opened.slot, trip);
-        tunnel::announce(response.headers_mut(), upgraded);
-        return (response.map(|()| Either::Left(Full::default())), None);
-    }
-    let issued = status
-        .is_success()
-        .then(|| issued::Watch::new(outbound.endpoint.issues, outbound.asked.is_stored))
-        .flatten();
-    if let Some(data) = opened.exchange.take_whole() {
-        let (body, record) = whole(worker, opened, data, issued, &mut trip);
-        let unstaged = record.map(|record| (record, trip));
-        return (response.map(|()| Either::Left(Full::new(body))), unstaged);
-    }
-    let if_cut = (status.is_success() && outbound.endpoint.is_inference)
-        .then(|| outbound.evidence(Fault::Cut));
-    let relay = Relay::new(Arc::clone(worker), opened, issued, if_cut, trip);
-    (response.map(|()| Either::Right(relay)), None)
+    Ok(slot.or_else(|| pool.last_resort(route, hints, tried)))
 }

@@ -2,21 +2,23 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{Opened, judge};
+use super::response::UpstreamResponse;
+use super::{ForwardContext, judge};
 use crate::balance::{Backend, Evidence, Slot};
-use crate::meter::watch::together;
-use crate::request::{End, Share, Trip};
-use crate::upstream::{Broken, Exchange};
-use crate::worker::Worker;
+use crate::issued_ids::IssuedIdFinder;
+use crate::memory_budget::Share;
+use crate::meter::usage_tap::concat;
+use crate::request::{End, RequestGuard};
+use crate::upstream::{Exchange, UpstreamError};
 
-type Answered = Result<Frame<Bytes>, Broken>;
+type Answered = Result<Frame<Bytes>, UpstreamError>;
 
 /// The backend's answer, passed on as it comes. While it exists the request is in flight: dropped
 /// before its end, because the client left, it closes the connection to the backend.
@@ -24,41 +26,43 @@ type Answered = Result<Frame<Bytes>, Broken>;
 pub(crate) struct Relay {
     /// `None` when the answer is over.
     exchange: Option<Box<Exchange>>,
-    worker: Arc<Worker>,
+    context: Arc<ForwardContext>,
     backend: Arc<Backend>,
     slot: Option<Slot>,
     /// Evidence against the backend if it ends a success on an inference endpoint early.
     if_cut: Option<Evidence>,
     silence: Silence,
-    issued: Option<super::issued::Watch>,
+    issued: Option<IssuedIdFinder>,
     /// Less may go to the client than comes.
     may_shorten: bool,
     /// What follows when the answer is over: its trailers, or why it ended early.
     last: Option<Box<Answered>>,
+    /// A frame that waits until the record of the request is persisted.
+    held: Option<Box<Answered>>,
     /// Memory for large reads, while there are any.
     reading: Option<Share>,
-    trip: Box<Trip>,
+    guard: Box<RequestGuard>,
 }
 
 impl Relay {
     pub(super) fn new(
-        worker: Arc<Worker>,
-        opened: Opened,
-        issued: Option<super::issued::Watch>,
+        context: Arc<ForwardContext>,
+        response: UpstreamResponse,
+        issued: Option<IssuedIdFinder>,
         if_cut: Option<Evidence>,
-        trip: Box<Trip>,
+        guard: Box<RequestGuard>,
     ) -> Self {
-        let Opened {
+        let UpstreamResponse {
             exchange,
             backend,
             slot,
             ..
-        } = opened;
-        let may_shorten = trip.may_shorten();
-        let silence = Silence::new(worker.shared.limits.idle);
-        let mut relay = Self {
+        } = response;
+        let may_shorten = guard.metering.may_shorten();
+        let silence = Silence::new(context.timeouts.idle);
+        Self {
             exchange: Some(exchange),
-            worker,
+            context,
             backend,
             slot,
             if_cut,
@@ -67,21 +71,19 @@ impl Relay {
             may_shorten,
             last: None,
             reading: None,
-            trip,
-        };
-        // Nothing was held back of nothing.
-        relay.end_if_over();
-        relay
+            held: None,
+            guard,
+        }
     }
 
     /// Notes that the client did not take the answer in time.
     pub(crate) fn give_up(&mut self) {
-        self.trip.not_taken();
+        self.guard.not_taken();
     }
 
     /// True if the backend has not ended its answer: whoever drops it now leaves before its end.
     pub(crate) fn is_left(&self) -> bool {
-        self.trip.is_left()
+        self.guard.is_left()
     }
 
     /// When the answer is over the connection is for the next request.
@@ -90,43 +92,44 @@ impl Relay {
         let Some(exchange) = self.exchange.take_if(|exchange| exchange.is_ended()) else {
             return Bytes::new();
         };
-        if let Some(stream) = exchange.into_idle(self.backend.reuse_after_errors) {
-            self.worker.idle.keep(self.backend.id, stream);
+        if let Some(stream) = exchange.into_idle(self.backend.settings.reuse_after_errors) {
+            self.context.idle.keep(self.backend.id, stream);
         }
         if let Some(slot) = self.slot.take() {
             slot.ended();
         }
-        self.trip.finish(End::Complete)
+        self.guard.finish(End::Complete)
     }
 
     /// What goes on to the client of a piece of the answer.
     fn pass(&mut self, data: Bytes) -> Bytes {
-        if let Some(watch) = &mut self.issued {
-            watch.see(&data, &self.worker.shared.pool, &self.backend);
+        if let Some(finder) = &mut self.issued {
+            let pool = &self.context.pool;
+            finder.read(&data, |id| pool.issued(id, &self.backend));
         }
-        let passed = self.trip.pass(data);
-        together(passed, self.end_if_over())
+        let passed = self.guard.pass(data);
+        concat(passed, self.end_if_over())
     }
 
     /// The client sees it too: its connection is closed without the end of the answer. But first it
     /// gets what there is: an error makes hyper forget what it has not sent.
-    fn cut(&mut self, broken: Broken, cx: &Context<'_>) -> Poll<Option<Answered>> {
+    fn cut(&mut self, error: UpstreamError, cx: &Context<'_>) -> Poll<Option<Answered>> {
         self.exchange = None;
         let slot = self.slot.take();
-        if broken.is_clients() {
-            self.trip.finish(End::Left);
+        if error.is_clients_fault() {
+            self.guard.finish(End::Left);
         } else {
             if let Some(slot) = slot {
-                let pool = &self.worker.shared.pool;
-                judge::note_cut(pool, &slot, &broken, self.if_cut);
+                let pool = &self.context.pool;
+                judge::note_cut(pool, &slot, &error, self.if_cut);
             }
-            self.backend.doubt.notify_one();
-            self.backend.note_error(None, broken.why());
-            self.trip.finish(End::Cut);
+            self.backend.health.recheck.notify_one();
+            self.backend.health.note_error(None, error.why());
+            self.guard.finish(End::Cut);
             let name = &self.backend.name;
-            tracing::warn!("backend {name} cut its answer: {broken}");
+            tracing::warn!("backend {name} cut its answer: {error}");
         }
-        self.last = Some(Box::new(Err(broken)));
+        self.last = Some(Box::new(Err(error)));
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -136,11 +139,11 @@ impl Relay {
             let Some(exchange) = &mut self.exchange else {
                 return Poll::Ready(self.last.take().map(|last| *last));
             };
-            exchange.fit_reads(&mut self.reading, &self.worker.shared.bodies);
+            exchange.fit_reads(&mut self.reading, &self.context.budget);
             match exchange.poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
                     self.silence.heard = true;
-                    self.backend.hear();
+                    self.backend.health.mark_active();
                     match frame.into_data().map(|data| self.pass(data)) {
                         // What is kept from the client is no frame.
                         Ok(passed) if passed.is_empty() => {}
@@ -162,14 +165,14 @@ impl Relay {
                         return Poll::Ready(Some(Ok(Frame::data(rest))));
                     }
                 }
-                Poll::Ready(Some(Err(broken))) => return self.cut(broken, cx),
+                Poll::Ready(Some(Err(error))) => return self.cut(error, cx),
                 Poll::Pending => {
                     // While the client is still sending, and pauses, it is not the backend's turn.
                     let is_waited_for = !exchange.is_paused();
                     if is_waited_for && self.silence.is_too_long(cx) {
-                        let seconds = self.worker.shared.limits.idle.as_secs_f32();
+                        let seconds = self.context.timeouts.idle.as_secs_f32();
                         let why = format!("it was silent for {seconds} s");
-                        return self.cut(Broken::Slow(why), cx);
+                        return self.cut(UpstreamError::Timeout(why), cx);
                     }
                     return Poll::Pending;
                 }
@@ -180,21 +183,30 @@ impl Relay {
 
 impl Body for Relay {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = UpstreamError;
 
+    /// The last bytes of the response, its end and its error follow when the record is persisted.
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
-        self.poll_next(cx)
+        let next = match self.held.take() {
+            Some(held) => Some(*held),
+            None => ready!(self.poll_next(cx)),
+        };
+        if self.guard.poll_persisted(cx).is_pending() {
+            self.held = next.map(Box::new);
+            return Poll::Pending;
+        }
+        Poll::Ready(next)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.exchange.is_none() && self.last.is_none()
+        self.exchange.is_none() && self.last.is_none() && self.held.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.exchange {
             Some(_) if self.may_shorten => SizeHint::new(),
             Some(exchange) => exchange.size_hint(),
-            None if self.last.is_some() => SizeHint::new(),
+            None if self.last.is_some() || self.held.is_some() => SizeHint::new(),
             None => SizeHint::with_exact(0),
         }
     }

@@ -14,11 +14,10 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
 use super::relay::Silence;
-use crate::app::Limits;
+use super::{ForwardContext, ForwardTimeouts};
 use crate::balance::Slot;
-use crate::request::{End, Trip};
+use crate::request::{End, RequestGuard};
 use crate::upstream::{Exchange, Stream};
-use crate::worker::Worker;
 
 /// The two fields without which the client does not believe that the protocol changes.
 pub(super) fn announce(headers: &mut HeaderMap, protocol: Option<&HeaderValue>) {
@@ -30,14 +29,14 @@ pub(super) fn announce(headers: &mut HeaderMap, protocol: Option<&HeaderValue>) 
 
 /// Carries bytes both ways until both sides have said their last. It is a request in flight.
 pub(super) fn open(
-    worker: &Arc<Worker>,
+    context: &Arc<ForwardContext>,
     upgrade: OnUpgrade,
     exchange: Box<Exchange>,
     slot: Option<Slot>,
-    trip: Box<Trip>,
+    guard: Box<RequestGuard>,
 ) {
-    let limits = worker.shared.limits;
-    worker.tasks.spawn(async move {
+    let limits = context.timeouts;
+    context.tasks.spawn(async move {
         let (stream, early) = exchange.into_parts();
         let progress = Progress::default();
         let mut backend = Begun {
@@ -54,7 +53,7 @@ pub(super) fn open(
             return; // The client left.
         };
         let mut client = Client {
-            trip,
+            guard,
             stream: TokioIo::new(upgraded),
             progress: &progress,
             has_failed: false,
@@ -64,20 +63,22 @@ pub(super) fn open(
         // Whoever has the backend's last byte has everything, whatever became of its own. And whose
         // own connection broke has left.
         let is_cut = copied.as_ref().is_some_and(Result::is_err) && !client.has_failed;
-        if is_cut && client.trip.end == End::Left {
-            client.trip.finish(End::Cut);
+        if is_cut && client.guard.end == End::Left {
+            client.guard.finish(End::Cut);
         }
         if copied.is_none() && !progress.has_ended() {
-            client.trip.idled();
+            client.guard.idled();
         }
         if matches!(copied, Some(Ok(_))) {
             backend.stream.close_in_order();
         }
         if let Some(slot) = &slot
-            && client.trip.end == End::Cut
+            && client.guard.end == End::Cut
         {
-            slot.backend().note_error(None, "it cut a WebSocket");
+            slot.backend().health.note_error(None, "it cut a WebSocket");
         }
+        // The record is persisted before the client's connection is closed.
+        client.guard.persisted().await;
     });
 }
 
@@ -87,7 +88,7 @@ pub(super) fn open(
 async fn limited<T>(
     copying: impl Future<Output = T>,
     progress: &Progress,
-    limits: &Limits,
+    limits: &ForwardTimeouts,
 ) -> Option<T> {
     let mut copying = pin!(copying);
     let mut idle = Silence::new(limits.tunnel_idle);
@@ -139,7 +140,7 @@ impl Progress {
 /// the connection is what the client waits for, and before that the record is kept.
 struct Client<'a> {
     /// Before the connection, so that it is over first if both are dropped.
-    trip: Box<Trip>,
+    guard: Box<RequestGuard>,
     stream: TokioIo<Upgraded>,
     progress: &'a Progress,
     /// It broke.
@@ -174,7 +175,7 @@ impl AsyncWrite for Client<'_> {
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data));
         if let Ok(count) = written {
-            self.trip.passed(count);
+            self.guard.count(count);
         }
         self.seen(written)
     }
@@ -186,7 +187,8 @@ impl AsyncWrite for Client<'_> {
 
     /// The backend has said its last.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.trip.finish(End::Complete);
+        self.guard.finish(End::Complete);
+        ready!(self.guard.poll_persisted(cx));
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -6,7 +6,7 @@ use http::StatusCode;
 use tokio::time::timeout;
 
 use super::Outbound;
-use super::attempt::Reached;
+use super::response::UpstreamResponse;
 
 /// The length of the error that is read.
 const LOOKED_AT: usize = 16 << 10;
@@ -14,12 +14,12 @@ const LOOKED_AT: usize = 16 << 10;
 const WITHIN: Duration = Duration::from_secs(1);
 
 /// Learns from a response whether its backend serves the endpoint of the request.
-pub(super) async fn learn(reached: &mut Reached, outbound: &Outbound<'_>) {
-    let Some(endpoint) = outbound.wish.endpoint else {
+pub(super) async fn learn(response: &mut UpstreamResponse, outbound: &Outbound<'_>) {
+    let Some(endpoint) = outbound.hints.endpoint else {
         return;
     };
-    let status = reached.head.status;
-    let backend = reached.slot.backend();
+    let status = response.head.status;
+    let backend = &response.backend;
     if status.is_success() {
         backend.note_served(endpoint);
     } else if matches!(
@@ -27,11 +27,11 @@ pub(super) async fn learn(reached: &mut Reached, outbound: &Outbound<'_>) {
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
     ) && backend.may_lack(endpoint)
         // The response may be about the stored thing that the request's body names.
-        && outbound.asked.issued.is_none()
+        && outbound.parsed.issued.is_none()
     {
-        let whole = timeout(WITHIN, reached.exchange.look(LOOKED_AT)).await;
+        let whole = timeout(WITHIN, response.exchange.peek(LOOKED_AT)).await;
         // An error that is not read may be about the model.
-        if whole.is_ok() && !names_a_model(&reached.exchange.seen()) {
+        if whole.is_ok() && !names_a_model(&response.exchange.peeked()) {
             backend.note_missing(endpoint, status, outbound.head.uri.path());
         }
     }

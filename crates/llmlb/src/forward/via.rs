@@ -23,7 +23,10 @@ impl Via {
     /// this one last. Other proxies' entries describe the client's network and stay here.
     pub(super) fn write(&self, headers: &HeaderMap, out: &mut Vec<u8>) {
         out.extend_from_slice(b"via: ");
-        for entry in entries(headers).filter(|entry| is_ours(entry)).take(MOST) {
+        for entry in entries(headers)
+            .filter(|entry| is_local_fault(entry))
+            .take(MOST)
+        {
             out.extend_from_slice(entry);
             out.extend_from_slice(b", ");
         }
@@ -37,7 +40,7 @@ const MOST: usize = 16;
 
 /// True if an entry has the form of those that llmlb servers add. A client may send such entries too:
 /// they carry two numbers and nothing else.
-fn is_ours(entry: &[u8]) -> bool {
+fn is_local_fault(entry: &[u8]) -> bool {
     let is_number =
         |text: &[u8]| matches!(text.len(), 1..=20) && text.iter().all(u8::is_ascii_digit);
     let numbers = entry.strip_prefix(b"1.1 llmlb-").unwrap_or_default();

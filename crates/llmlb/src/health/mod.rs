@@ -143,7 +143,7 @@ impl Watcher {
                 tokio::select! {
                     () = sleep(pause) => {}
                     // A moment, or a backend that dies would be asked by every request that fails.
-                    () = backend.doubt.notified() => sleep(WHILE_DOWN / 4).await,
+                    () = backend.health.recheck.notified() => sleep(WHILE_DOWN / 4).await,
                     () = watcher.stop.cancelled() => return,
                 }
                 watcher.ask(&backend, &mut bad_answers).await;
@@ -156,10 +156,10 @@ impl Watcher {
         match probe::ask(backend, &self.connector, self.limits).await {
             Ok(answer) => {
                 *bad_answers = 0;
-                backend.set_hung(false);
-                backend.set_turns_away(false);
-                backend.has_answered();
-                backend.set_rejected_key(None);
+                backend.health.set_hung(false);
+                backend.set_refuses_connections(false);
+                backend.health.note_answer();
+                backend.health.set_rejected_key(None);
                 if let Some(kind) = discover::kind(&answer) {
                     backend.note_kind(kind);
                 }
@@ -167,10 +167,10 @@ impl Watcher {
             }
             Err(Silence::Ours(why)) => tracing::debug!("backend {}: {why}", backend.name),
             Err(silence) => {
-                let was_heard = backend.was_heard();
+                let was_active = backend.health.was_active();
                 *bad_answers = match silence {
                     // Who answers others only has no time for us.
-                    Silence::Hung(_) if was_heard => 1,
+                    Silence::Hung(_) if was_active => 1,
                     _ => *bad_answers + 1,
                 };
                 let is_often = *bad_answers >= BAD_ANSWERS;
@@ -183,19 +183,19 @@ impl Watcher {
                     return;
                 }
                 match silence {
-                    Silence::Absent(_) => backend.set_turns_away(true),
+                    Silence::Absent(_) => backend.set_refuses_connections(true),
                     // It was there for a moment, and may be again.
                     Silence::Closed(_) => {}
-                    _ => backend.set_turns_away(false),
+                    _ => backend.set_refuses_connections(false),
                 }
-                backend.set_rejected_key(match silence {
+                backend.health.set_rejected_key(match silence {
                     Silence::KeyRejected(status, _) => Some(status),
                     _ => None,
                 });
                 self.pool.note_down(backend, silence.why());
                 // Requests that wait for it wait in vain; elsewhere they may be answered.
                 let is_silent = matches!(silence, Silence::Hung(_) | Silence::Gone(_));
-                backend.set_hung(is_silent && is_often);
+                backend.health.set_hung(is_silent && is_often);
             }
         }
     }
@@ -211,7 +211,7 @@ impl Watcher {
             State::Up(_) => return,
         }
         let most = self.limits.models;
-        if total > most && backend.fixed_models.is_none() {
+        if total > most && backend.settings.fixed_models.is_none() {
             tracing::warn!(
                 "backend {name} at {url}: the first {most} of {total} models are used \
                  (upstream.max_models)"

@@ -9,8 +9,11 @@ use super::discover;
 use super::model_list::{self, ModelList};
 use crate::balance::{Backend, Model, Models};
 use crate::config::Kind;
-use crate::upstream::{self, Broken, Connector};
+use crate::forward;
+use crate::upstream::{self, Connector, UpstreamError};
 
+/// Path of the list of models.
+const MODELS: &str = "/v1/models";
 /// The longest list of models that is read.
 const MOST_BYTES: usize = 8 << 20;
 
@@ -80,22 +83,23 @@ pub(super) async fn ask(
     let within = limits.within;
     // Waiting for other probes is not the backend's time.
     let permit = connector.permit_for_probe().await;
-    let permit = permit.map_err(|broken| Silence::Ours(broken.to_string()))?;
-    let asked = upstream::get(connector, permit, backend, "/v1/models", MOST_BYTES);
+    let permit = permit.map_err(|error| Silence::Ours(error.to_string()))?;
+    let head = forward::probe_head(backend, MODELS);
+    let asked = upstream::get(connector, permit, &backend.url, MODELS, head, MOST_BYTES);
     let got = match timeout(within, asked).await {
         Ok(Ok(got)) => got,
-        Ok(Err(broken)) if broken.is_ours() => return Err(Silence::Ours(broken.to_string())),
-        Ok(Err(Broken::Refused(why))) => return Err(Silence::Absent(why)),
-        Ok(Err(Broken::Gone(why))) => return Err(Silence::Gone(why)),
-        Ok(Err(Broken::Cut(why))) => return Err(Silence::Closed(why)),
+        Ok(Err(error)) if error.is_local_fault() => return Err(Silence::Ours(error.to_string())),
+        Ok(Err(UpstreamError::ConnectionRefused(why))) => return Err(Silence::Absent(why)),
+        Ok(Err(UpstreamError::HostUnreachable(why))) => return Err(Silence::Gone(why)),
+        Ok(Err(UpstreamError::Closed(why))) => return Err(Silence::Closed(why)),
         // A name server or a certificate may fail once, while the backend works on.
-        Ok(Err(broken)) => return Err(Silence::Wrong(broken.to_string())),
+        Ok(Err(error)) => return Err(Silence::Wrong(error.to_string())),
         Err(_) => {
             let seconds = within.as_secs_f32();
             return Err(Silence::Hung(format!("no answer within {seconds} s")));
         }
     };
-    let list = match &backend.fixed_models {
+    let list = match &backend.settings.fixed_models {
         // That it answers is enough: it may know nothing of such a list.
         Some(fixed) if !got.status.is_server_error() => {
             let described = fixed
@@ -107,7 +111,7 @@ pub(super) async fn ask(
                 kind: None,
             }
         }
-        _ if rejects_credential(got.status) && backend.credential.is_some() => {
+        _ if rejects_credential(got.status) && backend.settings.credential.is_some() => {
             let status = got.status;
             let why = format!(
                 "{} it rejects the key that its api_key_env names",
@@ -117,7 +121,7 @@ pub(super) async fn ask(
         }
         _ => models(got.status, &got.body, limits.models).map_err(Silence::Wrong)?,
     };
-    if backend.is_discovered
+    if backend.settings.is_discovered
         && let Some(port) = backend.url.authority().port_u16()
     {
         discover::check_owner(port).map_err(Silence::Foreign)?;

@@ -11,12 +11,12 @@ use bytes::Bytes;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::api::Api;
 use super::json::Finder;
 use super::ndjson::Ndjson;
-use super::sse::{Heard, Sse};
+use super::sse::{Sse, StreamSummary};
 use super::usage::{Counts, Report};
-use crate::fuzz::split;
+use crate::dice::split;
+use crate::endpoint::Api;
 
 const APIS: [Api; 8] = [
     Api::Chat,
@@ -79,14 +79,14 @@ pub fn usage_report(data: &[u8]) {
     let whole = read(&[data]);
     for pieces in split(data) {
         let finder = read(&pieces);
-        assert_eq!(finder.said(), whole.said(), "{pieces:?}");
+        assert_eq!(finder.facts(), whole.facts(), "{pieces:?}");
         assert_eq!(
-            (finder.is_over(), finder.is_strange(), finder.has_choices()),
-            (whole.is_over(), whole.is_strange(), whole.has_choices())
+            (finder.is_over(), finder.is_invalid(), finder.has_choices()),
+            (whole.is_over(), whole.is_invalid(), whole.has_choices())
         );
     }
     for api in APIS {
-        bounded(whole.said().counts.report(api));
+        bounded(whole.facts().counts.report(api));
     }
     let Some(value) = unique(data).filter(Value::is_object) else {
         return;
@@ -106,7 +106,7 @@ pub fn usage_report(data: &[u8]) {
             .or(value.get("prompt_eval_count"))
             .is_none()
     {
-        assert_eq!(report(&whole.said().counts), report(&expected));
+        assert_eq!(report(&whole.facts().counts), report(&expected));
     }
     let mut finder = Finder::default();
     finder.read_answer(data);
@@ -135,13 +135,13 @@ fn unique(data: &[u8]) -> Option<Value> {
 
 type Facts = (Option<Report>, bool, bool, bool, u64);
 
-fn facts(heard: &Heard, api: Api) -> Facts {
+fn facts(summary: &StreamSummary, api: Api) -> Facts {
     (
-        heard.counts.report(api),
-        heard.saw_end,
-        heard.saw_error(),
-        heard.saw_finish(),
-        heard.streamed.tokens(),
+        summary.counts.report(api),
+        summary.saw_end,
+        summary.saw_error(),
+        summary.saw_finish(),
+        summary.streamed.tokens(),
     )
 }
 
@@ -160,7 +160,7 @@ pub fn sse(data: &[u8]) {
             out.extend_from_slice(&sse.pass(Bytes::copy_from_slice(piece)));
         }
         out.extend_from_slice(&sse.finish());
-        (out, facts(sse.heard(), api))
+        (out, facts(sse.summary(), api))
     };
     let whole = pass(&[stream]);
     bounded(whole.1.0);
@@ -185,7 +185,7 @@ pub fn ndjson(data: &[u8]) {
             lines.look(piece);
         }
         lines.finish();
-        facts(lines.heard(), api)
+        facts(lines.summary(), api)
     };
     let whole = look(&[stream]);
     bounded(whole.0);

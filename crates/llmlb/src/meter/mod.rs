@@ -3,13 +3,12 @@
 //! But for the [`store`], and the file that tells of its [`loss`], nothing here waits, asks the time or
 //! opens anything. Frames go in and come out.
 //!
-//! 1. [`request`] asks the backend for usage where the client did not;
-//! 2. [`watch`] looks at the answer, which is [`json`], [`sse`] or [`ndjson`], for its [`usage`];
+//! 1. [`usage_option`] asks the backend for usage where the client did not;
+//! 2. [`usage_tap`] looks at the answer, which is [`json`], [`sse`] or [`ndjson`], for its [`usage`];
 //! 3. [`estimate`] guesses where none is told;
 //! 4. [`record`] is what remains, in the [`store`].
 
-pub(crate) mod api;
-mod batch;
+mod commit_group;
 pub(crate) mod estimate;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -17,11 +16,11 @@ pub(crate) mod json;
 pub(crate) mod loss;
 pub(crate) mod ndjson;
 pub(crate) mod record;
-pub(crate) mod request;
 pub(crate) mod sse;
 mod store;
 pub(crate) mod usage;
-pub(crate) mod watch;
+pub(crate) mod usage_option;
+pub(crate) mod usage_tap;
 
-pub(crate) use batch::Batch;
+pub(crate) use commit_group::{CommitGroup, CommitTicket};
 pub(crate) use store::Meter;

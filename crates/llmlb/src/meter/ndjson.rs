@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use memchr::memchr;
 use memchr::memmem::Finder as Search;
 
-use super::api::Api;
 use super::json::Finder;
-use super::sse::Heard;
+use super::sse::StreamSummary;
+use crate::endpoint::Api;
 
 /// A line that is longer is followed as it comes, and not kept.
 const LONGEST_KEPT: usize = 64 * 1024;
@@ -16,7 +16,7 @@ const LONGEST_KEPT: usize = 64 * 1024;
 /// Watches one stream. It passes as it is.
 #[derive(Debug)]
 pub(crate) struct Ndjson {
-    heard: Heard,
+    summary: StreamSummary,
     /// The line whose end has not come.
     open: Vec<u8>,
     /// Follows it instead, when it is long.
@@ -26,15 +26,15 @@ pub(crate) struct Ndjson {
 impl Ndjson {
     pub(crate) fn new(api: Api) -> Self {
         Self {
-            heard: Heard::new(api),
+            summary: StreamSummary::new(api),
             open: Vec::new(),
             huge: None,
         }
     }
 
     /// What is known so far.
-    pub(crate) fn heard(&self) -> &Heard {
-        &self.heard
+    pub(crate) fn summary(&self) -> &StreamSummary {
+        &self.summary
     }
 
     /// Looks at a frame.
@@ -55,7 +55,7 @@ impl Ndjson {
     /// The stream is over, or a line that was open.
     pub(crate) fn finish(&mut self) {
         if let Some(huge) = self.huge.take() {
-            self.heard.note(huge.said());
+            self.summary.note(huge.facts());
         }
         let mut open = std::mem::take(&mut self.open);
         self.line(&open);
@@ -84,16 +84,16 @@ impl Ndjson {
         if line.is_empty() {
             return;
         }
-        self.heard.object(line);
-        self.heard.remember(line);
-        let may_count = match self.heard.api() {
+        self.summary.object(line);
+        self.summary.remember(line);
+        let may_count = match self.summary.api() {
             Api::Unknown => USAGE.find(line).is_some(),
             _ => COUNT.find(line).is_some() || LAST.find(line).is_some(),
         };
         if may_count {
             let mut finder = Finder::default();
             finder.read(line);
-            self.heard.note(finder.said());
+            self.summary.note(finder.facts());
         }
     }
 }
@@ -111,13 +111,13 @@ mod tests {
             stream.look(piece);
         }
         stream.finish();
-        let heard = stream.heard();
-        let usage = heard.counts.usage(api);
+        let summary = stream.summary();
+        let usage = summary.counts.usage(api);
         (
             usage.map(|usage| (usage.prompt, usage.completion)),
-            heard.saw_end,
-            heard.saw_error(),
-            heard.streamed.tokens(),
+            summary.saw_end,
+            summary.saw_error(),
+            summary.streamed.tokens(),
         )
     }
 
@@ -172,7 +172,7 @@ mod tests {
             stream.look(piece);
             assert!(stream.open.len() <= LONGEST_KEPT);
         }
-        assert!(stream.heard().counts.usage(Api::OllamaChat).is_some());
-        assert!(stream.heard().saw_end);
+        assert!(stream.summary().counts.usage(Api::OllamaChat).is_some());
+        assert!(stream.summary().saw_end);
     }
 }

@@ -12,7 +12,7 @@ use crate::episode::{Episode, Event};
 /// A disk that failed is tried again after this time, while requests are rejected.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Keeps a record of every request. It is with the kernel when [`Meter::keep`] returns, so that
+/// Keeps a record of every request. It is with the kernel when [`Meter::keep_all`] returns, so that
 /// not even kill -9 loses it; the disk follows some milliseconds later.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -77,12 +77,8 @@ impl Meter {
         self.dir.is_some()
     }
 
-    /// Keeps a record. If that fails it is counted, and told.
-    pub(crate) fn keep(&self, record: &spool::Record) {
-        self.keep_all(std::slice::from_ref(record));
-    }
-
-    /// Keeps records at the price of one.
+    /// Stages records by one system call. Records that cannot be staged are counted as lost, and the loss
+    /// is logged.
     pub(crate) fn keep_all(&self, records: &[spool::Record]) {
         if records.is_empty() || !self.is_on() {
             return;
@@ -92,10 +88,10 @@ impl Meter {
             Ok(()) => {
                 self.kept.fetch_add(count, Ordering::Relaxed);
                 if self.is_failing.load(Ordering::Relaxed) {
-                    self.is_well_again();
+                    self.recovered();
                 }
             }
-            Err(error) => self.are_lost(count, error.to_string()),
+            Err(error) => self.record_loss(count, error.to_string()),
         }
     }
 
@@ -146,7 +142,7 @@ impl Meter {
         drop(trouble);
         match self.check() {
             Ok(()) => {
-                self.is_well_again();
+                self.recovered();
                 None
             }
             Err(error) => Some(error.to_string()),
@@ -184,7 +180,7 @@ impl Meter {
         }
     }
 
-    fn are_lost(&self, count: u64, why: String) {
+    fn record_loss(&self, count: u64, why: String) {
         let lost = self.lost.fetch_add(count, Ordering::Relaxed) + count;
         self.is_failing.store(true, Ordering::Relaxed);
         let now = Instant::now();
@@ -203,7 +199,7 @@ impl Meter {
         trouble.why = why;
     }
 
-    fn is_well_again(&self) {
+    fn recovered(&self) {
         if self.is_failing.swap(false, Ordering::Relaxed) {
             let (lost, ended) = (self.lost(), self.failures.end(Instant::now()));
             self.note_loss();

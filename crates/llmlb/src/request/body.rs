@@ -11,10 +11,9 @@ use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
-use super::body_deadline::{BodyDeadline, BodyPace};
 use super::error::Refusal;
-use super::held::{BodyShare, Budget};
-use crate::client_memory::{H1_BUFFER, SMALL_BODY};
+use crate::body_deadline::{BodyDeadline, BodyPace};
+use crate::memory_budget::{BodyShare, Budget};
 
 /// What a client is told, if it is still there, that broke off its request.
 pub(super) const INCOMPLETE: &str = "incomplete_body";
@@ -23,14 +22,17 @@ pub(super) const OVERLOADED: &str = "overloaded";
 /// What one is told that stopped sending.
 pub(super) const STALLED: &str = "body_timeout";
 
-/// So much of a body is free: most are smaller, and the charge of its connection covers it.
-const FREE: usize = SMALL_BODY;
+/// Maximum size of a body that is not charged: most are smaller, and the charge of the connection
+/// covers it.
+pub(crate) const SMALL_BODY: usize = 16 << 10;
+/// Size of each buffer of an HTTP/1.1 connection that does not send large bodies.
+pub(crate) const H1_BUFFER: usize = 16 << 10;
 /// Room for a body of this size is made at once; a larger one grows with what arrives.
 const USUAL: usize = 64 << 10;
 /// Memory that the protocol's buffers take while a larger body arrives: a piece of HTTP/1.1 and the
 /// buffer that the next one is read into. Larger buffers, and the window of an HTTP/2 connection, are
 /// charged to the connection.
-pub(super) const RECEIVING: usize = 2 * H1_BUFFER;
+pub(crate) const RECEIVING: usize = 2 * H1_BUFFER;
 
 /// Reads all of a body, of at most so many bytes, which arrives at this pace, within what there is
 /// for all bodies.
@@ -50,8 +52,8 @@ where
     let mut first: Option<Bytes> = None;
     let mut whole = BytesMut::new();
     let mut share: Option<BodyShare> = None;
-    let (mut patience, mut length) = (Patience::new(pace), 0);
-    while let Some(frame) = patience.wait_for(body.frame(), length).await? {
+    let (mut timeout, mut length) = (FrameTimeout::new(pace), 0);
+    while let Some(frame) = timeout.wait_for(body.frame(), length).await? {
         let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
         let Ok(data) = frame.into_data() else {
             continue;
@@ -60,7 +62,7 @@ where
         if length > most {
             return Err(too_large(most));
         }
-        if length > FREE
+        if length > SMALL_BODY
             && !share
                 .get_or_insert_with(|| BodyShare::new(budget))
                 .grow_to(RECEIVING + length)
@@ -90,13 +92,13 @@ where
 
 /// Rejects a body on a method whose body has no meaning: servers that do not read it parse it as the
 /// next request. A body that is announced but turns out to be empty is none.
-pub(super) async fn expect_none(
+pub(crate) async fn expect_none(
     method: &Method,
     body: &mut Incoming,
     pace: BodyPace,
 ) -> Result<(), Refusal> {
-    let mut patience = Patience::new(pace);
-    while let Some(frame) = patience.wait_for(body.frame(), 0).await? {
+    let mut timeout = FrameTimeout::new(pace);
+    while let Some(frame) = timeout.wait_for(body.frame(), 0).await? {
         let frame = frame.map_err(|error| incomplete(&error.to_string()))?;
         if frame.data_ref().is_none_or(|data| !data.is_empty()) {
             return Err(Refusal::new(
@@ -109,15 +111,15 @@ pub(super) async fn expect_none(
     Ok(())
 }
 
-/// Waits for the pieces of a body.
-struct Patience {
+/// Limits the time that the frames of a body take.
+struct FrameTimeout {
     pace: BodyPace,
     deadline: BodyDeadline,
     /// Bytes that had arrived before the last wait.
     length: usize,
 }
 
-impl Patience {
+impl FrameTimeout {
     fn new(pace: BodyPace) -> Self {
         Self {
             pace,
@@ -153,7 +155,7 @@ fn too_large(most: usize) -> Refusal {
 }
 
 /// There is no room for it.
-pub(super) fn too_many(budget: &Budget) -> Refusal {
+pub(crate) fn too_many(budget: &Budget) -> Refusal {
     budget.note_refusal();
     Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
@@ -164,7 +166,7 @@ pub(super) fn too_many(budget: &Budget) -> Refusal {
 }
 
 /// The client sends nothing, or too little.
-pub(super) fn too_slow(pace: BodyPace) -> Refusal {
+pub(crate) fn too_slow(pace: BodyPace) -> Refusal {
     let (seconds, rate) = (pace.window.as_secs_f32(), pace.rate);
     Refusal::new(
         StatusCode::REQUEST_TIMEOUT,
@@ -177,7 +179,7 @@ pub(super) fn too_slow(pace: BodyPace) -> Refusal {
 }
 
 /// The client did not send what it had announced.
-pub(super) fn incomplete(why: &str) -> Refusal {
+pub(crate) fn incomplete(why: &str) -> Refusal {
     Refusal::new(
         StatusCode::BAD_REQUEST,
         INCOMPLETE,

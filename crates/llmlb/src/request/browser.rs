@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use http::{HeaderValue, StatusCode, header, request};
 
-use super::{Caller, Refusal};
+use super::Refusal;
 use crate::text::{plain, shortened};
 
 /// The names and addresses by which this server is known, besides `localhost` and the address of
@@ -85,18 +85,14 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Lets a request pass unless a foreign page sent it. A server that is public anyway, or that says
-/// so (`server.allow_public`), may be called by any name.
-pub(super) fn admit(
-    caller: &Caller,
+/// Rejects a request to a private server if a web page of another site sent it. `local` is the
+/// address that the client connected to.
+pub(crate) fn refuse_foreign_pages(
+    known: &KnownHosts,
     head: &request::Parts,
+    local: IpAddr,
     is_upgrade: bool,
 ) -> Result<(), Refusal> {
-    let shared = &caller.worker.shared;
-    if !shared.is_private {
-        return Ok(());
-    }
-    let known = &shared.hosts;
     let host = head
         .uri
         .host()
@@ -113,7 +109,7 @@ pub(super) fn admit(
     }
     let mut origins = head.headers.get_all(header::ORIGIN).iter();
     let is_foreign = |origin: &HeaderValue| match page(origin) {
-        Some(host) => !known.may_be_origin(host, caller.local.ip()),
+        Some(host) => !known.may_be_origin(host, local),
         // Programs may call themselves anything. But whoever opens a WebSocket reads what comes:
         // no browser asks us first whether a page may.
         None => is_upgrade,

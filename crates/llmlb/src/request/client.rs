@@ -9,7 +9,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::Caller;
 use crate::config::Networks;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -21,22 +20,25 @@ const OF_PROXIES: [HeaderName; 3] = [
 ];
 const X_FORWARDED: &str = "x-forwarded-";
 
-impl Caller {
-    /// The address of the client that sent a request with these headers: the peer's, or the one
-    /// that a trusted proxy reports. Limits and fairness go by this address.
-    pub(crate) fn client_address(&self, headers: &HeaderMap) -> IpAddr {
-        let peer = self.peer.ip().to_canonical();
-        if self.is_proxy {
-            reported(headers, peer, &self.worker.shared.proxies)
-        } else {
-            peer
-        }
+/// Address of the client that sent a request with these headers: the peer's, or the one that a
+/// trusted proxy reports. `proxies` is `None` if the peer is not a trusted proxy. Limits and fairness
+/// go by this address.
+pub(crate) fn client_address(
+    peer: SocketAddr,
+    headers: &HeaderMap,
+    proxies: Option<&Networks>,
+) -> IpAddr {
+    let peer = peer.ip().to_canonical();
+    match proxies {
+        Some(proxies) => reported(headers, peer, proxies),
+        None => peer,
     }
+}
 
-    /// True if a program on this machine sent the request, and not through a proxy.
-    pub(crate) fn is_local(&self, headers: &HeaderMap) -> bool {
-        is_this_machine(self.peer, self.local) && !is_proxied(headers)
-    }
+/// True if a program on this machine sent the request, and not through a proxy. `peer` and `local`
+/// are the ends of its connection.
+pub(crate) fn is_local(peer: SocketAddr, local: SocketAddr, headers: &HeaderMap) -> bool {
+    is_this_machine(peer, local) && !is_proxied(headers)
 }
 
 /// True if the other end is on this machine: over the loopback, or to an address of its own.

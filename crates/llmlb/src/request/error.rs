@@ -57,7 +57,7 @@ impl Refusal {
     }
 
     /// The response, in the form that the clients of this dialect understand.
-    pub(super) fn into_response(self, dialect: Dialect, id: &HeaderValue) -> Response<Full<Bytes>> {
+    pub(crate) fn into_response(self, dialect: Dialect, id: &HeaderValue) -> Response<Full<Bytes>> {
         let body = match dialect {
             Dialect::Anthropic => json!({
                 "type": "error",
@@ -112,6 +112,19 @@ impl Refusal {
             _ => "invalid_request_error",
         }
     }
+}
+
+/// Response to a client whose backend rejected the credential of llmlb.
+pub(crate) fn backend_auth(status: StatusCode) -> Refusal {
+    Refusal::new(
+        StatusCode::BAD_GATEWAY,
+        "backend_auth",
+        format!(
+            "The backend rejected this server's own key ({}). Your key is not at fault; the \
+             operator has to check `api_key_env` of the backend, which the log names.",
+            status.as_u16()
+        ),
+    )
 }
 
 /// Says who answers: another llmlb that looks for LLM servers must not take us for one.

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::scan::{DEEPEST, MOST_FIELDS};
+use crate::json::{DEEPEST, MOST_FIELDS};
 
 /// Maximum size of a body in which the place of an error is searched: the search is slow.
 const MOST_READ: usize = 1 << 20;
 
-/// Why a text that [`super::scan`] does not take is no request.
+/// Why a text that [`crate::json`] does not take is no request.
 pub(super) fn explain(body: &[u8]) -> String {
     let limits =
         format!("it is nested more than {DEEPEST} deep or has more than {MOST_FIELDS} fields");

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use memchr::memmem;
 
-use super::alike::are_alike;
+use super::case_variant::is_variant;
 use crate::headers::is_token;
 
 /// Maximum number of parts, of header lines in a part, and of bytes in such a line.
@@ -105,7 +105,7 @@ fn model_part(body: &[u8], part: Range<usize>) -> Result<Option<Range<usize>>, &
     let disposition = head
         .disposition
         .ok_or("a part has no Content-Disposition")?;
-    if !are_alike("model", disposition.name) {
+    if !is_variant("model", disposition.name) {
         return Ok(None);
     }
     let value = &body[at..part.end];

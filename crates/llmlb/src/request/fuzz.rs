@@ -14,12 +14,13 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::asked::{Payload, in_json};
 use super::client::reported;
-use super::{form, query, scan};
+use super::parse::{Payload, in_json};
+use super::{form, query};
 use crate::config::{Network, Networks};
+use crate::endpoint::Api;
 use crate::endpoint::{self, PathError};
-use crate::meter::api::Api;
+use crate::json;
 
 /// The fields of an object, as another parser reads them.
 struct Object<'a>(Vec<(String, &'a str)>);
@@ -85,14 +86,14 @@ fn depth(json: &[u8]) -> usize {
 /// The scanner finds the fields that another parser finds.
 pub fn json_fields(data: &[u8]) {
     let mut found = Vec::new();
-    let scanned = scan::fields(data, |name, at| found.push((name.to_vec(), at)));
+    let scanned = json::fields(data, |name, at| found.push((name.to_vec(), at)));
     let mut end = 0;
     for (_, at) in &found {
         assert!(end <= at.start && at.start < at.end && at.end <= data.len());
         end = at.end;
     }
     let mut begun = 0;
-    let _ = scan::beginnings(data, |name, at| {
+    let _ = json::beginnings(data, |name, at| {
         if let Some((known, place)) = found.get(begun) {
             assert_eq!((known.as_slice(), place.start), (name, at));
         }
@@ -111,12 +112,12 @@ pub fn json_fields(data: &[u8]) {
         assert_eq!(name.as_slice(), wanted.as_bytes());
         assert_eq!(&data[at.clone()], value.as_bytes());
         let text: Option<String> = serde_json::from_str(value).ok();
-        assert_eq!(scan::text(value.as_bytes()).as_deref(), text.as_deref());
+        assert_eq!(json::text(value.as_bytes()).as_deref(), text.as_deref());
     }
     // From any field on, the rest is the same.
     for name in memchr::memmem::find_iter(data, b"\"usage\":") {
         let mut last = Vec::new();
-        if scan::last_fields(data, name, |name, at| last.push((name.to_vec(), at))).is_ok() {
+        if json::last_fields(data, name, |name, at| last.push((name.to_vec(), at))).is_ok() {
             assert!(found.ends_with(&last));
         }
     }
@@ -144,7 +145,7 @@ pub fn request_body(data: &[u8]) {
         return;
     };
     let api = APIS[usize::from(*first) % APIS.len()];
-    let asked = in_json(body, api);
+    let parsed = in_json(body, api);
     let Some(object) = Object::parse(body) else {
         return;
     };
@@ -153,7 +154,7 @@ pub fn request_body(data: &[u8]) {
         [(found, _)] => *found == name,
         _ => false,
     };
-    let Ok(mut asked) = asked else {
+    let Ok(mut parsed) = parsed else {
         let is_unique = ["model", "stream", "stream_options"]
             .into_iter()
             .all(is_plain);
@@ -171,9 +172,9 @@ pub fn request_body(data: &[u8]) {
     );
     let model = object.variants("model").first().map(|(_, value)| *value);
     let name: Option<String> = model.and_then(|value| serde_json::from_str(value).ok());
-    assert_eq!(asked.model, name.filter(|_| model != Some("null")));
-    asked.payload = Payload::Read(Bytes::copy_from_slice(body));
-    rewritten(&asked, &object, model.is_some_and(|value| value != "null"));
+    assert_eq!(parsed.model, name.filter(|_| model != Some("null")));
+    parsed.payload = Payload::Read(Bytes::copy_from_slice(body));
+    rewritten(&parsed, &object, model.is_some_and(|value| value != "null"));
     // Fields that are ignored change nothing; fields that are read never lower the estimate.
     let brace = body.iter().position(|byte| *byte == b'{').unwrap_or(0);
     let comma = if object.0.is_empty() { "" } else { "," };
@@ -189,21 +190,21 @@ pub fn request_body(data: &[u8]) {
             comma.as_bytes(),
             &body[brace + 1..],
         ];
-        let more = in_json(&more.concat(), api).map(|asked| asked.prompt_tokens);
+        let more = in_json(&more.concat(), api).map(|parsed| parsed.prompt_tokens);
         let more = more.unwrap_or_default();
         let is_kept = if may_raise {
-            more >= asked.prompt_tokens
+            more >= parsed.prompt_tokens
         } else {
-            more == asked.prompt_tokens
+            more == parsed.prompt_tokens
         };
-        assert!(is_kept, "{field}: {more}, not {}", asked.prompt_tokens);
+        assert!(is_kept, "{field}: {more}, not {}", parsed.prompt_tokens);
     }
 }
 
 /// The body for a backend differs in the model's name and in one option.
-fn rewritten(asked: &super::Asked, object: &Object<'_>, has_model: bool) {
+fn rewritten(parsed: &super::ParsedRequest, object: &Object<'_>, has_model: bool) {
     let name = has_model.then_some("an\"other");
-    let body = asked.body_for(name, true);
+    let body = parsed.body_for(name, true);
     let body: Vec<u8> = body.map_or_else(Vec::new, |pieces| {
         let rest = pieces.rest.iter().rev();
         std::iter::once(&pieces.first)

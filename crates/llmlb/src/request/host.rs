@@ -7,7 +7,7 @@ use http::{StatusCode, Version, header, request};
 use super::Refusal;
 
 /// Two readers who take two different names from a request do not agree on where it goes.
-pub(super) fn check(head: &request::Parts) -> Result<(), Refusal> {
+pub(crate) fn check(head: &request::Parts) -> Result<(), Refusal> {
     let authority = head.uri.authority();
     let mut hosts = head.headers.get_all(header::HOST).iter();
     let why = match (hosts.next(), hosts.next(), authority) {

@@ -11,7 +11,7 @@ use uuid::{Builder, Uuid};
 
 use crate::balance::ClientKey;
 use crate::client_network::ClientNetwork;
-use crate::forward::REQUEST_ID;
+use crate::headers::REQUEST_ID;
 
 /// The longest id that a client may give.
 const LONGEST: usize = 128;
@@ -70,7 +70,7 @@ pub(super) fn of_request(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
 
 /// The sender of a request that came from this address. The credential is a header that clients
 /// choose freely, so it only distinguishes clients that share an address.
-pub(super) fn client(address: IpAddr, headers: &HeaderMap) -> ClientKey {
+pub(crate) fn client_key(address: IpAddr, headers: &HeaderMap) -> ClientKey {
     let credential = headers
         .get(header::AUTHORIZATION)
         .or_else(|| headers.get("x-api-key"))
@@ -119,7 +119,7 @@ mod tests {
         let with = |name: &'static str, value: &'static str| {
             let value = HeaderValue::from_static(value);
             let headers = HeaderMap::from_iter([(header::HeaderName::from_static(name), value)]);
-            client(IpAddr::from([192, 0, 2, 1]), &headers)
+            client_key(IpAddr::from([192, 0, 2, 1]), &headers)
         };
         let first = with("authorization", "Bearer a");
         for other in [

@@ -12,7 +12,7 @@ pub(super) const SHOWN: usize = 32;
 
 /// 405 for methods that HTTP defines and llmlb does not serve, 501 for all others (RFC 9110,
 /// section 9.1).
-pub(super) fn check(method: &Method) -> Result<(), Refusal> {
+pub(crate) fn check(method: &Method) -> Result<(), Refusal> {
     match *method {
         Method::GET
         | Method::HEAD

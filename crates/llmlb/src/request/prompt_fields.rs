@@ -7,9 +7,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::meter::api::Api;
+use crate::endpoint::Api;
+use crate::json::{self, Malformed};
 use crate::meter::estimate;
-use crate::request::scan::{self, Malformed};
 
 /// An estimate is at most this: a request is limited by its size, but a query repeats for every
 /// document.
@@ -97,7 +97,7 @@ impl Part {
             Self::Embedded => estimate::embedded(body, at),
             // The model reads these as JSON.
             Self::Tools | Self::Functions | Self::Schema | Self::Variables => {
-                let end = scan::skip(body, at)?;
+                let end = json::skip(body, at)?;
                 Ok((estimate::by_length((end - at) as u64), end))
             }
             _ => estimate::prompt(body, at),
@@ -142,7 +142,7 @@ impl PromptFields {
             if !is_prompt {
                 return Ok(None);
             }
-            let end = scan::skip(body, at)?;
+            let end = json::skip(body, at)?;
             self.prompt = Some(at..end);
             return Ok(Some(end));
         }
@@ -210,7 +210,7 @@ fn elements(value: &[u8]) -> u64 {
     while let Some(byte) = value.get(at) {
         match byte {
             b',' | b' ' | b'\t' | b'\n' | b'\r' => at += 1,
-            _ => match scan::skip(value, at) {
+            _ => match json::skip(value, at) {
                 Ok(end) => {
                     count += 1;
                     at = end;
@@ -233,9 +233,9 @@ mod tests {
 
     fn read(api: Api, body: &str) -> PromptFields {
         let (mut fields, body) = (PromptFields::default(), body.as_bytes());
-        scan::read_fields(body, |name, at| match fields.read(api, name, at, body)? {
+        json::read_fields(body, |name, at| match fields.read(api, name, at, body)? {
             Some(end) => Ok(end),
-            None => scan::skip(body, at),
+            None => json::skip(body, at),
         })
         .unwrap();
         fields

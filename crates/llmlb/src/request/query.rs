@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use http::StatusCode;
 
-use super::alike::are_alike;
+use super::case_variant::is_variant;
 use super::error::Refusal;
 use crate::endpoint;
 use crate::headers::may_be_credential;
@@ -23,7 +23,7 @@ pub(super) fn model(query: &str) -> Result<Option<(String, Range<usize>)>, Refus
                 found = Some((value, field.value));
             }
             Some("model") => return Err(refused("is there twice")),
-            Some(other) if are_alike("model", other) => {
+            Some(other) if is_variant("model", other) => {
                 return Err(refused("is spelt in another way"));
             }
             _ => {}

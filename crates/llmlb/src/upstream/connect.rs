@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{self, ClientConfig};
 
 use super::limit::{CountedStream, Permit};
 use super::resolve::Resolver;
-use super::{BackendConnections, Broken, Stream};
+use super::{BackendConnections, Stream, UpstreamError};
 use crate::config::BackendUrl;
 use crate::descriptors::Division;
 use crate::sys;
@@ -63,26 +63,29 @@ impl Connector {
     }
 
     /// Opens a connection for a request.
-    pub(crate) async fn connect(&self, url: &BackendUrl) -> Result<Stream, Broken> {
-        let permit = self.connections.acquire().map_err(Broken::Shortage)?;
+    pub(crate) async fn connect(&self, url: &BackendUrl) -> Result<Stream, UpstreamError> {
+        let permit = self
+            .connections
+            .acquire()
+            .map_err(UpstreamError::LocalExhausted)?;
         self.connect_with(url, permit).await
     }
 
     /// The right to a connection for a probe, which other probes may have to give back first.
-    pub(crate) async fn permit_for_probe(&self) -> Result<Permit, Broken> {
+    pub(crate) async fn permit_for_probe(&self) -> Result<Permit, UpstreamError> {
         let permit = self.connections.acquire_for_probe().await;
-        permit.map_err(Broken::Shortage)
+        permit.map_err(UpstreamError::LocalExhausted)
     }
 
     pub(super) async fn connect_with(
         &self,
         url: &BackendUrl,
         permit: Permit,
-    ) -> Result<Stream, Broken> {
+    ) -> Result<Stream, UpstreamError> {
         match timeout(self.limit, self.open(url, permit)).await {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) => Err(Broken::connecting(&error)),
-            Err(_) => Err(Broken::Gone(format!(
+            Ok(Err(error)) => Err(UpstreamError::from_connect(&error)),
+            Err(_) => Err(UpstreamError::HostUnreachable(format!(
                 "no connection within {} s",
                 self.limit.as_secs_f32()
             ))),

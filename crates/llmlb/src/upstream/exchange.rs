@@ -13,16 +13,16 @@ use hyper::body::{Frame, SizeHint};
 use tokio_util::io::poll_read_buf;
 
 use super::framing::{Framing, Piece};
-use super::{Broken, Head, Stream, Upload, head};
-use crate::request::{Budget, Share};
+use super::{Head, Stream, Upload, UpstreamError, head};
+use crate::memory_budget::{Budget, Share};
 
 /// Size of a read at first, of one that needs no further memory, and of the largest: a busy stream
 /// gets more.
 const FIRST_READ: usize = 4 << 10;
 const USUAL_READ: usize = 8 << 10;
 const LARGEST_READ: usize = 64 << 10;
-/// How often a backend may inform before it answers.
-const MOST_INFORMATION: u32 = 32;
+/// Maximum number of informational (1xx) responses before the final one.
+const MAX_INFORMATIONAL: u32 = 32;
 
 /// One request and its answer. Dropped before its end, it closes the connection, by which the
 /// backend knows that nobody wants the rest.
@@ -33,8 +33,8 @@ pub(crate) struct Exchange {
     upload: Upload,
     /// What was read and not yet passed on.
     inbox: BytesMut,
-    /// The pieces of the answer that somebody looked at before they were passed on.
-    seen: VecDeque<Result<Frame<Bytes>, Broken>>,
+    /// Pieces of the response that were inspected and are not passed on yet.
+    peeked: VecDeque<Result<Frame<Bytes>, UpstreamError>>,
     next_read: usize,
     /// Maximum of `next_read`.
     largest_read: usize,
@@ -45,10 +45,10 @@ pub(crate) struct Exchange {
     reusable: bool,
     /// The request was sent before the response began.
     was_sent_first: bool,
-    /// The backend has said something.
-    heard: bool,
-    /// How often it has only informed.
-    informed: u32,
+    /// At least one byte of a response has arrived.
+    received_any: bool,
+    /// Number of informational (1xx) responses.
+    informational: u32,
 }
 
 impl Exchange {
@@ -59,54 +59,55 @@ impl Exchange {
             method,
             upload,
             inbox: BytesMut::new(),
-            seen: VecDeque::new(),
+            peeked: VecDeque::new(),
             next_read: FIRST_READ,
             largest_read: USUAL_READ,
             framing: Framing::UntilClose,
             status: StatusCode::OK,
             reusable: false,
             was_sent_first: false,
-            heard: false,
-            informed: 0,
+            received_any: false,
+            informational: 0,
         })
     }
 
-    /// Whether it is the client that is waited for: the rest of a body that passes.
+    /// True while the rest of a streamed body is awaited from the client.
     pub(crate) fn is_paused(&self) -> bool {
         self.upload.is_paused()
     }
 
-    /// When the backend took the last of a body that passes: before, it could not answer.
-    pub(crate) fn taken(&self) -> Option<Instant> {
-        self.upload.taken()
+    /// Time of the last write of a streamed body. The backend cannot respond before it.
+    pub(crate) fn last_write_at(&self) -> Option<Instant> {
+        self.upload.last_write_at()
     }
 
-    /// Whether anything came back.
-    pub(crate) fn is_heard(&self) -> bool {
-        self.heard
+    /// True if at least one byte of a response has arrived.
+    pub(crate) fn has_received_any(&self) -> bool {
+        self.received_any
     }
 
     /// Sends the request and waits for the head of the answer. What the backend says before that
     /// (`100 Continue`, `103 Early Hints`) is for nobody.
-    pub(crate) async fn head(&mut self) -> Result<Head, Broken> {
+    pub(crate) async fn head(&mut self) -> Result<Head, UpstreamError> {
         poll_fn(|cx| self.poll_head(cx)).await
     }
 
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Broken>> {
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, UpstreamError>> {
         // A backend may answer before it has heard everything, and then hang up.
         let sent = self.upload.poll(&mut self.stream, cx);
         loop {
             while !self.inbox.is_empty() {
-                let parsed = head::parse(&mut self.inbox, &self.method).map_err(Broken::Garbage)?;
+                let parsed = head::parse(&mut self.inbox, &self.method)
+                    .map_err(UpstreamError::InvalidResponse)?;
                 let Some(parsed) = parsed else {
                     break;
                 };
                 let status = parsed.head.status;
                 if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
-                    self.informed += 1;
-                    if self.informed > MOST_INFORMATION {
-                        let why = "it informs and informs, and does not answer";
-                        return Poll::Ready(Err(Broken::Garbage(why.to_owned())));
+                    self.informational += 1;
+                    if self.informational > MAX_INFORMATIONAL {
+                        let why = "more than 32 informational (1xx) responses";
+                        return Poll::Ready(Err(UpstreamError::InvalidResponse(why.to_owned())));
                     }
                     continue;
                 }
@@ -120,16 +121,18 @@ impl Exchange {
                 Poll::Ready(Ok(true)) => {}
                 Poll::Ready(Ok(false)) => {
                     // Why it could not be sent says more than that there is no answer.
-                    if let Poll::Ready(Err(broken)) = sent {
-                        return Poll::Ready(Err(broken));
+                    if let Poll::Ready(Err(error)) = sent {
+                        return Poll::Ready(Err(error));
                     }
                     let why = "it closed the connection without an answer";
-                    return Poll::Ready(Err(Broken::Cut(why.to_owned())));
+                    return Poll::Ready(Err(UpstreamError::Closed(why.to_owned())));
                 }
-                Poll::Ready(Err(broken)) => return Poll::Ready(Err(broken)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     return match sent {
-                        Poll::Ready(Err(broken)) if broken.is_clients() => Poll::Ready(Err(broken)),
+                        Poll::Ready(Err(error)) if error.is_clients_fault() => {
+                            Poll::Ready(Err(error))
+                        }
                         // What could not be sent may have been answered: the end of the
                         // connection is to be read too.
                         _ => Poll::Pending,
@@ -139,51 +142,54 @@ impl Exchange {
         }
     }
 
-    /// Looks at the beginning of the answer: at all of it, or at somewhat more than so much. It is
-    /// passed on as if nobody had looked. Dropped before its end, it has looked at what there was.
-    pub(crate) async fn look(&mut self, most: usize) {
+    /// Reads ahead: the whole response, or slightly more than `most` bytes of it. All of it is still
+    /// passed on afterwards. If the future is dropped early, what has arrived stays peeked.
+    pub(crate) async fn peek(&mut self, most: usize) {
         let mut length = 0;
         while length <= most
-            && let Some(piece) = poll_fn(|cx| self.poll_unseen(cx)).await
+            && let Some(piece) = poll_fn(|cx| self.poll_unpeeked(cx)).await
         {
             let data = piece.as_ref().ok().and_then(Frame::data_ref);
             length += data.map_or(0, Bytes::len);
             let is_over = piece.is_err();
-            self.seen.push_back(piece);
+            self.peeked.push_back(piece);
             if is_over {
                 return;
             }
         }
     }
 
-    /// What was looked at.
-    pub(crate) fn seen(&self) -> Vec<u8> {
-        self.seen_data().flatten().copied().collect()
+    /// Bytes that were read ahead.
+    pub(crate) fn peeked(&self) -> Vec<u8> {
+        self.peeked_data().flatten().copied().collect()
     }
 
-    fn seen_data(&self) -> impl Iterator<Item = &Bytes> {
+    fn peeked_data(&self) -> impl Iterator<Item = &Bytes> {
         let data = |piece| Result::ok(Result::as_ref(piece)).and_then(Frame::data_ref);
-        self.seen.iter().filter_map(data)
+        self.peeked.iter().filter_map(data)
     }
 
     /// The next piece of the answer.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        match self.seen.pop_front() {
+    ) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
+        match self.peeked.pop_front() {
             Some(piece) => Poll::Ready(Some(piece)),
-            None => self.poll_unseen(cx),
+            None => self.poll_unpeeked(cx),
         }
     }
 
-    fn poll_unseen(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll_unpeeked(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
         let mut left = None;
         if !self.upload.is_done()
-            && let Poll::Ready(Err(broken)) = self.upload.poll(&mut self.stream, cx)
+            && let Poll::Ready(Err(error)) = self.upload.poll(&mut self.stream, cx)
         {
             // What the backend does not take is its own affair: its answer is what counts now.
-            left = Some(broken).filter(Broken::is_clients);
+            left = Some(error).filter(UpstreamError::is_clients_fault);
         }
         loop {
             match self.framing.next(&mut self.inbox) {
@@ -193,10 +199,10 @@ impl Exchange {
                 }
                 Ok(Piece::End) => return Poll::Ready(None),
                 Ok(Piece::More) => {}
-                Err(why) => return Poll::Ready(Some(Err(Broken::Garbage(why)))),
+                Err(why) => return Poll::Ready(Some(Err(UpstreamError::InvalidResponse(why)))),
             }
-            if let Some(broken) = left.take() {
-                return Poll::Ready(Some(Err(broken)));
+            if let Some(error) = left.take() {
+                return Poll::Ready(Some(Err(error)));
             }
             match ready!(self.poll_read(cx)) {
                 Ok(true) => {}
@@ -206,23 +212,23 @@ impl Exchange {
                 }
                 Ok(false) => {
                     let why = "it closed the connection before the end of its answer";
-                    return Poll::Ready(Some(Err(Broken::Cut(why.to_owned()))));
+                    return Poll::Ready(Some(Err(UpstreamError::Closed(why.to_owned()))));
                 }
-                Err(broken) => return Poll::Ready(Some(Err(broken))),
+                Err(error) => return Poll::Ready(Some(Err(error))),
             }
         }
     }
 
     /// Reads what there is; `false` at the end of the connection.
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Broken>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, UpstreamError>> {
         self.inbox.reserve(self.next_read);
         let read = ready!(poll_read_buf(
             Pin::new(&mut self.stream),
             cx,
             &mut self.inbox
         ));
-        let read = read.map_err(|error| Broken::cut(&error))?;
-        self.heard |= read > 0;
+        let read = read.map_err(|error| UpstreamError::closed(&error))?;
+        self.received_any |= read > 0;
         if read >= self.next_read {
             self.next_read = (read * 2).min(self.largest_read);
         } else if read < self.next_read / 4 {
@@ -247,29 +253,32 @@ impl Exchange {
         }
     }
 
-    /// All of the body, if it came with the head.
+    /// The whole body, if it came with the head, or if there is none.
     pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
+        if self.is_ended() {
+            return Some(Bytes::new());
+        }
         let Framing::Length(left) = self.framing else {
             return None;
         };
-        if !self.seen.is_empty() {
+        if !self.peeked.is_empty() {
             return None;
         }
         let length = usize::try_from(left).ok()?;
-        (1..=self.inbox.len()).contains(&length).then(|| {
+        (length <= self.inbox.len()).then(|| {
             self.framing = Framing::Ended;
             self.inbox.split_to(length).freeze()
         })
     }
 
-    /// Whether the answer is over.
+    /// True if the whole response was passed on.
     pub(crate) fn is_ended(&self) -> bool {
-        self.framing.is_ended() && self.seen.is_empty()
+        self.framing.is_ended() && self.peeked.is_empty()
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
-        let seen: u64 = self.seen_data().map(|data| data.len() as u64).sum();
-        let left = self.framing.remaining().map(|left| left + seen);
+        let peeked: u64 = self.peeked_data().map(|data| data.len() as u64).sum();
+        let left = self.framing.remaining().map(|left| left + peeked);
         left.map_or_else(SizeHint::new, SizeHint::with_exact)
     }
 

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::missing_panics_doc,
-    reason = "a panic is how a fuzz target reports a broken property"
+    reason = "a panic is how a fuzz target reports a error property"
 )]
 
 use bytes::BytesMut;
@@ -10,7 +10,7 @@ use http::{HeaderMap, Method};
 
 use super::framing::{Chunk, Framing, Piece};
 use super::head;
-use crate::fuzz::split;
+use crate::dice::split;
 
 /// A head is read once all of it is there, and not before.
 pub fn response_head(data: &[u8]) {

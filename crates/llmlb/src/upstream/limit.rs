@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{AddressLimit, Idle};
+use super::{AddressLimit, IdlePool};
 use crate::descriptors::Division;
 use crate::episode::{Episode, Event};
 use crate::short_writes;
@@ -25,7 +25,7 @@ pub(crate) struct BackendConnections {
     max: usize,
     open: AtomicUsize,
     /// Idle connections of each worker: they are closed when others are needed.
-    idle: Mutex<Vec<Weak<Idle>>>,
+    idle: Mutex<Vec<Weak<IdlePool>>>,
     /// Further connections, for probes alone.
     for_probes: Arc<Semaphore>,
     beyond_max: Episode,
@@ -51,7 +51,7 @@ impl BackendConnections {
     }
 
     /// Adds idle connections that may be closed when others are needed.
-    pub(crate) fn add_idle(&self, idle: &Arc<Idle>) {
+    pub(crate) fn add_idle(&self, idle: &Arc<IdlePool>) {
         let mut all = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(Arc::downgrade(idle));
     }

@@ -5,14 +5,14 @@
 //! exactly what was sent and whether anything came back. That decides what may be tried again.
 
 mod address_limit;
-mod broken;
 mod connect;
+mod error;
 mod exchange;
 mod framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod head;
-mod idle;
+mod idle_pool;
 mod limit;
 mod probe;
 mod resolve;
@@ -20,11 +20,11 @@ mod stream;
 mod upload;
 
 pub(crate) use address_limit::{AddressLimit, AddressShare};
-pub(crate) use broken::Broken;
 pub(crate) use connect::Connector;
+pub(crate) use error::UpstreamError;
 pub(crate) use exchange::Exchange;
 pub(crate) use head::Head;
-pub(crate) use idle::Idle;
+pub(crate) use idle_pool::IdlePool;
 pub(crate) use limit::BackendConnections;
 pub(crate) use probe::get;
 pub(crate) use stream::Stream;

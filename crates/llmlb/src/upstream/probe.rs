@@ -6,10 +6,9 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, StatusCode};
 
 use super::limit::Permit;
-use super::{Broken, Connector, Exchange, Upload};
-use crate::balance::Backend;
-use crate::forward;
-use crate::meter::request::BodyPieces;
+use super::{Connector, Exchange, Upload, UpstreamError};
+use crate::body_edit::BodyPieces;
+use crate::config::BackendUrl;
 
 /// What it answered.
 #[derive(Debug)]
@@ -19,16 +18,18 @@ pub(crate) struct Got {
     pub(crate) body: Bytes,
 }
 
-/// Asks on a connection of its own: that one can still be made is part of the question.
+/// Sends a GET request for `path`, whose head is `head`, and reads a response of at most `most` bytes.
+/// Uses a new connection, because a probe also checks that the backend accepts connections.
 pub(crate) async fn get(
     connector: &Connector,
     permit: Permit,
-    backend: &Backend,
+    url: &BackendUrl,
     path: &str,
+    head: Bytes,
     most: usize,
-) -> Result<Got, Broken> {
-    let stream = connector.connect_with(&backend.url, permit).await?;
-    let upload = Upload::whole(forward::question(backend, path), BodyPieces::default());
+) -> Result<Got, UpstreamError> {
+    let stream = connector.connect_with(url, permit).await?;
+    let upload = Upload::whole(head, BodyPieces::default());
     let mut exchange = Exchange::new(stream, Method::GET, upload);
     let head = exchange.head().await?;
     let mut body = BytesMut::new();
@@ -37,7 +38,9 @@ pub(crate) async fn get(
             body.extend_from_slice(&data);
         }
         if body.len() > most {
-            return Err(Broken::Garbage(format!("its answer to {path} is too long")));
+            return Err(UpstreamError::InvalidResponse(format!(
+                "its answer to {path} is too long"
+            )));
         }
     }
     Ok(Got {

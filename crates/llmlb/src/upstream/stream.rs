@@ -30,7 +30,7 @@ impl Stream {
             }
             Self::Tls(stream) => {
                 let (stream, session) = stream.get_mut();
-                is_tls_quiet(&SockRef::from(&**stream), session)
+                is_tls_reusable(&SockRef::from(&**stream), session)
             }
         }
     }
@@ -53,17 +53,17 @@ fn is_empty<T>(read: io::Result<T>) -> bool {
 
 /// Reads what the backend has sent. TLS messages, such as session tickets, are processed; application
 /// data and the end of the connection make it unusable.
-fn is_tls_quiet(mut socket: &Socket, session: &mut ClientConnection) -> bool {
+fn is_tls_reusable(mut socket: &Socket, session: &mut ClientConnection) -> bool {
     loop {
         match session.read_tls(&mut socket) {
             Ok(0) => return false,
             Ok(_) => {}
             read => return is_empty(read),
         }
-        let is_quiet = session
+        let is_reusable = session
             .process_new_packets()
             .is_ok_and(|state| state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed());
-        if !is_quiet {
+        if !is_reusable {
             return false;
         }
     }

@@ -9,10 +9,10 @@ use bytes::{Buf, Bytes, BytesMut};
 use hyper::body::{Body, Incoming};
 use tokio::io::AsyncWrite;
 
-use super::{Broken, Stream};
-use crate::balance::Contention;
-use crate::meter::request::BodyPieces;
-use crate::request::{BodyDeadline, BodyPace};
+use super::{Stream, UpstreamError};
+use crate::body_deadline::{BodyDeadline, BodyPace};
+use crate::body_edit::BodyPieces;
+use crate::contention::Contention;
 
 /// What is still to be sent.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(crate) struct Upload {
     whole: Bytes,
     rest: Vec<Bytes>,
     passing: Option<Passing>,
-    /// When the backend took something of a body that passes.
-    taken: Option<Instant>,
+    /// Time of the last write of a streamed body.
+    last_write_at: Option<Instant>,
     flushed: bool,
     has_body: bool,
     /// The client's body broke off. Nothing that follows may look like its end.
@@ -52,7 +52,7 @@ impl Upload {
             whole: body.first,
             rest: body.rest,
             passing: None,
-            taken: None,
+            last_write_at: None,
             flushed: false,
             failed: false,
         }
@@ -77,7 +77,7 @@ impl Upload {
                 chunked,
                 deadline: BodyDeadline::new(pace, Some(contention)),
             }),
-            taken: Some(Instant::now()),
+            last_write_at: Some(Instant::now()),
             flushed: false,
             failed: false,
         }
@@ -92,15 +92,15 @@ impl Upload {
         self.flushed
     }
 
-    /// Whether it is the client's turn.
+    /// True while the next part of the body is awaited from the client.
     pub(super) fn is_paused(&self) -> bool {
         let passing = self.passing.as_ref();
         passing.is_some_and(|passing| passing.deadline.is_waiting())
     }
 
-    /// When the backend took the last of what there is; `None` for a body that does not pass.
-    pub(super) fn taken(&self) -> Option<Instant> {
-        self.taken
+    /// Time of the last write; `None` for a body that is not streamed.
+    pub(super) fn last_write_at(&self) -> Option<Instant> {
+        self.last_write_at
     }
 
     /// Sends as much as can be sent. Ready when everything is.
@@ -108,7 +108,7 @@ impl Upload {
         &mut self,
         stream: &mut Stream,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), UpstreamError>> {
         if self.flushed {
             return Poll::Ready(Ok(()));
         }
@@ -121,10 +121,12 @@ impl Upload {
                 let written = ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &pieces));
                 match written {
                     Ok(0) => {
-                        return Poll::Ready(Err(Broken::cut(&io::ErrorKind::WriteZero.into())));
+                        return Poll::Ready(Err(UpstreamError::closed(
+                            &io::ErrorKind::WriteZero.into(),
+                        )));
                     }
                     Ok(written) => self.advance(written),
-                    Err(error) => return Poll::Ready(Err(Broken::cut(&error))),
+                    Err(error) => return Poll::Ready(Err(UpstreamError::closed(&error))),
                 }
             }
             if let Some(next) = self.rest.pop() {
@@ -155,7 +157,7 @@ impl Upload {
                 Poll::Ready(None) if passing.left.is_some_and(|left| left > 0) => {
                     self.failed = true;
                     let why = "it ended before its length";
-                    return Poll::Ready(Err(Broken::Upload(why.to_owned())));
+                    return Poll::Ready(Err(UpstreamError::ClientBody(why.to_owned())));
                 }
                 Poll::Ready(None) => {
                     if passing.chunked {
@@ -165,7 +167,7 @@ impl Upload {
                 }
                 Poll::Ready(Some(Err(error))) => {
                     self.failed = true;
-                    return Poll::Ready(Err(Broken::Upload(error.to_string())));
+                    return Poll::Ready(Err(UpstreamError::ClientBody(error.to_string())));
                 }
                 Poll::Pending => {
                     // What was sent so far must not wait for what comes.
@@ -173,7 +175,7 @@ impl Upload {
                     ready!(passing.deadline.poll_expired(cx));
                     self.failed = true;
                     let why = "the client sends too slowly".to_owned();
-                    return Poll::Ready(Err(Broken::Stalled(why)));
+                    return Poll::Ready(Err(UpstreamError::ClientBodyTimeout(why)));
                 }
             }
         }
@@ -183,12 +185,12 @@ impl Upload {
         // it would keep all of it.
         self.out = Bytes::new();
         self.whole = Bytes::new();
-        Poll::Ready(flushed.map_err(|error| Broken::cut(&error)))
+        Poll::Ready(flushed.map_err(|error| UpstreamError::closed(&error)))
     }
 
     fn advance(&mut self, written: usize) {
-        if let Some(taken) = &mut self.taken {
-            *taken = Instant::now();
+        if let Some(last_write_at) = &mut self.last_write_at {
+            *last_write_at = Instant::now();
         }
         let of_first = written.min(self.out.len());
         self.out.advance(of_first);

@@ -19,7 +19,7 @@ pub(super) struct Ticket(u64);
 
 /// Waiting requests. `L` is what a request waits for, `W` is the handle that wakes it.
 #[derive(Debug)]
-pub(super) struct Fair<L, W> {
+pub(super) struct FairQueue<L, W> {
     lanes: Vec<Lane<L, W>>,
     addresses: HashMap<u64, Address>,
     /// The addresses. The last one loses a request when the queue is full.
@@ -89,7 +89,7 @@ struct Position {
     at: usize,
 }
 
-impl<L, W> Fair<L, W> {
+impl<L, W> FairQueue<L, W> {
     pub(super) fn new(most: usize) -> Self {
         Self {
             lanes: Vec::new(),

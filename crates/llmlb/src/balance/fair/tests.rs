@@ -3,7 +3,7 @@
 use super::*;
 
 /// Lanes and requests by name.
-type Names = Fair<&'static str, String>;
+type Names = FairQueue<&'static str, String>;
 
 /// A client without a credential.
 fn at(address: u64) -> ClientKey {

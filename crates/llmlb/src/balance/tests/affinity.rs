@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::*;
 
-fn wish(blocks: &[u64]) -> Wish<'_> {
-    Wish {
+fn hints(blocks: &[u64]) -> SelectHints<'_> {
+    SelectHints {
         blocks,
-        ..Wish::default()
+        ..SelectHints::default()
     }
 }
 
 fn ask(pool: &Pool, blocks: &[u64], tried: &[BackendId]) -> Slot {
-    slot(choose(pool, Some("m"), &wish(blocks), tried))
+    slot(choose(pool, Some("m"), &hints(blocks), tried))
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn among_many_the_average_may_be_a_little_old_but_not_more() {
     let route = pool.route(Some("m")).unwrap();
     let mut random = Random::seeded(4);
     let mut ask = |blocks: &[u64], now| {
-        slot(pool.choose_at(&route, &wish(blocks), &[], Moment(now), &mut random))
+        slot(pool.choose_at(&route, &hints(blocks), &[], Moment(now), &mut random))
     };
     let home = ask(&[1], 1000);
     let id = home.backend().id;
@@ -125,7 +125,7 @@ fn a_backend_at_its_limit_or_tried_or_failing_is_not_used_for_what_it_knows() {
     );
     learn();
     for _ in 0..3 {
-        home.pulse.failed(Moment::now());
+        home.stats.failed(Moment::now());
     }
     assert_ne!(ask(&pool, &[5, 6], &[]).backend().id, home.id, "failing");
 }
@@ -158,8 +158,8 @@ fn those_who_waited_are_remembered_too() {
         let mut held: Vec<_> = (0..8).map(|_| chosen(&pool, Some("m"))).collect();
         let home = runtime.block_on(async {
             let prompt = [block];
-            let wish = wish(&prompt);
-            let (slot, ()) = tokio::join!(pool.wait(&route, &wish, &[]), async {
+            let hints = hints(&prompt);
+            let (slot, ()) = tokio::join!(pool.wait(&route, &hints, &[]), async {
                 drop(held.pop());
             });
             Arc::clone(slot.unwrap().backend())
@@ -236,14 +236,14 @@ fn simulate(seed: u64, with_affinity: bool) -> Day {
             next_block += 1;
             prompt.push(next_block);
         }
-        let asked = if with_affinity {
-            wish(prompt)
+        let selection = if with_affinity {
+            hints(prompt)
         } else {
-            wish(&[])
+            hints(&[])
         };
         let outstanding: Vec<_> = backends.iter().map(|one| one.outstanding()).collect();
         let average = outstanding.iter().sum::<usize>() as f64 / BACKENDS as f64;
-        let slot = slot(pool.choose_at(&route, &asked, &[], Moment(turn), &mut random));
+        let slot = slot(pool.choose_at(&route, &selection, &[], Moment(turn), &mut random));
         let backend = usize::from(slot.backend().id.0);
         worst = worst.max(outstanding[backend] as f64 - (1.25 * average + 1.0));
         hits += caches[backend].take_in(prompt);

@@ -1,13 +1,13 @@
 //! Who gets a request.
 
 use super::*;
-use crate::balance::choose::Asked;
+use crate::balance::choose::Selection;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn fail(backend: &Arc<Backend>, now: Moment) {
     for _ in 0..3 {
-        backend.pulse.failed(now);
+        backend.stats.failed(now);
     }
 }
 
@@ -17,7 +17,7 @@ fn counts(pool: &Pool, backends: usize, requests: usize, now: Moment) -> Vec<usi
     let mut random = Random::seeded(5);
     let route = pool.route(Some("m")).unwrap();
     for _ in 0..requests {
-        let choice = pool.choose_at(&route, &Wish::default(), &[], now, &mut random);
+        let choice = pool.choose_at(&route, &SelectHints::default(), &[], now, &mut random);
         counts[usize::from(slot(choice).backend().id.0)] += 1;
     }
     counts
@@ -42,8 +42,11 @@ fn a_backend_at_its_limit_gets_no_more_and_when_all_are_it_is_busy() {
     let slots: Vec<_> = (0..3).map(|_| chosen(&pool, Some("m"))).collect();
     let outstanding: Vec<_> = backends.iter().map(|one| one.outstanding()).collect();
     assert_eq!(outstanding, [2, 1]);
-    let wish = Wish::default();
-    assert!(matches!(choose(&pool, Some("m"), &wish, &[]), Choice::Busy));
+    let hints = SelectHints::default();
+    assert!(matches!(
+        choose(&pool, Some("m"), &hints, &[]),
+        Choice::Busy
+    ));
     drop(slots);
     drop(chosen(&pool, Some("m")));
 }
@@ -51,22 +54,22 @@ fn a_backend_at_its_limit_gets_no_more_and_when_all_are_it_is_busy() {
 #[test]
 fn who_was_tried_is_not_chosen_again() {
     let (pool, backends) = alike(&[(1, None); 3]);
-    let wish = Wish::default();
+    let hints = SelectHints::default();
     let mut tried = Vec::new();
     for _ in 0..3 {
-        let slot = slot(choose(&pool, Some("m"), &wish, &tried));
+        let slot = slot(choose(&pool, Some("m"), &hints, &tried));
         assert!(!tried.contains(&slot.backend().id));
         tried.push(slot.backend().id);
     }
     assert!(matches!(
-        choose(&pool, Some("m"), &wish, &tried),
+        choose(&pool, Some("m"), &hints, &tried),
         Choice::Down
     ));
     let [a, b, c] = &backends[..] else { panic!() };
     let two = [a.id, c.id];
     for _ in 0..20 {
         assert_eq!(
-            slot(choose(&pool, Some("m"), &wish, &two)).backend().id,
+            slot(choose(&pool, Some("m"), &hints, &two)).backend().id,
             b.id
         );
     }
@@ -89,7 +92,7 @@ fn work_that_comes_all_at_once_is_shared_by_weight() {
     let mut random = Random::seeded(11);
     let mut slots = std::collections::VecDeque::new();
     for request in 0..20_000 {
-        let choice = pool.choose_at(&route, &Wish::default(), &[], Moment(1), &mut random);
+        let choice = pool.choose_at(&route, &SelectHints::default(), &[], Moment(1), &mut random);
         slots.push_back(slot(choice));
         if request >= 200 {
             // All take equally long.
@@ -112,13 +115,14 @@ fn work_that_comes_all_at_once_is_shared_by_weight() {
 #[test]
 fn a_backend_that_answers_late_gets_less_until_that_is_forgotten() {
     let (pool, backends) = alike(&[(1, None), (1, None)]);
-    backends[0].pulse.took(10 * SECOND, Moment(1));
-    backends[1].pulse.took(SECOND / 10, Moment(1));
+    backends[0].stats.took(10 * SECOND, Moment(1));
+    backends[1].stats.took(SECOND / 10, Moment(1));
     assert_eq!(counts(&pool, 2, 100, Moment(1)), [0, 100]);
     // As long as the other has four times as much to do at most.
     let route = pool.route(Some("m")).unwrap();
     let mut random = Random::seeded(1);
-    let mut choose = || slot(pool.choose_at(&route, &Wish::default(), &[], Moment(1), &mut random));
+    let mut choose =
+        || slot(pool.choose_at(&route, &SelectHints::default(), &[], Moment(1), &mut random));
     let slots: Vec<_> = (0..50).map(|_| choose()).collect();
     let outstanding = [backends[0].outstanding(), backends[1].outstanding()];
     assert_eq!(outstanding, [10, 40]);
@@ -135,14 +139,14 @@ fn a_backend_that_fails_three_times_gets_nothing_for_a_second_then_one_request()
     let (pool, backends) = alike(&[(1, None), (1, None)]);
     let bad = &backends[0];
     let (now, later) = (Moment(10_000), Moment(11_000));
-    bad.pulse.failed(now);
-    bad.pulse.failed(now);
+    bad.stats.failed(now);
+    bad.stats.failed(now);
     assert!(counts(&pool, 2, 100, now)[0] > 0, "twice is not enough");
-    bad.pulse.failed(now);
+    bad.stats.failed(now);
     assert_eq!(counts(&pool, 2, 100, now), [0, 100]);
     assert_eq!(counts(&pool, 2, 100, Moment(10_999)), [0, 100]);
     assert_eq!(counts(&pool, 2, 100, later), [1, 99], "a trial, at once");
-    bad.pulse.began(later);
+    bad.stats.began(later);
     assert!(counts(&pool, 2, 100, later)[0] > 20);
 }
 
@@ -159,7 +163,7 @@ fn those_that_fail_are_used_when_there_is_nobody_else() {
     let tried = [backends[0].id, backends[1].id];
     let route = pool.route(Some("m")).unwrap();
     let mut random = Random::seeded(1);
-    let last = pool.choose_at(&route, &Wish::default(), &tried, now, &mut random);
+    let last = pool.choose_at(&route, &SelectHints::default(), &tried, now, &mut random);
     assert_eq!(slot(last).backend().id, backends[2].id);
 }
 
@@ -168,9 +172,9 @@ fn one_that_fails_and_is_at_its_limit_is_busy_not_down() {
     let (pool, backends) = alike(&[(1, Some(1))]);
     let held = chosen(&pool, Some("m"));
     fail(&backends[0], Moment::now());
-    let wish = Wish::default();
+    let hints = SelectHints::default();
     for model in [Some("m"), None] {
-        assert!(matches!(choose(&pool, model, &wish, &[]), Choice::Busy));
+        assert!(matches!(choose(&pool, model, &hints, &[]), Choice::Busy));
     }
     drop(held);
     drop(chosen(&pool, Some("m")));
@@ -183,7 +187,7 @@ fn waiting_for_one_that_works_is_better_than_using_one_that_fails() {
     fail(&backends[0], now);
     let route = pool.route(Some("m")).unwrap();
     let mut random = Random::seeded(1);
-    let mut choose = |now| pool.choose_at(&route, &Wish::default(), &[], now, &mut random);
+    let mut choose = |now| pool.choose_at(&route, &SelectHints::default(), &[], now, &mut random);
     let busy = slot(choose(now));
     assert_eq!(busy.backend().id, backends[1].id);
     assert!(matches!(choose(now), Choice::Busy));
@@ -216,16 +220,16 @@ fn slots_tell_how_it_went() {
     assert!(backends[0].ejected());
     chosen(&pool, Some("m")).began(Some(SECOND));
     assert!(!backends[0].ejected());
-    assert_eq!(backends[0].pulse.latency(Moment::now()), 1_000_000);
+    assert_eq!(backends[0].stats.latency(Moment::now()), 1_000_000);
 }
 
 #[test]
 fn an_id_is_known_at_the_backend_that_issued_it() {
     let (pool, a, b) = pool();
     pool.issued(77, &b);
-    let named = Wish {
+    let named = SelectHints {
         issued: Some(77),
-        ..Wish::default()
+        ..SelectHints::default()
     };
     for model in [None, Some("both")] {
         for _ in 0..10 {
@@ -236,9 +240,9 @@ fn an_id_is_known_at_the_backend_that_issued_it() {
     }
     let other = choose(&pool, Some("one"), &named, &[]);
     assert_eq!(slot(other).backend().id, a.id, "b does not serve that");
-    let unknown = Wish {
+    let unknown = SelectHints {
         issued: Some(78),
-        ..Wish::default()
+        ..SelectHints::default()
     };
     assert_eq!(slot(choose(&pool, None, &unknown, &[])).backend().id, a.id);
     fail(&b, Moment::now());
@@ -250,16 +254,16 @@ fn an_id_is_known_at_the_backend_that_issued_it() {
 #[test]
 fn a_request_without_a_model_is_for_the_first_that_is_up() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, None)]);
-    let wish = Wish::default();
+    let hints = SelectHints::default();
     let first = chosen(&pool, None);
     assert_eq!(first.backend().id, backends[0].id);
-    assert!(matches!(choose(&pool, None, &wish, &[]), Choice::Busy));
+    assert!(matches!(choose(&pool, None, &hints, &[]), Choice::Busy));
     drop(first);
     // What it is about lies there.
     fail(&backends[0], Moment::now());
     assert_eq!(chosen(&pool, None).backend().id, backends[0].id);
     let tried = [backends[0].id];
-    let next = choose(&pool, None, &wish, &tried);
+    let next = choose(&pool, None, &hints, &tried);
     assert_eq!(slot(next).backend().id, backends[1].id);
     pool.note(&backends[0], down());
     assert_eq!(chosen(&pool, None).backend().id, backends[1].id);
@@ -271,7 +275,7 @@ fn it_is_known_when_one_that_was_ejected_may_be_tried_again() {
     let held = chosen(&pool, None);
     let now = Moment(10_000);
     let recovery = |model, only, tried: &[BackendId], now| {
-        let asked = Asked {
+        let selection = Selection {
             route: &pool.route(model).unwrap(),
             only,
             tried,
@@ -279,7 +283,7 @@ fn it_is_known_when_one_that_was_ejected_may_be_tried_again() {
             now,
             average: None,
         };
-        asked.recovery()
+        selection.recovery()
     };
     assert_eq!(recovery(Some("m"), None, &[], now), None);
     fail(&backends[0], Moment(9_500));
@@ -306,9 +310,12 @@ fn one_that_works_is_found_among_many_that_do_not() {
     let (pool, backends) = alike(&[(1, Some(1)); 200]);
     let held: Vec<_> = (0..200).map(|_| chosen(&pool, Some("m"))).collect();
     assert!(backends.iter().all(|one| one.outstanding() == 1));
-    let wish = Wish::default();
+    let hints = SelectHints::default();
     for slot in held {
-        assert!(matches!(choose(&pool, Some("m"), &wish, &[]), Choice::Busy));
+        assert!(matches!(
+            choose(&pool, Some("m"), &hints, &[]),
+            Choice::Busy
+        ));
         let id = slot.backend().id;
         drop(slot);
         let found = chosen(&pool, Some("m"));
@@ -324,8 +331,8 @@ fn what_came_up_after_a_route_was_asked_for_is_found_by_it() {
     pool.note(&a, down());
     pool.note(&b, down());
     let route = pool.route(Some("both")).unwrap();
-    let wish = Wish::default();
-    assert!(matches!(pool.choose(&route, &wish, &[]), Choice::Down));
+    let hints = SelectHints::default();
+    assert!(matches!(pool.choose(&route, &hints, &[]), Choice::Down));
     pool.note(&b, up(&["both"]));
-    assert_eq!(slot(pool.choose(&route, &wish, &[])).backend().id, b.id);
+    assert_eq!(slot(pool.choose(&route, &hints, &[])).backend().id, b.id);
 }

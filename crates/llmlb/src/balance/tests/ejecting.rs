@@ -63,7 +63,7 @@ fn backend_that_is_down_or_ejected_does_not_make_another_dispensable() {
     let (pool, backends) = alike(&[(1, None), (1, None), (1, None)]);
     pool.note(&backends[1], down());
     for _ in 0..3 {
-        backends[2].pulse.failed(Moment::now());
+        backends[2].stats.failed(Moment::now());
     }
     suspect(&pool, &backends[0]);
     assert!(!backends[0].ejected() && !pool.rest(&backends[0], MINUTE));
@@ -79,14 +79,14 @@ fn last_backend_of_any_model_or_alias_is_never_ejected_by_evidence() {
     assert!(!a.ejected(), "it alone serves `one`");
     suspect(&pool, &b);
     assert!(b.ejected());
-    let terms = Terms {
+    let config = PoolConfig {
         aliases: vec![Alias {
             name: "m".to_owned(),
             models: vec!["n".to_owned()],
         }],
-        ..terms()
+        ..pool_config()
     };
-    let pool = Pool::new(terms, [backend("a"), backend("b")]);
+    let pool = Pool::new(config, [backend("a"), backend("b")]);
     let backends = pool.table().backends.clone();
     pool.note(&backends[0], up(&["m", "n"]));
     pool.note(&backends[1], up(&["m"]));
@@ -122,15 +122,15 @@ fn two_threads_never_eject_both_backends() {
 #[test]
 fn insufficient_evidence_does_not_keep_a_backend_on_trial() {
     let (pool, backends) = alike(&[(1, None), (1, None)]);
-    let pulse = &backends[0].pulse;
+    let stats = &backends[0].stats;
     // Long ago, so that a trial is due.
     for _ in 0..3 {
-        pulse.failed(Moment(0));
+        stats.failed(Moment(0));
     }
     let later = Moment(10_000);
-    assert!(pulse.try_out(later) && !pulse.try_out(later));
+    assert!(stats.claim_trial(later) && !stats.claim_trial(later));
     pool.suspect(&backends[0], evidence(1, 1));
-    assert!(pulse.try_out(later), "the next one");
+    assert!(stats.claim_trial(later), "the next one");
 }
 
 #[test]
@@ -139,15 +139,15 @@ fn success_makes_up_for_evidence() {
     for round in 0..10 {
         pool.suspect(&backends[0], evidence(1, round));
         pool.suspect(&backends[0], evidence(2, round));
-        backends[0].suspicion.clear();
+        backends[0].learned.suspicion.clear();
     }
     assert!(!backends[0].ejected());
 }
 
-fn wanting(endpoint: EndpointKey) -> Wish<'static> {
-    Wish {
+fn wanting(endpoint: EndpointKey) -> SelectHints<'static> {
+    SelectHints {
         endpoint: Some(endpoint),
-        ..Wish::default()
+        ..SelectHints::default()
     }
 }
 
@@ -155,14 +155,14 @@ fn wanting(endpoint: EndpointKey) -> Wish<'static> {
 fn backend_that_lacks_an_endpoint_is_used_only_if_no_other_is_left() {
     let (pool, backends) = alike(&[(1, None), (1, Some(1)), (1, None)]);
     let messages = EndpointKey::new("messages", true);
-    let wish = wanting(messages);
+    let hints = wanting(messages);
     for lacking in [&backends[0], &backends[2]] {
         lacking.note_missing(messages, StatusCode::NOT_FOUND, "/v1/messages");
     }
-    let held = slot(choose(&pool, Some("m"), &wish, &[]));
+    let held = slot(choose(&pool, Some("m"), &hints, &[]));
     assert_eq!(held.backend().id, backends[1].id);
     assert!(
-        matches!(choose(&pool, Some("m"), &wish, &[]), Choice::Busy),
+        matches!(choose(&pool, Some("m"), &hints, &[]), Choice::Busy),
         "the one that serves it is worth waiting for"
     );
     assert_ne!(
@@ -171,16 +171,16 @@ fn backend_that_lacks_an_endpoint_is_used_only_if_no_other_is_left() {
         "any other endpoint"
     );
     let tried = [backends[1].id];
-    let other = choose(&pool, Some("m"), &wish, &tried);
+    let other = choose(&pool, Some("m"), &hints, &tried);
     assert!(matches!(other, Choice::Down), "it would respond 404");
     drop(held);
     pool.note(&backends[1], down());
-    let lacking = slot(choose(&pool, Some("m"), &wish, &[]));
+    let lacking = slot(choose(&pool, Some("m"), &hints, &[]));
     assert_ne!(lacking.backend().id, backends[1].id);
     drop(lacking);
     // Without a model the first backend is used that serves the endpoint.
     pool.note(&backends[1], up(&["m"]));
-    let first = slot(choose(&pool, None, &wish, &[]));
+    let first = slot(choose(&pool, None, &hints, &[]));
     assert_eq!(first.backend().id, backends[1].id);
 }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::clock::Moment;
 use super::random::Random;
 use super::*;
+use crate::backend_id::BackendId;
 use crate::config::{self, BackendUrl};
 
 fn config(name: &str) -> config::Backend {
@@ -25,8 +26,8 @@ fn backend(name: &str) -> Backend {
     Backend::new(config(name))
 }
 
-fn terms() -> Terms {
-    Terms {
+fn pool_config() -> PoolConfig {
+    PoolConfig {
         aliases: Vec::new(),
         queue: 10_000,
         queue_timeout: Duration::from_secs(60),
@@ -44,7 +45,7 @@ fn down() -> State {
 
 /// Two backends: `a` serves `both` and `one`, `b` serves `both`.
 fn pool() -> (Pool, Arc<Backend>, Arc<Backend>) {
-    let pool = Pool::new(terms(), [backend("a"), backend("b")]);
+    let pool = Pool::new(pool_config(), [backend("a"), backend("b")]);
     let [a, b] = &pool.table().backends[..] else {
         panic!("two were given");
     };
@@ -56,10 +57,10 @@ fn pool() -> (Pool, Arc<Backend>, Arc<Backend>) {
 
 /// Backends that all serve `m`, with these weights and limits.
 fn alike(backends: &[(u32, Option<u32>)]) -> (Pool, Vec<Arc<Backend>>) {
-    alike_with(terms(), backends)
+    alike_with(pool_config(), backends)
 }
 
-fn alike_with(terms: Terms, backends: &[(u32, Option<u32>)]) -> (Pool, Vec<Arc<Backend>>) {
+fn alike_with(pool: PoolConfig, backends: &[(u32, Option<u32>)]) -> (Pool, Vec<Arc<Backend>>) {
     let numbered = backends.iter().enumerate();
     let made = numbered.map(|(number, (weight, limit))| {
         Backend::new(config::Backend {
@@ -68,7 +69,7 @@ fn alike_with(terms: Terms, backends: &[(u32, Option<u32>)]) -> (Pool, Vec<Arc<B
             ..config(&format!("b{number}"))
         })
     });
-    let pool = Pool::new(terms, made);
+    let pool = Pool::new(pool, made);
     let backends = pool.table().backends.clone();
     for backend in &backends {
         pool.note(backend, up(&["m"]));
@@ -85,14 +86,19 @@ fn address(address: u64) -> ClientKey {
 }
 
 /// What came of asking for a place.
-fn choose(pool: &Pool, model: Option<&str>, wish: &Wish<'_>, tried: &[BackendId]) -> Choice {
-    pool.choose(&pool.route(model).unwrap(), wish, tried)
+fn choose(
+    pool: &Pool,
+    model: Option<&str>,
+    hints: &SelectHints<'_>,
+    tried: &[BackendId],
+) -> Choice {
+    pool.choose(&pool.route(model).unwrap(), hints, tried)
 }
 
 /// A place where there must be one.
 #[track_caller]
 fn chosen(pool: &Pool, model: Option<&str>) -> Slot {
-    slot(choose(pool, model, &Wish::default(), &[]))
+    slot(choose(pool, model, &SelectHints::default(), &[]))
 }
 
 #[track_caller]
@@ -107,12 +113,12 @@ fn slot(choice: Choice) -> Slot {
 fn who(pool: &Pool, model: Option<&str>) -> String {
     let route = match pool.route(model) {
         Ok(route) => route,
-        Err(Absent::NotYet) => return "not yet".to_owned(),
-        Err(Absent::Unknown) => return "unknown".to_owned(),
+        Err(RouteError::NotYet) => return "not yet".to_owned(),
+        Err(RouteError::Unknown) => return "unknown".to_owned(),
     };
     let mut names = Vec::new();
     let mut tried = Vec::new();
-    while let Choice::Slot(slot) = pool.choose(&route, &Wish::default(), &tried) {
+    while let Choice::Slot(slot) = pool.choose(&route, &SelectHints::default(), &tried) {
         tried.push(slot.backend().id);
         names.push(slot.backend().name.clone());
     }

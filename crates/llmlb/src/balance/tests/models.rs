@@ -28,9 +28,9 @@ fn a_model_stays_known_while_its_only_backend_is_down_and_is_forgotten_when_that
 
 #[test]
 fn a_model_is_not_unknown_before_everyone_has_answered() {
-    let pool = Pool::new(terms(), []);
+    let pool = Pool::new(pool_config(), []);
     assert_eq!(who(&pool, Some("m")), "not yet", "there is nobody to ask");
-    let pool = Pool::new(terms(), [backend("a"), backend("b")]);
+    let pool = Pool::new(pool_config(), [backend("a"), backend("b")]);
     let [a, b] = &pool.table().backends[..] else {
         panic!("two were given");
     };
@@ -72,7 +72,7 @@ fn a_backend_that_is_known_is_not_added_again() {
 fn fixed_models_are_known_before_their_backend_was_ever_up() {
     let mut fixed = config("a");
     fixed.models = Some(vec!["claude".to_owned()]);
-    let pool = Pool::new(terms(), [Backend::new(fixed)]);
+    let pool = Pool::new(pool_config(), [Backend::new(fixed)]);
     assert_eq!(who(&pool, Some("claude")), "all down");
 }
 
@@ -126,12 +126,12 @@ fn with_aliases(aliases: &[(&str, &[&str])], backends: &[&[&str]]) -> Pool {
         name: (*name).to_owned(),
         models: models.iter().map(ToString::to_string).collect(),
     };
-    let terms = Terms {
+    let config = PoolConfig {
         aliases: aliases.iter().map(alias).collect(),
-        ..terms()
+        ..pool_config()
     };
     let pool = Pool::new(
-        terms,
+        config,
         (0..backends.len()).map(|n| backend(&format!("b{n}"))),
     );
     for (backend, models) in pool.table().backends.iter().zip(backends) {
@@ -227,7 +227,7 @@ fn a_backend_is_used_for_the_models_that_it_is_allowed_for() {
     assert_eq!(ids, ["gpt-4", "gpt-", "o3"]);
 
     limited.models = Some(vec!["gpt-5".to_owned(), "phi".to_owned()]);
-    let pool = Pool::new(terms(), [Backend::new(limited)]);
+    let pool = Pool::new(pool_config(), [Backend::new(limited)]);
     assert_eq!(who(&pool, Some("gpt-5")), "all down");
     assert_eq!(who(&pool, Some("phi")), "unknown");
 }
@@ -238,14 +238,14 @@ fn a_key_goes_where_the_backend_wants_it() {
         let mut config = config("a");
         config.kind = kind;
         config.api_key = Some(config::Secret::new("sk-1".to_owned()));
-        let (name, value) = Backend::new(config).credential.unwrap();
+        let (name, value) = Backend::new(config).settings.credential.unwrap();
         assert!(value.is_sensitive());
         format!("{name}: {}", value.to_str().unwrap())
     };
     assert_eq!(header(None), "authorization: Bearer sk-1");
     assert_eq!(header(Some(Kind::OpenAi)), "authorization: Bearer sk-1");
     assert_eq!(header(Some(Kind::Anthropic)), "x-api-key: sk-1");
-    assert!(backend("a").credential.is_none());
+    assert!(backend("a").settings.credential.is_none());
 }
 
 #[test]
@@ -273,8 +273,8 @@ fn a_thread_sees_the_table_that_holds_now_of_the_pool_that_it_asks() {
         assert_eq!(who(&second, Some("new")), "unknown");
     }
     let elsewhere = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| who(&first, Some("new")));
-        asked.join().unwrap()
+        let selection = scope.spawn(|| who(&first, Some("new")));
+        selection.join().unwrap()
     });
     assert_eq!(elsewhere, "a");
 }

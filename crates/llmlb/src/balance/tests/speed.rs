@@ -24,20 +24,20 @@ fn nanoseconds(mut run: impl FnMut()) -> f64 {
 #[ignore = "a measurement"]
 fn choosing_costs_the_same_among_many() {
     let blocks: Vec<u64> = (0..64).map(|block| block * 7919).collect();
-    let plain = Wish::default();
-    let prompt = Wish {
+    let plain = SelectHints::default();
+    let prompt = SelectHints {
         blocks: &blocks,
-        ..Wish::default()
+        ..SelectHints::default()
     };
     println!("ns for route, choose and drop: backends, plain, with 64 KiB of prompt, when busy");
     for count in [2, 100, 1000] {
         let (pool, backends) = alike(&vec![(1, Some(2)); count]);
         for backend in &backends {
-            backend.pulse.took(Duration::from_millis(50), Moment::now());
+            backend.stats.took(Duration::from_millis(50), Moment::now());
         }
-        let once = |wish: &Wish<'_>| {
+        let once = |hints: &SelectHints<'_>| {
             let route = pool.route(black_box(Some("m"))).unwrap();
-            drop(black_box(pool.choose(&route, wish, &[])));
+            drop(black_box(pool.choose(&route, hints, &[])));
         };
         let (free, known) = (nanoseconds(|| once(&plain)), nanoseconds(|| once(&prompt)));
         let held: Vec<_> = (0..2 * count).map(|_| chosen(&pool, Some("m"))).collect();

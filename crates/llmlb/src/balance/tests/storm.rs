@@ -45,7 +45,7 @@ type Pin = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 async fn hold(slot: &Slot, turns: u64) {
     for _ in 0..turns {
         let backend = slot.backend();
-        let limit = backend.limit.unwrap_or(u32::MAX) as usize;
+        let limit = backend.settings.limit.unwrap_or(u32::MAX) as usize;
         assert!((1..=limit).contains(&backend.outstanding()));
         yield_now().await;
     }
@@ -73,17 +73,17 @@ fn no_limit_is_exceeded_everyone_is_served_and_nothing_is_left_over() {
         Box::pin(async move {
             let block = [task % 7, task];
             let model = if task % 3 == 0 { "n" } else { "m" };
-            let wish = Wish {
+            let hints = SelectHints {
                 client: address(thread),
                 blocks: &block,
-                ..Wish::default()
+                ..SelectHints::default()
             };
             let route = pool.route(Some(model)).unwrap();
-            let slot = match pool.choose(&route, &wish, &[]) {
+            let slot = match pool.choose(&route, &hints, &[]) {
                 Choice::Slot(slot) => slot,
                 Choice::Busy => {
                     waited.fetch_add(1, Ordering::Relaxed);
-                    pool.wait(&route, &wish, &[]).await.unwrap()
+                    pool.wait(&route, &hints, &[]).await.unwrap()
                 }
                 Choice::Down => panic!("all are up"),
             };
@@ -118,7 +118,7 @@ fn nothing_is_lost_when_clients_leave_and_backends_come_and_go() {
                     thread::yield_now();
                     pool.note(backend, up(&["m"]));
                     for _ in 0..3 {
-                        backend.pulse.failed(Moment::now());
+                        backend.stats.failed(Moment::now());
                     }
                 }
             }
@@ -128,22 +128,22 @@ fn nothing_is_lost_when_clients_leave_and_backends_come_and_go() {
     storm(move |thread, task, request| {
         let pool = Arc::clone(&shared);
         Box::pin(async move {
-            let wish = Wish {
+            let hints = SelectHints {
                 client: address(thread * 100 + task % 5),
-                ..Wish::default()
+                ..SelectHints::default()
             };
             let route = pool.route(Some("m")).unwrap();
-            let mut slot = match pool.choose(&route, &wish, &[]) {
+            let mut slot = match pool.choose(&route, &hints, &[]) {
                 Choice::Slot(slot) => slot,
                 Choice::Busy if (task + request as u64).is_multiple_of(5) => {
                     // An impatient one.
                     tokio::select! {
                         biased;
-                        slot = pool.wait(&route, &wish, &[]) => slot.unwrap(),
+                        slot = pool.wait(&route, &hints, &[]) => slot.unwrap(),
                         () = yield_now() => return,
                     }
                 }
-                Choice::Busy => pool.wait(&route, &wish, &[]).await.unwrap(),
+                Choice::Busy => pool.wait(&route, &hints, &[]).await.unwrap(),
                 Choice::Down => panic!("one is always up"),
             };
             hold(&slot, task % 3).await;

@@ -30,12 +30,12 @@ impl Watched<'_> {
 fn wait_for<'a>(
     pool: &'a Pool,
     model: Option<&str>,
-    wish: Wish<'a>,
+    hints: SelectHints<'a>,
     tried: &'a [BackendId],
 ) -> Watched<'a> {
     let route = pool.route(model).unwrap();
     let mut waiting = Watched(Box::pin(
-        async move { pool.wait(&route, &wish, tried).await },
+        async move { pool.wait(&route, &hints, tried).await },
     ));
     if let Poll::Ready(outcome) = waiting.look() {
         return Watched(Box::pin(std::future::ready(outcome)));
@@ -45,11 +45,11 @@ fn wait_for<'a>(
 
 /// Waits for a place to serve `m`.
 fn wait(pool: &Pool, client: u64) -> Watched<'_> {
-    let wish = Wish {
+    let hints = SelectHints {
         client: address(client),
-        ..Wish::default()
+        ..SelectHints::default()
     };
-    wait_for(pool, Some("m"), wish, &[])
+    wait_for(pool, Some("m"), hints, &[])
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,7 +64,7 @@ async fn a_place_that_becomes_free_goes_to_who_waits() {
     assert!(second.is_waiting());
     assert!(
         matches!(
-            choose(&pool, Some("m"), &Wish::default(), &[]),
+            choose(&pool, Some("m"), &SelectHints::default(), &[]),
             Choice::Busy
         ),
         "nobody comes in between"
@@ -80,11 +80,15 @@ async fn what_became_free_before_one_waited_is_not_missed() {
     let route = pool.route(Some("m")).unwrap();
     let held = chosen(&pool, Some("m"));
     assert!(matches!(
-        choose(&pool, Some("m"), &Wish::default(), &[]),
+        choose(&pool, Some("m"), &SelectHints::default(), &[]),
         Choice::Busy
     ));
     drop(held);
-    assert!(pool.wait(&route, &Wish::default(), &[]).await.is_ok());
+    assert!(
+        pool.wait(&route, &SelectHints::default(), &[])
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,20 +126,20 @@ async fn a_place_goes_to_one_who_can_use_it() {
     for one in &mut limited {
         one.max_concurrent = Some(1);
     }
-    let pool = Pool::new(terms(), limited.map(Backend::new));
+    let pool = Pool::new(pool_config(), limited.map(Backend::new));
     let backends = pool.table().backends.clone();
     pool.note(&backends[0], up(&["m", "x"]));
     pool.note(&backends[1], up(&["x"]));
     let on_a = chosen(&pool, Some("m"));
     let on_b = chosen(&pool, Some("x"));
     let mut for_m = wait(&pool, 1);
-    let wish = Wish {
+    let hints = SelectHints {
         client: address(2),
-        ..Wish::default()
+        ..SelectHints::default()
     };
     let b = [backends[1].id];
-    let mut for_x_but_b = wait_for(&pool, Some("x"), wish, &b);
-    let mut for_x = wait_for(&pool, Some("x"), wish, &[]);
+    let mut for_x_but_b = wait_for(&pool, Some("x"), hints, &b);
+    let mut for_x = wait_for(&pool, Some("x"), hints, &[]);
     drop(on_b);
     assert!(for_m.is_waiting() && for_x_but_b.is_waiting());
     let on_b = for_x.expect_slot();
@@ -165,17 +169,19 @@ async fn who_left_is_forgotten() {
 
 #[tokio::test(start_paused = true)]
 async fn too_many_do_not_wait_nor_does_anyone_for_too_long() {
-    let terms = Terms {
+    let config = PoolConfig {
         queue: 1,
-        ..terms()
+        ..pool_config()
     };
-    let (pool, _) = alike_with(terms, &[(1, Some(1))]);
+    let (pool, _) = alike_with(config, &[(1, Some(1))]);
     let route = pool.route(Some("m")).unwrap();
-    let wish = Wish::default();
+    let hints = SelectHints::default();
     let held = chosen(&pool, Some("m"));
     let start = tokio::time::Instant::now();
-    let (first, second) =
-        tokio::join!(pool.wait(&route, &wish, &[]), pool.wait(&route, &wish, &[]));
+    let (first, second) = tokio::join!(
+        pool.wait(&route, &hints, &[]),
+        pool.wait(&route, &hints, &[])
+    );
     assert_eq!(first.unwrap_err(), Waited::TooLong);
     assert_eq!(second.unwrap_err(), Waited::Full);
     assert_eq!(start.elapsed().as_secs(), 60);
@@ -208,7 +214,10 @@ async fn one_who_was_told_of_others_before_waits_for_those_who_serve_it_now() {
     let before = pool.route(Some("m")).unwrap();
     let added = pool.add(backend("new")).unwrap();
     pool.note(&added, up(&["m"]));
-    let slot = pool.wait(&before, &Wish::default(), &[]).await.unwrap();
+    let slot = pool
+        .wait(&before, &SelectHints::default(), &[])
+        .await
+        .unwrap();
     assert_eq!(slot.backend().name, "new");
     drop(held);
 }
@@ -231,14 +240,14 @@ async fn those_whose_backends_all_go_down_or_drop_the_model_are_told_at_once() {
 async fn a_backend_that_was_ejected_is_tried_by_one_who_waits_as_soon_as_it_may_be() {
     let (pool, backends) = alike(&[(1, Some(2)), (1, Some(1))]);
     for _ in 0..3 {
-        backends[0].pulse.failed(Moment::now());
+        backends[0].stats.failed(Moment::now());
     }
     let held = chosen(&pool, Some("m"));
     assert_eq!(held.backend().id, backends[1].id);
     let start = tokio::time::Instant::now();
-    let wish = Wish::default();
+    let hints = SelectHints::default();
     let route = pool.route(Some("m")).unwrap();
-    let (trial, rest) = tokio::join!(pool.wait(&route, &wish, &[]), async {
+    let (trial, rest) = tokio::join!(pool.wait(&route, &hints, &[]), async {
         tokio::time::sleep(Duration::from_millis(1010)).await;
         let mut rest = wait(&pool, 9);
         assert!(rest.is_waiting(), "one is enough");
@@ -266,13 +275,13 @@ async fn one_who_waits_hears_of_an_ejection_that_came_later() {
         (&held[1], &held[0])
     };
     let route = pool.route(Some("m")).unwrap();
-    let wish = Wish::default();
+    let hints = SelectHints::default();
     let start = tokio::time::Instant::now();
-    let waiting = pool.wait(&route, &wish, &[]);
+    let waiting = pool.wait(&route, &hints, &[]);
     let failing = async {
         tokio::task::yield_now().await;
         (0..3).for_each(|_| bad.failed());
-        bad.backend().pulse.release(); // Its request is over.
+        bad.backend().stats.release(); // Its request is over.
         std::future::pending::<()>().await;
     };
     let slot = tokio::select! {
@@ -292,16 +301,16 @@ async fn one_who_waits_hears_of_an_ejection_that_came_later() {
     assert!(last.is_waiting(), "it is on trial");
     (0..3).for_each(|_| good.failed());
     assert_eq!(last.expect_slot().backend().id, bad.backend().id);
-    bad.backend().pulse.occupy(9); // As it was.
+    bad.backend().stats.occupy(9); // As it was.
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_who_waits_for_the_issuer_of_an_id_gets_nobody_else() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
     pool.issued(5, &backends[1]);
-    let issued = Wish {
+    let issued = SelectHints {
         issued: Some(5),
-        ..Wish::default()
+        ..SelectHints::default()
     };
     for model in [None, Some("m")] {
         let held = slot(choose(&pool, model, &issued, &[]));
@@ -320,7 +329,7 @@ async fn one_who_names_no_model_waits_for_the_first() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
     let first = chosen(&pool, None);
     let second = chosen(&pool, Some("m"));
-    let mut waiting = wait_for(&pool, None, Wish::default(), &[]);
+    let mut waiting = wait_for(&pool, None, SelectHints::default(), &[]);
     drop(second);
     assert!(waiting.is_waiting());
     drop(first);

@@ -7,9 +7,9 @@ use serde::Serialize;
 use tenure::Proof;
 
 use super::server::{Health, Running, Server, State};
-use crate::cli::ask::{Backend, BackendConnections, Connections, Usage};
 use crate::cli::exit::Failure;
 use crate::cli::output;
+use crate::cli::status_client::{Backend, BackendConnections, Connections, Usage};
 use crate::lock::rfc3339;
 
 #[derive(Serialize)]

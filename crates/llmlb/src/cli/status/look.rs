@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure::{Error, Holder, State as LockState, Status as LockStatus, Store};
 
 use super::server::{Health, Running, Server, State};
-use crate::cli::{ask, neighbour};
+use crate::cli::{port_conflict, status_client};
 use crate::lock::{self, LockInfo};
 use crate::sys;
 
@@ -66,7 +66,7 @@ fn look(port: u16, status: &LockStatus) -> Server {
             Health::Answered(_) => None,
             _ => sys::port_owner(port).filter(|owner| owner.pid != running.pid),
         },
-        _ => neighbour::on_port(port),
+        _ => port_conflict::on_port(port),
     };
     Server {
         port,
@@ -84,7 +84,7 @@ fn running(port: u16, holder: &Holder) -> Running {
         Err("it is suspended".to_owned())
     } else {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        ask::ask(address.unwrap_or(loopback), PATIENCE)
+        status_client::ask(address.unwrap_or(loopback), PATIENCE)
     };
     Running {
         proof: holder.proof(),

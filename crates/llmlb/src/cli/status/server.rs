@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use tenure::Proof;
 
-use crate::cli::ask::{Answer, Word};
+use crate::cli::status_client::{Answer, Word};
 use crate::lock::LockInfo;
 use crate::sys::PortOwner;
 

@@ -9,7 +9,7 @@ use tenure::{Key, Proof};
 
 use super::server::{Health, Running, State};
 use super::*;
-use crate::cli::ask::tests::{Manner, fake, reply};
+use crate::cli::status_client::tests::{Manner, fake, reply};
 use crate::lock::{Fields, LockInfo, ServerLock};
 use crate::sys::PortOwner;
 

@@ -98,7 +98,7 @@ pub(super) fn limit(value: &DeValue<'_>) -> Result<u32, String> {
 }
 
 pub(super) fn reuse_after_errors(value: &DeValue<'_>) -> Result<bool, String> {
-    values::truth(Raw::Toml(value))
+    values::boolean(Raw::Toml(value))
         .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_REUSE.allowed))
 }
 

@@ -7,7 +7,7 @@
 
 use super::text::{count_pairs, parts_with_escapes};
 use super::{ATTACHMENT, by_length, tokens};
-use crate::request::scan::{self, Malformed, Visitor};
+use crate::json::{self, Malformed, Visitor};
 
 /// A vector of 16-bit numbers that stands for one token is at least so long in base64: no model has
 /// fewer than 768 dimensions.
@@ -148,7 +148,7 @@ impl Walk {
     }
 
     fn tokens(mut self, json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
-        let end = scan::visit(json, at, &mut self)?;
+        let end = json::visit(json, at, &mut self)?;
         self.settle();
         Ok((tokens(self.parts) + self.tokens, end))
     }

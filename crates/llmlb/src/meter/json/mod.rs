@@ -8,7 +8,7 @@
 //!
 //! It follows valid JSON. Of anything else it finds something or nothing, but never fails.
 
-mod said;
+mod facts;
 #[cfg(test)]
 mod tests;
 
@@ -16,11 +16,11 @@ use std::sync::LazyLock;
 
 use memchr::memmem;
 
-pub(crate) use said::{Choices, Said, is_an_error};
+pub(crate) use facts::{Choices, Facts, is_an_error};
 
-use crate::request::scan;
-use crate::request::scan::{quote, structure};
-use said::{Field, Named, Parent};
+use crate::json;
+use crate::json::{quote, structure};
+use facts::{Field, Named, Parent};
 
 /// How much of an answer is its end.
 const END: usize = 4 << 10;
@@ -45,7 +45,7 @@ pub(crate) struct Finder {
     /// The field whose value is being kept, and what there is of it.
     field: Option<Field>,
     kept: Vec<u8>,
-    said: Said,
+    facts: Facts,
 }
 
 /// What comes next.
@@ -80,8 +80,8 @@ struct Name {
 
 impl Finder {
     /// What was found so far.
-    pub(crate) fn said(&self) -> &Said {
-        &self.said
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     /// Whether the object is complete.
@@ -90,14 +90,14 @@ impl Finder {
     }
 
     /// Whether it is something else than an object, which is not followed any more.
-    pub(crate) fn is_strange(&self) -> bool {
+    pub(crate) fn is_invalid(&self) -> bool {
         self.state == State::Strange
     }
 
     /// Whether it is known to have choices, be it from the beginning of the list.
     pub(crate) fn has_choices(&self) -> bool {
         let begun = self.field == Some(Field::Choices);
-        self.said.choices == Choices::Some || (begun && said::is_filled(&self.kept))
+        self.facts.choices == Choices::Some || (begun && facts::is_filled(&self.kept))
     }
 
     /// All of an answer of which only the usage matters if it is told: it stands near the end. If it
@@ -114,16 +114,16 @@ impl Finder {
         let Some(near) = NAME.find_iter(&piece[from..]).last() else {
             return false;
         };
-        let (mut said, mut count) = (Said::default(), 0);
-        let read = scan::last_fields(piece, from + near, |_, at| {
+        let (mut facts, mut count) = (Facts::default(), 0);
+        let read = json::last_fields(piece, from + near, |_, at| {
             if count == 0 {
-                said.note(Field::Usage, None, &piece[at]);
+                facts.note(Field::Usage, None, &piece[at]);
             }
             count += 1;
         });
-        let is_read = read.is_ok() && said.counts.has_total_or_parts();
+        let is_read = read.is_ok() && facts.counts.has_total_or_parts();
         if is_read {
-            self.said = said;
+            self.facts = facts;
             self.state = State::End;
         }
         is_read
@@ -131,19 +131,19 @@ impl Finder {
 
     /// All of it at once, which is quicker. `false`: it is not all here, or what matters is deeper.
     fn read_whole(&mut self, piece: &[u8]) -> bool {
-        let (mut said, mut is_flat) = (Said::default(), true);
-        let read = scan::fields(piece, |name, at| match Named::of(None, name) {
+        let (mut facts, mut is_flat) = (Facts::default(), true);
+        let read = json::fields(piece, |name, at| match Named::classify(None, name) {
             Named::Field(field) => {
                 // What is longer is told from what is as long.
                 let end = at.end.min(at.start + field.longest() + 1);
-                said.note(field, None, &piece[at.start..end]);
+                facts.note(field, None, &piece[at.start..end]);
             }
             Named::Parent(_) => is_flat = false,
             Named::Other => {}
         });
         let is_read = read.is_ok() && is_flat;
         if is_read {
-            self.said = said;
+            self.facts = facts;
             self.state = State::End;
         }
         is_read
@@ -242,10 +242,10 @@ impl Finder {
     fn read_name(&mut self, piece: &[u8], at: usize) -> usize {
         let (end, is_closed) = self.string(piece, at);
         if is_closed && self.name.length == 0 {
-            self.named = Named::of(self.parent, &piece[at..end - 1]);
+            self.named = Named::classify(self.parent, &piece[at..end - 1]);
         } else {
             self.name.push(&piece[at..end]);
-            self.named = Named::of(self.parent, self.name.written());
+            self.named = Named::classify(self.parent, self.name.written());
         }
         if is_closed {
             self.state = State::Colon;
@@ -310,7 +310,7 @@ impl Finder {
             &self.kept
         };
         self.field = None;
-        self.said.note(field, self.parent, value);
+        self.facts.note(field, self.parent, value);
     }
 
     /// Keeps more of the value, but never much more than its field can have.

@@ -4,20 +4,20 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::super::api::Api;
 use super::super::usage::Counts;
 use super::*;
 use crate::dice::Dice;
+use crate::endpoint::Api;
 
-fn whole(text: &str) -> Said {
+fn whole(text: &str) -> Facts {
     let mut finder = Finder::default();
     finder.read(text.as_bytes());
     assert!(finder.is_over(), "{text}");
-    finder.said
+    finder.facts
 }
 
 /// Reads it whole, cut in two everywhere, byte by byte and in chance pieces.
-fn every_way(text: &str) -> Said {
+fn every_way(text: &str) -> Facts {
     let expected = whole(text);
     let bytes = text.as_bytes();
     let read = |pieces: &[&[u8]]| {
@@ -25,7 +25,7 @@ fn every_way(text: &str) -> Said {
         for piece in pieces {
             finder.read(piece);
         }
-        assert_eq!(finder.said, expected, "{pieces:?}");
+        assert_eq!(finder.facts, expected, "{pieces:?}");
         assert!(finder.is_over());
     };
     // All places for short ones, some for long ones.
@@ -40,59 +40,59 @@ fn every_way(text: &str) -> Said {
     expected
 }
 
-fn tokens(said: &Said, api: Api) -> Option<(u64, u64, u64)> {
-    let usage = said.counts.usage(api)?;
+fn tokens(facts: &Facts, api: Api) -> Option<(u64, u64, u64)> {
+    let usage = facts.counts.usage(api)?;
     Some((usage.prompt, usage.completion, usage.cached))
 }
 
 #[test]
 fn usage_is_found_in_whole_answers() {
     let chat = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,
-        "message":{"role":"assistant","content":"He said: \"usage\":{\"prompt_tokens\":99} \\"},
+        "message":{"role":"assistant","content":"He facts: \"usage\":{\"prompt_tokens\":99} \\"},
         "finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":4,"total_tokens":13,
         "prompt_tokens_details":{"cached_tokens":8}}}"#;
-    let said = every_way(chat);
-    assert_eq!(tokens(&said, Api::Chat), Some((9, 4, 8)));
-    assert!(said.has_usage && said.choices == Choices::Some && !said.is_error);
+    let facts = every_way(chat);
+    assert_eq!(tokens(&facts, Api::Chat), Some((9, 4, 8)));
+    assert!(facts.has_usage && facts.choices == Choices::Some && !facts.is_error);
 
     let first = r#" {"usage":{"prompt_tokens":9,"completion_tokens":4},"choices":[]} "#;
-    let said = every_way(first);
-    assert_eq!(tokens(&said, Api::Chat), Some((9, 4, 0)));
-    assert_eq!(said.choices, Choices::None);
+    let facts = every_way(first);
+    assert_eq!(tokens(&facts, Api::Chat), Some((9, 4, 0)));
+    assert_eq!(facts.choices, Choices::None);
 
     let message = r#"{"id":"msg_1","type":"message","role":"assistant","content":[{"type":"text",
         "text":"Hi"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"output_tokens":2,
         "cache_read_input_tokens":10}}"#;
-    let said = every_way(message);
-    assert_eq!(tokens(&said, Api::Messages), Some((13, 2, 10)));
-    assert!(said.counts.report(Api::Messages).unwrap().is_valid());
+    let facts = every_way(message);
+    assert_eq!(tokens(&facts, Api::Messages), Some((13, 2, 10)));
+    assert!(facts.counts.report(Api::Messages).unwrap().is_valid());
 
     let response = r#"{"id":"resp_1","object":"response","error":null,"output":[],
         "usage":{"input_tokens":3,"output_tokens":2,"total_tokens":5}}"#;
-    let said = every_way(response);
-    assert_eq!(tokens(&said, Api::Responses), Some((3, 2, 0)));
-    assert!(!said.is_error);
+    let facts = every_way(response);
+    assert_eq!(tokens(&facts, Api::Responses), Some((3, 2, 0)));
+    assert!(!facts.is_error);
 
     let ollama = r#"{"model":"m","message":{"role":"assistant","content":"x"},"done":true,
         "prompt_eval_count":26,"eval_count":298}"#;
-    let said = every_way(ollama);
-    assert_eq!(tokens(&said, Api::OllamaChat), Some((26, 298, 0)));
-    assert!(said.is_last);
+    let facts = every_way(ollama);
+    assert_eq!(tokens(&facts, Api::OllamaChat), Some((26, 298, 0)));
+    assert!(facts.is_last);
 }
 
 #[test]
 fn usage_is_found_in_events() {
     let completed = r#"{"type":"response.completed","response":{"usage":{"input_tokens":3,
         "output_tokens":2},"output":[{"usage":{"input_tokens":99}}]}}"#;
-    let said = every_way(completed);
-    assert_eq!(tokens(&said, Api::Responses), Some((3, 2, 0)));
-    assert!(said.is_last && !said.has_usage);
+    let facts = every_way(completed);
+    assert_eq!(tokens(&facts, Api::Responses), Some((3, 2, 0)));
+    assert!(facts.is_last && !facts.has_usage);
 
     let start = r#"{"type":"message_start","message":{"id":"m","content":[],"usage":{
         "input_tokens":25,"output_tokens":1}}}"#;
-    let said = every_way(start);
-    assert_eq!(tokens(&said, Api::Messages), Some((25, 1, 0)));
-    assert!(!said.counts.report(Api::Messages).unwrap().is_valid() && !said.is_last);
+    let facts = every_way(start);
+    assert_eq!(tokens(&facts, Api::Messages), Some((25, 1, 0)));
+    assert!(!facts.counts.report(Api::Messages).unwrap().is_valid() && !facts.is_last);
 
     let delta = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},
         "usage":{"output_tokens":15}}"#;
@@ -127,9 +127,9 @@ fn usage_that_is_not_the_answers_own_is_not_found() {
         r#"{"usage":[]}"#,
         "{}",
     ] {
-        let said = every_way(text);
-        assert_eq!(tokens(&said, Api::Chat), None, "{text}");
-        assert!(!said.has_usage, "{text}");
+        let facts = every_way(text);
+        assert_eq!(tokens(&facts, Api::Chat), None, "{text}");
+        assert!(!facts.has_usage, "{text}");
     }
     let escaped = r#"{"us\u0061ge":{"prompt_tokens":1}}"#;
     assert_eq!(tokens(&every_way(escaped), Api::Chat), Some((1, 0, 0)));
@@ -167,8 +167,8 @@ fn what_is_no_object_is_not_followed() {
             for piece in text.as_bytes().chunks(length) {
                 finder.read(piece);
             }
-            assert!(finder.is_strange() && !finder.is_over(), "{text}");
-            assert_eq!(finder.said, Said::default(), "{text}");
+            assert!(finder.is_invalid() && !finder.is_over(), "{text}");
+            assert_eq!(finder.facts, Facts::default(), "{text}");
         }
     }
 }
@@ -187,9 +187,9 @@ fn long_values_are_bounded() {
         "z".repeat(1000),
         "w".repeat(1000)
     );
-    let said = every_way(&long);
-    assert_eq!(tokens(&said, Api::Chat), None);
-    assert!(said.is_error);
+    let facts = every_way(&long);
+    assert_eq!(tokens(&facts, Api::Chat), None);
+    assert!(facts.is_error);
     let mut finder = Finder::default();
     for piece in long.as_bytes().chunks(7) {
         finder.read(piece);
@@ -256,12 +256,12 @@ fn it_finds_what_a_parser_finds() {
         let at = |place: &Value| place["usage"]["prompt_tokens"].as_u64();
         let expected = [at(&value), at(&value["response"]), at(&value["message"])];
         let expected = expected.into_iter().max().flatten();
-        let said = every_way(&text);
-        let found = said.counts.usage(Api::Chat).map(|usage| usage.prompt);
+        let facts = every_way(&text);
+        let found = facts.counts.usage(Api::Chat).map(|usage| usage.prompt);
         assert_eq!(found, expected, "{text}");
         let is_none = |it: &Value| it.is_null() || *it == false || *it == "";
         let is_error = value.get("error").is_some_and(|it| !is_none(it));
-        assert_eq!(said.is_error, is_error, "{text}");
+        assert_eq!(facts.is_error, is_error, "{text}");
         with_usage += usize::from(found.is_some());
     }
     assert!(with_usage > 40, "{with_usage}");
@@ -273,7 +273,7 @@ fn both_ways(text: &str) -> [Counts; 2] {
     from_end.read_answer(text.as_bytes());
     all.read(text.as_bytes());
     assert_eq!(from_end.is_over(), all.is_over(), "{text}");
-    [from_end.said.counts, all.said.counts]
+    [from_end.facts.counts, all.facts.counts]
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    pub(super) fn truth(&mut self, name: &str, value: bool) {
+    pub(super) fn boolean(&mut self, name: &str, value: bool) {
         self.name(name);
         let word: &[u8] = if value { b"true" } else { b"false" };
         self.bytes.extend_from_slice(word);

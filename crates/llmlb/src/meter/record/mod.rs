@@ -21,8 +21,8 @@ mod tests;
 
 use uuid::Uuid;
 
-use super::api::Api;
 use super::usage::{Source, Usage};
+use crate::endpoint::Api;
 use json::Line;
 
 /// Longer names are cut: a record is for counting.
@@ -127,7 +127,7 @@ impl Record<'_> {
         line.text("backend", self.backend);
         line.plain("api", self.api.name());
         line.text("path", Some(self.path));
-        line.truth("stream", self.is_stream);
+        line.boolean("stream", self.is_stream);
         line.number("status", self.status.map(u64::from));
         line.plain("outcome", self.outcome.name());
         if let Some(reason) = self.reason {

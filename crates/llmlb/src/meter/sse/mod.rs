@@ -2,25 +2,25 @@
 //!
 //! Bytes go on as they came, at once. Only events in which `"usage"` stands are read. If the
 //! client did not ask for usage, the event that has nothing else is taken out: no choices, and a
-//! `usage` ([`alone`]). For that, and only then, the beginning of an event is held back whose end has not
+//! `usage` ([`usage_event`]). For that, and only then, the beginning of an event is held back whose end has not
 //! come, and only as long as it can still become one.
 
-mod alone;
-mod heard;
+mod delta_text;
 mod lines;
-mod open;
-mod spoken;
+mod partial_event;
+mod summary;
 #[cfg(test)]
 mod tests;
+mod usage_event;
 
 use bytes::Bytes;
 
-use super::api::Api;
-use alone::Cut;
-pub(crate) use heard::Heard;
+use crate::endpoint::Api;
 pub(crate) use lines::may_begin;
 use lines::{is_an_event, last_end, lines};
-use open::Open;
+use partial_event::PartialEvent;
+pub(crate) use summary::StreamSummary;
+use usage_event::Cut;
 
 /// An event that is longer has more in it than usage, and is never taken out.
 const LONGEST_HIDDEN: usize = 16 * 1024;
@@ -29,9 +29,9 @@ const LONGEST_HIDDEN: usize = 16 * 1024;
 #[derive(Debug)]
 pub(crate) struct Sse {
     is_hiding: bool,
-    heard: Heard,
+    summary: StreamSummary,
     /// The event whose end has not come.
-    open: Open,
+    open: PartialEvent,
     /// The last event ended with `\r`, of which the `\n` may follow; whether it was taken out.
     after_return: Option<bool>,
 }
@@ -50,8 +50,8 @@ impl Sse {
     pub(crate) fn new(api: Api, is_hiding: bool) -> Self {
         Self {
             is_hiding,
-            heard: Heard::new(api),
-            open: Open::default(),
+            summary: StreamSummary::new(api),
+            open: PartialEvent::default(),
             after_return: None,
         }
     }
@@ -62,8 +62,8 @@ impl Sse {
     }
 
     /// What is known so far.
-    pub(crate) fn heard(&self) -> &Heard {
-        &self.heard
+    pub(crate) fn summary(&self) -> &StreamSummary {
+        &self.summary
     }
 
     /// Looks at a frame. What it returns goes on to the client; it may be empty.
@@ -94,7 +94,7 @@ impl Sse {
         if whole < data.len() {
             let rest = &data[whole..];
             self.open.begin(rest, self.is_hiding);
-            self.heard.saw_end |= self.open.is_end_mark();
+            self.summary.saw_end |= self.open.is_end_mark();
             if self.open.is_held() {
                 passing.cuts.push(Cut::out(whole..data.len()));
             }
@@ -119,7 +119,7 @@ impl Sse {
     /// The event that is open goes on in all of this frame.
     fn grow(&mut self, data: Bytes) -> Bytes {
         let front = self.open.grow(&data);
-        self.heard.saw_end |= self.open.is_end_mark();
+        self.summary.saw_end |= self.open.is_end_mark();
         if self.open.is_held() {
             return Bytes::new();
         }
@@ -131,8 +131,8 @@ impl Sse {
     fn close(&mut self, end: &[u8], passing: &mut Passing) {
         let held = self.open.is_held().then(|| self.open.length());
         match self.open.close(end) {
-            open::Closed::Huge(finder) => self.heard.note(finder.said()),
-            open::Closed::Event(mut event) => {
+            partial_event::Closed::Huge(finder) => self.summary.note(finder.facts()),
+            partial_event::Closed::Event(mut event) => {
                 let mut within = Passing::default();
                 self.events(&event, 0, &mut within);
                 let Some(length) = held else { return };
@@ -150,34 +150,34 @@ impl Sse {
 
     /// Reads whole events, which stand at `base` in their frame.
     fn events(&mut self, text: &[u8], base: usize, passing: &mut Passing) {
-        let mut usage = heard::next_usage(text, 0);
+        let mut usage = summary::next_usage(text, 0);
         let mut begin = 0;
         let mut last = None;
         let mut lines = lines(text);
         while let Some(line) = lines.next() {
             if !line.is_empty() {
-                last = self.heard.line(line).or(last);
+                last = self.summary.line(line).or(last);
                 continue;
             }
             let end = text.len() - lines.left();
             if usage.is_some_and(|at| at < end) {
-                let is_alone = self.heard.usage(&text[begin..end]);
+                let is_alone = self.summary.usage(&text[begin..end]);
                 let is_short = end - begin <= LONGEST_HIDDEN;
                 if is_alone && self.is_hiding && is_short && is_an_event(&text[begin..end]) {
                     self.hide(&text[begin..end], base + begin, passing);
                 }
-                usage = heard::next_usage(text, end);
+                usage = summary::next_usage(text, end);
             }
             begin = end;
         }
         if let Some(data) = last {
-            self.heard.remember(data);
+            self.summary.remember(data);
         }
     }
 
     /// Takes out an event with usage alone, or its usage if there is more in it.
     fn hide(&self, event: &[u8], base: usize, passing: &mut Passing) {
-        if let Some(cuts) = alone::without_usage(self.heard.api(), event) {
+        if let Some(cuts) = usage_event::without_usage(self.summary.api(), event) {
             passing.cuts.extend(cuts.map(|cut| Cut {
                 place: base + cut.place.start..base + cut.place.end,
                 ..cut

@@ -16,8 +16,8 @@
 #[cfg(test)]
 mod tests;
 
-use super::api::Api;
-use crate::request::scan;
+use crate::endpoint::Api;
+use crate::json;
 
 /// More than this is no count but a mistake.
 const MOST: u64 = 1_000_000_000;
@@ -101,7 +101,7 @@ impl Counts {
     /// there, and so is an object that has none.
     pub(crate) fn read(object: &[u8]) -> Self {
         let mut counts = Self::default();
-        let read = scan::fields(object, |name, place| counts.field(name, &object[place]));
+        let read = json::fields(object, |name, place| counts.field(name, &object[place]));
         if read.is_err() {
             return Self::default();
         }
@@ -135,7 +135,7 @@ impl Counts {
 
     fn detail(&mut self, object: &[u8], wanted: &[u8]) {
         // `null` is no object, and nothing is told.
-        let _ = scan::fields(object, |name, place| {
+        let _ = json::fields(object, |name, place| {
             if name == wanted {
                 self.field(name, &object[place]);
             }

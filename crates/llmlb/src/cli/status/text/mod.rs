@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use tenure::Proof;
 
 use super::server::{Health, Running, Server, State};
-use crate::cli::ask::{Answer, Backend, Connections};
-use crate::cli::{neighbour, time};
+use crate::cli::status_client::{Answer, Backend, Connections};
+use crate::cli::{port_conflict, time};
 
 const HEAD: [&str; 9] = [
     "PORT",
@@ -66,7 +66,7 @@ pub(super) fn one(server: &Server, now: SystemTime) -> String {
         lines
     };
     let other = server.port_in_use_by.as_ref();
-    lines.extend(other.map(|owner| neighbour::line(port, owner)));
+    lines.extend(other.map(|owner| port_conflict::line(port, owner)));
     lines.join("\n")
 }
 

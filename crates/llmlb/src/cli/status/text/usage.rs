@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::plain;
-use crate::cli::ask::Usage;
+use crate::cli::status_client::Usage;
 use crate::cli::time;
 
 /// What is done with them, and on a line of its own what is wrong.

@@ -11,9 +11,9 @@ fn usage_in_every_event_is_that_of_the_last() {
         )
     };
     let stream: String = (0..20).map(event).collect();
-    let heard = every_way(Api::Chat, true, &stream, &stream);
-    assert_eq!(tokens(&heard, Api::Chat), Some((5, 19)));
-    assert!(!heard.saw_end && !heard.saw_finish());
+    let summary = every_way(Api::Chat, true, &stream, &stream);
+    assert_eq!(tokens(&summary, Api::Chat), Some((5, 19)));
+    assert!(!summary.saw_end && !summary.saw_finish());
 }
 
 #[test]
@@ -24,25 +24,25 @@ fn anthropics_events_are_heard() {
     let delta = "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":15}}\n\n";
     let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     let stream = [start, ping, word, word, delta, stop].concat();
-    let heard = every_way(Api::Messages, false, &stream, &stream);
-    assert_eq!(tokens(&heard, Api::Messages), Some((30, 15)));
-    assert!(heard.saw_end && !heard.saw_error());
+    let summary = every_way(Api::Messages, false, &stream, &stream);
+    assert_eq!(tokens(&summary, Api::Messages), Some((30, 15)));
+    assert!(summary.saw_end && !summary.saw_error());
 
     let stream = [start, ping, word, word].concat();
-    let heard = every_way(Api::Messages, false, &stream, &stream);
-    assert!(!heard.counts.report(Api::Messages).unwrap().is_valid());
-    assert!(!heard.saw_end && !heard.saw_finish());
-    assert_eq!(heard.streamed.tokens(), 2);
+    let summary = every_way(Api::Messages, false, &stream, &stream);
+    assert!(!summary.counts.report(Api::Messages).unwrap().is_valid());
+    assert!(!summary.saw_end && !summary.saw_finish());
+    assert_eq!(summary.streamed.tokens(), 2);
 
     let stream = [start, word, delta].concat();
-    let heard = every_way(Api::Messages, false, &stream, &stream);
-    assert!(!heard.saw_end && heard.saw_finish());
+    let summary = every_way(Api::Messages, false, &stream, &stream);
+    assert!(!summary.saw_end && summary.saw_finish());
 
     let error =
         "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n";
     let stream = [start, word, error].concat();
-    let heard = every_way(Api::Messages, false, &stream, &stream);
-    assert!(heard.saw_error() && !heard.saw_end);
+    let summary = every_way(Api::Messages, false, &stream, &stream);
+    assert!(summary.saw_error() && !summary.saw_end);
 }
 
 #[test]
@@ -58,14 +58,14 @@ fn the_events_of_responses_are_heard() {
             "event: response.{name}\ndata: {{\"type\":\"response.{name}\",\"response\":{{\"output\":[{{\"usage\":{{\"input_tokens\":99}}}}],\"usage\":{{\"input_tokens\":4,\"output_tokens\":2}}}}}}\n\n"
         );
         let stream = [created, word, &end].concat();
-        let heard = every_way(Api::Responses, false, &stream, &stream);
-        assert_eq!(tokens(&heard, Api::Responses), Some((4, 2)));
-        assert!(heard.saw_end);
-        assert_eq!(heard.saw_error(), is_error);
+        let summary = every_way(Api::Responses, false, &stream, &stream);
+        assert_eq!(tokens(&summary, Api::Responses), Some((4, 2)));
+        assert!(summary.saw_end);
+        assert_eq!(summary.saw_error(), is_error);
         // The name is told by the data too.
         let stream = stream.replace("event: ", "id: ");
-        let heard = every_way(Api::Responses, false, &stream, &stream);
-        assert!(heard.saw_end);
+        let summary = every_way(Api::Responses, false, &stream, &stream);
+        assert!(summary.saw_end);
     }
 }
 
@@ -98,9 +98,9 @@ fn an_early_end_is_told_from_a_late_one() {
         (vec![""], false, false),
     ] {
         let stream = stream.concat();
-        let heard = every_way(Api::Chat, false, &stream, &stream);
+        let summary = every_way(Api::Chat, false, &stream, &stream);
         assert_eq!(
-            (heard.saw_end, heard.saw_finish()),
+            (summary.saw_end, summary.saw_finish()),
             (end, finish),
             "{stream}"
         );
@@ -112,9 +112,9 @@ fn an_early_end_is_told_from_a_late_one() {
 fn the_end_is_known_before_it_goes_on() {
     let mut sse = Sse::new(Api::Chat, true);
     sse.pass(Bytes::from([WORD, STOP, ALONE].concat()));
-    assert!(!sse.heard().saw_end);
+    assert!(!sse.summary().saw_end);
     sse.pass(Bytes::from_static(b"data: [DONE]"));
-    assert!(sse.heard().saw_end);
+    assert!(sse.summary().saw_end);
 }
 
 #[test]
@@ -133,8 +133,8 @@ fn errors_within_an_answer_are_heard() {
         ),
     ] {
         for stream in [[WORD, event].concat(), [WORD, event, DONE].concat()] {
-            let heard = every_way(Api::Chat, false, &stream, &stream);
-            assert_eq!(heard.saw_error(), expected, "{stream}");
+            let summary = every_way(Api::Chat, false, &stream, &stream);
+            assert_eq!(summary.saw_error(), expected, "{stream}");
         }
     }
 }
@@ -147,7 +147,7 @@ fn the_end_mark_is_on_the_line_of_its_data() {
         ("data: \n[DONE]\n\n", false),
         ("data:\n [DONE]", false),
     ] {
-        let heard = every_way(Api::Chat, false, stream, stream);
-        assert_eq!(heard.saw_end, is_end, "{stream:?}");
+        let summary = every_way(Api::Chat, false, stream, stream);
+        assert_eq!(summary.saw_end, is_end, "{stream:?}");
     }
 }

@@ -5,11 +5,11 @@ use super::*;
 #[test]
 fn usage_that_comes_alone_is_heard_and_taken_out_if_it_was_not_asked_for() {
     let stream = [WORD, STOP, ALONE, DONE].concat();
-    let heard = every_way(Api::Chat, false, &stream, &stream);
-    assert_eq!(tokens(&heard, Api::Chat), Some((9, 1)));
-    assert!(heard.saw_end && heard.saw_finish() && !heard.saw_error());
-    let heard = every_way(Api::Chat, true, &stream, &[WORD, STOP, DONE].concat());
-    assert_eq!(tokens(&heard, Api::Chat), Some((9, 1)));
+    let summary = every_way(Api::Chat, false, &stream, &stream);
+    assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)));
+    assert!(summary.saw_end && summary.saw_finish() && !summary.saw_error());
+    let summary = every_way(Api::Chat, true, &stream, &[WORD, STOP, DONE].concat());
+    assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)));
 }
 
 #[test]
@@ -41,12 +41,12 @@ fn it_is_taken_out_in_every_spelling() {
     ];
     for spelling in spellings {
         let stream = [WORD, spelling, DONE].concat();
-        let heard = every_way(Api::Chat, true, &stream, &[WORD, DONE].concat());
-        assert_eq!(tokens(&heard, Api::Chat), Some((9, 1)), "{spelling}");
+        let summary = every_way(Api::Chat, true, &stream, &[WORD, DONE].concat());
+        assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)), "{spelling}");
         // Twice is once, and both are taken out; the last has no empty line.
         let stream = [WORD, spelling, DONE, spelling.trim_end()].concat();
-        let heard = every_way(Api::Chat, true, &stream, &[WORD, DONE].concat());
-        assert_eq!(tokens(&heard, Api::Chat), Some((9, 1)), "{spelling}");
+        let summary = every_way(Api::Chat, true, &stream, &[WORD, DONE].concat());
+        assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)), "{spelling}");
     }
 }
 
@@ -68,8 +68,8 @@ fn what_rides_with_the_usage_goes_on_without_it() {
         ] {
             let stream = [WORD, STOP, &sent].concat();
             let expected = [WORD, STOP, &left.concat()].concat();
-            let heard = every_way(Api::Chat, true, &stream, &expected);
-            assert_eq!(tokens(&heard, Api::Chat), Some((9, 1)));
+            let summary = every_way(Api::Chat, true, &stream, &expected);
+            assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)));
             every_way(Api::Chat, false, &stream, &stream);
         }
     }
@@ -106,8 +106,8 @@ fn comments_a_byte_order_mark_and_nothing_at_all_pass() {
         } else {
             stream.clone()
         };
-        let heard = every_way(Api::Chat, is_hiding, &stream, &expected);
-        assert_eq!(tokens(&heard, Api::Chat), Some((9, 1)));
+        let summary = every_way(Api::Chat, is_hiding, &stream, &expected);
+        assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)));
         every_way(Api::Chat, is_hiding, "", "");
         every_way(
             Api::Chat,
@@ -131,8 +131,8 @@ fn a_long_event_is_neither_kept_nor_taken_out_but_heard() {
             sse.pass(Bytes::copy_from_slice(piece));
             assert!(sse.open.length() <= 64 * 1024);
         }
-        assert_eq!(tokens(sse.heard(), Api::Responses), Some((4, 2)));
-        assert!(sse.heard().saw_end);
+        assert_eq!(tokens(sse.summary(), Api::Responses), Some((4, 2)));
+        assert!(sse.summary().saw_end);
     }
     let long = ALONE.replace(
         "\"id\":\"x\"",
@@ -145,7 +145,7 @@ fn a_long_event_is_neither_kept_nor_taken_out_but_heard() {
     ] {
         let passed = pass(Api::Chat, true, &pieces.collect::<Vec<_>>());
         assert_eq!(passed.out, stream.as_bytes());
-        assert_eq!(tokens(passed.sse.heard(), Api::Chat), Some((9, 1)));
+        assert_eq!(tokens(passed.sse.summary(), Api::Chat), Some((9, 1)));
     }
 }
 
@@ -240,8 +240,8 @@ fn chance_streams_pass_the_same_in_all_pieces() {
                     "{stream:?}"
                 );
                 assert_eq!(
-                    told(pieces.sse.heard(), Api::Chat),
-                    told(whole.sse.heard(), Api::Chat),
+                    told(pieces.sse.summary(), Api::Chat),
+                    told(whole.sse.summary(), Api::Chat),
                     "{stream:?}"
                 );
             }

@@ -30,21 +30,21 @@ fn pass(api: Api, is_hiding: bool, pieces: &[&[u8]]) -> Passed {
     Passed { out, sse }
 }
 
-fn told(heard: &Heard, api: Api) -> (Option<Usage>, bool, bool, bool, u64) {
+fn told(summary: &StreamSummary, api: Api) -> (Option<Usage>, bool, bool, bool, u64) {
     (
-        heard.counts.usage(api),
-        heard.saw_end,
-        heard.saw_error(),
-        heard.saw_finish(),
-        heard.streamed.tokens(),
+        summary.counts.usage(api),
+        summary.saw_end,
+        summary.saw_error(),
+        summary.saw_finish(),
+        summary.streamed.tokens(),
     )
 }
 
 /// Passes it whole, cut in two everywhere, byte by byte and in chance pieces, with every end of
 /// a line.
-fn every_way(api: Api, is_hiding: bool, stream: &str, expected: &str) -> Heard {
+fn every_way(api: Api, is_hiding: bool, stream: &str, expected: &str) -> StreamSummary {
     let as_it_is = pass(api, is_hiding, &[stream.as_bytes()]);
-    let heard = told(as_it_is.sse.heard(), api);
+    let summary = told(as_it_is.sse.summary(), api);
     for end in ["\n", "\r\n", "\r"] {
         let stream = stream.replace('\n', end);
         let expected = expected.replace('\n', end);
@@ -52,7 +52,7 @@ fn every_way(api: Api, is_hiding: bool, stream: &str, expected: &str) -> Heard {
             let passed = pass(api, is_hiding, pieces);
             let out = String::from_utf8_lossy(&passed.out);
             assert_eq!(out, expected, "{pieces:?}");
-            assert_eq!(told(passed.sse.heard(), api), heard, "{pieces:?}");
+            assert_eq!(told(passed.sse.summary(), api), summary, "{pieces:?}");
         };
         let bytes = stream.as_bytes();
         check(&[bytes]);
@@ -65,11 +65,11 @@ fn every_way(api: Api, is_hiding: bool, stream: &str, expected: &str) -> Heard {
             check(&dice.pieces(bytes, longest));
         }
     }
-    as_it_is.sse.heard
+    as_it_is.sse.summary
 }
 
-fn tokens(heard: &Heard, api: Api) -> Option<(u64, u64)> {
-    let usage = heard.counts.usage(api)?;
+fn tokens(summary: &StreamSummary, api: Api) -> Option<(u64, u64)> {
+    let usage = summary.counts.usage(api)?;
     Some((usage.prompt, usage.completion))
 }
 

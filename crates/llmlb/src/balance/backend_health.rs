@@ -1,0 +1,106 @@
+//! Signs of life of a backend, from requests and probes.
+
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use http::StatusCode;
+use tokio::sync::Notify;
+
+/// Signs of life of one backend.
+#[derive(Debug, Default)]
+pub(crate) struct BackendHealth {
+    /// The backend accepts connections and does not respond.
+    is_hung: AtomicBool,
+    /// The backend is down because it refused a connection. Trying it again fails fast.
+    refuses_connections: AtomicBool,
+    /// Status with which the backend rejected our key in the last probe, or 0.
+    rejected_key: AtomicU16,
+    last_error: Mutex<Option<LastError>>,
+    /// Number of responses to requests and probes.
+    answers: AtomicU64,
+    /// Bytes of the backend arrived since [`BackendHealth::was_active`] was called last.
+    was_active: AtomicBool,
+    /// Wakes the probe, which then checks the backend at once.
+    pub(crate) recheck: Notify,
+}
+
+/// The last request that a backend failed.
+#[derive(Clone, Debug)]
+pub(crate) struct LastError {
+    /// Status of the response, if there was one.
+    pub(crate) status: Option<StatusCode>,
+    pub(crate) error: String,
+    pub(crate) at: SystemTime,
+}
+
+impl BackendHealth {
+    /// Number of responses to requests and probes.
+    pub(crate) fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    /// Notes a response.
+    pub(crate) fn note_answer(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+        self.mark_active();
+    }
+
+    /// Notes that bytes of the backend arrived.
+    pub(crate) fn mark_active(&self) {
+        // Called for every chunk: the flag is written only if it changes.
+        if !self.was_active.load(Ordering::Relaxed) {
+            self.was_active.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// True if bytes of the backend arrived since the last call.
+    pub(crate) fn was_active(&self) -> bool {
+        self.was_active.swap(false, Ordering::Relaxed)
+    }
+
+    /// True if requests wait for the backend in vain.
+    pub(crate) fn is_hung(&self) -> bool {
+        self.is_hung.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_hung(&self, hung: bool) {
+        self.is_hung.store(hung, Ordering::Relaxed);
+    }
+
+    /// True if the backend is down because it refused a connection.
+    pub(super) fn refuses_connections(&self) -> bool {
+        self.refuses_connections.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_refuses_connections(&self, refuses: bool) {
+        self.refuses_connections.store(refuses, Ordering::Relaxed);
+    }
+
+    /// Status with which the backend, which is down, rejects our key.
+    pub(crate) fn rejected_key(&self) -> Option<StatusCode> {
+        StatusCode::from_u16(self.rejected_key.load(Ordering::Relaxed)).ok()
+    }
+
+    /// Notes whether the last probe was rejected because of our key.
+    pub(crate) fn set_rejected_key(&self, status: Option<StatusCode>) {
+        let status = status.map_or(0, |status| status.as_u16());
+        self.rejected_key.store(status, Ordering::Relaxed);
+    }
+
+    /// Notes a failure, to be shown by `status`.
+    pub(crate) fn note_error(&self, status: Option<StatusCode>, error: &str) {
+        let last = LastError {
+            status,
+            error: error.to_owned(),
+            at: SystemTime::now(),
+        };
+        let place = self.last_error.lock();
+        *place.unwrap_or_else(PoisonError::into_inner) = Some(last);
+    }
+
+    pub(crate) fn last_error(&self) -> Option<LastError> {
+        let last = self.last_error.lock();
+        last.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

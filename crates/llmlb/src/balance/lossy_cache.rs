@@ -1,0 +1,105 @@
+//! A cache of fixed size in which newer values replace older ones. All threads share it without
+//! locks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Stores one `u32` for each of many hashes.
+///
+/// Each hash has one cell, which it shares with others; a tag distinguishes them. Two hashes share
+/// both cell and tag with a probability of one in 2³¹; a request is then sent to a less suitable
+/// backend, which does no harm.
+pub(super) struct LossyCache {
+    cells: Box<[AtomicU64]>,
+}
+
+impl LossyCache {
+    /// With 2 to the power of `bits` cells of 8 bytes.
+    pub(super) fn new(bits: u32) -> Self {
+        let cells = std::iter::repeat_with(|| AtomicU64::new(0));
+        Self {
+            cells: cells.take(1 << bits).collect(),
+        }
+    }
+
+    pub(super) fn put(&self, hash: u64, value: u32) {
+        let (cell, tag) = self.find(hash);
+        let content = tag | u64::from(value);
+        // Writing what is there already would only take the line from other threads.
+        if cell.load(Ordering::Relaxed) != content {
+            cell.store(content, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn get(&self, hash: u64) -> Option<u32> {
+        let (cell, tag) = self.find(hash);
+        let content = cell.load(Ordering::Relaxed);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the value is the lower half"
+        )]
+        let value = content as u32;
+        (content >> 32 == tag >> 32).then_some(value)
+    }
+
+    /// The cell of a hash, and the tag in its upper half. It is never 0, which an empty cell has.
+    fn find(&self, hash: u64) -> (&AtomicU64, u64) {
+        // Whoever made the hash: afterwards the upper bits depend on all of it.
+        let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let bits = self.cells.len().trailing_zeros();
+        let index = mixed.checked_shr(64 - bits).unwrap_or_default();
+        let index = usize::try_from(index).unwrap_or_default();
+        (&self.cells[index], (mixed << 32) | 1 << 32)
+    }
+}
+
+impl std::fmt::Debug for LossyCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LossyCache({} cells)", self.cells.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::random::Random;
+    use super::*;
+
+    #[test]
+    fn what_was_put_last_is_there_and_nothing_else() {
+        let memory = LossyCache::new(10);
+        assert_eq!((memory.get(0), memory.get(7)), (None, None));
+        memory.put(7, 1);
+        memory.put(0, 0);
+        memory.put(7, u32::MAX);
+        assert_eq!((memory.get(0), memory.get(7)), (Some(0), Some(u32::MAX)));
+        assert_eq!(memory.get(8), None);
+    }
+
+    #[test]
+    fn far_more_than_fits_is_forgotten_but_never_mistaken() {
+        let memory = LossyCache::new(6);
+        let mut random = Random::seeded(3);
+        let mut hash =
+            || u64::from(random.below(u32::MAX)) << 32 | u64::from(random.below(u32::MAX));
+        let hashes: Vec<u64> = (0..10_000).map(|_| hash()).collect();
+        for (value, hash) in (0..).zip(&hashes) {
+            memory.put(*hash, value);
+        }
+        let known = (0..).zip(&hashes).filter(|(value, hash)| {
+            let found = memory.get(**hash);
+            assert!(found.is_none() || found == Some(*value));
+            found.is_some()
+        });
+        let known = known.count();
+        assert!((50..=64).contains(&known), "{known}");
+    }
+
+    #[test]
+    fn numbers_in_a_row_do_not_push_each_other_out() {
+        let memory = LossyCache::new(12);
+        for hash in 0..1000 {
+            memory.put(hash, 5);
+        }
+        let known = (0..1000).filter(|hash| memory.get(*hash).is_some()).count();
+        assert!(known > 900, "{known}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Models of a backend for which `stream_options.include_usage` is not added, because the backend
+//! rejects it or reports usage where it cannot be hidden from the client.
+//!
+//! Several programs may serve one address, and each can be replaced. So an opt-out applies to one
+//! model and expires.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::clock::Moment;
+
+/// Time after which an opt-out expires.
+const REMEMBERED: Duration = Duration::from_secs(60 * 60);
+/// Maximum number of models. Some backends accept any name, which clients then choose.
+const MOST: usize = 256;
+
+/// The opt-outs of one backend.
+#[derive(Debug, Default)]
+pub(super) struct UsageOptOuts {
+    /// Fast path: false while the list is empty, so the common case takes no lock.
+    any: AtomicBool,
+    models: Mutex<Vec<OptOut>>,
+}
+
+#[derive(Debug)]
+struct OptOut {
+    model: String,
+    until: Moment,
+}
+
+impl UsageOptOuts {
+    /// True if the model has an opt-out.
+    pub(super) fn has(&self, model: &str, now: impl Fn() -> Moment) -> bool {
+        self.any.load(Ordering::Relaxed)
+            && (self.lock().iter()).any(|one| one.model == model && now() < one.until)
+    }
+
+    /// Adds or renews an opt-out. True if it is new.
+    pub(super) fn note(&self, model: &str, now: Moment) -> bool {
+        let until = now.plus(REMEMBERED);
+        let mut models = self.lock();
+        if let Some(known) = models.iter_mut().find(|one| one.model == model) {
+            known.until = until;
+            self.any.store(true, Ordering::Relaxed);
+            return false;
+        }
+        if models.len() >= MOST {
+            models.remove(0);
+        }
+        let model = model.to_owned();
+        models.push(OptOut { model, until });
+        self.any.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Removes all opt-outs.
+    pub(super) fn clear(&self) {
+        let mut models = self.lock();
+        models.clear();
+        self.any.store(false, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<OptOut>> {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_objection_is_of_one_model_and_is_forgotten() {
+        let (usage_opt_outs, now) = (UsageOptOuts::default(), Moment(7));
+        let has = |model, at| usage_opt_outs.has(model, || at);
+        assert!(!has("m", now));
+        assert!(usage_opt_outs.note("m", now));
+        assert!(has("m", now) && !has("n", now));
+        let later = now.plus(REMEMBERED);
+        assert!(has("m", Moment(later.0 - 1)));
+        assert!(!has("m", later));
+        // It is the same again.
+        assert!(!usage_opt_outs.note("m", later));
+        assert!(has("m", later));
+        usage_opt_outs.clear();
+        assert!(!has("m", later));
+        assert!(usage_opt_outs.note("m", later));
+    }
+
+    #[test]
+    fn not_all_names_are_remembered() {
+        let (usage_opt_outs, now) = (UsageOptOuts::default(), Moment(7));
+        for number in 0..2 * MOST {
+            assert!(usage_opt_outs.note(&number.to_string(), now));
+        }
+        assert_eq!(usage_opt_outs.lock().len(), MOST);
+        assert!(!usage_opt_outs.has("0", || now) && usage_opt_outs.has("511", || now));
+    }
+}

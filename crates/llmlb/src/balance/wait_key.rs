@@ -1,0 +1,103 @@
+//! What a request waits for: requests with equal keys share a lane of the queue.
+
+use std::sync::Arc;
+
+use super::backend::Backend;
+use super::breaker::Verdict;
+use super::choose::{Choice, Selection};
+use super::clock::Moment;
+use super::endpoints::EndpointKey;
+use super::random::Random;
+use super::route::Route;
+use crate::backend_id::BackendId;
+
+/// Backends that can serve a waiting request.
+#[derive(Clone, Debug)]
+pub(super) struct WaitKey {
+    /// Candidates as they are known now.
+    pub(super) route: Arc<Route>,
+    /// The only backend that can serve the request, if it names an id that this backend issued.
+    only: Option<BackendId>,
+    /// Backends that were tried already.
+    tried: Arc<[BackendId]>,
+    /// An endpoint that one of the candidates lacks. `None` otherwise, so that clients cannot make
+    /// up paths to open lanes.
+    endpoint: Option<EndpointKey>,
+    /// No slot was free for this key in the current pass over the lanes.
+    pub(super) is_stuck: bool,
+}
+
+/// Keys are equal if they ask for the same, whatever the current candidates are.
+impl PartialEq for WaitKey {
+    fn eq(&self, other: &Self) -> bool {
+        let (one, another) = (&self.route, &other.route);
+        one.kind == another.kind
+            && one.name == another.name
+            && self.only == other.only
+            && self.tried == other.tried
+            && self.endpoint == other.endpoint
+    }
+}
+
+impl WaitKey {
+    pub(super) fn new(
+        route: Arc<Route>,
+        only: Option<BackendId>,
+        tried: &[BackendId],
+        endpoint: Option<EndpointKey>,
+    ) -> Self {
+        let now = Moment::now();
+        let is_lacking = |endpoint: &EndpointKey| route.has_lacking(*endpoint, now);
+        Self {
+            endpoint: endpoint.filter(is_lacking),
+            route,
+            only,
+            tried: tried.into(),
+            is_stuck: false,
+        }
+    }
+
+    /// Takes a slot at any candidate.
+    pub(super) fn choose(&self, now: Moment, random: &mut Random) -> Choice {
+        let selection = self.selection(now);
+        if self.only.is_some() && selection.only.is_none() {
+            return Choice::Down; // It does not serve the model any more.
+        }
+        selection.choose(random)
+    }
+
+    /// Takes a slot at this backend, if the request may be sent there now.
+    pub(super) fn choose_at(&self, backend: &Backend, now: Moment, random: &mut Random) -> Choice {
+        let is_free = self.only.is_none() && self.endpoint.is_none();
+        let is_plain = !self.route.is_in_order() && is_free;
+        match self.route.place(backend.id) {
+            Some(place) if is_plain && backend.stats.verdict(now) == Verdict::Sound => {
+                let slot = self.selection(now).take(place);
+                slot.map_or(Choice::Busy, Choice::Slot)
+            }
+            Some(_) => self.choose(now, random),
+            None => Choice::Busy,
+        }
+    }
+
+    /// True if this backend is a candidate. Taking its slot can still fail.
+    pub(super) fn may_use(&self, backend: &Backend) -> bool {
+        self.route.place(backend.id).is_some()
+    }
+
+    /// Time at which the first ejected candidate may be tried again.
+    pub(super) fn recovery(&self, now: Moment) -> Option<Moment> {
+        self.selection(now).recovery()
+    }
+
+    fn selection(&self, now: Moment) -> Selection<'_> {
+        Selection {
+            route: &self.route,
+            only: self.only.and_then(|id| self.route.place(id)),
+            tried: &self.tried,
+            endpoint: self.endpoint,
+            now,
+            average: None,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Requests that could not be forwarded, and the responses that their clients get.
+
+use http::StatusCode;
+
+use crate::body_deadline::BodyPace;
+use crate::request::{Refusal, backend_auth, incomplete, too_slow};
+
+/// The reason why a request was not forwarded, or got no response.
+#[derive(Debug)]
+pub(crate) enum ForwardError {
+    /// All backends that could serve the request are down or cannot be reached. Nothing was sent.
+    Unreachable(Option<String>),
+    /// A backend received the request and did not respond.
+    NoAnswer(String),
+    /// A backend rejected the credential that it is configured with.
+    BackendAuth(StatusCode),
+    /// The response did not begin in time.
+    TimedOut(String),
+    /// The client did not send the whole body that it announced.
+    BadUpload(String),
+    /// The client sent its body more slowly than this.
+    Stalled(BodyPace),
+    /// This machine has no more descriptors, or no local port for any of the backends.
+    Shortage(String),
+    /// The client's address uses as many connections to backends as it may.
+    AddressLimit(usize),
+    /// All backends are at capacity, and the queue is full.
+    QueueFull,
+    /// All backends were at capacity for longer than a request may wait.
+    WaitedTooLong,
+}
+
+/// Response to a request for `model` that could not be forwarded.
+pub(crate) fn refusal(error: ForwardError, model: Option<&str>) -> Refusal {
+    let unavailable = |message: String| {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Refusal::new(status, "all_backends_down", message).retry_after(1)
+    };
+    match error {
+        ForwardError::Unreachable(Some(why)) => {
+            unavailable(format!("No backend could be reached ({why})."))
+        }
+        ForwardError::Unreachable(None) => unavailable(match model {
+            Some(model) => format!("Every backend that serves `{model}` is down."),
+            None => "No backend is up.".to_owned(),
+        }),
+        ForwardError::NoAnswer(why) => Refusal::new(
+            StatusCode::BAD_GATEWAY,
+            "upstream_error",
+            format!("The backend gave no answer ({why})."),
+        ),
+        ForwardError::BackendAuth(status) => backend_auth(status),
+        ForwardError::TimedOut(why) => Refusal::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "upstream_timeout",
+            format!("The backend took too long ({why})."),
+        ),
+        ForwardError::BadUpload(why) => incomplete(&why),
+        ForwardError::Stalled(pace) => too_slow(pace),
+        ForwardError::Shortage(why) => Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "overloaded",
+            format!("This server cannot open another connection ({why})."),
+        )
+        .retry_after(1),
+        ForwardError::AddressLimit(max) => Refusal::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "address_limit",
+            format!(
+                "This address has {max} requests at the backends, the limit of one address \
+                 (server.max_connections_per_address)."
+            ),
+        )
+        .retry_after(1),
+        ForwardError::QueueFull => Refusal::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "queue_full",
+            "All backends are at `max_concurrent` and the queue is full (`server.queue`).",
+        )
+        .retry_after(1),
+        ForwardError::WaitedTooLong => Refusal::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "queue_timeout",
+            "Every backend was at its limit for as long as a request may wait \
+             (server.queue_timeout).",
+        )
+        .retry_after(5),
+    }
+}

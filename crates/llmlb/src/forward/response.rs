@@ -1,0 +1,131 @@
+//! The response of a backend, and what the client gets of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName};
+use http::{Response, StatusCode, Version};
+use http_body_util::{Either, Full};
+
+use super::{ClientResponse, ForwardContext, Outbound, Relay, tunnel};
+use crate::balance::{Backend, Fault, Slot};
+use crate::headers::REQUEST_ID;
+use crate::issued_ids::IssuedIdFinder;
+use crate::meter::usage_tap::UsageTap;
+use crate::request::RequestGuard;
+use crate::upstream::{Exchange, Head};
+
+/// Name of the backend that responded.
+const SERVED_BY: HeaderName = HeaderName::from_static("x-llmlb-backend");
+/// The request id of the backend, which its operators ask for.
+const UPSTREAM_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
+
+/// A backend's response of which only the head has been read.
+#[derive(Debug)]
+pub(super) struct UpstreamResponse {
+    pub(super) head: Head,
+    pub(super) exchange: Box<Exchange>,
+    pub(super) backend: Arc<Backend>,
+    /// Model as the backend names it, if that differs from the client's name.
+    pub(super) model: Option<String>,
+    /// llmlb requested the usage of the stream, so the client must not see it.
+    pub(super) hides_usage: bool,
+    /// Slot at the backend; `None` while the response is held for a better one.
+    pub(super) slot: Option<Slot>,
+}
+
+impl UpstreamResponse {
+    /// The response as the client gets it. If it is complete already, its guard is returned too: the
+    /// record must be persisted before the response is sent.
+    pub(super) fn into_answer(
+        mut self,
+        context: &Arc<ForwardContext>,
+        outbound: Outbound<'_>,
+        mut guard: Box<RequestGuard>,
+    ) -> (ClientResponse, Option<Box<RequestGuard>>) {
+        let status = self.head.status;
+        guard.route.sent(&self.backend, self.model.as_deref());
+        guard.answered(&self.backend, status);
+        if context.accounting.meter.is_on() {
+            self.start_metering(&mut guard);
+        }
+        let mut response = Response::new(());
+        // Always HTTP/1.1, whatever the backend speaks: in HTTP/1.0 a response that is cut looks like
+        // a complete one.
+        *response.version_mut() = Version::HTTP_11;
+        *response.status_mut() = status;
+        *response.headers_mut() = self.client_headers(&guard);
+        if status == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(upgrade) = outbound.upgrade
+        {
+            let upgraded = outbound.head.headers.get(header::UPGRADE);
+            tunnel::open(context, upgrade, self.exchange, self.slot, guard);
+            tunnel::announce(response.headers_mut(), upgraded);
+            return (response.map(|()| Either::Left(Full::default())), None);
+        }
+        let issued = status
+            .is_success()
+            .then(|| IssuedIdFinder::new(outbound.endpoint.issues, outbound.parsed.is_stored))
+            .flatten();
+        if let Some(data) = self.exchange.take_whole() {
+            let body = self.finish_whole(context, data, issued, &mut guard);
+            let response = response.map(|()| Either::Left(Full::new(body)));
+            return (response, Some(guard));
+        }
+        let if_cut = (status.is_success() && outbound.endpoint.is_inference)
+            .then(|| outbound.evidence(Fault::Cut));
+        let relay = Relay::new(Arc::clone(context), self, issued, if_cut, guard);
+        (response.map(|()| Either::Right(relay)), None)
+    }
+
+    fn start_metering(&self, guard: &mut RequestGuard) {
+        let (head, api) = (&self.head, guard.identity.endpoint.api);
+        let tap = UsageTap::new(api, head.status, &head.headers, self.hides_usage);
+        if self.hides_usage && tap.is_coded() {
+            // Usage in a compressed stream cannot be hidden. Do not request it again.
+            let model = self.model.as_deref().or(guard.route.model.as_deref());
+            let why = "compresses what it must not";
+            self.backend
+                .refuses_usage_option(model.unwrap_or_default(), why);
+        }
+        guard.metering.tap = Some(tap);
+    }
+
+    /// Takes the header fields of the response for the client.
+    fn client_headers(&mut self, guard: &RequestGuard) -> HeaderMap {
+        let mut headers = std::mem::take(&mut self.head.headers);
+        if guard.metering.may_shorten() {
+            headers.remove(header::CONTENT_LENGTH);
+        }
+        let id = headers.remove(REQUEST_ID);
+        if let Some(id) = id.filter(|id| *id != guard.identity.id) {
+            headers.insert(UPSTREAM_ID, id);
+        }
+        headers.insert(SERVED_BY, self.backend.label.clone());
+        headers
+    }
+
+    /// Ends a response whose body came with its head. Returns the body for the client.
+    fn finish_whole(
+        self,
+        context: &ForwardContext,
+        data: Bytes,
+        issued: Option<IssuedIdFinder>,
+        guard: &mut RequestGuard,
+    ) -> Bytes {
+        if let Some(mut finder) = issued {
+            finder.read(&data, |id| context.pool.issued(id, &self.backend));
+        }
+        let body = guard.pass_whole(data);
+        if let Some(stream) = self
+            .exchange
+            .into_idle(self.backend.settings.reuse_after_errors)
+        {
+            context.idle.keep(self.backend.id, stream);
+        }
+        if let Some(slot) = self.slot {
+            slot.ended();
+        }
+        body
+    }
+}

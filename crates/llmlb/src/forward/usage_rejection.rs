@@ -1,0 +1,30 @@
+//! Detects a backend that rejects a request because llmlb added `stream_options` to it.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use memchr::memmem;
+use tokio::time::timeout;
+
+use crate::upstream::Exchange;
+
+/// Maximum number of bytes of an error that are searched.
+const LOOKED_AT: usize = 64 << 10;
+/// Maximum time to wait for the error. It is short, and usually comes with its head.
+const WAITED: Duration = Duration::from_secs(5);
+
+/// True if the response with this status rejects `stream_options`. The response can still be passed on
+/// unchanged.
+pub(super) async fn rejects_stream_options(status: StatusCode, exchange: &mut Exchange) -> bool {
+    if !matches!(
+        status,
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
+    ) {
+        return false;
+    }
+    // After the timeout, only what has arrived is searched.
+    let _ = timeout(WAITED, exchange.peek(LOOKED_AT)).await;
+    let said = exchange.peeked();
+    let names = |name: &str| memmem::find(&said, name.as_bytes()).is_some();
+    names("stream_options") || names("include_usage")
+}

@@ -1,0 +1,58 @@
+//! Variants in case of the field names that llmlb uses. Go's JSON decoder, which Ollama and LocalAI
+//! use, ignores case: it reads `Model` as `model`.
+
+/// Fields that decide about routing, metering and the form of the response.
+const ACTED_ON: [&str; 3] = ["model", "stream", "stream_options"];
+
+/// The field that this name is, or differs from in case alone.
+pub(super) fn find(name: &[u8]) -> Option<&'static str> {
+    let name = str::from_utf8(name).ok()?;
+    ACTED_ON.into_iter().find(|known| is_variant(known, name))
+}
+
+/// True if the names differ in case at most.
+pub(super) fn is_variant(one: &str, other: &str) -> bool {
+    if other.is_ascii() {
+        return one.eq_ignore_ascii_case(other); // So it is nearly always, and quicker.
+    }
+    let (mut one, mut other) = (one.chars(), other.chars());
+    loop {
+        match (one.next(), other.next()) {
+            (None, None) => return true,
+            (Some(a), Some(b)) if is_same_letter(a, b) => {}
+            _ => return false,
+        }
+    }
+}
+
+/// There are letters beyond ASCII, such as `ſ`, that become one of these.
+fn is_same_letter(a: char, b: char) -> bool {
+    if a.is_ascii() && b.is_ascii() {
+        return a.eq_ignore_ascii_case(&b);
+    }
+    a.to_lowercase().eq(b.to_lowercase()) || a.to_uppercase().eq(b.to_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_known_in_any_case_and_no_other_is() {
+        for (name, known) in [
+            ("model", "model"),
+            ("MODEL", "model"),
+            ("Stream", "stream"),
+            ("ſtream", "stream"),
+            ("stream_optionS", "stream_options"),
+            ("ſTREAM_OPTIONſ", "stream_options"),
+        ] {
+            assert_eq!(find(name.as_bytes()), Some(known), "{name}");
+        }
+        for name in [
+            "", "mode", "models", "modèl", "stream_", "options", "mod el",
+        ] {
+            assert_eq!(find(name.as_bytes()), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What the head of a request says.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use http::{HeaderMap, HeaderValue, Method};
+use uuid::Uuid;
+
+use crate::endpoint::Endpoint;
+use crate::request::id::{self, Ids};
+
+/// Properties of a request that are known from its head.
+#[derive(Debug)]
+pub(crate) struct RequestIdentity {
+    /// Address that the request counts for.
+    pub(crate) client: IpAddr,
+    /// Id of the usage record. No other request has it.
+    pub(crate) record_id: Uuid,
+    /// The request id from end to end: the client's, or the one of the record.
+    pub(crate) id: HeaderValue,
+    pub(crate) method: Method,
+    /// A copy: the path in the request's head would keep the buffer that the head was read into.
+    pub(crate) path: Box<str>,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) started: Instant,
+}
+
+impl RequestIdentity {
+    pub(super) fn new(
+        ids: &Ids,
+        client: IpAddr,
+        headers: &HeaderMap,
+        method: Method,
+        path: Box<str>,
+        endpoint: Endpoint,
+    ) -> Self {
+        let record_id = ids.next();
+        Self {
+            client,
+            id: id::of_request(headers, &record_id),
+            record_id,
+            method,
+            path,
+            endpoint,
+            started: Instant::now(),
+        }
+    }
+
+    /// Milliseconds from the start of the request.
+    pub(crate) fn ms_until(&self, end: Instant) -> u64 {
+        let passed = end.saturating_duration_since(self.started);
+        u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
+    }
+}

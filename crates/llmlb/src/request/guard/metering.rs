@@ -1,0 +1,107 @@
+//! Usage and size of a response.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::endpoint::Api;
+use crate::meter::CommitTicket;
+use crate::meter::usage::Usage;
+use crate::meter::usage_tap::UsageTap;
+
+/// Measures the response to a request.
+#[derive(Debug, Default)]
+pub(crate) struct Metering {
+    /// The client asked for a stream.
+    pub(super) is_stream: bool,
+    /// Estimated number of tokens of the prompt, used if the backend does not report it.
+    pub(super) prompt_tokens: u64,
+    /// Reads the usage in the response; `None` before there is one, and if nothing is metered.
+    pub(crate) tap: Option<UsageTap>,
+    /// Usage in the record, once there is one.
+    pub(crate) usage: Option<Usage>,
+    /// Time of the first byte of the response's body.
+    pub(crate) first_byte: Option<Instant>,
+    /// Bytes of the response's body that came from the backend.
+    received: u64,
+    /// Bytes of the response's body that the client gets.
+    pub(crate) bytes: u64,
+    /// The record, while the kernel does not have it.
+    pub(super) unpersisted: Option<CommitTicket>,
+}
+
+impl Metering {
+    /// True if the client may get fewer bytes than the backend sends.
+    pub(crate) fn may_shorten(&self) -> bool {
+        self.tap.as_ref().is_some_and(UsageTap::may_shorten)
+    }
+
+    /// True if the whole response has arrived, as far as its format shows.
+    pub(super) fn is_complete(&self) -> bool {
+        self.tap.as_ref().is_none_or(UsageTap::is_complete)
+    }
+
+    /// True if the response is a stream, or the client asked for one.
+    pub(super) fn is_stream(&self) -> bool {
+        self.is_stream || self.tap.as_ref().is_some_and(UsageTap::is_stream)
+    }
+
+    fn note_received(&mut self, length: usize) {
+        self.received += length as u64;
+        self.first_byte.get_or_insert_with(Instant::now);
+    }
+
+    /// Counts bytes that the client gets unchanged.
+    pub(super) fn count(&mut self, length: usize) {
+        self.note_received(length);
+        self.bytes += length as u64;
+    }
+
+    /// Reads a chunk of the response. Returns what the client gets of it, and whether the response
+    /// has its end mark.
+    pub(super) fn pass(&mut self, data: Bytes) -> (Bytes, bool) {
+        let Some(tap) = &mut self.tap else {
+            self.count(data.len());
+            return (data, false);
+        };
+        let length = data.len();
+        let passed = tap.pass(data);
+        let saw_end = tap.saw_end();
+        self.bytes += passed.len() as u64;
+        self.note_received(length);
+        (passed, saw_end)
+    }
+
+    /// Reads a response that is complete. Returns what the client gets of it.
+    pub(super) fn pass_whole(&mut self, data: Bytes) -> Bytes {
+        if data.is_empty() {
+            let rest = self.finish();
+            self.bytes += rest.len() as u64;
+            return rest;
+        }
+        self.note_received(data.len());
+        let passed = match &mut self.tap {
+            Some(tap) => tap.whole(data),
+            None => data,
+        };
+        self.bytes += passed.len() as u64;
+        passed
+    }
+
+    /// Ends the response. Returns what was held back of it.
+    pub(super) fn finish(&mut self) -> Bytes {
+        self.tap.as_mut().map(UsageTap::finish).unwrap_or_default()
+    }
+
+    /// Usage of a request on this API, reported or estimated. `is_delivered` is true if a backend
+    /// received the request.
+    pub(super) fn measure(&self, api: Api, is_delivered: bool) -> Usage {
+        let prompt = self.prompt_tokens;
+        match &self.tap {
+            Some(tap) => tap.usage(self.received, || prompt),
+            // The request ended before its response began, but a backend has read the prompt.
+            None if is_delivered && api.reads_text() => Usage::of_prompt(prompt),
+            None => Usage::default(),
+        }
+    }
+}

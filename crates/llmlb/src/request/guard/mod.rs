@@ -1,0 +1,306 @@
+//! The guard of a request, from its head to the last byte of its response. When it is dropped, the
+//! request is logged and metered, however it ended. Prompts and responses are never recorded.
+
+mod identity;
+mod metering;
+mod route;
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Response, StatusCode, request};
+use http_body_util::Full;
+use hyper::body::Body;
+
+use super::body::{INCOMPLETE, OVERLOADED, STALLED};
+use super::{Accounting, InFlight, ParsedRequest, Refusal, id};
+use crate::balance::Backend;
+use crate::endpoint::{self, Endpoint};
+use crate::meter::record::{Outcome, Record};
+
+pub(crate) use identity::RequestIdentity;
+pub(crate) use metering::Metering;
+pub(crate) use route::{AfterFailure, RequestRoute};
+
+/// Reason of a request that ends because its tunnel carries nothing.
+const TUNNEL_IDLE: &str = "tunnel_idle";
+/// Reason of a request that ends because its client does not take the response.
+const SEND_TIMEOUT: &str = "send_timeout";
+
+/// A request, from its head to the last byte of its response. A guard that is dropped before the end
+/// of the response means that the client disconnected.
+#[derive(Debug)]
+pub(crate) struct RequestGuard {
+    accounting: Arc<Accounting>,
+    pub(crate) identity: RequestIdentity,
+    pub(crate) route: RequestRoute,
+    pub(crate) metering: Metering,
+    /// Status of the response; 0 if there is none.
+    pub(crate) status: u16,
+    /// Reason of a refusal, or the limit by which this server ended the request.
+    pub(crate) code: Option<&'static str>,
+    pub(crate) end: End,
+    /// Set when the request is settled: its record is final.
+    pub(crate) outcome: Option<Outcome>,
+    in_flight: Option<InFlight>,
+}
+
+/// The end of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The response has not ended: a client that disconnects now cancels the request.
+    Left,
+    Complete,
+    /// The backend ended its response early.
+    Cut,
+    /// The request was not served.
+    Refused,
+}
+
+impl RequestGuard {
+    /// Starts with the head of a request from the address `client`.
+    pub(crate) fn start(
+        accounting: &Arc<Accounting>,
+        client: IpAddr,
+        head: &request::Parts,
+        endpoint: Endpoint,
+    ) -> Self {
+        let (method, path) = (head.method.clone(), head.uri.path().into());
+        let ids = &accounting.ids;
+        let identity = RequestIdentity::new(ids, client, &head.headers, method, path, endpoint);
+        Self::new(accounting, identity)
+    }
+
+    /// Starts with a request whose head cannot be parsed, apart from its first line.
+    pub(crate) fn unparsed(
+        accounting: &Arc<Accounting>,
+        client: IpAddr,
+        method: Method,
+        path: Box<str>,
+    ) -> Self {
+        let (ids, headers) = (&accounting.ids, HeaderMap::new());
+        let endpoint = Endpoint::NOTHING;
+        let identity = RequestIdentity::new(ids, client, &headers, method, path, endpoint);
+        Self::new(accounting, identity)
+    }
+
+    fn new(accounting: &Arc<Accounting>, identity: RequestIdentity) -> Self {
+        Self {
+            accounting: Arc::clone(accounting),
+            identity,
+            route: RequestRoute::default(),
+            metering: Metering::default(),
+            status: 0,
+            code: None,
+            end: End::Left,
+            outcome: None,
+            in_flight: None,
+        }
+    }
+
+    /// Counts the request as in flight until the guard is dropped.
+    pub(crate) fn in_flight(&mut self, in_flight: InFlight) {
+        self.in_flight = Some(in_flight);
+    }
+
+    /// Notes the content of the request.
+    pub(crate) fn parsed(&mut self, parsed: &ParsedRequest) {
+        self.route.model.clone_from(&parsed.model);
+        self.metering.is_stream = parsed.stream;
+        self.metering.prompt_tokens = parsed.prompt_tokens;
+    }
+
+    /// True if the client's address may use a connection to a backend, now and until the guard is
+    /// dropped.
+    #[must_use]
+    pub(crate) fn acquire_address_share(&mut self) -> bool {
+        let share = &mut self.route.address_share;
+        if share.is_none() {
+            *share = self.accounting.address_limit.acquire(self.identity.client);
+        }
+        share.is_some()
+    }
+
+    /// Notes that the client gets the response of this backend.
+    pub(crate) fn answered(&mut self, backend: &Arc<Backend>, status: StatusCode) {
+        self.route.answered(backend);
+        self.status = status.as_u16();
+    }
+
+    /// Notes a response of llmlb's own.
+    pub(crate) fn answered_here(&mut self, response: &Response<Full<Bytes>>) {
+        self.status = response.status().as_u16();
+        self.end = End::Complete;
+        self.note_own_body(response);
+    }
+
+    /// Counts the body of a response of llmlb's own.
+    pub(crate) fn note_own_body(&mut self, response: &Response<Full<Bytes>>) {
+        if self.identity.method != Method::HEAD {
+            self.metering.bytes = response.body().size_hint().lower();
+        }
+    }
+
+    /// Notes that the tunnel carried nothing for too long.
+    pub(crate) fn idled(&mut self) {
+        self.code = Some(TUNNEL_IDLE);
+    }
+
+    /// Notes that the client did not read its response in time.
+    pub(crate) fn not_taken(&mut self) {
+        if self.end == End::Left {
+            self.code = Some(SEND_TIMEOUT);
+        }
+    }
+
+    /// True if dropping the guard now means that the client cancelled the request. Some clients close
+    /// a stream after its end mark, when the request is settled.
+    pub(crate) fn is_left(&self) -> bool {
+        self.end == End::Left && self.outcome.is_none()
+    }
+
+    pub(crate) fn refused(&mut self, refusal: &Refusal) {
+        self.status = refusal.status.as_u16();
+        self.code = Some(refusal.code);
+        self.end = End::Refused;
+    }
+}
+
+/// The response, and the record of the request. A record is persisted in one way: it is added to the
+/// worker's commit group, and the last bytes of the response wait until the kernel has it.
+impl RequestGuard {
+    /// Counts bytes that the client gets unchanged.
+    pub(crate) fn count(&mut self, length: usize) {
+        self.metering.count(length);
+    }
+
+    /// Reads a chunk of the response. Returns what the client gets of it, but only after
+    /// [`RequestGuard::poll_persisted`] is ready.
+    pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
+        let (passed, saw_end) = self.metering.pass(data);
+        // Clients treat the end mark as the end of the stream.
+        if saw_end && self.outcome.is_none() {
+            self.settle(End::Complete);
+        }
+        passed
+    }
+
+    /// Ends the response. Returns what was held back of it, which the client gets if the response is
+    /// complete.
+    pub(crate) fn finish(&mut self, end: End) -> Bytes {
+        let rest = self.metering.finish();
+        if end == End::Complete {
+            self.metering.bytes += rest.len() as u64;
+        }
+        self.end = end;
+        self.settle(end);
+        rest
+    }
+
+    /// Reads a response that is complete. Returns what the client gets of it after
+    /// [`RequestGuard::persisted`].
+    pub(crate) fn pass_whole(&mut self, data: Bytes) -> Bytes {
+        let passed = self.metering.pass_whole(data);
+        self.end = End::Complete;
+        self.settle(End::Complete);
+        passed
+    }
+
+    /// Settles the request as it is, and waits until its record is persisted.
+    pub(crate) async fn persisted(&mut self) {
+        self.settle(self.end);
+        poll_fn(|cx| self.poll_persisted(cx)).await;
+    }
+
+    /// Ready when no record is left to persist.
+    pub(crate) fn poll_persisted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(ticket) = self.metering.unpersisted {
+            ready!(self.accounting.commits.poll_persisted(ticket, cx));
+            self.metering.unpersisted = None;
+        }
+        Poll::Ready(())
+    }
+
+    /// Makes the record final and adds it to the commit group, once.
+    fn settle(&mut self, end: End) {
+        if self.outcome.is_some() {
+            return;
+        }
+        let outcome = self.classify(end);
+        self.outcome = Some(outcome);
+        // Only requests that were admitted are metered.
+        if self.in_flight.is_some() && self.accounting.meter.is_on() {
+            let record = self.record(end, outcome);
+            self.metering.unpersisted = Some(self.accounting.commits.add(record));
+        }
+    }
+
+    fn record(&mut self, end: End, outcome: Outcome) -> spool::Record {
+        let (identity, route, metering) = (&self.identity, &self.route, &self.metering);
+        let api = identity.endpoint.api;
+        let usage = metering.measure(api, route.is_delivered());
+        let record = Record {
+            id: identity.record_id,
+            time_ms: id::time_ms(&identity.record_id),
+            request_id: identity.id.to_str().unwrap_or_default(),
+            key: None,
+            model: route.model.as_deref(),
+            served_model: route.served_model.as_deref(),
+            backend: route.backend.as_ref().map(|backend| backend.name.as_str()),
+            api,
+            path: &endpoint::label(&identity.path),
+            is_stream: metering.is_stream(),
+            status: (self.status > 0).then_some(self.status),
+            outcome,
+            reason: self.code.filter(|_| end == End::Left),
+            attempts: &route.attempts(),
+            usage,
+            ms: identity.ms_until(Instant::now()),
+            first_byte_ms: metering.first_byte.map(|at| identity.ms_until(at)),
+            bytes: metering.bytes,
+        };
+        let record = record.staged();
+        self.metering.usage = Some(usage);
+        record
+    }
+
+    fn classify(&self, end: End) -> Outcome {
+        match end {
+            End::Complete if self.metering.is_complete() => Outcome::Complete,
+            End::Complete | End::Cut => Outcome::Cut,
+            // The server aborts the request.
+            End::Left if self.accounting.abort.is_cancelled() => Outcome::Cut,
+            End::Left => Outcome::Cancelled,
+            End::Refused if self.code == Some(OVERLOADED) => Outcome::Refused,
+            End::Refused if self.status >= 500 => Outcome::Failed,
+            End::Refused if matches!(self.code, Some(INCOMPLETE | STALLED)) => Outcome::Cancelled,
+            End::Refused => Outcome::Refused,
+        }
+    }
+
+    /// True if the client is about to cancel a request that a backend is working on. A tunnel has no
+    /// end that its client could await, and a request that this server ended has a code.
+    fn is_cancelled_work(&self) -> bool {
+        let is_tunnel = self.status == StatusCode::SWITCHING_PROTOCOLS.as_u16();
+        self.is_left() && self.route.is_delivered() && self.code.is_none() && !is_tunnel
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        let is_cancelled_work = self.is_cancelled_work();
+        self.settle(self.end);
+        if is_cancelled_work {
+            let cancelled = &self.accounting.cancelled;
+            cancelled.note(self.identity.client, Instant::now());
+        }
+        // Monitoring requests the server's own pages again and again.
+        if self.identity.endpoint.is_logged() || self.end != End::Complete {
+            self.accounting.access_log.write(self);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The backends that a request was sent to.
+
+use std::sync::Arc;
+
+use crate::balance::Backend;
+use crate::meter::record::Attempt;
+use crate::upstream::AddressShare;
+
+/// The way of a request to its backend.
+#[derive(Debug, Default)]
+pub(crate) struct RequestRoute {
+    /// Model as the client names it.
+    pub(crate) model: Option<String>,
+    /// Model as the backend names it, if that differs.
+    pub(crate) served_model: Option<String>,
+    /// The backend that has the request, or responded to it.
+    pub(crate) backend: Option<Arc<Backend>>,
+    /// A backend received the request, and may be working on it.
+    is_delivered: bool,
+    pub(crate) failed: Vec<FailedAttempt>,
+    /// Permission of the client's address to use a connection to a backend.
+    pub(super) address_share: Option<AddressShare>,
+}
+
+/// An attempt at a backend that gave no usable response.
+#[derive(Debug)]
+pub(crate) struct FailedAttempt {
+    pub(crate) backend: Arc<Backend>,
+    pub(crate) why: String,
+}
+
+/// State of a backend after a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterFailure {
+    /// The backend is not working on the request.
+    Ended,
+    /// The attempt was abandoned: the backend may still be working on the request.
+    Abandoned,
+}
+
+impl RequestRoute {
+    /// Notes that the request is sent to a backend, which has another name for the model if one is
+    /// given.
+    pub(crate) fn sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
+        self.backend = Some(Arc::clone(backend));
+        self.served_model = model.map(str::to_owned);
+    }
+
+    /// Notes that the backend received the request, or part of it.
+    pub(crate) fn delivered(&mut self) {
+        self.is_delivered = true;
+    }
+
+    /// Notes that the attempt at this backend failed.
+    pub(crate) fn failed(&mut self, backend: &Arc<Backend>, why: &str, after: AfterFailure) {
+        self.backend = None;
+        self.is_delivered &= after == AfterFailure::Abandoned;
+        self.failed.push(FailedAttempt {
+            backend: Arc::clone(backend),
+            why: why.to_owned(),
+        });
+    }
+
+    /// Notes that the client gets the response of this backend.
+    pub(super) fn answered(&mut self, backend: &Arc<Backend>) {
+        self.backend = Some(Arc::clone(backend));
+        // A held response of an earlier attempt is used after all.
+        self.failed
+            .retain(|attempt| attempt.backend.id != backend.id);
+    }
+
+    /// True if a backend received the request and may be working on it.
+    pub(super) fn is_delivered(&self) -> bool {
+        self.is_delivered
+    }
+
+    /// The failed attempts as a record shows them.
+    pub(super) fn attempts(&self) -> Vec<Attempt<'_>> {
+        let attempts = self.failed.iter().map(|attempt| Attempt {
+            backend: &attempt.backend.name,
+            error: &attempt.why,
+        });
+        attempts.collect()
+    }
+}

@@ -1,0 +1,615 @@
+//! Parsing a request: its model, its options and its body, which is forwarded as it came.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header, request};
+use hyper::body::{Body, Incoming};
+use memchr::memmem;
+use serde::de::IgnoredAny;
+
+use super::error::Refusal;
+use super::explain::explain;
+use super::prompt_fields::PromptFields;
+use super::{body, case_variant, form, prefix, query};
+use crate::body_deadline::BodyPace;
+use crate::body_edit::{self, BodyPieces, Edit};
+use crate::endpoint::Api;
+use crate::endpoint::{BodyFormat, Endpoint};
+use crate::issued_ids;
+use crate::json::{self, Malformed};
+use crate::memory_budget::Budget;
+use crate::meter::usage_option::{Asking, Places};
+
+/// A parsed request.
+#[derive(Debug)]
+pub(crate) struct ParsedRequest {
+    pub(crate) model: Option<String>,
+    /// Place of the model's name, and how it is written there.
+    named_at: Option<(Range<usize>, Spelling)>,
+    /// The response is to be streamed.
+    pub(crate) stream: bool,
+    /// Who requests the usage of a stream.
+    pub(crate) asking: Asking,
+    /// Estimated number of tokens of the prompt.
+    pub(crate) prompt_tokens: u64,
+    /// Hashes of the beginning of the prompt.
+    pub(crate) blocks: Vec<u64>,
+    /// Hash of an id that a backend issued and that the request names.
+    pub(crate) issued: Option<u64>,
+    /// The client asks the backend to store the response.
+    pub(crate) is_stored: bool,
+    pub(crate) payload: Payload,
+}
+
+/// A request's body: read already, so that it can be sent again, or passing through, once.
+#[derive(Debug)]
+pub(crate) enum Payload {
+    Read(Bytes),
+    Passing(Option<Incoming>),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Spelling {
+    /// In JSON, with its quotation marks.
+    Json,
+    /// In a form, as it is.
+    Form,
+    /// In the query, percent-encoded.
+    Query,
+}
+
+/// The fields of a JSON request that we look at.
+#[derive(Default)]
+struct Fields {
+    model: Option<Range<usize>>,
+    usage: Places,
+    given: PromptFields,
+    previous: Option<Range<usize>>,
+    store: Option<Range<usize>>,
+    /// One that is there twice, or that another name could be taken for.
+    ambiguous: Option<&'static str>,
+}
+
+/// Why a request is not read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It is no JSON object.
+    Malformed(String),
+    /// It would be routed and billed as one thing, and might be served as another.
+    Ambiguous(&'static str),
+    /// It is a form that parsers read differently.
+    Form(&'static str),
+    /// It is in an encoding other than UTF-8.
+    Charset,
+    /// It has a prompt, which its endpoint does not take.
+    Prompt,
+}
+
+impl ParsedRequest {
+    fn nothing(payload: Payload) -> Self {
+        Self {
+            model: None,
+            named_at: None,
+            stream: false,
+            asking: Asking::Nobody,
+            prompt_tokens: 0,
+            blocks: Vec::new(),
+            issued: None,
+            is_stored: false,
+            payload,
+        }
+    }
+
+    /// A request whose body names no model: its query may.
+    fn in_query(query: Option<&str>, payload: Payload) -> Result<Self, Refusal> {
+        let named = query.map_or(Ok(None), query::model)?;
+        let named = named.filter(|(name, _)| !name.is_empty());
+        let (model, named_at) = named.unzip();
+        Ok(Self {
+            model,
+            named_at: named_at.map(|at| (at, Spelling::Query)),
+            ..Self::nothing(payload)
+        })
+    }
+
+    /// Hash of the body, for telling prompts apart; 0 if it was not read.
+    pub(crate) fn body_hash(&self) -> u64 {
+        match &self.payload {
+            Payload::Read(bytes) => issued_ids::hash(bytes),
+            Payload::Passing(_) => 0,
+        }
+    }
+
+    /// True if the client's own text may have the names by which an error about `stream_options` is
+    /// recognised.
+    pub(crate) fn names_usage_option(&self) -> bool {
+        // An escape may stand for any letter.
+        let names: [&[u8]; 3] = [b"stream_options", b"include_usage", b"\\u"];
+        match &self.payload {
+            Payload::Read(bytes) => names.iter().any(|name| memmem::find(bytes, name).is_some()),
+            Payload::Passing(_) => true,
+        }
+    }
+
+    /// The target for a backend that calls the model so: the path, and the query without the
+    /// client's credentials.
+    pub(crate) fn target_for<'a>(
+        &self,
+        path: &'a str,
+        query: Option<&str>,
+        model: Option<&str>,
+    ) -> Cow<'a, str> {
+        let Some(query) = query else {
+            return Cow::Borrowed(path);
+        };
+        let renamed = match (model, &self.named_at) {
+            (Some(model), Some((place, Spelling::Query))) => {
+                let (before, after) = (&query[..place.start], &query[place.end..]);
+                Cow::Owned([before, &query::encoded(model), after].concat())
+            }
+            _ => Cow::Borrowed(query),
+        };
+        Cow::Owned([path, "?", &query::without_credentials(&renamed)].concat())
+    }
+
+    /// The body for a backend that calls the model so, and that is asked for usage or not; `None`
+    /// for one that passes through.
+    pub(crate) fn body_for(&self, model: Option<&str>, ask_usage: bool) -> Option<BodyPieces> {
+        let Payload::Read(bytes) = &self.payload else {
+            return None;
+        };
+        let mut edits = Vec::new();
+        if let (Some(model), Some((place, spelling))) = (model, &self.named_at) {
+            let text = match spelling {
+                Spelling::Json => Some(serde_json::Value::from(model).to_string()),
+                Spelling::Form => Some(model.to_owned()),
+                Spelling::Query => None,
+            };
+            let place = place.clone();
+            edits.extend(text.map(|text| Edit { place, text }));
+        }
+        if let (Asking::Us(edit), true) = (&self.asking, ask_usage) {
+            edits.push(edit.clone());
+        }
+        Some(match edits.as_mut_slice() {
+            [] => bytes.clone().into(),
+            edits => body_edit::apply(bytes, edits),
+        })
+    }
+}
+
+/// Limits on bodies that are read whole.
+#[derive(Debug)]
+pub(crate) struct BodyLimits<'a> {
+    /// `server.max_body`, in bytes.
+    pub(crate) max: usize,
+    pub(crate) pace: BodyPace,
+    pub(crate) budget: &'a Arc<Budget>,
+}
+
+/// Reads a body in which a model may be named, as its endpoint says; any other body is left to pass
+/// through.
+pub(crate) async fn read(
+    head: &request::Parts,
+    endpoint: Endpoint,
+    body: Incoming,
+    limits: BodyLimits<'_>,
+) -> Result<ParsedRequest, Refusal> {
+    let query = head.uri.query();
+    let content_type = content_type(&head.headers)?;
+    let is_labelled_json = content_type.is_some_and(is_json);
+    let is_compressed = is_compressed(&head.headers);
+    let is_required = match endpoint.body {
+        BodyFormat::Json | BodyFormat::MultipartOrJson => true,
+        BodyFormat::JsonWithoutPrompt => false,
+        BodyFormat::JsonIfLabelled if is_labelled_json && !is_compressed => false,
+        BodyFormat::JsonIfLabelled | BodyFormat::Unread => {
+            let payload = if body.is_end_stream() {
+                Payload::Read(Bytes::new())
+            } else {
+                Payload::Passing(Some(body))
+            };
+            return ParsedRequest::in_query(query, payload);
+        }
+    };
+    if is_compressed {
+        return Err(Refusal::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "compressed_body",
+            "The request's body is compressed; send it as it is, so that its model can be found.",
+        ));
+    }
+    let BodyLimits { max, pace, budget } = limits;
+    let bytes = body::read_whole(body, max, pace, budget).await?;
+    if bytes.is_empty() && !is_required {
+        return ParsedRequest::in_query(query, Payload::Read(bytes));
+    }
+    let is_form = |kind: &str| media_type(kind).eq_ignore_ascii_case("multipart/form-data");
+    let parsed = match content_type.filter(|kind| is_form(kind)) {
+        Some(kind) if endpoint.body == BodyFormat::MultipartOrJson => in_form(&bytes, kind),
+        None if endpoint.body == BodyFormat::MultipartOrJson
+            && content_type.is_some_and(is_simple_form) =>
+        {
+            Err(Unread::Form(
+                "its Content-Type is that of a form without files",
+            ))
+        }
+        _ if !is_required && !bytes.trim_ascii_start().starts_with(b"{") => {
+            // A list or a scalar names no model.
+            match serde_json::from_slice::<IgnoredAny>(&bytes) {
+                Ok(IgnoredAny) => return ParsedRequest::in_query(query, Payload::Read(bytes)),
+                Err(error) => Err(Unread::Malformed(error.to_string())),
+            }
+        }
+        _ => in_labelled_json(&bytes, endpoint.api, content_type),
+    };
+    let mut parsed = parsed.map_err(Unread::refusal)?;
+    if endpoint.body == BodyFormat::JsonWithoutPrompt && has_prompt(&bytes) {
+        return Err(Unread::Prompt.refusal());
+    }
+    if let Some((named, _)) = query.map_or(Ok(None), query::model)?
+        && parsed.model.as_ref() != Some(&named)
+    {
+        return Err(Unread::Ambiguous("model").refusal());
+    }
+    parsed.payload = Payload::Read(bytes);
+    Ok(parsed)
+}
+
+/// The only Content-Type of a request. Of two, servers read either one.
+fn content_type(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
+    let refused = |why: &str| {
+        let message = format!("The request's Content-Type {why}.");
+        Refusal::new(StatusCode::BAD_REQUEST, "bad_content_type", message)
+    };
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => {
+            let text = value.to_str().map_err(|_| refused("is not ASCII"))?;
+            Ok(Some(text).filter(|text| !text.trim().is_empty()))
+        }
+        (Some(_), Some(_)) => Err(refused("is there twice")),
+    }
+}
+
+fn in_form(body: &[u8], content_type: &str) -> Result<ParsedRequest, Unread> {
+    let boundary = form::boundary(content_type).map_err(Unread::Form)?;
+    let place = form::model(body, boundary).map_err(Unread::Form)?;
+    let text = |place: &Range<usize>| String::from_utf8_lossy(&body[place.clone()]).into_owned();
+    Ok(ParsedRequest {
+        model: place.as_ref().map(text),
+        named_at: place.map(|place| (place, Spelling::Form)),
+        ..ParsedRequest::nothing(Payload::Passing(None))
+    })
+}
+
+/// A JSON request with this Content-Type. Types under which a server may read the same bytes as
+/// something else are looked at more closely.
+fn in_labelled_json(
+    body: &[u8],
+    api: Api,
+    content_type: Option<&str>,
+) -> Result<ParsedRequest, Unread> {
+    let parsed = in_json(body, api)?;
+    let Some(kind) = content_type.filter(|kind| !kind.eq_ignore_ascii_case("application/json"))
+    else {
+        return Ok(parsed);
+    };
+    if !has_plain_charset(kind) {
+        return Err(Unread::Charset);
+    }
+    if media_type(kind)
+        .to_ascii_lowercase()
+        .starts_with("multipart/")
+    {
+        // Valid JSON has no line ends within strings, so no parser finds parts in it.
+        let parsed = serde_json::from_slice::<IgnoredAny>(body);
+        parsed.map_err(|error| Unread::Malformed(error.to_string()))?;
+    }
+    Ok(parsed)
+}
+
+/// True unless a Content-Type names an encoding in which the body could mean something else.
+fn has_plain_charset(content_type: &str) -> bool {
+    let lower = content_type.to_ascii_lowercase();
+    lower.split("charset").skip(1).all(|rest| {
+        let value = rest.trim_start_matches(['*', ' ', '\t']).strip_prefix('=');
+        value.is_some_and(|value| {
+            let value = value.split(';').next().unwrap_or(value);
+            let value = value.trim_matches([' ', '\t', '"', '\'']);
+            value.is_empty() || form::is_utf8(value)
+        })
+    })
+}
+
+/// Parses a JSON request without copying its bytes.
+pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, Unread> {
+    let mut fields = Fields::default();
+    let found = json::read_fields(body, |name, at| fields.read(api, name, at, body));
+    if found.is_err() {
+        return Err(Unread::Malformed(explain(body)));
+    }
+    if let Some(name) = fields.ambiguous {
+        return Err(Unread::Ambiguous(name));
+    }
+    let value = |at: &Option<Range<usize>>| at.clone().map(|at| &body[at]);
+    if value(&fields.usage.stream_options).is_some_and(has_ambiguous_option) {
+        return Err(Unread::Ambiguous("stream_options.include_usage"));
+    }
+    let model = match value(&fields.model) {
+        None | Some(b"null") => None,
+        Some(raw) => Some(model_name(raw).map_err(Unread::Malformed)?),
+    };
+    let before = [&fields.model, &fields.given.tools, &fields.given.system];
+    let before = before.into_iter().filter_map(value);
+    let prompt = value(&fields.given.prompt).unwrap_or_default();
+    let issued = value(&fields.previous).and_then(json::text);
+    Ok(ParsedRequest {
+        model,
+        named_at: fields.model.clone().map(|at| (at, Spelling::Json)),
+        stream: match value(&fields.usage.stream) {
+            None => api.streams_unless_told(),
+            Some(said) => said == b"true",
+        },
+        asking: Asking::new(api, body, &fields.usage),
+        prompt_tokens: fields.given.tokens(api),
+        blocks: prefix::blocks(before, prompt),
+        issued: issued.map(|id| issued_ids::hash(id.as_bytes())),
+        is_stored: value(&fields.store) == Some(b"true"),
+        payload: Payload::Passing(None),
+    })
+}
+
+impl Fields {
+    /// Reads the field whose value begins at `at`. Returns the place where it ends.
+    fn read(&mut self, api: Api, name: &[u8], at: usize, body: &[u8]) -> Result<usize, Malformed> {
+        let (place, known) = match name {
+            b"model" => (&mut self.model, Some("model")),
+            b"stream" => (&mut self.usage.stream, Some("stream")),
+            b"stream_options" => (&mut self.usage.stream_options, Some("stream_options")),
+            // Of these the last one counts: they decide nothing that another could be told.
+            b"previous_response_id" => (&mut self.previous, None),
+            b"store" => (&mut self.store, None),
+            _ => {
+                if let Some(end) = self.given.read(api, name, at, body)? {
+                    return Ok(end);
+                }
+                self.ambiguous = self.ambiguous.or_else(|| case_variant::find(name));
+                return json::skip(body, at);
+            }
+        };
+        let end = json::skip(body, at)?;
+        if place.replace(at..end).is_some() && known.is_some() {
+            self.ambiguous = known;
+        }
+        Ok(end)
+    }
+}
+
+impl Unread {
+    fn refusal(self) -> Refusal {
+        let status = StatusCode::BAD_REQUEST;
+        match self {
+            Self::Malformed(why) => Refusal::new(
+                status,
+                "invalid_json",
+                format!("The request's body is not a JSON object with a model's name: {why}"),
+            ),
+            Self::Ambiguous(name) => Refusal::new(
+                status,
+                "ambiguous_field",
+                format!(
+                    "The request's body has `{name}` twice, or in another case: not all servers \
+                     agree on which one counts."
+                ),
+            )
+            .param(name),
+            Self::Form(why) => Refusal::new(
+                status,
+                "invalid_form",
+                format!("The request's form cannot be read in one way only: {why}."),
+            ),
+            Self::Charset => Refusal::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "bad_charset",
+                "The request's Content-Type names an encoding other than UTF-8; send UTF-8.",
+            ),
+            Self::Prompt => Refusal::new(
+                status,
+                "unexpected_prompt",
+                "This path names a stored result, and the request's body has a prompt. To ask a \
+                 model, send it to /v1/chat/completions or /v1/responses.",
+            ),
+        }
+    }
+}
+
+/// True if `include_usage` is there twice, or in another case: a client could keep a backend from
+/// reporting usage while llmlb believes that it does.
+fn has_ambiguous_option(options: &[u8]) -> bool {
+    let (mut count, mut is_plain) = (0, true);
+    let scanned = json::fields(options, |name, _| {
+        let text = String::from_utf8_lossy(name);
+        if case_variant::is_variant("include_usage", &text) {
+            count += 1;
+            is_plain &= name == b"include_usage";
+        }
+    });
+    scanned.is_ok() && (count > 1 || !is_plain)
+}
+
+/// True if a JSON object has a field in which a model is given its prompt, in any case.
+fn has_prompt(body: &[u8]) -> bool {
+    const PROMPTS: [&str; 3] = ["messages", "prompt", "input"];
+    let mut is_found = false;
+    let scanned = json::fields(body, |name, _| {
+        let name = String::from_utf8_lossy(name);
+        is_found |= PROMPTS
+            .iter()
+            .any(|prompt| case_variant::is_variant(prompt, &name));
+    });
+    is_found && scanned.is_ok()
+}
+
+fn model_name(raw: &[u8]) -> Result<String, String> {
+    serde_json::from_slice(raw).map_err(|error| format!("`model`: {error}"))
+}
+
+fn is_json(content_type: &str) -> bool {
+    let kind = media_type(content_type);
+    kind.eq_ignore_ascii_case("application/json") || kind.to_ascii_lowercase().ends_with("+json")
+}
+
+fn is_compressed(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(header::CONTENT_ENCODING)
+        .iter()
+        .any(|coding| !coding.is_empty() && coding != "identity")
+}
+
+/// True for the type that `curl -d` sends. Servers that expect a form would read it as one.
+fn is_simple_form(content_type: &str) -> bool {
+    media_type(content_type).eq_ignore_ascii_case("application/x-www-form-urlencoded")
+}
+
+fn media_type(content_type: &str) -> &str {
+    content_type
+        .split(';')
+        .next()
+        .unwrap_or(content_type)
+        .trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(body: &str) -> Result<Option<String>, Unread> {
+        in_json(body.as_bytes(), Api::Chat).map(|parsed| parsed.model)
+    }
+
+    #[test]
+    fn the_model_is_the_top_level_field_of_that_name() {
+        let found = |text: &str| model(text).unwrap().unwrap();
+        assert_eq!(found(r#"{"model":"a"}"#), "a");
+        assert_eq!(
+            found(r#"{"messages":[{"model":"no"}],"x":{"model":"no"},"model":"a"}"#),
+            "a"
+        );
+        assert_eq!(found(r#" { "mod\u0065l" : "\u00e9\n" } "#), "é\n");
+        assert_eq!(model(r#"{"messages":[]}"#), Ok(None));
+        assert_eq!(model(r#"{"model":null}"#), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_with_the_place() {
+        for (text, why) in [
+            ("", "EOF while parsing"),
+            ("[]", "expected a map"),
+            (
+                r#"{"model":5}"#,
+                "`model`: invalid type: integer `5`, expected a string",
+            ),
+            (
+                r#"{"model":"a"} x"#,
+                "trailing characters at line 1 column 15",
+            ),
+            (r#"{"model":"a","#, "EOF while parsing"),
+        ] {
+            let Err(Unread::Malformed(error)) = model(text) else {
+                panic!("{text}");
+            };
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_there_twice_is_refused_if_it_is_acted_on() {
+        for (text, name) in [
+            (r#"{"model":"a","model":"a"}"#, "model"),
+            (r#"{"model":"a","Model":"b"}"#, "model"),
+            (r#"{"stream":true,"\u0053tream":false}"#, "stream"),
+            (
+                r#"{"stream_options":{},"stream_options":1}"#,
+                "stream_options",
+            ),
+        ] {
+            assert_eq!(model(text), Err(Unread::Ambiguous(name)), "{text}");
+        }
+        assert_eq!(model(r#"{"input":"a","input":"b","Input":"c"}"#), Ok(None));
+    }
+
+    #[test]
+    fn an_alias_is_replaced_and_nothing_else() {
+        let body = r#"{ "messages":[{"model":"x"}], "model" : "al\u0069as", "n": 1.0 }"#;
+        let mut parsed = in_json(body.as_bytes(), Api::Chat).unwrap();
+        parsed.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
+        assert_eq!(parsed.body_for(None, true).unwrap().first, body);
+        assert_eq!(
+            parsed.body_for(Some("re\"al"), true).unwrap().first,
+            r#"{ "messages":[{"model":"x"}], "model" : "re\"al", "n": 1.0 }"#
+        );
+    }
+
+    #[test]
+    fn an_alias_and_the_question_for_usage_go_into_one_body() {
+        let body = r#"{"model":"alias","stream":true,"stream_options":{"include_usage":false}}"#;
+        let mut parsed = in_json(body.as_bytes(), Api::Chat).unwrap();
+        parsed.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
+        assert_eq!(parsed.body_for(None, false).unwrap().first, body);
+        assert_eq!(
+            parsed.body_for(Some("real"), true).unwrap().first,
+            r#"{"model":"real","stream":true,"stream_options":{"include_usage":true}}"#
+        );
+    }
+
+    #[test]
+    fn whether_a_stream_is_wanted_and_which_answer_is_continued() {
+        let parsed = in_json(
+            br#"{"stream":true,"previous_response_id":"resp_1"}"#,
+            Api::Chat,
+        )
+        .unwrap();
+        assert!(parsed.stream);
+        assert_eq!(parsed.issued, Some(issued_ids::hash(b"resp_1")));
+        assert!(!in_json(br#"{"stream":"true"}"#, Api::Chat).unwrap().stream);
+    }
+
+    #[test]
+    fn json_is_known_by_its_type() {
+        assert!(is_json("Application/JSON; charset=utf-8"));
+        assert!(is_json("application/problem+json"));
+        assert!(!is_json("multipart/form-data; boundary=x"));
+    }
+
+    #[test]
+    fn types_under_which_the_body_means_something_else_are_rejected() {
+        let read =
+            |body: &str, kind: &str| in_labelled_json(body.as_bytes(), Api::Chat, Some(kind));
+        let plain = r#"{"model":"a"}"#;
+        for kind in [
+            "application/json; charset=utf-8",
+            "application/json;charset=\"UTF-8\"",
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
+            "image/png",
+        ] {
+            assert!(read(plain, kind).is_ok(), "{kind}");
+        }
+        for kind in [
+            "application/json; charset=utf-7",
+            "application/json; charset=utf-16",
+            "application/json; charset=utf-8; charset=utf-7",
+            "application/json; charset",
+        ] {
+            assert_eq!(read(plain, kind).err(), Some(Unread::Charset), "{kind}");
+        }
+        let parts = "{\"model\":\"a\",\"x\":\"\r\n--x\r\n\"}";
+        assert!(read(parts, "multipart/form-data; boundary=x").is_err());
+    }
+}

@@ -1,0 +1,174 @@
+//! What the server says about itself.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http_body_util::Full;
+use serde_json::{Value, json};
+
+use super::serve::Caller;
+use super::shared::Shared;
+use crate::balance::{Backend, LastError, State};
+use crate::config::Kind;
+use crate::endpoint::{AdminPage, Dialect, Endpoint};
+use crate::lock::rfc3339;
+use crate::request::{Refusal, is_local, json_response};
+use crate::text;
+
+/// Maximum number of characters of a path in a message.
+const LONGEST_PATH: usize = 200;
+
+/// Responds with a page about the server itself.
+pub(crate) fn answer(
+    caller: &Caller,
+    headers: &HeaderMap,
+    page: AdminPage,
+) -> Result<Response<Full<Bytes>>, Refusal> {
+    let shared = &*caller.worker.shared;
+    match page {
+        AdminPage::Greeting => Ok(greeting()),
+        AdminPage::Health => Ok(json_response(StatusCode::OK, healthz(shared).to_string())),
+        AdminPage::Ready => Ok(readyz(shared)),
+        AdminPage::Status if is_local(caller.peer, caller.local, headers) => {
+            Ok(json_response(StatusCode::OK, status(shared).to_string()))
+        }
+        AdminPage::Status => Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            "/status is for programs on this machine alone, and not through a proxy; ask /healthz \
+             or /readyz.",
+        )),
+    }
+}
+
+/// The error for a path that is not served.
+pub(crate) fn not_found(shared: &Shared, endpoint: Endpoint, path: &str) -> Refusal {
+    let path = text::shortened(path, LONGEST_PATH);
+    let is_ollamas = endpoint.dialect == Dialect::Ollama;
+    let message = if is_ollamas && shared.pool.table().may_have(Kind::Ollama) {
+        format!("{path} is not passed on to Ollama, or not by this method.")
+    } else if is_ollamas {
+        "None of the backends is known to be Ollama (backend.kind says so); the API is under /v1/."
+            .to_owned()
+    } else {
+        format!("Nothing is served at {path}; the API is under /v1/, for example /v1/models.")
+    };
+    Refusal::new(StatusCode::NOT_FOUND, "not_found", message)
+}
+
+fn greeting() -> Response<Full<Bytes>> {
+    let text = concat!(
+        "llmlb ",
+        env!("CARGO_PKG_VERSION"),
+        " is running. OpenAI-compatible clients use this address with /v1 as their base URL.\n"
+    );
+    let mut response = Response::new(Full::from(text));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}
+
+/// The process lives.
+fn healthz(shared: &Shared) -> Value {
+    json!({ "status": word(shared) })
+}
+
+/// Requests would be served.
+fn readyz(shared: &Shared) -> Response<Full<Bytes>> {
+    let up = shared.pool.table().up();
+    let ready = up > 0 && !shared.is_draining() && !shared.meter.is_refusing();
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    json_response(
+        status,
+        json!({ "ready": ready, "status": word(shared), "backends_up": up }).to_string(),
+    )
+}
+
+/// What `llmlb status` shows: docs/status-json.md.
+fn status(shared: &Shared) -> Value {
+    let table = shared.pool.table();
+    json!({
+        "status": word(shared),
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "uptime_ms": u64::try_from(shared.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        "in_flight": shared.requests.now(),
+        "requests": shared.requests.ever(),
+        "waiting": shared.pool.waiting(),
+        "connections": shared.connections.json(),
+        "backend_connections": shared.backend_connections.json(&shared.address_limit),
+        "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
+        "usage": usage(shared),
+        "dropped_headers": dropped_headers(shared),
+    })
+}
+
+/// How far usage records have come; nothing if none are made.
+fn usage(shared: &Shared) -> Option<Value> {
+    let mut usage = shared.usage.as_ref()?.report().json();
+    usage["recorded"] = shared.meter.kept().into();
+    usage["lost"] = shared.meter.lost().into();
+    // Problems of staging come first, those of consolidation and delivery stay visible.
+    if let Some(mut error) = shared.meter.error() {
+        if let Some(other) = usage["error"].as_str() {
+            error = format!("{error}; {other}");
+        }
+        usage["error"] = error.into();
+    }
+    Some(usage)
+}
+
+/// The client header fields that were not forwarded, by name. `*` stands for further names.
+fn dropped_headers(shared: &Shared) -> Value {
+    let named = |(name, count): (String, u64)| {
+        let name = if name.is_empty() {
+            "*".to_owned()
+        } else {
+            name
+        };
+        (name, Value::from(count))
+    };
+    shared
+        .dropped_headers
+        .report()
+        .into_iter()
+        .map(named)
+        .collect()
+}
+
+fn backend(backend: &Backend) -> Value {
+    let (models, error) = match backend.state() {
+        State::Up(models) => (models.len(), None),
+        State::Down(why) => (0, Some(why)),
+    };
+    json!({
+        "name": backend.name,
+        "url": backend.url.to_string(),
+        "kind": backend.kind().map(Kind::name),
+        "up": error.is_none(),
+        "ejected": backend.ejected(),
+        "models": models,
+        "in_flight": backend.outstanding(),
+        "requests": backend.requests(),
+        "error": error,
+        "last_error": backend.health.last_error().map(last_error),
+    })
+}
+
+fn last_error(last: LastError) -> Value {
+    let LastError { status, error, at } = last;
+    let status = status.map(|status| status.as_u16());
+    json!({ "status": status, "error": error, "at": rfc3339(at) })
+}
+
+fn word(shared: &Shared) -> &'static str {
+    if shared.is_draining() {
+        "draining"
+    } else {
+        "ok"
+    }
+}

@@ -1,0 +1,422 @@
+//! Response bytes that were handed to hyper and are not yet written to the client's connection.
+//!
+//! hyper and h2 do not report when a response has left. But the buffers that they write are ours:
+//! [`OutgoingData`] counts its bytes while they are written, and the rest when it is dropped. So the
+//! backlog of every response is known, whether the response is our own or a backend's. The responses
+//! of an HTTP/1.1 connection share one backlog; every HTTP/2 stream has its own.
+//!
+//! A backlog is used by one thread, the one that serves its connection. Its counters are atomic only
+//! because hyper wants bodies that could move to another thread, so loads and stores suffice.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Buf, Bytes};
+use http::Response;
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Frame, SizeHint};
+
+use super::client_memory::RequestMemory;
+use crate::forward::{ClientResponse, Relay};
+use crate::memory_budget::Budget;
+
+/// Part of a backlog that is not charged: the charge of its connection or request covers it.
+pub(crate) const FREE: usize = 16 << 10;
+/// Memory that a piece takes besides its bytes: it may be a small part of the buffer into which the
+/// backend's response was read.
+const PER_PIECE: usize = 4 << 10;
+/// Maximum backlog in front of the end of an HTTP/2 stream. h2 cannot reset a stream whose end is
+/// queued, so the end of a response waits until the client has taken the rest.
+const BEFORE_END: usize = 16 << 10;
+
+/// Backlog that a response counts in.
+#[derive(Debug)]
+pub(crate) enum ResponseBacklog {
+    /// That of an HTTP/1.1 connection.
+    Connection(Arc<Backlog>),
+    /// That of an HTTP/2 stream.
+    Stream(Arc<Backlog>),
+}
+
+/// The response bytes that a client has not taken yet.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    budget: Arc<Budget>,
+    bytes: AtomicUsize,
+    /// Part of the bytes that is held anyway, once for all clients.
+    shared: AtomicUsize,
+    pieces: AtomicUsize,
+    /// Memory that is charged to the budget.
+    charged: AtomicUsize,
+    /// Bytes that were written since the backlog exists.
+    written: AtomicU64,
+    /// The backlog was empty at some time since [`Backlog::was_empty`] was called last.
+    was_empty: AtomicBool,
+    /// There is a response, though nothing of it may be written, and it was not dropped before its
+    /// backend had ended it.
+    is_answered: AtomicBool,
+    /// The client did not take the response in time.
+    is_given_up: AtomicBool,
+    is_awaited: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Backlog {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self {
+            budget: Arc::clone(budget),
+            bytes: AtomicUsize::new(0),
+            shared: AtomicUsize::new(0),
+            pieces: AtomicUsize::new(0),
+            charged: AtomicUsize::new(0),
+            written: AtomicU64::new(0),
+            was_empty: AtomicBool::new(true),
+            is_answered: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
+            waker: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were written since the backlog exists.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// True if the client had taken everything at some time since this was called last.
+    pub(crate) fn was_empty(&self) -> bool {
+        self.was_empty.swap(self.bytes() == 0, Ordering::Relaxed)
+    }
+
+    /// True if the client left the request to which this is the response: before there was one, or
+    /// before its backend had ended it.
+    pub(crate) fn is_left(&self) -> bool {
+        !self.is_answered.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the client did not take the response in time. Its task is dropped soon.
+    pub(crate) fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+    }
+
+    fn memory(&self) -> usize {
+        let own = self.bytes() - self.shared.load(Ordering::Relaxed);
+        own + self.pieces.load(Ordering::Relaxed) * PER_PIECE
+    }
+
+    fn add(self: &Arc<Self>, data: Bytes, is_shared: bool) -> OutgoingData {
+        set(&self.bytes, |bytes| bytes + data.len());
+        if is_shared {
+            set(&self.shared, |shared| shared + data.len());
+        }
+        set(&self.pieces, |pieces| pieces + 1);
+        let charged = self.charged.load(Ordering::Relaxed);
+        let more = self.memory().saturating_sub(FREE + charged);
+        if more > 0 {
+            self.budget.charge(more);
+            self.charged.store(charged + more, Ordering::Relaxed);
+        }
+        OutgoingData {
+            data,
+            is_shared,
+            backlog: Arc::clone(self),
+        }
+    }
+
+    /// True if another piece may be added. If not, the task is woken when the client has taken
+    /// enough: while other clients use all of the memory, a slow reader gets no more of it.
+    fn has_room(&self, cx: &mut Context<'_>) -> bool {
+        let has_room = self.memory() <= FREE || !self.budget.is_full();
+        if !has_room {
+            self.wait(cx);
+        }
+        has_room
+    }
+
+    /// True if so little is left that the end of the response may follow. If not, the task is woken
+    /// when that is so.
+    fn may_end(&self, cx: &mut Context<'_>) -> bool {
+        let may_end = self.bytes() <= BEFORE_END;
+        if !may_end {
+            self.wait(cx);
+        }
+        may_end
+    }
+
+    fn wait(&self, cx: &mut Context<'_>) {
+        *self.waker() = Some(cx.waker().clone());
+        self.is_awaited.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that left the backlog: they were written, or the response was dropped.
+    fn remove(&self, bytes: usize, is_shared: bool) {
+        if is_shared {
+            set(&self.shared, |all| all.saturating_sub(bytes));
+        }
+        set(&self.bytes, |all| all.saturating_sub(bytes));
+        let written = self.written() + bytes as u64;
+        self.written.store(written, Ordering::Relaxed);
+        if self.bytes() == 0 {
+            self.was_empty.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn remove_piece(&self) {
+        set(&self.pieces, |pieces| pieces.saturating_sub(1));
+        if self.memory() == 0 {
+            let charged = self.charged.load(Ordering::Relaxed);
+            if charged > 0 {
+                self.charged.store(0, Ordering::Relaxed);
+                self.budget.give_back(charged);
+            }
+        }
+    }
+
+    fn wake(&self) {
+        if self.is_awaited.load(Ordering::Relaxed)
+            && (self.memory() <= FREE || self.bytes() <= BEFORE_END)
+        {
+            self.is_awaited.store(false, Ordering::Relaxed);
+            let waker = self.waker().take();
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Changes a counter that only one thread uses.
+fn set(counter: &AtomicUsize, change: impl FnOnce(usize) -> usize) {
+    let value = counter.load(Ordering::Relaxed);
+    counter.store(change(value), Ordering::Relaxed);
+}
+
+impl Drop for Backlog {
+    fn drop(&mut self) {
+        self.budget.give_back(*self.charged.get_mut());
+    }
+}
+
+/// A piece of a response, which counts in its backlog until it is written or dropped.
+#[derive(Debug)]
+pub(crate) struct OutgoingData {
+    data: Bytes,
+    is_shared: bool,
+    backlog: Arc<Backlog>,
+}
+
+impl Buf for OutgoingData {
+    fn remaining(&self) -> usize {
+        self.data.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.data
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.data.advance(count);
+        self.backlog.remove(count, self.is_shared);
+        self.backlog.wake();
+    }
+}
+
+impl Drop for OutgoingData {
+    fn drop(&mut self) {
+        self.backlog.remove(self.data.len(), self.is_shared);
+        self.backlog.remove_piece();
+        self.backlog.wake();
+    }
+}
+
+/// Marks a response of our own whose bytes are held anyway, once for all clients: an extension of the
+/// response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedBody;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The body of a response: our own, or a backend's.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    body: Either<Full<Bytes>, Relay>,
+    backlog: Arc<Backlog>,
+    is_http2: bool,
+    /// The bytes are held anyway, once for all clients.
+    is_shared: bool,
+    /// Trailers that wait for the client, because they are the end of the stream.
+    trailers: Option<Frame<Bytes>>,
+    /// Charged until the response is dropped.
+    _memory: Option<RequestMemory>,
+}
+
+impl Outgoing {
+    /// The response with its body as an outgoing one, which counts in this backlog.
+    pub(crate) fn respond(
+        mut response: ClientResponse,
+        backlog: ResponseBacklog,
+        memory: Option<RequestMemory>,
+    ) -> Response<Self> {
+        let is_shared = response.extensions_mut().remove::<SharedBody>().is_some();
+        response.map(|body| Self::new(body, is_shared, backlog, memory))
+    }
+
+    fn new(
+        body: Either<Full<Bytes>, Relay>,
+        is_shared: bool,
+        backlog: ResponseBacklog,
+        memory: Option<RequestMemory>,
+    ) -> Self {
+        let (backlog, is_http2) = match backlog {
+            ResponseBacklog::Connection(backlog) => (backlog, false),
+            ResponseBacklog::Stream(backlog) => (backlog, true),
+        };
+        backlog.is_answered.store(true, Ordering::Relaxed);
+        Self {
+            body,
+            backlog,
+            is_http2,
+            is_shared,
+            trailers: None,
+            _memory: memory,
+        }
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        let Either::Right(relay) = &mut self.body else {
+            return;
+        };
+        if self.backlog.is_given_up.load(Ordering::Relaxed) {
+            relay.give_up();
+        } else if relay.is_left() {
+            self.backlog.is_answered.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = OutgoingData;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<OutgoingData>, BoxError>>> {
+        if !self.backlog.has_room(cx) {
+            return Poll::Pending;
+        }
+        let next = match self.trailers.take() {
+            Some(trailers) => Some(Ok(trailers)),
+            None => ready!(Pin::new(&mut self.body).poll_frame(cx)),
+        };
+        let is_end = match &next {
+            None => true,
+            Some(frame) => frame.as_ref().is_ok_and(Frame::is_trailers),
+        };
+        if is_end && self.is_http2 && !self.backlog.may_end(cx) {
+            self.trailers = next.and_then(Result::ok);
+            return Poll::Pending;
+        }
+        let add = |data| self.backlog.add(data, self.is_shared);
+        Poll::Ready(next.map(|frame| frame.map(|frame| frame.map_data(add))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.trailers.is_none()
+            && self.body.is_end_stream()
+            && !(self.is_http2 && self.backlog.bytes() > BEFORE_END)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn bytes(length: usize) -> Bytes {
+        vec![0; length].into()
+    }
+
+    #[test]
+    fn backlog_counts_what_is_not_written_and_charges_what_is_not_free() {
+        let budget = Arc::new(Budget::new(1 << 20));
+        let backlog = Backlog::new(&budget);
+        let mut small = backlog.add(bytes(1000), false);
+        assert_eq!((backlog.bytes(), budget.used()), (1000, 0));
+        assert!(backlog.was_empty(), "before it was added");
+        assert!(!backlog.was_empty());
+        let large = backlog.add(bytes(100_000), false);
+        assert_eq!(budget.used(), 101_000 + 2 * PER_PIECE - FREE);
+        small.advance(400);
+        assert_eq!((backlog.bytes(), backlog.written()), (100_600, 400));
+        drop(large);
+        assert!(!backlog.was_empty());
+        drop(small);
+        assert!(backlog.was_empty());
+        assert_eq!((backlog.bytes(), backlog.written()), (0, 101_000));
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn shared_bytes_count_as_backlog_and_are_not_charged() {
+        let budget = Arc::new(Budget::new(1 << 20));
+        let backlog = Backlog::new(&budget);
+        let mut lists: Vec<_> = (0..8).map(|_| backlog.add(bytes(1 << 20), true)).collect();
+        assert_eq!(backlog.bytes(), 8 << 20);
+        assert_eq!(budget.used(), 8 * PER_PIECE - FREE);
+        lists[0].advance(1000);
+        let own = backlog.add(bytes(100_000), false);
+        assert_eq!(budget.used(), 100_000 + 9 * PER_PIECE - FREE);
+        drop((lists, own));
+        assert_eq!((backlog.bytes(), budget.used()), (0, 0));
+    }
+
+    #[test]
+    fn slow_reader_gets_no_more_memory_when_there_is_none_left() {
+        let woken = Arc::new(Woken::default());
+        let waker = Arc::clone(&woken).into();
+        let mut cx = Context::from_waker(&waker);
+        let budget = Arc::new(Budget::without_reserve(200_000));
+        let backlog = Backlog::new(&budget);
+        let mut piece = backlog.add(bytes(100_000), false);
+        assert!(backlog.has_room(&mut cx));
+        budget.charge(150_000);
+        assert!(!backlog.has_room(&mut cx));
+        piece.advance(50_000);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        piece.advance(45_000);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(backlog.has_room(&mut cx), "little is left");
+        // Others that have none are served.
+        assert!(Backlog::new(&budget).has_room(&mut cx));
+        // What is left goes with the connection.
+        drop((piece, backlog));
+        budget.give_back(150_000);
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,380 @@
+//! A client's connection. A client that does not take its responses does not keep a backend's slot
+//! forever.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::client_memory::ClientMemory;
+use super::connections::Admitted;
+use super::h2_unfinished::UnfinishedHead;
+use crate::contention::Contention;
+use crate::short_writes;
+
+/// After how long a silence the system asks whether the client is still there.
+const ASK_AFTER: Duration = Duration::from_secs(60);
+
+/// Time for which the rest of a request is read and discarded that was answered before all of it was
+/// here, and the longest pause within. A socket that is closed with unread data is reset, and the
+/// client might not see its response.
+const LINGER: Duration = Duration::from_secs(5);
+const LINGER_PAUSE: Duration = Duration::from_secs(1);
+/// Size of the reads that discard the rest of a request.
+const SCRATCH: usize = 4 << 10;
+
+/// A connection that fails when nothing can be written for too long. No rate is needed: the system
+/// takes more only when the client has taken a good part of what the socket holds.
+#[derive(Debug)]
+pub(crate) struct ClientIo {
+    stream: TokioIo<Metered>,
+    /// How long the client may take nothing of what waits for it.
+    limit: Duration,
+    /// The same while other requests wait.
+    contention: Contention,
+    /// Set while something cannot be written, with the time since when.
+    timer: Option<(Pin<Box<Sleep>>, Instant)>,
+    write_blocked: WriteBlocked,
+    /// It counts until it is closed, also if another protocol goes on with it.
+    _admitted: Admitted,
+    /// The last write was complete, so that what follows is the beginning of a frame.
+    is_at_boundary: bool,
+    farewell: Farewell,
+}
+
+/// True while a response cannot be written because the client does not read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WriteBlocked(Arc<AtomicBool>);
+
+impl WriteBlocked {
+    pub(crate) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The reason that a client of HTTP/2 is given when its connection is closed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Farewell(Arc<OnceLock<&'static str>>);
+
+impl Farewell {
+    pub(crate) fn set(&self, reason: &'static str) {
+        let _ = self.0.set(reason);
+    }
+
+    /// A GOAWAY frame with the code ENHANCE_YOUR_CALM and the reason as text.
+    fn frame(&self) -> Option<Vec<u8>> {
+        const GOAWAY: u8 = 7;
+        const ANY_STREAM: u32 = 0x7fff_ffff;
+        const ENHANCE_YOUR_CALM: u32 = 11;
+        let reason = self.0.get()?;
+        let length = u32::try_from(8 + reason.len()).ok()?;
+        let mut frame = length.to_be_bytes()[1..].to_vec();
+        // No flags, and the connection itself instead of a stream.
+        frame.extend([GOAWAY, 0, 0, 0, 0, 0]);
+        frame.extend(ANY_STREAM.to_be_bytes());
+        frame.extend(ENHANCE_YOUR_CALM.to_be_bytes());
+        frame.extend(reason.as_bytes());
+        Some(frame)
+    }
+}
+
+impl ClientIo {
+    /// `heads` is charged for what is read of an HTTP/1.1 connection while no request is served,
+    /// `unfinished` for the head that is being read over HTTP/2.
+    pub(crate) fn new(
+        stream: TcpStream,
+        limit: Duration,
+        contention: Contention,
+        admitted: Admitted,
+        heads: Option<Arc<ClientMemory>>,
+        unfinished: Option<UnfinishedHead>,
+    ) -> Self {
+        // The first token must not wait for the second. What cannot be set is no reason not to serve.
+        let _ = stream.set_nodelay(true);
+        let alive = TcpKeepalive::new().with_time(ASK_AFTER);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&alive);
+        Self {
+            stream: TokioIo::new(Metered {
+                stream: stream.take(u64::MAX),
+                heads,
+                unfinished,
+                lingering: None,
+            }),
+            limit,
+            contention,
+            timer: None,
+            write_blocked: WriteBlocked::default(),
+            _admitted: admitted,
+            is_at_boundary: true,
+            farewell: Farewell::default(),
+        }
+    }
+
+    pub(crate) fn write_blocked(&self) -> WriteBlocked {
+        self.write_blocked.clone()
+    }
+
+    pub(crate) fn farewell(&self) -> Farewell {
+        self.farewell.clone()
+    }
+
+    /// Notes what became of so many bytes that were to be written.
+    fn written(
+        &mut self,
+        cx: &mut Context<'_>,
+        offered: usize,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(count)) = written {
+            self.is_at_boundary = count >= offered;
+        }
+        if written.is_ready() {
+            if self.timer.take().is_some() {
+                self.write_blocked.0.store(false, Ordering::Relaxed);
+            }
+            return written;
+        }
+        self.write_blocked.0.store(true, Ordering::Relaxed);
+        let interval = self.contention.interval(self.limit);
+        let (timer, since) = self
+            .timer
+            .get_or_insert_with(|| (Box::pin(sleep(interval)), Instant::now()));
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            let waited = since.elapsed();
+            if waited >= self.contention.limit(self.limit) {
+                break;
+            }
+            let next = interval.min(self.limit.saturating_sub(waited));
+            timer.as_mut().reset(Instant::now() + next);
+        }
+        if let Some(memory) = &self.stream.inner().heads {
+            memory.backlog.give_up();
+        }
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl Drop for ClientIo {
+    fn drop(&mut self) {
+        if self.is_at_boundary
+            && let Some(frame) = self.farewell.frame()
+        {
+            // A client that does not take it must see that the connection ends anyway.
+            let _ = self.stream.inner().stream.get_ref().try_write(&frame);
+        }
+    }
+}
+
+impl Read for ClientIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl Write for ClientIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, data);
+        self.written(cx, data.len(), written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
+        let offered = pieces.iter().map(|piece| piece.len()).sum();
+        self.written(cx, offered, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A socket whose reads are limited and counted.
+#[derive(Debug)]
+struct Metered {
+    stream: Take<TcpStream>,
+    /// Only over HTTP/1.1. An HTTP/2 stream can be refused without an end of the connection.
+    heads: Option<Arc<ClientMemory>>,
+    /// Only over HTTP/2.
+    unfinished: Option<UnfinishedHead>,
+    lingering: Option<Lingering>,
+}
+
+#[derive(Debug)]
+struct Lingering {
+    since: Instant,
+    pause: Pin<Box<Sleep>>,
+}
+
+impl Metered {
+    fn socket(&mut self) -> Pin<&mut TcpStream> {
+        Pin::new(self.stream.get_mut())
+    }
+
+    fn is_body_unread(&self) -> bool {
+        (self.heads.as_ref()).is_some_and(|memory| memory.is_body_unread())
+    }
+
+    /// Discards the rest of a request that was refused. Ready when the client has ended, or it takes
+    /// too long.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_body_unread() {
+            return Poll::Ready(());
+        }
+        let lingering = self.lingering.get_or_insert_with(|| Lingering {
+            since: Instant::now(),
+            pause: Box::pin(sleep(LINGER_PAUSE)),
+        });
+        let mut scratch = [0; SCRATCH];
+        loop {
+            let mut buf = ReadBuf::new(&mut scratch);
+            match Pin::new(self.stream.get_mut()).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
+                    let now = Instant::now();
+                    if now - lingering.since >= LINGER {
+                        return Poll::Ready(());
+                    }
+                    lingering.pause.as_mut().reset(now + LINGER_PAUSE);
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return lingering.pause.as_mut().poll(cx),
+            }
+        }
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let limit = (self.heads.as_ref()).map_or(usize::MAX, |memory| memory.max_read());
+        self.stream.set_limit(limit as u64);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        let read = &buf.filled()[before..];
+        let fits = (self.heads.as_ref()).is_none_or(|memory| memory.note_read(read.len()))
+            && (self.unfinished.as_mut()).is_none_or(|head| head.note_read(read));
+        Poll::Ready(if fits {
+            Ok(())
+        } else {
+            let why = "the head of a request does not fit into server.body_memory";
+            Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
+        })
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.socket().poll_write(cx, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        short_writes::poll_write(self.socket(), cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.get_ref().is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.lingering.is_none() {
+            ready!(self.socket().poll_shutdown(cx))?;
+        }
+        self.poll_rest(cx).map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::net::Ipv4Addr;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::descriptors::Division;
+    use crate::server::connections::Connections;
+
+    #[tokio::test]
+    async fn a_client_that_takes_nothing_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let (stream, _) = listener.accept().await.unwrap();
+        let division = Division {
+            connections: 1,
+            per_address: 1,
+            backend_connections: 1,
+            probes: 1,
+            lookups: 1,
+        };
+        let connections = Arc::new(Connections::new(
+            &division,
+            crate::config::Networks::default(),
+        ));
+        let admitted = connections.admit(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let mut io = ClientIo::new(
+            stream,
+            Duration::from_secs(60),
+            Contention::none(),
+            admitted,
+            None,
+            None,
+        );
+        let write_blocked = io.write_blocked();
+        tokio::time::pause();
+        let data = vec![0; 65536];
+        let error = loop {
+            let written = poll_fn(|cx| Pin::new(&mut io).poll_write(cx, &data)).await;
+            match written {
+                Ok(_) => assert!(!write_blocked.get()),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(write_blocked.get());
+        drop(client);
+    }
+}

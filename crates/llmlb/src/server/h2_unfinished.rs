@@ -1,0 +1,127 @@
+//! The head of a request over HTTP/2 whose end has not arrived. h2 parses its fields as they come, and
+//! holds them before any request is known. A few hundred bytes of compressed fields take far more
+//! memory, so such a head is charged to `server.body_memory` until its last frame is here.
+
+use std::sync::Arc;
+
+use crate::memory_budget::{Budget, Share};
+
+/// Bytes that a client sends before its first frame.
+const PREFACE: usize = 24;
+/// Size of the head of a frame.
+const FRAME_HEAD: usize = 9;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+/// Memory of parsed fields for each byte that counts towards `server.max_header`. A field counts for
+/// at least 33 bytes and takes up to 170, with the room that the map keeps for more.
+const MEMORY_PER_BYTE: usize = 6;
+
+/// Follows the frames of one connection.
+#[derive(Debug)]
+pub(crate) struct UnfinishedHead {
+    share: Share,
+    charge: usize,
+    /// Bytes to skip up to the head of the next frame.
+    skip: usize,
+    frame: [u8; FRAME_HEAD],
+    /// Bytes of the frame's head that are here.
+    filled: usize,
+    /// The end of the head is in the frame that is being skipped.
+    is_last: bool,
+}
+
+impl UnfinishedHead {
+    pub(crate) fn new(budget: &Arc<Budget>, max_header: usize) -> Self {
+        Self {
+            share: Share::new(budget),
+            charge: max_header.saturating_mul(MEMORY_PER_BYTE),
+            skip: PREFACE,
+            frame: [0; FRAME_HEAD],
+            filled: 0,
+            is_last: false,
+        }
+    }
+
+    /// Follows bytes that were read; `false` if an unfinished head does not fit into the budget.
+    #[must_use]
+    pub(crate) fn note_read(&mut self, mut read: &[u8]) -> bool {
+        loop {
+            let skipped = self.skip.min(read.len());
+            self.skip -= skipped;
+            read = &read[skipped..];
+            if self.skip > 0 {
+                return true;
+            }
+            if self.is_last {
+                self.is_last = false;
+                self.share.shrink_to(0);
+            }
+            if read.is_empty() {
+                return true;
+            }
+            let taken = (FRAME_HEAD - self.filled).min(read.len());
+            self.frame[self.filled..self.filled + taken].copy_from_slice(&read[..taken]);
+            self.filled += taken;
+            read = &read[taken..];
+            if self.filled == FRAME_HEAD {
+                self.filled = 0;
+                if !self.begin_frame() {
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn begin_frame(&mut self) -> bool {
+        let [first, second, third, kind, flags, ..] = self.frame;
+        self.skip = u32::from_be_bytes([0, first, second, third]) as usize;
+        if !matches!(kind, HEADERS | CONTINUATION) {
+            return true;
+        }
+        self.is_last = flags & END_HEADERS != 0;
+        self.is_last || self.share.grow_to(self.charge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, length: u8) -> Vec<u8> {
+        let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, 1];
+        frame.extend(vec![HEADERS; length.into()]);
+        frame
+    }
+
+    #[test]
+    fn head_is_charged_from_its_first_frame_to_the_end_of_its_last() {
+        const CHARGE: usize = 100 * MEMORY_PER_BYTE;
+        let data = 0;
+        let whole = [
+            vec![b'P'; PREFACE],
+            frame(4, 0, 0),
+            frame(HEADERS, END_HEADERS, 20),
+            frame(data, 0, 200),
+        ]
+        .concat();
+        let unfinished = [frame(HEADERS, 0, 20), frame(CONTINUATION, 0, 0)].concat();
+        let last = frame(CONTINUATION, END_HEADERS, 20);
+        for piece in [1, 7, 1000] {
+            let budget = Arc::new(Budget::without_reserve(CHARGE));
+            let mut head = UnfinishedHead::new(&budget, 100);
+            let mut read = |bytes: &[u8]| bytes.chunks(piece).all(|part| head.note_read(part));
+            assert!(read(&whole));
+            assert_eq!(budget.used(), 0);
+            assert!(read(&unfinished) && read(&last[..last.len() - 1]));
+            assert_eq!(budget.used(), CHARGE);
+            assert!(read(&last[last.len() - 1..]));
+            assert_eq!(budget.used(), 0);
+            assert!(read(&unfinished));
+            let mut other = UnfinishedHead::new(&budget, 100);
+            assert!(other.note_read(&whole) && !other.note_read(&unfinished));
+            drop(head);
+            assert_eq!(budget.used(), 0);
+        }
+    }
+}

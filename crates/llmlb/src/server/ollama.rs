@@ -1,0 +1,31 @@
+//! The list of models in the form of Ollama's own API.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::Full;
+use serde_json::{Value, json};
+
+use crate::balance::Table;
+use crate::config::Kind;
+use crate::request::json_response;
+
+/// The models of all backends that are Ollama; any one of them would not know the others'.
+pub(super) fn list(table: &Table) -> Response<Full<Bytes>> {
+    let names = table.model_names(Some(Kind::Ollama));
+    let models: Vec<_> = names.iter().map(|name| described(name, table)).collect();
+    json_response(StatusCode::OK, json!({ "models": models }).to_string())
+}
+
+/// As far as it is known here.
+fn described(name: &str, table: &Table) -> Value {
+    let created = table.model(name).and_then(|model| model.created);
+    let created = jiff::Timestamp::from_second(created.unwrap_or_default());
+    json!({
+        "name": name,
+        "model": name,
+        "modified_at": created.unwrap_or_default().to_string(),
+        "size": 0,
+        "digest": "",
+        "details": {},
+    })
+}

@@ -1,0 +1,455 @@
+//! The path of a request, in reading order: admission, parsing, choice of a backend, forwarding.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Incoming};
+use hyper::upgrade::OnUpgrade;
+
+use super::backlog::{self, Outgoing, ResponseBacklog, SharedBody};
+use super::client_memory::{ClientMemory, RequestMemory};
+use super::worker::Worker;
+use super::{admin, models, ollama};
+use crate::balance::{EndpointKey, Pool, Route, RouteError, SelectHints};
+use crate::config::{Kind, UnknownEndpoints};
+use crate::endpoint::{self, Endpoint, Page, PathError, Service};
+use crate::forward::{self, ClientResponse, Outbound};
+use crate::headers::REQUEST_ID;
+use crate::issued_ids;
+use crate::memory_budget::Budget;
+use crate::request::{
+    self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,
+};
+
+/// A client's connection: everything that its requests have in common.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) worker: Arc<Worker>,
+    /// The two ends of the connection.
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    /// The peer is a reverse proxy whose word on its clients' addresses counts.
+    pub(crate) is_proxy: bool,
+    /// What is being served on this connection.
+    pub(crate) requests: Counter,
+    pub(crate) memory: Arc<ClientMemory>,
+}
+
+impl Caller {
+    /// Address that a request with these headers counts for.
+    pub(crate) fn client_address(&self, headers: &HeaderMap) -> IpAddr {
+        let proxies = self.is_proxy.then_some(&self.worker.shared.proxies);
+        request::client_address(self.peer, headers, proxies)
+    }
+
+    fn start_guard(&self, head: &Parts, endpoint: Endpoint) -> RequestGuard {
+        let client = self.client_address(&head.headers);
+        RequestGuard::start(self.worker.accounting(), client, head, endpoint)
+    }
+}
+
+/// Serves one request, whose response counts in this backlog.
+///
+/// Its memory is charged at once, not when its task runs: until then requests of other connections
+/// may arrive, whose heads would be held as well.
+pub(crate) fn serve(
+    caller: Arc<Caller>,
+    request: Request<Incoming>,
+    backlog: ResponseBacklog,
+) -> impl Future<Output = Result<Response<Outgoing>, Infallible>> {
+    let (version, uri, headers) = (request.version(), request.uri(), request.headers());
+    let memory = RequestMemory::new(&caller.memory, version, uri, headers, request.body());
+    let admitted = match memory {
+        Some(memory) => Ok((request, memory)),
+        // The request is dropped here.
+        None => Err(without_memory(&caller, request)),
+    };
+    async move {
+        Ok(match admitted {
+            Ok((request, memory)) => serve_admitted(caller, request, memory, backlog).await,
+            Err(response) => Outgoing::respond(response, backlog, None),
+        })
+    }
+}
+
+/// The response to a request that does not fit into the memory, which only happens over HTTP/2. It
+/// has no body: that would be held until the client takes it.
+fn without_memory(caller: &Caller, request: Request<Incoming>) -> ClientResponse {
+    let refusal = request::too_many(&caller.worker.shared.budget);
+    let (head, _) = request.into_parts();
+    let mut guard = caller.start_guard(&head, Endpoint::NOTHING);
+    guard.refused(&refusal);
+    let mut response = refusal.into_response(Endpoint::NOTHING.dialect, &guard.identity.id);
+    *response.body_mut() = Full::default();
+    own(response)
+}
+
+async fn serve_admitted(
+    caller: Arc<Caller>,
+    mut request: Request<Incoming>,
+    mut memory: RequestMemory,
+    backlog: ResponseBacklog,
+) -> Response<Outgoing> {
+    let upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
+    let (head, body) = request.into_parts();
+    let located = endpoint::parse(&head.method, head.uri.path());
+    let endpoint = located
+        .as_ref()
+        .map_or(Endpoint::NOTHING, |(found, _)| *found);
+    let guard = Box::new(caller.start_guard(&head, endpoint));
+    let id = guard.identity.id.clone();
+    let served = stages(&caller, &head, located, body, upgrade, &mut memory, guard).await;
+    let mut answer = match served {
+        Ok(answer) => answer,
+        Err((refusal, mut guard)) => {
+            guard.refused(&refusal);
+            memory.refuse();
+            let response = refusal.into_response(endpoint.dialect, &id);
+            guard.note_own_body(&response);
+            guard.persisted().await;
+            own(response)
+        }
+    };
+    let is_upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if is_upgrade {
+        memory.upgrade();
+    }
+    let headers = answer.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    if !is_upgrade && caller.worker.shared.is_draining() && head.version < Version::HTTP_2 {
+        // The client's next request is for somebody else.
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Outgoing::respond(answer, backlog, Some(memory))
+}
+
+/// The endpoint of a request and the path that is forwarded, or the reason to reject the request.
+type Located<'a> = Result<(Endpoint, Cow<'a, str>), PathError>;
+
+/// A request that passed all checks.
+enum Prepared<'a> {
+    /// The response is a page of llmlb's own.
+    Page(Response<Full<Bytes>>),
+    /// The request is for a backend.
+    Forward(ToForward<'a>),
+}
+
+/// A request for a backend.
+struct ToForward<'a> {
+    endpoint: Endpoint,
+    /// The path that is forwarded.
+    path: Cow<'a, str>,
+    parsed: ParsedRequest,
+    model: Option<String>,
+    route: Arc<Route>,
+}
+
+/// Takes a request through all stages. A refusal returns the guard, which logs it.
+async fn stages(
+    caller: &Caller,
+    head: &Parts,
+    located: Located<'_>,
+    body: Incoming,
+    upgrade: Option<OnUpgrade>,
+    memory: &mut RequestMemory,
+    mut guard: Box<RequestGuard>,
+) -> Result<ClientResponse, (Refusal, Box<RequestGuard>)> {
+    let located = match admit(caller, head, located, upgrade.is_some()) {
+        Ok(located) => located,
+        Err(refusal) => return Err((refusal, guard)),
+    };
+    match prepare(caller, head, located, body, memory, &mut guard).await {
+        Ok(Prepared::Page(response)) => Ok(own(response)),
+        Ok(Prepared::Forward(request)) => {
+            forward_request(caller, head, request, upgrade, guard).await
+        }
+        Err(refusal) => Err((refusal, guard)),
+    }
+}
+
+/// Reads a request and finds the backends that may serve it.
+async fn prepare<'a>(
+    caller: &Caller,
+    head: &Parts,
+    (endpoint, path): (Endpoint, Cow<'a, str>),
+    mut body: Incoming,
+    memory: &mut RequestMemory,
+    guard: &mut RequestGuard,
+) -> Result<Prepared<'a>, Refusal> {
+    let shared = &caller.worker.shared;
+    if head.method.is_safe() && !body.is_end_stream() {
+        let pace = shared.client_limits.body;
+        Box::pin(request::expect_none(&head.method, &mut body, pace)).await?;
+    }
+    let kind = match endpoint.service {
+        Service::Own(page) => {
+            let response = page_of(caller, head, page, &path)?;
+            if !has_room_for(&response, &shared.budget) {
+                return Err(request::too_many(&shared.budget));
+            }
+            guard.answered_here(&response);
+            return Ok(Prepared::Page(response));
+        }
+        Service::Ollama => Some(Kind::Ollama),
+        Service::Backend | Service::Nothing => None,
+    };
+    if let Some(why) = shared.meter.refusal() {
+        return Err(unmetered(&why));
+    }
+    guard.in_flight(InFlight::new(&shared.requests, &caller.requests));
+    let limits = BodyLimits {
+        max: shared.max_body,
+        pace: shared.client_limits.body,
+        budget: &shared.budget,
+    };
+    let mut parsed = request::read(head, endpoint, body, limits).await?;
+    match parsed.payload {
+        Payload::Read(_) => memory.note_body_read(),
+        Payload::Passing(Some(_)) if !memory.grow(request::RECEIVING) => {
+            return Err(request::too_many(&shared.budget));
+        }
+        Payload::Passing(_) => {}
+    }
+    guard.parsed(&parsed);
+    let model = parsed.model.take();
+    let route = find_route(&shared.pool, kind, model.as_deref())?;
+    Ok(Prepared::Forward(ToForward {
+        endpoint,
+        path,
+        parsed,
+        model,
+        route,
+    }))
+}
+
+/// Finds the backends of a model, only those of this kind if one is given.
+fn find_route(pool: &Pool, kind: Option<Kind>, model: Option<&str>) -> Result<Arc<Route>, Refusal> {
+    pool.route_of(kind, model).map_err(|error| {
+        let name = model.unwrap_or_default();
+        match error {
+            RouteError::Unknown => models::unknown(name, pool, kind),
+            RouteError::NotYet => models::not_yet(name, pool),
+        }
+    })
+}
+
+/// Sends a request to a backend. Returns the response of the backend.
+async fn forward_request(
+    caller: &Caller,
+    head: &Parts,
+    request: ToForward<'_>,
+    upgrade: Option<OnUpgrade>,
+    guard: Box<RequestGuard>,
+) -> Result<ClientResponse, (Refusal, Box<RequestGuard>)> {
+    let worker = &caller.worker;
+    let ToForward {
+        endpoint,
+        path,
+        mut parsed,
+        model,
+        route,
+    } = request;
+    let blocks = std::mem::take(&mut parsed.blocks);
+    let id_in_path = || {
+        // The path of an inference endpoint has no id.
+        let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
+        id.map(|id| issued_ids::hash(id.as_bytes()))
+    };
+    let client = guard.identity.client;
+    let hints = SelectHints {
+        blocks: &blocks,
+        issued: parsed.issued.or_else(id_in_path),
+        client: request::client_key(client, &head.headers),
+        endpoint: endpoint_key(&head.method, endpoint, &path),
+    };
+    let cancelled = &worker.shared.cancelled;
+    if let Some(delay) = cancelled.delay(client, guard.identity.started) {
+        tokio::time::sleep(delay).await;
+    }
+    // A body that is streamed can be sent only once.
+    let is_kept = matches!(parsed.payload, Payload::Read(_)) && upgrade.is_none();
+    let outbound = Outbound {
+        head,
+        endpoint,
+        path: &path,
+        parsed: &mut parsed,
+        hints: &hints,
+        repeatable: is_kept && endpoint.is_repeatable(&head.method),
+        is_delivered: false,
+        tried: Vec::new(),
+        upgrade,
+    };
+    forward::forward(&worker.forwarding, &route, outbound, guard)
+        .await
+        .map_err(|(error, guard)| (forward::refusal(error, model.as_deref()), guard))
+}
+
+/// The key under which it is remembered that a backend does not serve the endpoint of a POST.
+fn endpoint_key(method: &Method, endpoint: Endpoint, path: &str) -> Option<EndpointKey> {
+    let is_one = endpoint.is_inference || (*method == Method::POST && !endpoint::has_id(path));
+    is_one.then(|| EndpointKey::new(path, endpoint.is_known))
+}
+
+/// Decides whether a request is served at all, before its body is read.
+fn admit<'a>(
+    caller: &Caller,
+    head: &Parts,
+    located: Located<'a>,
+    is_upgrade: bool,
+) -> Result<(Endpoint, Cow<'a, str>), Refusal> {
+    let shared = &caller.worker.shared;
+    request::check_method(&head.method)?;
+    request::check_host(head)?;
+    if let Some(hosts) = &shared.private_hosts {
+        request::refuse_foreign_pages(hosts, head, caller.local.ip(), is_upgrade)?;
+    }
+    let (endpoint, path) = located.map_err(|error| bad_path(head, error))?;
+    let is_ollama_absent = || !shared.pool.table().may_have(Kind::Ollama);
+    match endpoint.service {
+        Service::Nothing => return Err(admin::not_found(shared, endpoint, &path)),
+        Service::Ollama | Service::Own(Page::OllamaTags) if is_ollama_absent() => {
+            return Err(admin::not_found(shared, endpoint, &path));
+        }
+        Service::Own(_) => return Ok((endpoint, path)),
+        Service::Backend | Service::Ollama => {}
+    }
+    if !endpoint.is_known && shared.unknown_endpoints == UnknownEndpoints::Reject {
+        return Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            "unknown_endpoint",
+            format!(
+                "{path} is not an endpoint that llmlb knows, and server.unknown_endpoints is \
+                 `reject`."
+            ),
+        ));
+    }
+    if is_upgrade && !endpoint::may_be_websocket(endpoint, &path) {
+        return Err(Refusal::new(
+            StatusCode::UPGRADE_REQUIRED,
+            "websocket_not_supported",
+            format!("{path} is not served over WebSocket; send an HTTP request."),
+        )
+        .upgrade("websocket"));
+    }
+    let has_keys = || {
+        let table = shared.pool.table();
+        table
+            .backends
+            .iter()
+            .any(|one| one.settings.credential.is_some())
+    };
+    if endpoint::issues_credentials(&head.method, &path) && has_keys() {
+        return Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "issues_credentials",
+            format!(
+                "{path} would issue a credential of this server's own account. Connect to \
+                 /v1/realtime of this server instead."
+            ),
+        ));
+    }
+    refuse_loop(caller, head)?;
+    Ok((endpoint, path))
+}
+
+fn bad_path(head: &Parts, error: PathError) -> Refusal {
+    match error {
+        PathError::Misspelled(plain) => Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "bad_path",
+            format!("Some servers would take this path for {plain}; use that spelling."),
+        ),
+        PathError::Ambiguous => Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "bad_path",
+            "The path can be read in two ways: it has `.` or `..` segments, control characters, or \
+             characters that are escaped and need not be.",
+        ),
+        PathError::MethodNotAllowed(methods) => not_allowed(
+            format!("{} answers {methods} only.", head.uri.path()),
+            methods,
+        ),
+    }
+}
+
+fn not_allowed(message: String, methods: &'static str) -> Refusal {
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    Refusal::new(status, "method_not_allowed", message).allow(methods)
+}
+
+/// A page of llmlb's own.
+fn page_of(
+    caller: &Caller,
+    head: &Parts,
+    page: Page,
+    path: &str,
+) -> Result<Response<Full<Bytes>>, Refusal> {
+    let pool = &caller.worker.shared.pool;
+    match page {
+        Page::Admin(page) => admin::answer(caller, &head.headers, page),
+        Page::Models => Ok(models::list(&pool.table())),
+        Page::Model => models::one(pool, &endpoint::model_in(path)),
+        Page::OllamaTags => Ok(ollama::list(&pool.table())),
+    }
+}
+
+fn refuse_loop(caller: &Caller, head: &Parts) -> Result<(), Refusal> {
+    if caller.worker.forwarding.via.is_in(&head.headers) {
+        return Err(Refusal::new(
+            StatusCode::LOOP_DETECTED,
+            "loop_detected",
+            "This request was here before: a backend sends it back. Look for this server's own \
+             address among the backends.",
+        ));
+    }
+    Ok(())
+}
+
+/// True if a response of our own fits into the memory that is left: a list of models may be long.
+fn has_room_for(response: &Response<Full<Bytes>>, budget: &Budget) -> bool {
+    if response.extensions().get::<SharedBody>().is_some() {
+        return true;
+    }
+    let length = response.body().size_hint().lower();
+    length <= backlog::FREE as u64 || usize::try_from(length).is_ok_and(|length| budget.has(length))
+}
+
+fn own(response: Response<Full<Bytes>>) -> ClientResponse {
+    response.map(Either::Left)
+}
+
+/// Whether a client wants to go on in another protocol (WebSocket).
+fn wants_upgrade(request: &Request<Incoming>) -> bool {
+    request.version() == Version::HTTP_11
+        && request.method() == Method::GET
+        // Any other protocol would carry requests past everything here.
+        && request
+            .headers()
+            .get(header::UPGRADE)
+            .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
+        && request
+            .headers()
+            .get_all(header::CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
+}
+
+/// Response to a request that cannot be metered while `usage.on_failure` is `refuse`.
+fn unmetered(why: &str) -> Refusal {
+    Refusal::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "metering_unavailable",
+        format!(
+            "Usage cannot be recorded, and nothing is served without (usage.on_failure): {why}"
+        ),
+    )
+    .retry_after(5)
+}

@@ -1,0 +1,83 @@
+//! Requests over HTTP/1.1 whose head cannot be parsed. hyper responds to them itself; the log has a
+//! line for each, like for any other request.
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+
+use super::serve::Caller;
+use crate::request::{Refusal, RequestGuard};
+
+/// Text in the log for a part of the first line that is not there, or is not one.
+const UNKNOWN: &str = "-";
+
+/// Logs the request with which a connection ended, if its head could not be parsed. `unread` is what
+/// arrived of it.
+pub(crate) fn log(
+    caller: &Caller,
+    served: &hyper::Result<()>,
+    unread: impl FnOnce() -> Option<Bytes>,
+) {
+    if let Err(error) = served
+        && error.is_parse()
+    {
+        let (method, path) = first_line(&unread().unwrap_or_default());
+        let client = caller.client_address(&HeaderMap::new());
+        let accounting = caller.worker.accounting();
+        let mut guard = RequestGuard::unparsed(accounting, client, method, path);
+        guard.refused(&refusal(error));
+    }
+}
+
+/// The status that hyper responds with, and a code for the log.
+fn refusal(error: &hyper::Error) -> Refusal {
+    let (status, code) = match error.to_string().as_str() {
+        "URI too long" => (StatusCode::URI_TOO_LONG, "path_too_long"),
+        _ if error.is_parse_too_large() => (
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            "header_too_large",
+        ),
+        _ => (StatusCode::BAD_REQUEST, "bad_head"),
+    };
+    Refusal::new(status, code, "")
+}
+
+/// The method and the path of a request, as far as they can be read.
+fn first_line(head: &[u8]) -> (Method, Box<str>) {
+    let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let mut words = line.trim_ascii_end().split(|byte| *byte == b' ');
+    let method = words.next().unwrap_or_default();
+    let method = Method::from_bytes(method).or_else(|_| Method::from_bytes(UNKNOWN.as_bytes()));
+    // A query may hold credentials.
+    let path = words.next().and_then(|target| {
+        let path = target.split(|byte| *byte == b'?').next()?;
+        (!path.is_empty()).then(|| String::from_utf8_lossy(path).into())
+    });
+    (
+        method.unwrap_or_default(),
+        path.unwrap_or_else(|| UNKNOWN.into()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_line_is_read_as_far_as_it_goes() {
+        for (head, method, path) in [
+            (
+                "GET /v1/models?key=1 HTTP/1.1\r\nhost: x",
+                "GET",
+                "/v1/models",
+            ),
+            ("POST /v1/chat", "POST", "/v1/chat"),
+            ("POST\r\nhost: x", "POST", "-"),
+            ("GET ?secret HTTP/1.1", "GET", "-"),
+            ("G(T / HTTP/1.1", "-", "/"),
+            ("", "-", "-"),
+        ] {
+            let (read_method, read_path) = first_line(head.as_bytes());
+            assert_eq!((read_method.as_str(), &*read_path), (method, path));
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The threads that serve requests: each has its own event loop and its own connections to the
+//! backends, so that they need not wait for one another.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connection;
+use super::shared::Shared;
+use crate::forward::{ForwardContext, ForwardTimeouts, Via};
+use crate::headers::HeaderPatterns;
+use crate::meter::CommitGroup;
+use crate::request::{AccessLog, Accounting, Ids, LogSink};
+use crate::upstream::Connector;
+
+/// Pause of accepting when the system has no more descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+/// Interval at which a worker closes idle connections.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// Maximum time that a line of the access log is buffered.
+const LINES_WITHIN: Duration = Duration::from_millis(100);
+
+/// Settings of a worker.
+#[derive(Clone)]
+pub(crate) struct WorkerConfig {
+    /// Cancelled when the server drains: no more connections are accepted.
+    pub(crate) drain: CancellationToken,
+    /// Cancelled when requests that are still running are aborted.
+    pub(crate) abort: CancellationToken,
+    pub(crate) connector: Connector,
+    pub(crate) ids: Arc<Ids>,
+    /// Entry that is added to the field `Via`.
+    pub(crate) via: Via,
+    /// Client header fields that are forwarded in addition to the default ones.
+    pub(crate) forward_headers: HeaderPatterns,
+    pub(crate) timeouts: ForwardTimeouts,
+    /// Where a line for each request goes, and whether it begins with the time.
+    pub(crate) lines: Option<LogSink>,
+    pub(crate) timed: bool,
+}
+
+/// Shared state of the requests of one thread.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) forwarding: Arc<ForwardContext>,
+}
+
+impl Worker {
+    /// Connections and tunnels are spawned on `tasks`, which must end before the thread does.
+    fn new(shared: Arc<Shared>, config: &WorkerConfig, tasks: TaskTracker) -> Self {
+        let accounting = Arc::new(Accounting {
+            ids: Arc::clone(&config.ids),
+            address_limit: Arc::clone(&shared.address_limit),
+            cancelled: Arc::clone(&shared.cancelled),
+            meter: Arc::clone(&shared.meter),
+            commits: CommitGroup::new(Arc::clone(&shared.meter)),
+            access_log: AccessLog::new(config.lines.clone(), config.timed),
+            abort: config.abort.clone(),
+        });
+        let forwarding = Arc::new(ForwardContext {
+            accounting,
+            pool: Arc::clone(&shared.pool),
+            connector: config.connector.clone(),
+            idle: Arc::default(),
+            timeouts: config.timeouts,
+            contention: shared.contention.clone(),
+            budget: Arc::clone(&shared.budget),
+            via: config.via.clone(),
+            forward_headers: config.forward_headers.clone(),
+            dropped_headers: Arc::clone(&shared.dropped_headers),
+            tasks,
+        });
+        Self { shared, forwarding }
+    }
+
+    pub(crate) fn accounting(&self) -> &Arc<Accounting> {
+        &self.forwarding.accounting
+    }
+}
+
+/// The threads, as seen from outside.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    ended: mpsc::Receiver<()>,
+}
+
+impl Workers {
+    /// Starts so many threads, all of which accept from the same socket: an idle one is faster
+    /// than a busy one, so that new connections go where there is time for them.
+    pub(crate) fn start(
+        count: usize,
+        listener: &TcpListener,
+        shared: &Arc<Shared>,
+        config: &WorkerConfig,
+    ) -> io::Result<Self> {
+        let (alive, ended) = mpsc::channel(count.max(1));
+        for number in 0..count.max(1) {
+            let listener = listener.try_clone()?;
+            let (shared, config, alive) = (Arc::clone(shared), config.clone(), alive.clone());
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            thread::Builder::new()
+                .name(format!("llmlb-{number}"))
+                .spawn(move || {
+                    let worked = runtime.block_on(work(listener, shared, &config));
+                    if let Err(error) = worked {
+                        tracing::error!(%error, "a worker cannot accept connections");
+                    }
+                    // Ends what is left of requests that were aborted, and does not wait for a name
+                    // server that does not answer.
+                    runtime.shutdown_background();
+                    drop(alive);
+                })?;
+        }
+        Ok(Self { ended })
+    }
+
+    /// Waits until all have ended.
+    pub(crate) async fn ended(&mut self) {
+        while self.ended.recv().await.is_some() {}
+    }
+}
+
+async fn work(listener: TcpListener, shared: Arc<Shared>, config: &WorkerConfig) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let connections = TaskTracker::new();
+    let worker = Arc::new(Worker::new(shared, config, connections.clone()));
+    let idle = &worker.forwarding.idle;
+    worker.shared.backend_connections.add_idle(idle);
+    let upkeep = TaskTracker::new();
+    upkeep.spawn(housekeeping(Arc::clone(&worker)));
+    let accounting = Arc::clone(worker.accounting());
+    upkeep.spawn(async move { accounting.commits.run().await });
+    let serve = |stream: TcpStream, peer: SocketAddr| {
+        let admission = &worker.shared.connections;
+        match admission.admit(peer.ip()) {
+            Ok(admitted) => {
+                let (worker, drain) = (Arc::clone(&worker), config.drain.clone());
+                connections.spawn(connection::serve(stream, peer, admitted, worker, drain));
+            }
+            Err(rejected) => admission.reject(&stream, peer.ip(), rejected),
+        }
+    };
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = config.drain.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => serve(stream, peer),
+            Err(error) if is_connection_error(&error) => {}
+            Err(error) => {
+                worker.shared.connections.accept_failed(&error);
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
+            }
+        }
+    }
+    // Those who connected before we stopped accepting are served. The kernel is asked itself: the
+    // event loop may not have heard of them yet.
+    let listener = listener.into_std()?;
+    loop {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                let stream = stream
+                    .set_nonblocking(true)
+                    .and_then(|()| TcpStream::from_std(stream));
+                // One that is gone already is no reason to leave the others.
+                stream.map(|stream| serve(stream, peer)).unwrap_or_default();
+            }
+            Err(error)
+                if is_connection_error(&error) && error.kind() != io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    drop(listener);
+    connections.close();
+    tokio::select! {
+        () = connections.wait() => {}
+        () = config.abort.cancelled() => {}
+    }
+    worker.accounting().commits.flush();
+    Ok(())
+}
+
+/// True if accepting failed because of the connection itself, not for lack of resources.
+fn is_connection_error(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::WouldBlock
+    )
+}
+
+/// Flushes the access log, closes idle connections and logs the end of problems.
+async fn housekeeping(worker: Arc<Worker>) {
+    let mut last_sweep = Instant::now();
+    loop {
+        tokio::time::sleep(LINES_WITHIN).await;
+        worker.accounting().access_log.flush();
+        if last_sweep.elapsed() >= SWEEP_EVERY {
+            worker.forwarding.idle.sweep();
+            worker.shared.connections.check_end();
+            worker.shared.budget.check_end();
+            worker.shared.backend_connections.check_end();
+            worker.shared.address_limit.check_end();
+            last_sweep = Instant::now();
+        }
+    }
+}

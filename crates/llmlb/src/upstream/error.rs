@@ -1,0 +1,142 @@
+//! Errors between llmlb and a backend.
+
+use std::io;
+
+use crate::sys;
+
+/// The reason for a missing or incomplete response.
+#[derive(Debug)]
+pub(crate) enum UpstreamError {
+    /// No process listens at the backend's address. Nothing was sent, but a request that was sent
+    /// earlier may still be in progress.
+    ConnectionRefused(String),
+    /// The backend's host does not respond. Nothing was sent.
+    HostUnreachable(String),
+    /// The connection failed for another reason, such as DNS or TLS. Nothing was sent.
+    ConnectFailed(String),
+    /// This machine has no more descriptors or memory. Nothing was sent.
+    LocalExhausted(String),
+    /// This machine has no free local port for the backend's address, or no route to it. Nothing was
+    /// sent.
+    NoLocalPort(String),
+    /// The backend closed the connection.
+    Closed(String),
+    /// Probes found the backend down while the request waited for its response.
+    Hung(String),
+    /// The response is not valid HTTP.
+    InvalidResponse(String),
+    /// The response did not begin, or did not continue, in time.
+    Timeout(String),
+    /// The client did not send the whole body that it announced.
+    ClientBody(String),
+    /// The client sent its body too slowly.
+    ClientBodyTimeout(String),
+}
+
+impl UpstreamError {
+    /// Classifies the failure to open a connection.
+    pub(super) fn from_connect(error: &io::Error) -> Self {
+        let why = in_words(error);
+        match error.kind() {
+            io::ErrorKind::AddrNotAvailable => Self::NoLocalPort(why),
+            _ if sys::limits::is_shortage(error) => Self::LocalExhausted(why),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => {
+                Self::ConnectionRefused(why)
+            }
+            io::ErrorKind::TimedOut
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable => Self::HostUnreachable(why),
+            _ => Self::ConnectFailed(why),
+        }
+    }
+
+    /// A connection that failed after it was opened.
+    pub(super) fn closed(error: &io::Error) -> Self {
+        Self::Closed(in_words(error))
+    }
+
+    /// True if the client caused the error.
+    pub(crate) fn is_clients_fault(&self) -> bool {
+        matches!(self, Self::ClientBody(_) | Self::ClientBodyTimeout(_))
+    }
+
+    /// True if this machine lacks a resource: the error does not count against the backend.
+    pub(crate) fn is_local_fault(&self) -> bool {
+        matches!(self, Self::LocalExhausted(_) | Self::NoLocalPort(_))
+    }
+
+    pub(crate) fn why(&self) -> &str {
+        match self {
+            Self::ConnectionRefused(why)
+            | Self::HostUnreachable(why)
+            | Self::ConnectFailed(why)
+            | Self::LocalExhausted(why)
+            | Self::NoLocalPort(why)
+            | Self::Closed(why)
+            | Self::InvalidResponse(why)
+            | Self::Hung(why)
+            | Self::Timeout(why)
+            | Self::ClientBody(why)
+            | Self::ClientBodyTimeout(why) => why,
+        }
+    }
+}
+
+impl std::fmt::Display for UpstreamError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.why())
+    }
+}
+
+impl std::error::Error for UpstreamError {}
+
+/// Text of an error, the same on every operating system for the common kinds.
+fn in_words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
+        io::ErrorKind::TimedOut => "timed out".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "no local port is free for its address".to_owned(),
+        _ => {
+            let text = error.to_string();
+            let words = text
+                .split_once(" (os error")
+                .map_or(&*text, |(words, _)| words);
+            words.to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_is_told_from_what_is_only_not_reached() {
+        let kind = |kind: io::ErrorKind| UpstreamError::from_connect(&kind.into());
+        for refused in [
+            io::ErrorKind::ConnectionRefused,
+            io::ErrorKind::ConnectionReset,
+        ] {
+            assert!(
+                matches!(kind(refused), UpstreamError::ConnectionRefused(_)),
+                "{refused}"
+            );
+        }
+        for silent in [io::ErrorKind::TimedOut, io::ErrorKind::HostUnreachable] {
+            assert!(
+                matches!(kind(silent), UpstreamError::HostUnreachable(_)),
+                "{silent}"
+            );
+        }
+        let full = kind(io::ErrorKind::AddrNotAvailable);
+        assert!(matches!(full, UpstreamError::NoLocalPort(_)) && full.is_local_fault());
+        // Such as a name server that fails, or a certificate.
+        for other in [io::ErrorKind::Other, io::ErrorKind::InvalidData] {
+            assert!(
+                matches!(kind(other), UpstreamError::ConnectFailed(_)),
+                "{other}"
+            );
+        }
+    }
+}
