@@ -129,9 +129,15 @@ impl StagingLock {
             // The set is what counts; the record repeats it for people.
             lock.record.consumed_ids.clone_from(&set.entries);
         } else if !lock.record.consumed_ids.is_empty() {
-            // Somebody wrote down a set in the record alone.
-            let names = lock.record.consumed_ids.clone();
-            lock.freeze(names, ONE_BY_ONE)?;
+            // The lock record alone names a set. Entries that are gone were consolidated: their owner ended
+            // after it deleted the set and before it updated its lock record.
+            let mut names = lock.record.consumed_ids.clone();
+            names.retain(|name| lock.disk.exists(&staging.join(name)).unwrap_or(true));
+            if names.is_empty() {
+                lock.tell(names)?;
+            } else {
+                lock.freeze(names, ONE_BY_ONE)?;
+            }
         } else if !consumed_ids.is_empty() {
             lock.freeze(Vec::from(consumed_ids), ONE_BY_ONE)?;
         }

@@ -241,7 +241,7 @@ mod tests {
         let in_the_way = place.path().join("_staging");
         std::fs::write(&in_the_way, "").unwrap();
         let meter = Meter::new(place.path(), false);
-        meter.keep(&spool::Record::parse("{}").unwrap());
+        meter.keep_all(&[spool::Record::parse("{}").unwrap()]);
         assert!(meter.error().is_some());
         std::fs::remove_file(&in_the_way).unwrap();
         meter.trouble().last_tried = None; // As if it were some time ago.

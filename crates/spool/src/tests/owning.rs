@@ -7,6 +7,7 @@ use super::place::{Place, names, record};
 use crate::consolidate::{Options, consolidate};
 use crate::manager::{BatchStore, SpoolManager};
 use crate::record::Record;
+use crate::set::Set;
 use crate::staging::{Durability, Staging};
 use crate::staging_lock::{LockError, StagingLock};
 
@@ -41,6 +42,21 @@ fn dropping_the_lock_leaves_its_record_for_the_next_owner() {
     assert_eq!(next.record().pid, std::process::id());
     next.release_only().unwrap();
     assert_eq!(names(&place.data().staging), set, "the entries stay");
+}
+
+/// A consolidator deletes the entries and the set, and crashes before it updates its lock record.
+#[test]
+fn lock_record_does_not_bring_back_entries_that_were_consolidated() {
+    let place = Place::new();
+    let set = ["x", "y"].map(|_| format!("{}.jsonl", crate::time::new_id()));
+    std::fs::write(place.data().staging.join(&set[1]), "").unwrap();
+    let lock = own(&place, &set).unwrap();
+    for path in Set::paths(&place.data().staging) {
+        let _ = std::fs::remove_file(path);
+    }
+    drop(lock);
+    let next = own(&place, &[]).unwrap();
+    assert_eq!(next.record().consumed_ids, set[1..], "this one is there");
 }
 
 #[test]
