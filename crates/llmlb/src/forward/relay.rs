@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -37,8 +37,6 @@ pub(crate) struct Relay {
     may_shorten: bool,
     /// What follows when the answer is over: its trailers, or why it ended early.
     last: Option<Box<Answered>>,
-    /// A frame that waits until the record of the request is persisted.
-    held: Option<Box<Answered>>,
     /// Memory for large reads, while there are any.
     reading: Option<Share>,
     guard: Box<RequestGuard>,
@@ -71,7 +69,6 @@ impl Relay {
             may_shorten,
             last: None,
             reading: None,
-            held: None,
             guard,
         }
     }
@@ -185,28 +182,19 @@ impl Body for Relay {
     type Data = Bytes;
     type Error = UpstreamError;
 
-    /// The last bytes of the response, its end and its error follow when the record is persisted.
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
-        let next = match self.held.take() {
-            Some(held) => Some(*held),
-            None => ready!(self.poll_next(cx)),
-        };
-        if self.guard.poll_persisted(cx).is_pending() {
-            self.held = next.map(Box::new);
-            return Poll::Pending;
-        }
-        Poll::Ready(next)
+        self.poll_next(cx)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.exchange.is_none() && self.last.is_none() && self.held.is_none()
+        self.exchange.is_none() && self.last.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.exchange {
             Some(_) if self.may_shorten => SizeHint::new(),
             Some(exchange) => exchange.size_hint(),
-            None if self.last.is_some() || self.held.is_some() => SizeHint::new(),
+            None if self.last.is_some() => SizeHint::new(),
             None => SizeHint::with_exact(0),
         }
     }

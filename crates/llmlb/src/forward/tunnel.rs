@@ -188,7 +188,6 @@ impl AsyncWrite for Client<'_> {
     /// The backend has said its last.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.guard.finish(End::Complete);
-        ready!(self.guard.poll_persisted(cx));
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

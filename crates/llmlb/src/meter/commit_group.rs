@@ -49,6 +49,12 @@ impl CommitGroup {
         CommitTicket(gathered.begun)
     }
 
+    /// Persists a record at once, together with all that were added.
+    pub(crate) fn persist(&self, record: Record) {
+        self.lock().records.push(record);
+        self.flush();
+    }
+
     /// Ready when the kernel has the record, or the record is counted as lost.
     pub(crate) fn poll_persisted(&self, ticket: CommitTicket, cx: &mut Context<'_>) -> Poll<()> {
         let mut gathered = self.lock();
@@ -124,8 +130,9 @@ mod tests {
         assert!(group.poll_persisted(first, &mut cx).is_ready());
         assert!(group.poll_persisted(second, &mut cx).is_ready());
         assert!(group.poll_persisted(third, &mut cx).is_pending());
-        group.flush();
-        assert_eq!(meter.kept(), 3);
+        group.persist(record());
+        assert_eq!(meter.kept(), 4);
+        assert!(group.poll_persisted(third, &mut cx).is_ready());
     }
 
     #[tokio::test]

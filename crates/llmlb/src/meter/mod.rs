@@ -22,5 +22,5 @@ pub(crate) mod usage;
 pub(crate) mod usage_option;
 pub(crate) mod usage_tap;
 
-pub(crate) use commit_group::{CommitGroup, CommitTicket};
+pub(crate) use commit_group::CommitGroup;
 pub(crate) use store::Meter;

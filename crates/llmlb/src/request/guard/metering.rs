@@ -5,7 +5,6 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::endpoint::Api;
-use crate::meter::CommitTicket;
 use crate::meter::usage::Usage;
 use crate::meter::usage_tap::UsageTap;
 
@@ -26,8 +25,6 @@ pub(crate) struct Metering {
     received: u64,
     /// Bytes of the response's body that the client gets.
     pub(crate) bytes: u64,
-    /// The record, while the kernel does not have it.
-    pub(super) unpersisted: Option<CommitTicket>,
 }
 
 impl Metering {

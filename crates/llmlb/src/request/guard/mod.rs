@@ -8,7 +8,6 @@ mod route;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -171,33 +170,35 @@ impl RequestGuard {
 }
 
 /// The response, and the record of the request. A record is persisted in one way: it is added to the
-/// worker's commit group, and the last bytes of the response wait until the kernel has it.
+/// worker's commit group, which is flushed before the client gets the last bytes of the response. A
+/// response that is complete waits for the group. The end of a stream flushes it at once: if it waited,
+/// the last bytes would need a write of their own.
 impl RequestGuard {
     /// Counts bytes that the client gets unchanged.
     pub(crate) fn count(&mut self, length: usize) {
         self.metering.count(length);
     }
 
-    /// Reads a chunk of the response. Returns what the client gets of it, but only after
-    /// [`RequestGuard::poll_persisted`] is ready.
+    /// Reads a chunk of the response. Returns what the client gets of it. The record is persisted if
+    /// these are the last bytes.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         let (passed, saw_end) = self.metering.pass(data);
         // Clients treat the end mark as the end of the stream.
         if saw_end && self.outcome.is_none() {
-            self.settle(End::Complete);
+            self.persist(End::Complete);
         }
         passed
     }
 
-    /// Ends the response. Returns what was held back of it, which the client gets if the response is
-    /// complete.
+    /// Ends the response and persists the record. Returns what was held back of the response, which the
+    /// client gets if the response is complete.
     pub(crate) fn finish(&mut self, end: End) -> Bytes {
         let rest = self.metering.finish();
         if end == End::Complete {
             self.metering.bytes += rest.len() as u64;
         }
         self.end = end;
-        self.settle(end);
+        self.persist(end);
         rest
     }
 
@@ -206,37 +207,35 @@ impl RequestGuard {
     pub(crate) fn pass_whole(&mut self, data: Bytes) -> Bytes {
         let passed = self.metering.pass_whole(data);
         self.end = End::Complete;
-        self.settle(End::Complete);
         passed
     }
 
     /// Settles the request as it is, and waits until its record is persisted.
     pub(crate) async fn persisted(&mut self) {
-        self.settle(self.end);
-        poll_fn(|cx| self.poll_persisted(cx)).await;
-    }
-
-    /// Ready when no record is left to persist.
-    pub(crate) fn poll_persisted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(ticket) = self.metering.unpersisted {
-            ready!(self.accounting.commits.poll_persisted(ticket, cx));
-            self.metering.unpersisted = None;
+        if let Some(record) = self.settle(self.end) {
+            let commits = &self.accounting.commits;
+            let ticket = commits.add(record);
+            poll_fn(|cx| commits.poll_persisted(ticket, cx)).await;
         }
-        Poll::Ready(())
     }
 
-    /// Makes the record final and adds it to the commit group, once.
-    fn settle(&mut self, end: End) {
+    /// Settles the request and persists its record at once.
+    fn persist(&mut self, end: End) {
+        if let Some(record) = self.settle(end) {
+            self.accounting.commits.persist(record);
+        }
+    }
+
+    /// Makes the record final. Returns it the first time.
+    fn settle(&mut self, end: End) -> Option<spool::Record> {
         if self.outcome.is_some() {
-            return;
+            return None;
         }
         let outcome = self.classify(end);
         self.outcome = Some(outcome);
         // Only requests that were admitted are metered.
-        if self.in_flight.is_some() && self.accounting.meter.is_on() {
-            let record = self.record(end, outcome);
-            self.metering.unpersisted = Some(self.accounting.commits.add(record));
-        }
+        let is_metered = self.in_flight.is_some() && self.accounting.meter.is_on();
+        is_metered.then(|| self.record(end, outcome))
     }
 
     fn record(&mut self, end: End, outcome: Outcome) -> spool::Record {
@@ -293,7 +292,10 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         let is_cancelled_work = self.is_cancelled_work();
-        self.settle(self.end);
+        // No response is left to wait for the record, so the next group takes it.
+        if let Some(record) = self.settle(self.end) {
+            self.accounting.commits.add(record);
+        }
         if is_cancelled_work {
             let cancelled = &self.accounting.cancelled;
             cancelled.note(self.identity.client, Instant::now());
