@@ -1,4 +1,4 @@
-//! Processes, as `proc_pidinfo` shows them.
+//! Identities, users and states of processes, from `proc_pidinfo`.
 
 use crate::process::Identity;
 
@@ -16,12 +16,12 @@ pub(crate) fn identity(pid: u32) -> Option<Identity> {
     })
 }
 
-/// The user as whom a process acts.
+/// Effective user of a process.
 pub(crate) fn user_of(pid: u32) -> Option<u32> {
     info(pid).map(|info| info.pbi_uid)
 }
 
-/// Whether the process is stopped.
+/// True if the process is stopped (SIGSTOP, a debugger).
 pub(crate) fn is_suspended(pid: u32) -> bool {
     info(pid).is_some_and(|info| info.pbi_status == STOPPED)
 }
