@@ -83,7 +83,7 @@ fn refusal_sanitizes_the_lock_record_of_another_user() {
     assert_eq!(refused.code, Some(75), "{refused:?}");
     let named = format!("held by pid {} ", trap.pid);
     assert!(refused.stderr.contains(&named), "{refused:?}");
-    assert!(!refused.stderr.contains("stops it"), "{refused:?}");
+    assert!(!refused.stderr.contains("stop it with"), "{refused:?}");
     assert_harmless(&refused);
     // The output is the message and one hint.
     assert_eq!(refused.stderr.lines().count(), 2, "{refused:?}");

@@ -217,7 +217,11 @@ fn refusal_shows_no_stop_command_of_another_user() {
         let refused = launch.finish();
         assert_eq!(refused.code, Some(75), "{refused:?}");
         assert!(refused.stderr.contains("user nobody"), "{refused:?}");
-        assert_eq!(refused.stderr.contains("stop it with"), shown, "{refused:?}");
+        assert_eq!(
+            refused.stderr.contains("stop it with"),
+            shown,
+            "{refused:?}"
+        );
     }
 }
 
