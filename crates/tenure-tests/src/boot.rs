@@ -132,12 +132,12 @@ pub fn starter(contender: Contender, dir: &Path, witness: &Path, slot: u64, slot
         }
     }
     // If refusals in one round named two processes, at most one of them can be the owner.
-    let said = if consistent {
+    let holder = if consistent {
         named.map_or(0, u64::from)
     } else {
         u64::MAX
     };
-    witness.set(slot, Counter::Named, said);
+    witness.set(slot, Counter::Named, holder);
     witness.set(slot, Counter::Report, report);
     loop {
         thread::sleep(Duration::from_secs(60));

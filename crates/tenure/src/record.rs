@@ -98,7 +98,7 @@ impl Record {
         self.host.as_deref()
     }
 
-    /// User as whom the owner runs.
+    /// Name of the owner's user.
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }

@@ -120,7 +120,7 @@ impl Relay {
             .into_iter()
             .filter(|signal| early & bit(*signal) != 0)
         {
-            // SAFETY: the command is our child and not yet reaped.
+            // SAFETY: the command is a child of this process and not yet reaped.
             unsafe { libc::kill(pid, signal) };
         }
         rare().for_each(catch);
@@ -195,7 +195,7 @@ unsafe fn note_early(signal: libc::c_int) {
     // code reads the stored signal, and it is sent here.
     let command = COMMAND.load(Ordering::SeqCst);
     if command != 0 && EARLY.fetch_and(!bit(signal), Ordering::SeqCst) & bit(signal) != 0 {
-        // SAFETY: the command is our child and not yet reaped.
+        // SAFETY: the command is a child of this process and not yet reaped.
         unsafe { libc::kill(command, signal) };
     }
 }
@@ -221,7 +221,7 @@ unsafe fn is_sent_by_terminal(
 /// which the kernel skips if no shell could resume the process.
 unsafe fn stop_self() {
     replace(libc::SIGTSTP, libc::SIG_DFL);
-    // SAFETY: zeroed is a valid, empty set; the signal is our own.
+    // SAFETY: zeroed is a valid, empty set, and the process signals itself.
     unsafe {
         let mut only: libc::sigset_t = std::mem::zeroed();
         libc::sigaddset(&raw mut only, libc::SIGTSTP);

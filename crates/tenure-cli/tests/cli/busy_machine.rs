@@ -67,10 +67,10 @@ fn status_never_reports_a_lost_file_under_lock_traffic() {
     let sandbox = Sandbox::new();
     let owner = sandbox.hold("x");
     let _bustle = LockTraffic::start(&sandbox);
-    for look in 0..200 {
+    for query in 0..200 {
         let status = sandbox.status("x");
-        assert_eq!(status["pid"], owner.wrapper, "look {look}: {status}");
-        assert_eq!(status["file_gone"], false, "look {look}: {status}");
+        assert_eq!(status["pid"], owner.wrapper, "query {query}: {status}");
+        assert_eq!(status["file_gone"], false, "query {query}: {status}");
     }
 }
 
@@ -81,9 +81,9 @@ fn status_never_reports_a_held_key_as_free_under_lock_traffic() {
     sandbox.leave_lock_file("x", "garbage");
     let _holder = sandbox.hold_by_flock("x");
     let _bustle = LockTraffic::start(&sandbox);
-    for look in 0..10 {
+    for query in 0..10 {
         let status = sandbox.status("x");
-        assert_eq!(status["state"], "held", "look {look}: {status}");
+        assert_eq!(status["state"], "held", "query {query}: {status}");
     }
 }
 

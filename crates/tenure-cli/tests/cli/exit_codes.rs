@@ -94,19 +94,19 @@ mod on_unix {
 
     // Command, T6
     #[test]
-    fn a_command_that_was_terminated_is_143() {
+    fn terminated_command_exits_with_143() {
         assert_eq!(code_after("TERM"), Some(128 + libc::SIGTERM));
     }
 
     // Command, T6
     #[test]
-    fn a_command_that_crashed_is_139() {
+    fn crashed_command_exits_with_139() {
         assert_eq!(code_after("SEGV"), Some(128 + libc::SIGSEGV));
     }
 
     // Command, T6
     #[test]
-    fn a_file_that_may_not_be_executed_is_126_and_named() {
+    fn file_without_execute_permission_exits_with_126_and_is_named() {
         let sandbox = Sandbox::new();
         let program = sandbox.path("not-executable");
         fs::write(&program, "#!/bin/sh\nexit 0\n").unwrap();
@@ -119,7 +119,7 @@ mod on_unix {
 
     // Command, T6: the path exists but is not a program.
     #[test]
-    fn a_directory_as_a_command_is_126() {
+    fn directory_as_a_command_exits_with_126() {
         let sandbox = Sandbox::new();
         let outcome = sandbox.tenure("run x --").arg(sandbox.path("")).finish();
         assert_eq!(outcome.code, Some(126), "{outcome:?}");

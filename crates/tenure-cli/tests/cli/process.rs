@@ -61,8 +61,8 @@ impl Launch {
 
     /// Starts the program. It is killed, with its process group, when the result is dropped.
     pub(crate) fn start(mut self) -> Process {
-        let out = File::create(&self.out).expect("a file for the output");
-        let err = File::create(&self.err).expect("a file for the messages");
+        let out = File::create(&self.out).expect("a file for stdout");
+        let err = File::create(&self.err).expect("a file for stderr");
         self.command
             .stdout(self.stdout.take().unwrap_or_else(|| out.into()))
             .stderr(self.stderr.take().unwrap_or_else(|| err.into()));
@@ -90,7 +90,7 @@ impl Launch {
     }
 }
 
-/// What only tests for Unix need.
+/// Methods that only tests for Unix use.
 #[cfg(unix)]
 impl Launch {
     pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
@@ -156,7 +156,7 @@ impl Process {
     }
 }
 
-/// What only tests for Unix need.
+/// Methods that only tests for Unix use.
 #[cfg(unix)]
 impl Process {
     /// Writes a line to stdin of the process.

@@ -37,9 +37,9 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 fn assert_contains(outcome: &Outcome, parts: &[&str]) {
-    let said = outcome.text() + &outcome.stderr;
+    let output = outcome.text() + &outcome.stderr;
     for part in parts {
-        assert!(said.contains(part), "{part:?} in {outcome:?}");
+        assert!(output.contains(part), "{part:?} in {outcome:?}");
     }
 }
 

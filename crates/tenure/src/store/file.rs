@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::foreign;
-use super::inspect::{self, IDENTIFY_TIMEOUT, Identified};
+use super::inspect::{self, IDENTIFY_TIMEOUT};
 use super::location::LockTarget;
 use crate::error::{Error, Kind};
 use crate::holder::Holder;
@@ -110,10 +110,7 @@ fn step(target: &LockTarget) -> Result<Step, Error> {
         .try_lock()
         .map_err(|error| Error::io("lock", path, error))?
     {
-        return Ok(match inspect::identify(&file, path) {
-            Identified::Proven(holder) => Step::Busy(holder),
-            Identified::NotYet(holder) => Step::Undecided(holder),
-        });
+        return Ok(inspect::holder_step(&file, path));
     }
     let mut guard = None;
     let refused = match check_locked(target, &file, &mut guard) {

@@ -7,12 +7,11 @@
 use std::ffi::{OsStr, OsString};
 
 use super::file::Step;
-use super::inspect::{self, Identified};
+use super::inspect;
 use super::location::LockTarget;
 use crate::error::{Error, Kind};
 use crate::sys::attest;
 use crate::sys::deletion_guard::{self, DeletionGuard};
-use crate::sys::file::LockFile;
 use crate::sys::types::{ForeignFile, GuardAttempt, GuardOwner, LockState};
 
 /// Continues an attempt to acquire a key whose lock file belongs to another user.
@@ -43,14 +42,14 @@ fn decide(
     if let Some(owner) = guard_owner(target, guard)? {
         return Ok(match &foreign.file {
             Some(_) if is_locked => inspect::without_file_step(path, &target.key, owner),
-            Some(file) => identified(file, target),
+            Some(file) => inspect::holder_step(file, path),
             // The owner of the deletion guard most likely holds this file.
             None => Step::Busy(inspect::other_users(path, owner.uid.or(Some(foreign.uid)))),
         });
     }
     let state = match &foreign.file {
         Some(_) if is_locked => LockState::Free,
-        Some(file) => return Ok(identified(file, target)),
+        Some(file) => return Ok(inspect::holder_step(file, path)),
         None => attest::lock_state_without_access(directory, foreign.id),
     };
     match state {
@@ -88,14 +87,6 @@ fn guard_owner(
         }
     }
     Ok(None)
-}
-
-/// Identifies the owner of another user's file that can be read.
-fn identified(file: &LockFile, target: &LockTarget) -> Step {
-    match inspect::identify(file, target.path()) {
-        Identified::Proven(holder) => Step::Busy(holder),
-        Identified::NotYet(holder) => Step::Undecided(holder),
-    }
 }
 
 /// Removes the file, so that the next attempt creates one that belongs to this user. A file whose

@@ -93,6 +93,14 @@ pub(crate) fn owner_without_file(path: &Path, key: &Key, owner: GuardOwner) -> B
     Box::new(holder)
 }
 
+/// Continues an attempt that found the lock of an existing file held.
+pub(super) fn holder_step(file: &LockFile, path: &Path) -> Step {
+    match identify(file, path) {
+        Identified::Proven(holder) => Step::Busy(holder),
+        Identified::NotYet(holder) => Step::Undecided(holder),
+    }
+}
+
 /// Continues an attempt that found an owner without a file: it lost the file, or is releasing the
 /// key.
 pub(super) fn without_file_step(path: &Path, key: &Key, owner: GuardOwner) -> Step {

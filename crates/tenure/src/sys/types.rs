@@ -28,8 +28,8 @@ pub(crate) struct GuardOwner {
 }
 
 impl LockFile {
-    /// Returns whether an exclusive lock could be acquired, by holding a shared one for an instant.
-    /// An owner that tries to acquire the lock in that instant retries.
+    /// Returns the state of the lock. Holds a shared lock for an instant to find out, so a process
+    /// that tries to acquire the key in that instant must retry.
     pub(crate) fn probe(&self) -> io::Result<LockState> {
         if !self.try_lock_shared()? {
             return Ok(LockState::Held { acquirer: None });

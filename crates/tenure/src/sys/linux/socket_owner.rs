@@ -20,7 +20,7 @@ pub(super) fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
         gid: 0,
     };
     let mut size = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
-    // SAFETY: the descriptor is open, and the structure is as large as `size` says.
+    // SAFETY: the descriptor is open, and `size` is the size of the structure.
     let done = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -112,9 +112,9 @@ mod tests {
         let name = format!("tenure-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let _listening = UnixListener::bind_addr(&address).unwrap();
-        let inode = listening_inode(name.as_bytes()).expect("it is listed");
-        let me = rustix::process::geteuid().as_raw();
-        assert_eq!(creator_uid(inode), Some(me));
+        let inode = listening_inode(name.as_bytes()).expect("the socket is listed");
+        let own_uid = rustix::process::geteuid().as_raw();
+        assert_eq!(creator_uid(inode), Some(own_uid));
         assert_eq!(creator_uid(1), None);
     }
 

@@ -31,7 +31,7 @@ fn info(pid: u32) -> Option<libc::proc_bsdinfo> {
     let pid = i32::try_from(pid).ok()?;
     let size = i32::try_from(size_of::<libc::proc_bsdinfo>()).ok()?;
     let mut info = std::mem::MaybeUninit::<libc::proc_bsdinfo>::zeroed();
-    // SAFETY: the buffer is as large as `size` says, and the kernel fills all of it or says so.
+    // SAFETY: `size` is the size of the buffer, and the return value is the number of filled bytes.
     let filled = unsafe {
         libc::proc_pidinfo(
             pid,

@@ -595,7 +595,7 @@ fn file_id(stat: &Stat) -> FileId {
         expect(
             clippy::useless_conversion,
             clippy::unnecessary_cast,
-            reason = "dev_t differs between systems"
+            reason = "the type of st_dev and st_ino differs between systems"
         )
     )]
     FileId {

@@ -385,7 +385,7 @@ fn options() -> OpenOptions {
 
 fn information(file: &File) -> io::Result<BY_HANDLE_FILE_INFORMATION> {
     let mut info = BY_HANDLE_FILE_INFORMATION::default();
-    // SAFETY: the handle is open and the structure is ours.
+    // SAFETY: the handle is open and the structure outlives the call.
     let done = unsafe { GetFileInformationByHandle(file.as_raw_handle(), &raw mut info) };
     if done == 0 {
         Err(io::Error::last_os_error())
