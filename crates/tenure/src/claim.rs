@@ -230,7 +230,10 @@ impl Claim {
         let last_token = match previous {
             Some(Ok(record)) => {
                 if is_own_record(&record, &me) {
-                    tracing::debug!(path = %path, "found a lock record that this process did not mark as released");
+                    tracing::debug!(
+                        path = %path,
+                        "found a lock record that this process did not mark as released"
+                    );
                 } else if record.released_at.is_none() {
                     tracing::warn!(
                         path = %path,
@@ -297,7 +300,10 @@ fn report_record_error(path: &Path, error: Option<&Error>) {
         .unwrap_or_else(PoisonError::into_inner);
     match error {
         Some(error) if without.insert(path.to_owned()) => {
-            tracing::warn!(%error, "lock acquired, but its lock record cannot be written: other processes cannot see the owner");
+            tracing::warn!(
+                %error,
+                "lock acquired, but its record cannot be written: other processes cannot see the owner"
+            );
         }
         Some(error) => tracing::debug!(%error, "the lock record still cannot be written"),
         None if without.remove(path) => {

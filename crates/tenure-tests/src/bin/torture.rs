@@ -95,7 +95,7 @@ mod unix {
             ),
             _ => {
                 return Err(
-                    "usage: torture storm[-apart] CONTENDER SECONDS KILL_EVERY_MS | boot CONTENDER ROUNDS"
+                    "usage: storm[-apart] CONTENDER SECONDS KILL_EVERY_MS | boot CONTENDER ROUNDS"
                         .to_owned(),
                 );
             }
