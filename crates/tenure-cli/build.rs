@@ -1,5 +1,5 @@
-//! Says where a program gets its arguments even without the set-up of Rust's runtime: with glibc and
-//! on macOS, where the C library keeps them.
+//! Sets the cfg `args_without_runtime` for systems whose C library provides the arguments without
+//! the set-up of Rust's runtime: glibc and macOS.
 
 fn main() {
     let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|now| now == value);

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line, and its help texts.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,58 +10,64 @@ use crate::exit;
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure run backup -- /usr/local/bin/backup      start it only if no other one runs
+  tenure run backup -- /usr/local/bin/backup      run it unless another one is running
   tenure run --wait=60 backup -- backup --full    wait up to a minute for the other one
-  tenure run --port 8080 -- my-server             one server per port
-  tenure status                                   who holds what
-  tenure stop backup                              stop the process that holds it, and no other
+  tenure run --port 8080 -- my-server             run one server for each port
+  tenure status                                   list the locks and their owners
+  tenure stop backup                              stop the owner, and no other process
 
-Files: locks live in `tenure` in the temporary directory; TENURE_DIR names another one.
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 nobody holds it (status), 75 held (run);
-`run` otherwise exits with the command's own code, 128+N if signal N ended it.";
+Files: lock files are stored in `tenure` in the temporary directory, or in TENURE_DIR if it is set.
+Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 3 not held (status), 75 held (run);
+`run` otherwise exits with the command's own code, or 128+N if signal N ended it.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  # In a crontab: skip this run while the last one is still going.
+  # In a crontab: skip this run while the last one is still running.
   */5 * * * *  /usr/local/bin/tenure run --quiet -E 0 sync -- rsync -a /data backup:/data
 
-  # Wait for at most 30 seconds, then give up with exit code 75.
+  # Wait for at most 30 seconds, then exit with code 75.
   tenure run --wait=30 deploy -- ./deploy.sh
 
-  # No name: the command line itself is the key, so the same command runs once.
+  # Without a name the command line itself is the key: the same command does not run twice.
   tenure run -- make world
 
-The command inherits the lock: if `tenure` itself is killed, nobody else gets in before the command
-has ended. Signals sent to `tenure` reach the command once. Under systemd, use KillMode=mixed.
-TENURE_TOKEN in its environment is larger than that of every earlier owner of the key.
-Exit codes: the command's own; 128+N if signal N ended it; 75 (or -E) if somebody else holds the
-key; 126 and 127 if the command could not be started or found; 1 and 2 for other failures.";
+The command inherits the lock: if `tenure` itself is killed, the key stays held until the command
+exits. Signals sent to `tenure` reach the command once. Under systemd, use KillMode=mixed.
+TENURE_TOKEN in its environment is a fencing token, larger than that of every earlier owner.
+Exit codes: the command's own; 128+N if signal N ended it; 75 (or -E) if another process holds the
+key; 126 if the command could not be started, 127 if it was not found; 1 and 2 for other failures.";
 
 const STATUS_EXAMPLES: &str = "\
 Examples:
-  tenure status                       every lock of this user
-  tenure status backup --port 8080    these two
+  tenure status                       all lock files
+  tenure status backup --port 8080    these two keys
   tenure status --json backup | jq -r '.locks[0].pid'
 
-States: held (verified): the process that the record names has the lock, by the kernel's word.
-held (pid not visible here): its owner is in another PID namespace or on another machine.
-held (another user's), held (owner unknown), suspended: as they say.
-stale: a crashed owner left the file; harmless, the next owner takes it over.
-unreadable: nobody holds it and the file makes no sense; harmless too.
-another user's: nobody holds it. unknown: another user may hold it, and it cannot be seen from here.
-A lock whose file was deleted while it is held shows only when it is asked for by name.
-Exit codes: 0, or 3 if a key that was asked for is not held, 1 if that cannot be told.";
+States:
+  held (verified)              the kernel confirms the owner that the lock record names
+  held (pid not visible here)  the owner is in another PID namespace or on another machine
+  held (another user's)        the lock file belongs to another user and cannot be read
+  held (owner unknown)         held, but no process could be proven to be the owner
+  .. suspended                 the owner is stopped (SIGSTOP); it keeps the lock
+  .. file gone                 the lock file was deleted or replaced while it was held
+  stale                        not held; a crashed owner left the file, the next owner takes it over
+  unreadable                   not held; no lock record in the file, the next owner takes it over
+  another user's               not held; the lock file belongs to another user
+  unknown                      another user may hold it, and the kernel does not show it here
+  unusable                     the path is not a lock file; remove it before the key can be acquired
+A key whose lock file was deleted while it was held is shown only if it is named.
+Exit codes: 0 success, 3 if a named key is not held, 1 if that cannot be determined.";
 
 const STOP_EXAMPLES: &str = "\
 Examples:
   tenure stop backup
   tenure stop --timeout 60 --force --port 8080
 
-Only a process that is proven to be the owner is signalled: one that merely has the recorded number
-now is left alone. A key that nobody holds is not an error.
+Only a process that is proven to be the owner is signalled: another process that now has the
+recorded pid is not. Stopping a key that is not held is not an error.
 Exit codes: 0 the key is free, 1 refused or still running.";
 
-/// One owner at a time: run a command as the only one of its kind.
+/// Run a command under a lock, so that only one instance runs at a time
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, after_help = EXAMPLES, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true, max_term_width = 100)]
@@ -69,11 +75,11 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) verb: Verb,
 
-    /// Say more on stderr
+    /// Log acquire and release on stderr
     #[arg(short, long, global = true, action = ArgAction::SetTrue, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
 
-    /// Say nothing on stderr that the exit code says too
+    /// Do not print messages that the exit code implies
     #[arg(short, long, global = true, action = ArgAction::SetTrue)]
     pub(crate) quiet: bool,
 }
@@ -83,7 +89,7 @@ pub(crate) enum Verb {
     /// Run a command while holding a key
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
-    /// Show who holds what
+    /// Show locks and their owners
     #[command(after_help = STATUS_EXAMPLES)]
     Status(Status),
     /// Stop the process that holds a key
@@ -92,7 +98,7 @@ pub(crate) enum Verb {
     /// Print a completion script for a shell
     ///
     /// For bash, put `source <(tenure completions bash)` into ~/.bashrc; for zsh and fish, save the
-    /// script where they look for completions.
+    /// script in a directory that they search for completions.
     Completions {
         /// bash, elvish, fish, powershell or zsh
         shell: clap_complete::Shell,
@@ -108,11 +114,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SECS", num_args = 0..=1, require_equals = true, value_parser = seconds)]
     #[expect(
         clippy::option_option,
-        reason = "absent, without a value, with a value: clap's own form"
+        reason = "clap distinguishes no flag, a flag without a value and a flag with a value this way"
     )]
     pub(crate) wait: Option<Option<Duration>>,
 
-    /// Exit with CODE instead of 75 if somebody else holds the key
+    /// Exit with CODE instead of 75 if another process holds the key
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::HELD)]
     pub(crate) conflict_exit_code: u8,
 
@@ -127,11 +133,11 @@ pub(crate) struct Status {
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
 
-    /// The key of a port
+    /// Keys by port number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Vec<u16>,
 
-    /// Exactly this lock file
+    /// Keys by the path of the lock file
     #[arg(long, value_name = "PATH")]
     pub(crate) file: Vec<PathBuf>,
 
@@ -145,11 +151,11 @@ pub(crate) struct Stop {
     #[command(flatten)]
     pub(crate) key: OneKey,
 
-    /// How long to wait for the owner to end
+    /// Wait for the owner to exit for at most SECS seconds
     #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
     pub(crate) timeout: Duration,
 
-    /// Kill the owner if it has not ended by then
+    /// Kill the owner if it has not exited by then
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -161,11 +167,11 @@ pub(crate) struct OneKey {
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
 
-    /// A port number, as a key of its own; no socket is opened
+    /// A port number as the key; no socket is opened
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
 
-    /// Exactly this lock file. Its content is replaced, and it is removed afterwards
+    /// Path of the lock file. Its content is replaced, and the file is removed on release
     #[arg(long, value_name = "PATH")]
     pub(crate) file: Option<PathBuf>,
 }
@@ -175,7 +181,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .parse()
         .map_err(|_| format!("`{text}` is not a number of seconds"))?;
     Duration::try_from_secs_f64(number)
-        .map_err(|_| format!("`{text}` is not a number of seconds that one can wait"))
+        .map_err(|_| format!("`{text}` seconds are negative or too long"))
 }
 
 #[cfg(test)]
@@ -185,12 +191,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definitions_are_sound() {
+    fn clap_accepts_the_definitions() {
         Args::command().debug_assert();
     }
 
     #[test]
-    fn what_follows_the_dashes_is_never_ours() {
+    fn words_after_the_dashes_belong_to_the_command() {
         let args =
             Args::try_parse_from(["tenure", "run", "n", "--", "ls", "--port", "-q", "--"]).unwrap();
         let Verb::Run(run) = args.verb else {
@@ -201,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_takes_its_value_only_with_an_equals_sign() {
+    fn wait_has_a_value_only_with_an_equals_sign() {
         let parse = |line: &str| Args::try_parse_from(line.split(' '));
         let wait = |line: &str| match parse(line).unwrap().verb {
             Verb::Run(run) => run.wait,

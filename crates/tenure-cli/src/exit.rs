@@ -1,23 +1,23 @@
-//! What each exit code means.
+//! Exit codes, and the errors that end the program with one.
 
 use crate::output;
 
-/// Done.
+/// Success.
 pub(crate) const DONE: i32 = 0;
 /// Refused or failed.
 pub(crate) const FAILED: i32 = 1;
 /// Wrong usage.
 pub(crate) const USAGE: i32 = 2;
-/// Asked about a key that nobody holds.
+/// `status`: a key that was named is not held.
 pub(crate) const NOT_RUNNING: i32 = 3;
-/// `run`: somebody else holds the key. The same as `EX_TEMPFAIL` of sysexits.h.
+/// `run`: another process holds the key. The value is that of `EX_TEMPFAIL` in sysexits.h.
 pub(crate) const HELD: u8 = 75;
 /// `run`: the command was found but could not be started.
 pub(crate) const CANNOT_START: i32 = 126;
 /// `run`: the command was not found.
 pub(crate) const NOT_FOUND: i32 = 127;
 
-/// Why the program ends without having done what was asked.
+/// An error that ends the program: exit code, message and hints.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: i32,
@@ -40,7 +40,7 @@ impl Failure {
     }
 
     pub(crate) fn print(&self) {
-        output::say(&self.message);
+        output::message(&self.message);
         for hint in &self.hints {
             output::hint(hint);
         }
@@ -53,13 +53,13 @@ impl From<tenure::Error> for Failure {
         let failure = Self::new(code, error.to_string());
         if error.is_unknown() {
             failure.hint(
-                "`sudo tenure status` outside of containers shows it; while the key may be held, \
-                 removing the file would let in a second owner",
+                "do not remove the file, because that could admit a second owner; show the owner \
+                 from outside of containers: `sudo tenure status`",
             )
         } else if error.is_hostile() {
             failure.hint(
-                "name another directory with TENURE_DIR or another file with --file, or repair this \
-                 one once `tenure status` shows that nobody holds the key",
+                "set TENURE_DIR to another directory or use --file PATH; before you repair this \
+                 path, check that no process holds the key: `tenure status`",
             )
         } else {
             failure

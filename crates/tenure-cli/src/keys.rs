@@ -1,4 +1,4 @@
-//! From what was typed to keys.
+//! Keys and stores from the command line.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tenure::{Error, Key, Store};
 use crate::args::OneKey;
 use crate::sys::shell;
 
-/// The store that `TENURE_DIR` names, or the default one.
+/// Store that `TENURE_DIR` names, or the default store.
 pub(crate) fn store() -> Store {
     match std::env::var_os("TENURE_DIR") {
         Some(dir) if !dir.is_empty() => Store::in_dir(dir),
@@ -16,7 +16,7 @@ pub(crate) fn store() -> Store {
     }
 }
 
-/// The key that was named, if one was.
+/// Key that the arguments name, if they name one.
 pub(crate) fn named(typed: &OneKey) -> Result<Option<Key>, Error> {
     Ok(match typed {
         OneKey {
@@ -32,9 +32,9 @@ pub(crate) fn named(typed: &OneKey) -> Result<Option<Key>, Error> {
     })
 }
 
-/// A key for a command line: its program, and a hash of all of it. The arguments themselves may
-/// be secret and are written nowhere.
-pub(crate) fn of_command(command: &[OsString]) -> Result<Key, Error> {
+/// Key of a command line: the name of its program and a hash of all words. The arguments themselves
+/// may be secret and are stored nowhere.
+pub(crate) fn from_command(command: &[OsString]) -> Result<Key, Error> {
     let program: String = command
         .first()
         .map(|program| Path::new(program).file_name().unwrap_or_default())
@@ -45,7 +45,8 @@ pub(crate) fn of_command(command: &[OsString]) -> Result<Key, Error> {
         .skip_while(|c| !c.is_ascii_alphanumeric())
         .take(60)
         .collect();
-    // 64-bit FNV-1a over the words, each with its end marked.
+    // 64-bit FNV-1a over the words. Each word ends in a zero byte, so that `a "b c"` and `a b c`
+    // differ.
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for word in command {
         for byte in word.as_encoded_bytes().iter().chain(&[0]) {
@@ -60,9 +61,9 @@ pub(crate) fn of_command(command: &[OsString]) -> Result<Key, Error> {
     Key::name(format!("{program}-{hash:016x}"))
 }
 
-/// What to type to act on this key, from wherever that is typed.
+/// Command line that acts on this key from any working directory.
 pub(crate) fn command_line(verb: &str, key: &Key, given: &OneKey) -> String {
-    // The text of a file's key is its absolute path.
+    // The text of a file key is its absolute path.
     if given.file.is_some() {
         return format!("tenure {verb} --file {}", shell::quoted(&key.to_string()));
     }
@@ -84,9 +85,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_command_line_is_the_same_key_and_hides_its_words() {
-        let line =
-            |words: &[&str]| of_command(&words.iter().map(Into::into).collect::<Vec<_>>()).unwrap();
+    fn command_line_key_is_stable_and_hides_the_arguments() {
+        let line = |words: &[&str]| {
+            from_command(&words.iter().map(Into::into).collect::<Vec<_>>()).unwrap()
+        };
         let key = line(&["/usr/bin/psql", "--password=hunter2"]);
         assert_eq!(key, line(&["/usr/bin/psql", "--password=hunter2"]));
         assert!(key.to_string().starts_with("psql-"), "{key}");

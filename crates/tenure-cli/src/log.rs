@@ -1,4 +1,4 @@
-//! What the library reports, on stderr: takeovers and other warnings, with `-v` everything.
+//! Log events of the library on stderr: takeovers and other warnings; with `-v` all events.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,10 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::output;
 
-/// Prints events that are at least as important as its level.
+/// Subscriber that prints events of at least this level.
 struct Printer(Level);
 
-/// Installs the printer for the rest of the run. Warnings are told whatever else is not.
+/// Installs the subscriber for the rest of the run. Warnings are printed even with `--quiet`.
 pub(crate) fn install(verbose: bool) {
     let level = if verbose { Level::DEBUG } else { Level::WARN };
     let _ = tracing::subscriber::set_global_default(Printer(level));
@@ -30,7 +30,7 @@ impl Subscriber for Printer {
             Level::WARN => "warning: ",
             _ => "",
         };
-        output::say(&format!("{level}{}{}", line.message, line.fields));
+        output::message(&format!("{level}{}{}", line.message, line.fields));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -1,4 +1,4 @@
-//! `tenure`: run a command as the only one of its kind, see who holds a lock, stop that process.
+//! `tenure`: runs a command under a lock, shows the holders of locks, and stops them.
 
 #![cfg_attr(all(args_without_runtime, not(test)), no_main)]
 
@@ -14,11 +14,11 @@ use clap::Parser;
 
 use crate::args::{Args, Verb};
 
-/// The C entry point, past the set-up of Rust's runtime: that takes a tenth of a millisecond, which
-/// a wrapper should not cost; forgets whether SIGPIPE was ignored, which the command should find as
-/// it was; and opens closed standard descriptors, which the command should find closed.
+/// C entry point, which bypasses the set-up of Rust's runtime. The set-up takes 0.1 ms, forgets
+/// whether SIGPIPE was ignored, and opens closed standard descriptors. The command must inherit
+/// SIGPIPE and closed descriptors unchanged.
 #[cfg(all(args_without_runtime, not(test)))]
-#[expect(unsafe_code, reason = "the linker looks for this very name")]
+#[expect(unsafe_code, reason = "the C runtime calls the function of this name")]
 #[unsafe(no_mangle)]
 extern "C" fn main() -> std::ffi::c_int {
     sys::ignore_broken_pipes();
@@ -32,7 +32,7 @@ fn main() {
     let code = real_main();
     #[expect(
         clippy::disallowed_methods,
-        reason = "the command's own exit code may not fit into an ExitCode; nothing is left to drop"
+        reason = "the command's exit code may not fit into an ExitCode; no value is left to drop"
     )]
     std::process::exit(code);
 }
@@ -46,7 +46,7 @@ fn real_main() -> i32 {
             } else {
                 exit::DONE
             };
-            // Help into a closed pipe is not a failure.
+            // Printing help into a closed pipe is not an error.
             let _ = error.print();
             let words: Vec<_> = std::env::args_os().collect();
             if code == exit::USAGE
@@ -54,20 +54,20 @@ fn real_main() -> i32 {
                 && !words.contains(&"--".into())
             {
                 output::hint(
-                    "the command comes after `--`: tenure run backup -- rsync -a /data /backup",
+                    "the command comes after `--`: `tenure run backup -- rsync -a /data /backup`",
                 );
             }
             return code;
         }
     };
     log::install(args.verbose);
-    let done = match args.verb {
+    let result = match args.verb {
         Verb::Run(run) => commands::run::run(&run, args.quiet),
         Verb::Status(status) => commands::status::status(&status),
         Verb::Stop(stop) => commands::stop::stop(&stop, args.quiet),
         Verb::Completions { shell } => commands::completions::completions(shell),
     };
-    match done {
+    match result {
         Ok(code) => code,
         Err(failure) => {
             failure.print();

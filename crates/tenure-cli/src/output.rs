@@ -1,33 +1,34 @@
-//! The only place that prints. Data goes to stdout, talk to stderr; a reader that went away is no
-//! reason to fail.
+//! The only module that prints. Data goes to stdout, messages to stderr. A reader that closed its
+//! pipe is not an error.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::SystemTime;
 
 use crate::exit::{self, Failure};
 
-/// Data for a person or a pipe.
+/// Prints data on stdout.
 pub(crate) fn data(text: &str) -> Result<(), Failure> {
     match io::stdout().write_all(format!("{text}\n").as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(exit::FAILED, format!("cannot print: {error}")))
+            let message = format!("cannot write to stdout: {error}");
+            Err(Failure::new(exit::FAILED, message))
         }
         _ => Ok(()),
     }
 }
 
-/// Something a person should know.
-pub(crate) fn say(text: &str) {
+/// Prints a message on stderr.
+pub(crate) fn message(text: &str) {
     let _ = writeln!(io::stderr(), "tenure: {text}");
 }
 
-/// What to do about it.
+/// Prints a hint below a message.
 pub(crate) fn hint(text: &str) {
     let _ = writeln!(io::stderr(), "  hint: {text}");
 }
 
-/// Makes text stand out on a terminal; elsewhere, or with NO_COLOR, leaves it alone. Colour never
-/// says anything that the words do not.
+/// Colours text on a terminal. Elsewhere, or with NO_COLOR, the text is unchanged. Colour never
+/// carries information that the words do not.
 pub(crate) fn emphasize(text: &str, colour: Colour) -> String {
     let wanted = io::stdout().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
@@ -39,7 +40,7 @@ pub(crate) fn emphasize(text: &str, colour: Colour) -> String {
     }
 }
 
-/// The few colours in use.
+/// Colours of the status table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Colour {
     Green = 32,
@@ -47,14 +48,14 @@ pub(crate) enum Colour {
     Dim = 2,
 }
 
-/// A point in time, in UTC, to the second.
+/// Formats a time in UTC, to the second.
 pub(crate) fn time(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time)
         .and_then(|time| jiff::Timestamp::from_second(time.as_second()))
         .map_or_else(|_| "?".to_owned(), |time| time.to_string())
 }
 
-/// How long ago that was, roughly. A time in the future is "just now".
+/// Formats the time since then, roughly. A time in the future is "just now".
 pub(crate) fn ago(time: SystemTime) -> String {
     let seconds = SystemTime::now()
         .duration_since(time)

@@ -1,18 +1,18 @@
-//! What taking and releasing a key costs, side by side and interleaved in one run:
+//! Cost of acquiring and releasing a key, measured side by side and interleaved in one run:
 //!
 //! - `tenure`: this library
-//! - `bare`: the same system calls, with nothing around them
-//! - `fd-lock`: open, lock, unlock, close, and no record
+//! - `bare`: the same system calls without any other code
+//! - `fd-lock`: open, lock, unlock, close, without a lock record
 //! - `pid-file`: read the pid, create, lock, write, unlink: the usual algorithm
 //!
-//! then what a refusal costs, and how long a waiting process takes to get in. `cargo bench -p
-//! tenure-tests` prints all of it; scripts/bench-tenure adds whole processes.
+//! Then the cost of a refusal, and the time from a release until a waiting process has the key.
+//! `cargo bench -p tenure-tests` prints all of it; scripts/bench-tenure adds whole processes.
 
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::cast_precision_loss,
-    reason = "a benchmark stops at the first surprise and prints rounded figures"
+    reason = "a benchmark stops at the first error and prints rounded figures"
 )]
 
 #[cfg(target_os = "linux")]
@@ -22,7 +22,7 @@ fn main() {
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    println!("the bare system calls are written down for Linux only");
+    println!("this benchmark runs on Linux only");
 }
 
 #[cfg(target_os = "linux")]
@@ -52,8 +52,8 @@ mod linux {
             }),
             Row::new("bare", || bare(path)),
             Row::new("fd-lock", || fd_lock(path)),
-            Row::new("pid-file", || match Contender::PidFile.try_enter(path) {
-                Outcome::Inside(guard) => guard.release(),
+            Row::new("pid-file", || match Contender::PidFile.try_acquire(path) {
+                Outcome::Acquired(guard) => guard.release(),
                 _ => println!("pid-file: refused"),
             }),
         ];
@@ -98,7 +98,7 @@ mod linux {
             let tenure = store.claim(&key).acquire(|_| {}).unwrap();
             move || tenure.release().unwrap()
         });
-        // Blocks in the kernel; no record, no file to remove.
+        // `flock` blocks in the kernel, writes no lock record and removes no file.
         hand_over("flock", || {
             let file = File::create(path.join("relay")).unwrap();
             rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
@@ -121,7 +121,7 @@ mod linux {
             }
         }
 
-        /// In microseconds.
+        /// Percentile of the durations, in microseconds.
         fn percentile(&self, percent: usize) -> f64 {
             let mut sorted = self.nanos.clone();
             sorted.sort_unstable();
@@ -163,8 +163,8 @@ mod linux {
         }
     }
 
-    /// The protocol of docs/lock-protocol.md, call by call, without choices, checks or a record
-    /// that says anything.
+    /// System calls of docs/lock-protocol.md, without decisions, checks or the content of a lock
+    /// record.
     fn bare(dir: &Path) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let dir = rustix::fs::open(dir, flags, Mode::empty()).unwrap();
@@ -178,7 +178,7 @@ mod linux {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
         rustix::fs::statat(&dir, "bare.lock", AtFlags::SYMLINK_NOFOLLOW).unwrap();
         rustix::fs::statat(&dir, "..", AtFlags::empty()).unwrap();
-        let guards = ["inode", "place"].map(|name| guard(&format!("bare/{name}/{inode:x}")));
+        let guards = ["inode", "parent"].map(|name| guard(&format!("bare/{name}/{inode:x}")));
         rustix::fs::statat(&dir, "bare.lock", AtFlags::SYMLINK_NOFOLLOW).unwrap();
         rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared).unwrap();
         rustix::fs::fstatfs(&dir).unwrap();

@@ -1,11 +1,11 @@
-//! What `tenure run` costs as a process: against `flock(1)` and against no wrapper at all,
-//! interleaved in one run. `TENURE` names the program as it is released, `TENURE_DYNAMIC` the same
-//! linked dynamically; scripts/bench-tenure sets both.
+//! Cost of `tenure run` as a process, compared with `flock(1)` and with no wrapper, interleaved in
+//! one run. `TENURE` names the program as it is released, `TENURE_DYNAMIC` the same program linked
+//! dynamically; scripts/bench-tenure sets both.
 
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a benchmark stops at the first surprise"
+    reason = "a benchmark stops at the first error"
 )]
 
 use std::path::Path;
@@ -19,7 +19,7 @@ fn main() {
         std::env::var_os("TENURE"),
         std::env::var_os("TENURE_DYNAMIC"),
     ) else {
-        println!("startup: run scripts/bench-tenure, which says where the programs are");
+        println!("startup: TENURE and TENURE_DYNAMIC are not set; run scripts/bench-tenure");
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -41,13 +41,14 @@ fn main() {
             let status = command.status().unwrap();
             let took = began.elapsed();
             assert!(status.success());
-            // The first rounds fill the caches.
+            // The first rounds fill the caches and are not counted.
             if round >= 20 {
                 micros.push(took.as_secs_f64() * 1e6);
             }
         }
     }
-    // Of each pair that ran one after the other, so that what else the machine does hits both.
+    // Ratios are taken of pairs that ran one after the other, so that other load on the machine
+    // affects both.
     let ratio = |row: usize, against: usize| {
         let (row, against) = (&rows[row].2, &rows[against].2);
         let mut ratios: Vec<f64> = row.iter().zip(against).map(|(a, b)| a / b).collect();

@@ -1,4 +1,4 @@
-//! Several processes started together over what a crash left behind.
+//! Several processes that start together while the lock file of a crashed owner exists.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,53 +12,54 @@ use crate::witness::{Counter, Witness};
 const OWNS: u64 = 1;
 const REFUSED: u64 = 2;
 const FAILED: u64 = 3;
-/// How often those who were refused try again while the owner stays.
+/// Attempts that each refused process makes while the owner keeps the key.
 const TRIES: usize = 20;
 
-/// What is to be done.
+/// Parameters of the race.
 #[derive(Clone, Debug)]
-pub struct Boot {
+pub struct BootRace {
     /// The `torture` program.
     pub program: PathBuf,
-    /// The algorithm.
+    /// Lock algorithm under test.
     pub contender: Contender,
-    /// How many processes start together.
+    /// Number of processes that start together.
     pub starters: u64,
-    /// How often.
+    /// Number of rounds.
     pub rounds: u64,
 }
 
-/// What came of it.
+/// Result of all rounds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Damage {
-    /// Rounds in which two or more were owners.
+pub struct BootReport {
+    /// Rounds with two or more owners.
     pub doubles: u64,
-    /// Rounds in which nobody was.
+    /// Rounds without an owner.
     pub none: u64,
     /// Attempts that failed for another reason than a live owner.
     pub errors: u64,
     /// Refusals that named the owner.
     pub named: u64,
-    /// Refusals that named nobody.
+    /// Refusals that named no process.
     pub unknown: u64,
-    /// Refusals that named a process which was not the owner.
+    /// Refusals that named a process other than the owner.
     pub wrong: u64,
 }
 
-impl Boot {
-    /// Runs it. Every round ends with kill -9, so that the next begins over a stale lock.
-    pub fn run(&self) -> Damage {
+impl BootRace {
+    /// Runs all rounds. Every round ends with kill -9, so that the next one starts over a stale
+    /// lock.
+    pub fn run(&self) -> BootReport {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut damage = Damage::default();
+        let mut result = BootReport::default();
         for round in 0..self.rounds {
-            self.round(dir.path(), round, &mut damage);
+            self.round(dir.path(), round, &mut result);
         }
-        damage
+        result
     }
 
-    fn round(&self, dir: &Path, round: u64, damage: &mut Damage) {
+    fn round(&self, dir: &Path, round: u64, result: &mut BootReport) {
         let path = dir.join(format!("witness-{round}"));
-        // One slot more, for the signal to start.
+        // The additional slot holds the signal to start.
         let witness = Witness::open(&path, self.starters + 1);
         let mut starters: Vec<Child> = (0..self.starters)
             .map(|slot| self.starter(dir, &path, slot))
@@ -71,20 +72,20 @@ impl Boot {
         let report = |slot| witness.value(slot, Counter::Report);
         let owners: Vec<u64> = slots().filter(|slot| report(*slot) == OWNS).collect();
         match owners[..] {
-            [] => damage.none += 1,
+            [] => result.none += 1,
             [owner] => {
                 let pid = starters[usize::try_from(owner).expect("few starters")].id();
                 for slot in slots().filter(|slot| *slot != owner) {
                     match witness.value(slot, Counter::Named) {
-                        0 => damage.unknown += 1,
-                        named if named == u64::from(pid) => damage.named += 1,
-                        _ => damage.wrong += 1,
+                        0 => result.unknown += 1,
+                        named if named == u64::from(pid) => result.named += 1,
+                        _ => result.wrong += 1,
                     }
                 }
             }
-            _ => damage.doubles += 1,
+            _ => result.doubles += 1,
         }
-        damage.errors += slots().filter(|slot| report(*slot) == FAILED).count() as u64;
+        result.errors += slots().filter(|slot| report(*slot) == FAILED).count() as u64;
         for starter in &mut starters {
             let _ = starter.kill();
             let _ = starter.wait();
@@ -104,7 +105,7 @@ impl Boot {
     }
 }
 
-/// What each process does: wait for the signal, try, report, stay.
+/// Process of one starter: waits for the signal, tries to acquire the key, reports and stays alive.
 pub fn starter(contender: Contender, dir: &Path, witness: &Path, slot: u64, slots: u64) -> ! {
     let witness = Witness::open(witness, slots + 1);
     while witness.value(slots, Counter::Report) == 0 {
@@ -114,8 +115,8 @@ pub fn starter(contender: Contender, dir: &Path, witness: &Path, slot: u64, slot
     let mut consistent = true;
     let mut report = REFUSED;
     for _ in 0..TRIES {
-        match contender.try_enter(dir) {
-            Outcome::Inside(guard) => {
+        match contender.try_acquire(dir) {
+            Outcome::Acquired(guard) => {
                 std::mem::forget(guard);
                 report = OWNS;
                 break;
@@ -130,13 +131,13 @@ pub fn starter(contender: Contender, dir: &Path, witness: &Path, slot: u64, slot
             }
         }
     }
-    // Two different names in one round: at most one can be right.
-    let said = if consistent {
+    // If refusals in one round named two processes, at most one of them can be the owner.
+    let holder = if consistent {
         named.map_or(0, u64::from)
     } else {
         u64::MAX
     };
-    witness.set(slot, Counter::Named, said);
+    witness.set(slot, Counter::Named, holder);
     witness.set(slot, Counter::Report, report);
     loop {
         thread::sleep(Duration::from_secs(60));

@@ -1,4 +1,4 @@
-//! Ways to be the only one: ours, and those that it is held against.
+//! Lock algorithms: tenure, and the common ones that it is compared with.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -9,49 +9,49 @@ use std::str::FromStr;
 use rustix::fs::{FlockOperation, flock};
 use tenure::{Key, Store, Tenure};
 
-/// An algorithm.
+/// A lock algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
-    /// Ours.
+    /// This library.
     Tenure,
-    /// Read the pid, see that it is dead, remove the file, create, lock, write; on release unlock
-    /// and remove. What most servers with a pid file do.
+    /// A pid file: read the pid, check that the process is dead, remove the file, create, lock,
+    /// write; on release unlock and remove. Most servers with a pid file do this.
     PidFile,
-    /// Lock, and on release unlock and remove, without looking again: the usual mistake with
-    /// `flock`.
+    /// Lock, and on release unlock and remove, without checking the path after locking: the usual
+    /// mistake with `flock`.
     FlockUnlink,
 }
 
-/// What an attempt came to.
+/// Outcome of an attempt.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Inside, until the guard is let go.
-    Inside(Guard),
-    /// Somebody else is, with this pid if known.
+    /// The key is owned until the ownership is released.
+    Acquired(Ownership),
+    /// Another process owns the key, with this pid if it is known.
     Refused(Option<u32>),
-    /// Somebody else is, and is said to have lost its lock file.
+    /// Another process owns the key, and the refusal reports that its lock file is gone.
     RefusedWithoutFile,
-    /// Something else went wrong.
+    /// The attempt failed for another reason.
     Failed(String),
 }
 
-/// Held while inside.
+/// Ownership of the key. It must be released explicitly.
 #[derive(Debug)]
-pub enum Guard {
-    /// Ours.
+pub enum Ownership {
+    /// A tenure.
     Tenure(Box<Tenure>),
     /// A locked file and its path.
     File(File, PathBuf),
 }
 
 impl Contender {
-    /// Tries to get in.
-    pub fn try_enter(self, dir: &Path) -> Outcome {
+    /// Tries to acquire the key.
+    pub fn try_acquire(self, dir: &Path) -> Outcome {
         match self {
             Self::Tenure => {
                 let key = Key::name("contended").expect("a fine name");
                 match Store::in_dir(dir).claim(&key).try_acquire() {
-                    Ok(tenure) => Outcome::Inside(Guard::Tenure(Box::new(tenure))),
+                    Ok(tenure) => Outcome::Acquired(Ownership::Tenure(Box::new(tenure))),
                     Err(error) => match error.holder() {
                         Some(holder) if holder.is_file_gone() => Outcome::RefusedWithoutFile,
                         Some(holder) => Outcome::Refused(holder.pid()),
@@ -64,7 +64,7 @@ impl Contender {
         }
     }
 
-    /// The name on the command line.
+    /// Name of the algorithm on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tenure => "tenure",
@@ -85,16 +85,16 @@ impl FromStr for Contender {
     }
 }
 
-impl Guard {
-    /// Whether our lock file is gone.
+impl Ownership {
+    /// True if the lock file of a tenure is gone.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Tenure(tenure) if tenure.lost())
     }
 
-    /// Lets go.
+    /// Releases the key.
     pub fn release(self) {
         match self {
-            Self::Tenure(tenure) => tenure.release().expect("it lets go"),
+            Self::Tenure(tenure) => tenure.release().expect("the key is released"),
             Self::File(file, path) => {
                 let _ = flock(file.as_fd(), FlockOperation::Unlock);
                 let _ = fs::remove_file(path);
@@ -109,7 +109,7 @@ fn pid_file(path: &Path) -> Outcome {
         let _ = file.read_to_string(&mut text);
         match text.trim().parse::<u32>() {
             Ok(pid) if tenure::process::is_running(pid) => return Outcome::Refused(Some(pid)),
-            // Dead, or not readable: stale.
+            // The process is dead or the file is unreadable, so the file is stale.
             _ => {
                 let _ = fs::remove_file(path);
             }
@@ -122,7 +122,7 @@ fn pid_file(path: &Path) -> Outcome {
         return Outcome::Refused(None);
     }
     let _ = write!(file, "{}", std::process::id());
-    Outcome::Inside(Guard::File(file, path.to_owned()))
+    Outcome::Acquired(Ownership::File(file, path.to_owned()))
 }
 
 fn flock_unlink(path: &Path) -> Outcome {
@@ -137,5 +137,5 @@ fn flock_unlink(path: &Path) -> Outcome {
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Outcome::Refused(None);
     }
-    Outcome::Inside(Guard::File(file, path.to_owned()))
+    Outcome::Acquired(Ownership::File(file, path.to_owned()))
 }

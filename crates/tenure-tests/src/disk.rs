@@ -1,4 +1,4 @@
-//! A small file system of a test's own, which can be filled and made read-only. Needs root.
+//! A small file system for one test, which can be filled and made read-only. Needs root.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,7 +12,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts 64 KiB.
+    /// Mounts a file system of 64 KiB.
     pub fn mount() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let disk = Self { dir };
@@ -24,23 +24,23 @@ impl SmallDisk {
         disk
     }
 
-    /// Its root directory.
+    /// Mount point.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("disk")
     }
 
-    /// Fills it to the last byte.
+    /// Fills the file system to the last byte.
     pub fn fill(&self) {
         let mut filler = File::create(self.filler()).expect("a file");
         while filler.write_all(&[0; 512]).is_ok() {}
     }
 
-    /// Frees what was filled.
+    /// Frees the space that `fill` took.
     pub fn empty(&self) {
         fs::remove_file(self.filler()).expect("a filled disk");
     }
 
-    /// Makes it read-only.
+    /// Remounts the file system read-only.
     pub fn make_read_only(&self) {
         self.run("mount", &["-o", "remount,ro"]);
     }

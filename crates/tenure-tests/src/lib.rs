@@ -1,10 +1,10 @@
-//! Helpers for tests with real processes: one that owns as it is told ([`Owner`]), several that
-//! fight ([`storm`], [`boot`]), and a [`witness`] that decides whether two were inside.
+//! Helpers for tests with real processes: an [`Owner`] that executes requests, processes that
+//! compete for a key ([`storm`], [`boot`]), and a [`witness`] that detects two owners.
 
 #![expect(
     clippy::expect_used,
     clippy::missing_panics_doc,
-    reason = "a harness that cannot go on must fail the test at once"
+    reason = "a helper that fails must fail its test at once"
 )]
 
 #[cfg(unix)]
@@ -25,37 +25,41 @@ use std::time::{Duration, Instant};
 
 pub use owner::Owner;
 
-/// Reports that a test is skipped because a privilege or a tool is missing. With `REQUIRE_TEST_TOOLS`
-/// set, as in CI, the test fails instead: a test that was not run must not look like one that passed.
-#[expect(clippy::print_stdout, reason = "a skipped test must say so")]
+/// Reports that a test is skipped because a privilege or a tool is missing. With
+/// `REQUIRE_TEST_TOOLS` set, as in CI, the test fails instead, so that a skipped test does not
+/// count as passed.
+#[expect(
+    clippy::print_stdout,
+    reason = "the output is the only sign of a skipped test"
+)]
 pub fn skip(why: &str) {
     assert!(
         std::env::var_os("REQUIRE_TEST_TOOLS").is_none(),
-        "this test cannot be skipped here: {why}"
+        "REQUIRE_TEST_TOOLS is set, but the test cannot run: {why}"
     );
     println!("skipped: {why}");
 }
 
-/// Waits until something is so. The time limit only ends a test that has failed.
-pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+/// Waits until the condition is true. The time limit only ends a test that has failed.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
-    while !so() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+    while !condition() {
+        assert!(Instant::now() < deadline, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// A small source of chance; tests need variety, not secrecy.
+/// A small random number generator. Tests need variety, not unpredictability.
 #[derive(Debug)]
-pub struct Chance(u64);
+pub struct Random(u64);
 
-impl Chance {
-    /// Starts from a seed.
+impl Random {
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         // xorshift64*
         self.0 ^= self.0 >> 12;

@@ -1,10 +1,10 @@
-//! Another process that takes a key and does as it is told.
+//! Another process that owns a key and executes requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A running `owner` program. It is killed when dropped.
+/// A running `owner` program, killed when dropped.
 #[derive(Debug)]
 pub struct Owner {
     child: Child,
@@ -13,8 +13,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Starts `program` (the `owner` binary, perhaps behind another command) and asks it to take
-    /// `key` in `dir`.
+    /// Starts `program` (the `owner` binary, perhaps behind another command), which tries to
+    /// acquire `key` in `dir`.
     pub fn start(mut program: Command, dir: &Path, key: &str) -> Self {
         let mut child = program
             .arg(dir)
@@ -23,8 +23,8 @@ impl Owner {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the owner program starts");
-        let input = child.stdin.take().expect("it has a stdin");
-        let output = BufReader::new(child.stdout.take().expect("it has a stdout"));
+        let input = child.stdin.take().expect("stdin is a pipe");
+        let output = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
         Self {
             child,
             input,
@@ -32,7 +32,7 @@ impl Owner {
         }
     }
 
-    /// Starts it and expects it to get the key.
+    /// Starts the program and asserts that it acquires the key.
     pub fn holding(program: &str, dir: &Path, key: &str) -> Self {
         let mut owner = Self::start(Command::new(program), dir, key);
         let answer = owner.answer();
@@ -40,38 +40,41 @@ impl Owner {
         owner
     }
 
-    /// Its process id.
+    /// Process id of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Tells it something and returns what it answers.
-    pub fn tell(&mut self, order: &str) -> String {
-        self.order(order);
+    /// Sends a request and returns the response.
+    pub fn request(&mut self, order: &str) -> String {
+        self.send(order);
         self.answer()
     }
 
-    /// Tells it something that it does not answer.
-    pub fn order(&mut self, order: &str) {
-        writeln!(self.input, "{order}").expect("the owner listens");
+    /// Sends a request that has no response.
+    pub fn send(&mut self, order: &str) {
+        writeln!(self.input, "{order}").expect("the owner reads its input");
     }
 
-    /// The next line that it says; empty when it is gone.
+    /// Next line of its output; empty after it has exited.
     pub fn answer(&mut self) -> String {
         let mut line = String::new();
         let _ = self.output.read_line(&mut line);
         line.trim_end().to_owned()
     }
 
-    /// Kills it, as by kill -9, and waits until it is gone.
+    /// Kills the program with SIGKILL and waits until it has exited.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Waits until it has ended by itself. Whether it went well.
-    pub fn ended_well(&mut self) -> bool {
-        self.child.wait().expect("it can be waited for").success()
+    /// Waits until the program exits by itself. Returns true if its exit code is 0.
+    pub fn wait_for_success(&mut self) -> bool {
+        self.child
+            .wait()
+            .expect("the owner is waited for")
+            .success()
     }
 }
 

@@ -1,4 +1,5 @@
-//! Programs as another user, in namespaces of their own, or with a restricted `/proc`. Needs root.
+//! Runs programs as another user, in their own namespaces, or with a restricted `/proc`. Needs
+//! root.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,12 +9,12 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// The user that tests act as beside root. Its name is `nobody`.
+/// User that tests run programs as, besides root. Its name is `nobody`.
 pub const USER: u32 = 65534;
 /// A user without a name.
-pub const STRANGER: u32 = 54321;
+pub const UNNAMED_USER: u32 = 54321;
 
-/// As whom, and with which view of the system, a program is started.
+/// User, namespaces and `/proc` with which a program is started.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "nothing is started yet"]
 pub struct RunAs {
@@ -25,12 +26,12 @@ pub struct RunAs {
 }
 
 impl RunAs {
-    /// As root, as this process is.
+    /// Runs as root, like this process.
     pub fn root() -> Self {
         Self::default()
     }
 
-    /// As a user without privileges.
+    /// Runs as a user without privileges.
     pub fn user(uid: u32) -> Self {
         Self {
             uid: Some(uid),
@@ -38,7 +39,7 @@ impl RunAs {
         }
     }
 
-    /// In a user namespace of its own, where it is root and sees other users as `nobody`.
+    /// Runs in a new user namespace, where the program is root and sees other users as `nobody`.
     pub fn in_user_namespace(self) -> Self {
         Self {
             user_namespace: true,
@@ -46,7 +47,7 @@ impl RunAs {
         }
     }
 
-    /// In a PID namespace of its own, with a `/proc` of that namespace.
+    /// Runs in a new PID namespace, with the `/proc` of that namespace.
     pub fn in_pid_namespace(self) -> Self {
         Self {
             pid_namespace: true,
@@ -54,7 +55,7 @@ impl RunAs {
         }
     }
 
-    /// In a network namespace of its own, where abstract sockets of others do not exist.
+    /// Runs in a new network namespace, which hides the abstract sockets of other programs.
     pub fn in_network_namespace(self) -> Self {
         Self {
             network_namespace: true,
@@ -62,7 +63,7 @@ impl RunAs {
         }
     }
 
-    /// With `/proc` mounted anew with these options, for example `subset=pid`.
+    /// Runs with `/proc` mounted again with these options, for example `subset=pid`.
     pub fn with_proc(self, options: &'static str) -> Self {
         Self {
             proc_options: Some(options),
@@ -70,7 +71,7 @@ impl RunAs {
         }
     }
 
-    /// The words to put in front of a program and its arguments.
+    /// Words to put in front of a program and its arguments.
     pub fn words(self) -> Vec<String> {
         let mut words = vec!["unshare".to_owned(), "--mount".to_owned()];
         if self.pid_namespace {
@@ -96,7 +97,7 @@ impl RunAs {
         words
     }
 
-    /// A program that is started so.
+    /// Command that starts a program in this way.
     pub fn command(self, program: impl AsRef<OsStr>) -> Command {
         let words = self.words();
         let mut command = Command::new(&words[0]);
@@ -104,7 +105,7 @@ impl RunAs {
         command
     }
 
-    /// True if programs can be started so here.
+    /// True if this machine can start programs in this way.
     pub fn is_possible(self) -> bool {
         let quiet = |command: &mut Command| {
             let command = command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -114,35 +115,36 @@ impl RunAs {
     }
 }
 
-/// A directory that all users can reach, with copies of programs in it that all can execute.
+/// A directory that all users can access, with copies of programs that all users can execute.
 #[derive(Debug)]
-pub struct Commons {
+pub struct SharedDir {
     dir: TempDir,
 }
 
-impl Commons {
-    /// Makes one. `None`, after reporting that the test is skipped: no other user can be had here.
+impl SharedDir {
+    /// Creates the directory. Returns `None`, after reporting that the test is skipped, if programs
+    /// cannot run as another user here.
     pub fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            crate::skip("only root can act as another user");
+            crate::skip("only root can run programs as another user");
             return None;
         }
         if !RunAs::user(USER).in_user_namespace().is_possible() {
-            crate::skip("setpriv and unshare cannot make another user here");
+            crate::skip("setpriv and unshare cannot switch to another user here");
             return None;
         }
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let commons = Self { dir };
-        set_mode(commons.dir.path(), 0o755);
-        Some(commons)
+        let shared_dir = Self { dir };
+        set_mode(shared_dir.dir.path(), 0o755);
+        Some(shared_dir)
     }
 
-    /// A path in it.
+    /// Path of an entry of the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// A copy of a program that every user can execute.
+    /// Copies a program, so that every user can execute it, and returns the path of the copy.
     pub fn copy_of(&self, program: &str) -> PathBuf {
         let name = Path::new(program).file_name().expect("a program");
         let copy = self.dir.path().join(name);
@@ -153,7 +155,7 @@ impl Commons {
         copy
     }
 
-    /// A new directory in it that belongs to a user.
+    /// Creates a subdirectory that belongs to a user.
     pub fn dir(&self, name: &str, uid: u32, mode: u32) -> PathBuf {
         let path = self.path(name);
         fs::create_dir(&path).expect("a directory");

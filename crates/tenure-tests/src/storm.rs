@@ -1,69 +1,70 @@
-//! Several processes that take and release one key in a loop while they are killed one by one.
+//! Several processes that acquire and release one key in a loop, while they are killed one by one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::Chance;
+use crate::Random;
 use crate::contenders::{Contender, Outcome};
 use crate::witness::{Counter, Witness};
 
-/// How long without any acquisition counts as stuck.
+/// Time without any acquisition that counts as stuck.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// What is to be done.
+/// Parameters of the storm.
 #[derive(Clone, Debug)]
 pub struct Storm {
     /// The `torture` program.
     pub program: PathBuf,
-    /// The algorithm.
+    /// Lock algorithm under test.
     pub contender: Contender,
-    /// How many processes.
+    /// Number of processes.
     pub workers: u64,
-    /// How long.
+    /// Duration of the storm.
     pub length: Duration,
-    /// How far apart kills are, on average. Zero: nobody is killed.
+    /// Average time between kills. Zero: no process is killed.
     pub kill_every: Duration,
-    /// Each process in a network namespace of its own, where no deletion guard can help. Needs root.
+    /// Runs each process in its own network namespace, where the deletion guard has no effect.
+    /// Needs root.
     pub apart: bool,
 }
 
-/// What came of it.
+/// Result of the storm.
 #[derive(Clone, Copy, Debug)]
-pub struct Damage {
-    /// How often the key was acquired.
+pub struct StormReport {
+    /// Number of acquisitions.
     pub acquired: u64,
-    /// How often two were inside.
+    /// Number of times that two processes owned the key.
     pub doubles: u64,
-    /// How often nobody got in for a long while.
+    /// Number of times that no process acquired the key for [`STUCK`].
     pub stuck: u64,
-    /// How often an attempt failed.
+    /// Number of attempts that failed.
     pub errors: u64,
-    /// How often an owner found its lock file gone.
+    /// Number of owners that found their lock file gone.
     pub lost: u64,
-    /// How often a refusal said that the owner's lock file was gone.
-    pub said_lost: u64,
-    /// How many processes were killed.
+    /// Number of refusals that reported the owner's lock file as gone.
+    pub reported_lost: u64,
+    /// Number of processes that were killed.
     pub killed: u64,
 }
 
 impl Storm {
-    /// Runs it.
-    pub fn run(&self) -> Damage {
+    /// Runs the storm.
+    pub fn run(&self) -> StormReport {
         let dir = tempfile::tempdir().expect("a directory");
         let witness = Witness::open(&dir.path().join("witness"), self.workers);
         let start = |slot: u64| self.worker(dir.path(), slot);
         let mut workers: Vec<Child> = (0..self.workers).map(start).collect();
-        let mut chance = Chance::new(u64::from(std::process::id()));
+        let mut random = Random::new(u64::from(std::process::id()));
         let until = Instant::now() + self.length;
-        let mut damage = Damage {
+        let mut report = StormReport {
             acquired: 0,
             doubles: 0,
             stuck: 0,
             errors: 0,
             lost: 0,
-            said_lost: 0,
+            reported_lost: 0,
             killed: 0,
         };
         let mut progress = (0, Instant::now());
@@ -71,22 +72,22 @@ impl Storm {
             let around = u64::try_from(self.kill_every.as_micros())
                 .unwrap_or(0)
                 .max(2000);
-            thread::sleep(Duration::from_micros(around / 2 + chance.below(around)));
+            thread::sleep(Duration::from_micros(around / 2 + random.below(around)));
             if !self.kill_every.is_zero() {
-                let slot = chance.below(self.workers);
-                let place = usize::try_from(slot).expect("few workers");
+                let slot = random.below(self.workers);
+                let index = usize::try_from(slot).expect("few workers");
                 witness.condemn(slot);
-                let _ = workers[place].kill();
-                let _ = workers[place].wait();
+                let _ = workers[index].kill();
+                let _ = workers[index].wait();
                 witness.reuse(slot);
-                workers[place] = start(slot);
-                damage.killed += 1;
+                workers[index] = start(slot);
+                report.killed += 1;
             }
             let now = witness.total(Counter::Acquired);
             if now != progress.0 {
                 progress = (now, Instant::now());
             } else if progress.1.elapsed() > STUCK {
-                damage.stuck += 1;
+                report.stuck += 1;
                 progress.1 = Instant::now();
             }
         }
@@ -95,12 +96,12 @@ impl Storm {
             let _ = worker.kill();
             let _ = worker.wait();
         }
-        damage.acquired = witness.total(Counter::Acquired);
-        damage.doubles = witness.total(Counter::Doubles);
-        damage.errors = witness.total(Counter::Errors);
-        damage.lost = witness.total(Counter::Lost);
-        damage.said_lost = witness.total(Counter::SaidLost);
-        damage
+        report.acquired = witness.total(Counter::Acquired);
+        report.doubles = witness.total(Counter::Doubles);
+        report.errors = witness.total(Counter::Errors);
+        report.lost = witness.total(Counter::Lost);
+        report.reported_lost = witness.total(Counter::ReportedLost);
+        report
     }
 
     fn worker(&self, dir: &Path, slot: u64) -> Child {
@@ -122,16 +123,16 @@ impl Storm {
     }
 }
 
-/// What each process does until it is killed.
+/// Loop of each process until it is killed.
 pub fn worker(contender: Contender, dir: &Path, slot: u64, slots: u64) -> ! {
     let witness = Witness::open(&dir.join("witness"), slots);
-    let mut chance = Chance::new(u64::from(std::process::id()) << 8 | slot);
+    let mut random = Random::new(u64::from(std::process::id()) << 8 | slot);
     loop {
-        match contender.try_enter(dir) {
-            Outcome::Inside(guard) => {
+        match contender.try_acquire(dir) {
+            Outcome::Acquired(guard) => {
                 witness.enter(slot);
                 witness.count(slot, Counter::Acquired);
-                thread::sleep(Duration::from_micros(chance.below(2000)));
+                thread::sleep(Duration::from_micros(random.below(2000)));
                 if guard.is_lost() {
                     witness.count(slot, Counter::Lost);
                 }
@@ -139,9 +140,9 @@ pub fn worker(contender: Contender, dir: &Path, slot: u64, slots: u64) -> ! {
                 guard.release();
             }
             Outcome::Refused(_) => {}
-            Outcome::RefusedWithoutFile => witness.count(slot, Counter::SaidLost),
+            Outcome::RefusedWithoutFile => witness.count(slot, Counter::ReportedLost),
             Outcome::Failed(_) => witness.count(slot, Counter::Errors),
         }
-        thread::sleep(Duration::from_micros(50 + chance.below(450)));
+        thread::sleep(Duration::from_micros(50 + random.below(450)));
     }
 }

@@ -1,11 +1,11 @@
-//! Who is inside, told by the processes themselves in a shared file, without any lock.
+//! Detects two owners at the same time, through a shared file and without any lock.
 //!
-//! Each process has a slot. It says "in" after it believes to own the key and "out" before it lets
-//! go. Whoever is in and sees another slot that is in has found a double owner: the other one is
-//! in as well, unless it was killed. The supervisor therefore condemns a slot before it kills, and
-//! counts up the slot's generation before it is used again; a slot that was not condemned before
-//! and after, and has the same generation, belongs to a process that was alive in between. So
-//! there are no false alarms.
+//! Each process has a slot. It sets "in" after it has acquired the key and clears it before it
+//! releases the key. A process that is in and finds another slot that is in has found a second
+//! owner, unless the other process was killed. The supervisor therefore marks a slot as condemned
+//! before it kills the process, and increments the slot's generation before the slot is used again.
+//! A slot that has the same generation and is not condemned before and after the check belongs to a
+//! process that was alive in between. So there are no false alarms.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -17,22 +17,22 @@ const IN: u64 = 0;
 const CONDEMNED: u64 = 1;
 const GENERATION: u64 = 2;
 
-/// The counters of a slot.
+/// Counters of a slot.
 #[derive(Clone, Copy, Debug)]
 pub enum Counter {
-    /// How often the key was acquired.
+    /// Number of acquisitions.
     Acquired = 8,
-    /// How often somebody else was inside at the same time.
+    /// Number of times that another process owned the key at the same time.
     Doubles = 16,
-    /// How often the attempt failed for another reason than a live owner.
+    /// Number of attempts that failed for another reason than a live owner.
     Errors = 24,
-    /// How often the owner's lock file was gone though nobody from outside touched it.
+    /// Number of times that the owner's lock file was gone, although no outside process touched it.
     Lost = 48,
-    /// How often a refusal said that the owner's lock file was gone.
-    SaidLost = 56,
-    /// What the process reports, for [`boot`](crate::boot).
+    /// Number of refusals that reported the owner's lock file as gone.
+    ReportedLost = 56,
+    /// Report of the process, for [`boot`](crate::boot).
     Report = 32,
-    /// The pid it was told holds the key, for [`boot`](crate::boot).
+    /// Pid that a refusal named as the holder, for [`boot`](crate::boot).
     Named = 40,
 }
 
@@ -44,7 +44,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// A fresh one, or an existing one, with this many slots.
+    /// Opens or creates the file with this many slots.
     pub fn open(path: &Path, slots: u64) -> Self {
         let file = OpenOptions::new()
             .read(true)
@@ -53,13 +53,13 @@ impl Witness {
             .truncate(false)
             .open(path)
             .expect("the witness file opens");
-        if file.metadata().expect("it has a size").len() < slots * SLOT {
-            file.set_len(slots * SLOT).expect("it can grow");
+        if file.metadata().expect("the witness file has a size").len() < slots * SLOT {
+            file.set_len(slots * SLOT).expect("the witness file grows");
         }
         Self { file, slots }
     }
 
-    /// The process of this slot is inside now. Looks whether anyone else is.
+    /// Notes that the process of this slot owns the key, and counts every other owner.
     pub fn enter(&self, slot: u64) {
         self.put(slot, IN, 1);
         for other in (0..self.slots).filter(|other| *other != slot) {
@@ -72,61 +72,61 @@ impl Witness {
         }
     }
 
-    /// The process of this slot is about to let go.
+    /// Notes that the process of this slot is about to release the key.
     pub fn leave(&self, slot: u64) {
         self.put(slot, IN, 0);
     }
 
-    /// The supervisor is about to kill the process of this slot.
+    /// Notes that the supervisor is about to kill the process of this slot.
     pub fn condemn(&self, slot: u64) {
         self.put(slot, CONDEMNED, 1);
     }
 
-    /// The process of this slot is dead and reaped; a new one may have it.
+    /// Makes a slot available again after its process was reaped.
     pub fn reuse(&self, slot: u64) {
         self.put(slot, IN, 0);
         self.put(slot, GENERATION, self.get(slot, GENERATION).wrapping_add(1));
         self.put(slot, CONDEMNED, 0);
     }
 
-    /// Adds one to a counter of a slot. Only the slot's own process may.
+    /// Increments a counter of a slot. Only the process of the slot may call this.
     pub fn count(&self, slot: u64, counter: Counter) {
         self.set(slot, counter, self.value(slot, counter) + 1);
     }
 
     /// Sets a counter of a slot.
     pub fn set(&self, slot: u64, counter: Counter, value: u64) {
-        let place = slot * SLOT + counter as u64;
+        let offset = slot * SLOT + counter as u64;
         self.file
-            .write_all_at(&value.to_le_bytes(), place)
+            .write_all_at(&value.to_le_bytes(), offset)
             .expect("the witness writes");
     }
 
-    /// A counter of one slot.
+    /// Returns a counter of one slot.
     pub fn value(&self, slot: u64, counter: Counter) -> u64 {
         let mut bytes = [0; 8];
-        let place = slot * SLOT + counter as u64;
+        let offset = slot * SLOT + counter as u64;
         self.file
-            .read_exact_at(&mut bytes, place)
+            .read_exact_at(&mut bytes, offset)
             .expect("the witness reads");
         u64::from_le_bytes(bytes)
     }
 
-    /// The sum over all slots.
+    /// Returns the sum of a counter over all slots.
     pub fn total(&self, counter: Counter) -> u64 {
         (0..self.slots).map(|slot| self.value(slot, counter)).sum()
     }
 
-    fn put(&self, slot: u64, place: u64, value: u8) {
+    fn put(&self, slot: u64, offset: u64, value: u8) {
         self.file
-            .write_all_at(&[value], slot * SLOT + place)
+            .write_all_at(&[value], slot * SLOT + offset)
             .expect("the witness writes");
     }
 
-    fn get(&self, slot: u64, place: u64) -> u8 {
+    fn get(&self, slot: u64, offset: u64) -> u8 {
         let mut byte = [0];
         self.file
-            .read_exact_at(&mut byte, slot * SLOT + place)
+            .read_exact_at(&mut byte, slot * SLOT + offset)
             .expect("the witness reads");
         byte[0]
     }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_inside_are_seen_and_the_dead_are_not() {
+    fn witness_counts_two_live_owners_and_ignores_killed_ones() {
         let dir = tempfile::tempdir().unwrap();
         let witness = Witness::open(&dir.path().join("w"), 3);
         witness.enter(0);

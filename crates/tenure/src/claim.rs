@@ -1,4 +1,4 @@
-//! Taking a key: at once, or after waiting for its owner.
+//! Acquiring a key: at once, or after waiting for its owner to release it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,21 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Kind};
-use crate::guard::Tenure;
 use crate::holder::Holder;
 use crate::key::Key;
 use crate::process::Identity;
 use crate::record::{Record, VERSION};
 use crate::store::{self, Attempt, Held, Previous, Store};
 use crate::sys;
-use crate::sys::guard::Waiter;
+use crate::sys::deletion_guard::Waiter;
+use crate::tenure::Tenure;
 
-/// Where waiting cannot be woken, the first pause and the longest.
+/// First and longest pause between attempts where the kernel cannot wake a waiting process (macOS,
+/// Windows).
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 
-/// What is to be taken, and what the owner will say about itself.
+/// A request to acquire a key, with the text that the lock record will contain.
 ///
 /// ```
 /// use std::time::Duration;
@@ -64,36 +65,38 @@ impl Claim {
         }
     }
 
-    /// The program's name in the record. Default: the name by which this process was started.
+    /// Program name in the lock record. Default: the name by which this process was started.
     pub fn program(mut self, program: impl Into<String>) -> Self {
         self.program = Some(program.into());
         self
     }
 
-    /// What the program does while it owns the key, for example `serve`.
+    /// Action of the program while it owns the key, for example `serve`. Shown next to the
+    /// program's name.
     pub fn verb(mut self, verb: impl Into<String>) -> Self {
         self.verb = Some(verb.into());
         self
     }
 
-    /// What a person should type to stop this owner.
+    /// Command that stops this owner. Shown to users whose claim on the key is refused.
     pub fn stop_command(mut self, command: impl Into<String>) -> Self {
         self.stop = Some(command.into());
         self
     }
 
-    /// Adds a field of your own to the record. It must not be a secret: records are explanations.
+    /// Adds a field to the lock record. Its value must not be secret: `tenure status` and refusals
+    /// show it.
     pub fn field(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.extra.insert(name.into(), value.into());
         self
     }
 
-    /// Leaves the file in place on release, marked as released. On network file systems this is
-    /// always so.
+    /// Keeps the lock file on release and marks it as released. Network file systems always do
+    /// this.
     ///
-    /// The file is a multiple of 4 KiB long, and its record is rewritten in place. So a disk that is
-    /// full later keeps nobody from taking the key and from naming itself as its owner. Tokens keep
-    /// rising even if the clock is set back.
+    /// A kept file is a multiple of 4 KiB long, and its lock record is rewritten in place. Owners
+    /// can therefore acquire the key and write their lock record on a full disk. Tokens keep
+    /// increasing even if the clock is set back.
     ///
     /// ```
     /// use tenure::{Key, State, Store};
@@ -112,11 +115,11 @@ impl Claim {
         self
     }
 
-    /// Takes a field over from the record of an owner that did not release, in the same write
-    /// that makes the record ours: work that a crashed owner noted there is never forgotten.
+    /// Copies a field from the lock record of an owner that crashed. The copy is part of the write
+    /// that replaces the record, so work that the crashed owner had noted there is never lost.
     ///
-    /// A field of the same name that was given with [`field`](Self::field) is what holds if there
-    /// is nothing to take over.
+    /// If the previous owner released the key or had no such field, the value given with
+    /// [`field`](Self::field) is used.
     ///
     /// ```
     /// use tenure::{Key, Store};
@@ -143,14 +146,15 @@ impl Claim {
         self.store.path_of(&self.key)
     }
 
-    /// Takes the key, or says at once who has it.
+    /// Acquires the key. Fails at once if it is held; the error names the holder.
     ///
-    /// The lock decides, not the record: if the record cannot be written (the disk is full, damaged
-    /// or read-only), the key is taken all the same, a warning is logged once, and
-    /// [`Tenure::record_error`] has the reason. Others are then refused without a name.
+    /// Ownership depends on the lock alone. If the lock record cannot be written (the disk is full,
+    /// damaged or read-only), the key is acquired nevertheless, a warning is logged once, and
+    /// [`Tenure::record_error`] has the reason. Other claims are then refused without the owner's
+    /// name.
     pub fn try_acquire(self) -> Result<Tenure, Error> {
-        match store::take(self.store.target(&self.key)?)? {
-            Attempt::Taken(held, previous) => self.settle(held, previous),
+        match store::try_acquire(self.store.target(&self.key)?)? {
+            Attempt::Acquired(held, previous) => self.into_tenure(held, previous),
             Attempt::Busy(holder, _) => Err(Error::new(Kind::Held {
                 key: self.key.to_string(),
                 holder: *holder,
@@ -158,8 +162,8 @@ impl Claim {
         }
     }
 
-    /// Takes the key, waiting for at most `limit`. `on_wait` hears whom it waits for, once for
-    /// each owner that is in the way.
+    /// Acquires the key, waiting for at most `limit`. `on_wait` is called once for each owner that
+    /// holds the key meanwhile.
     pub fn acquire_within(
         self,
         limit: Duration,
@@ -168,50 +172,52 @@ impl Claim {
         self.wait(Instant::now().checked_add(limit), on_wait, || false)
     }
 
-    /// Takes the key, however long that takes.
+    /// Acquires the key, waiting for as long as necessary.
     pub fn acquire(self, on_wait: impl FnMut(&Holder)) -> Result<Tenure, Error> {
         self.wait(None, on_wait, || false)
     }
 
-    /// `give_up` is asked several times a second whether anyone still wants the key.
+    /// Ends with a timeout error once `is_cancelled` returns true, which is called several times a
+    /// second.
     pub(crate) fn wait(
         self,
         deadline: Option<Instant>,
         mut on_wait: impl FnMut(&Holder),
-        give_up: impl Fn() -> bool,
+        is_cancelled: impl Fn() -> bool,
     ) -> Result<Tenure, Error> {
         let mut waiter = Waiter::default();
         let mut pause = FIRST_PAUSE;
-        let mut told = None;
+        let mut reported = None;
         loop {
-            let (holder, target) = match store::take(self.store.target(&self.key)?)? {
-                Attempt::Taken(held, previous) => return self.settle(held, previous),
+            let (holder, target) = match store::try_acquire(self.store.target(&self.key)?)? {
+                Attempt::Acquired(held, previous) => return self.into_tenure(held, previous),
                 Attempt::Busy(holder, target) => (holder, target),
             };
             let left = deadline.map_or(Duration::MAX, |deadline| {
                 deadline.saturating_duration_since(Instant::now())
             });
-            if left.is_zero() || give_up() {
+            if left.is_zero() || is_cancelled() {
                 let (key, holder) = (self.key.to_string(), *holder);
                 return Err(Error::new(Kind::TimedOut { key, holder }));
             }
-            let who = Some((
+            let owner = Some((
                 holder.pid,
                 holder.record.as_ref().map(|record| record.token),
             ));
-            if told != who {
+            if reported != owner {
                 on_wait(&holder);
-                told = who;
+                reported = owner;
             }
             waiter.wait(&target.directory, &target.name, left, pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    /// The lock is ours: say so in the record.
-    fn settle(mut self, mut held: Held, previous: Previous) -> Result<Tenure, Error> {
+    /// Writes the lock record, now that the lock is held, and returns the tenure. A failed write is
+    /// stored in the tenure, because the key is held in any case.
+    fn into_tenure(mut self, mut held: Held, previous: Previous) -> Result<Tenure, Error> {
         let path = held.path().display();
-        let me = Me::get();
+        let me = OwnProcess::get();
         if let Some(Ok(record)) = &previous
             && record.released_at.is_none()
         {
@@ -223,8 +229,11 @@ impl Claim {
         }
         let last_token = match previous {
             Some(Ok(record)) => {
-                if is_of(&record, &me) {
-                    tracing::debug!(path = %path, "this process left its own record here before");
+                if is_own_record(&record, &me) {
+                    tracing::debug!(
+                        path = %path,
+                        "found a lock record that this process did not mark as released"
+                    );
                 } else if record.released_at.is_none() {
                     tracing::warn!(
                         path = %path,
@@ -246,8 +255,8 @@ impl Claim {
         if held.is_on_network() {
             tracing::warn!(
                 path = %path,
-                "this is a network file system: the lock holds only while its server keeps our \
-                 lease, and the file is kept after release"
+                "the lock file is on a network file system: the lock lasts only while the server \
+                 keeps this client's lease, and the file is kept after release"
             );
         }
         if self.keep_file || held.is_on_network() {
@@ -279,34 +288,39 @@ impl Claim {
     }
 }
 
-/// Lock files whose last record this process could not write.
-static WITHOUT_RECORD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+/// Lock files whose lock record this process could not write at its last attempt.
+static UNWRITTEN_RECORDS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Logs that a record cannot be written when that begins and when it ends. A lock may be acquired
-/// again and again meanwhile.
+/// Logs a write error of the lock record when it starts and when it ends. Without the list of
+/// files, a process that acquires the same key repeatedly on a full disk would log a warning each
+/// time.
 fn report_record_error(path: &Path, error: Option<&Error>) {
-    let mut without = WITHOUT_RECORD
+    let mut without = UNWRITTEN_RECORDS
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
     match error {
         Some(error) if without.insert(path.to_owned()) => {
-            tracing::warn!(%error, "the lock is held, but others cannot see by whom");
+            tracing::warn!(
+                %error,
+                "lock acquired, but its record cannot be written: other processes cannot see the owner"
+            );
         }
-        Some(error) => tracing::debug!(%error, "others still cannot see by whom the lock is held"),
+        Some(error) => tracing::debug!(%error, "the lock record still cannot be written"),
         None if without.remove(path) => {
-            tracing::info!(path = %path.display(), "others can see again by whom the lock is held");
+            tracing::info!(path = %path.display(), "the lock record can be written again");
         }
         None => {}
     }
 }
 
-/// True if this very process wrote the record. It did not mark the record as released, because that
-/// write failed; no other owner is gone.
-fn is_of(record: &Record, me: &Me) -> bool {
+/// True if this process wrote the lock record. Its own release failed to mark the record, so no
+/// other owner has crashed and no warning is due.
+fn is_own_record(record: &Record, me: &OwnProcess) -> bool {
     record.pid == me.pid && me.identity.is_some() && record.process == me.identity
 }
 
-/// Larger than the last one, and larger than any that a clock that only goes forward gave out.
+/// Next fencing token: larger than the previous one, and at least the clock in microseconds. The
+/// clock keeps tokens increasing when no earlier lock record is left.
 fn next_token(last: u64, now: SystemTime) -> u64 {
     let micros = now
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -316,9 +330,9 @@ fn next_token(last: u64, now: SystemTime) -> u64 {
     micros.max(last.saturating_add(1))
 }
 
-/// What this process says about itself; the same for every key it takes.
+/// Facts about this process for its lock records; the same for every key that it acquires.
 #[derive(Clone)]
-pub(crate) struct Me {
+pub(crate) struct OwnProcess {
     pub(crate) pid: u32,
     identity: Option<Identity>,
     host: Option<String>,
@@ -326,23 +340,23 @@ pub(crate) struct Me {
     program: Option<String>,
 }
 
-impl Me {
+impl OwnProcess {
     pub(crate) fn get() -> Self {
-        static ME: OnceLock<Me> = OnceLock::new();
-        let me = ME.get_or_init(Self::look);
-        // A forked child is somebody else.
+        static ME: OnceLock<OwnProcess> = OnceLock::new();
+        let me = ME.get_or_init(Self::read);
+        // A forked child inherits the cached value of its parent, but is another process.
         if me.pid == std::process::id() {
             me.clone()
         } else {
-            Self::look()
+            Self::read()
         }
     }
 
-    fn look() -> Self {
+    fn read() -> Self {
         let pid = std::process::id();
         Self {
             pid,
-            identity: Identity::of(pid),
+            identity: Identity::from_pid(pid),
             host: sys::process::host(),
             user: sys::process::current_user(),
             program: std::env::args_os().next().and_then(|program| {
@@ -358,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_rises_even_if_the_clock_was_set_back() {
+    fn token_increases_even_if_the_clock_was_set_back() {
         let at = |secs| SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
         assert_eq!(next_token(0, at(10)), 10_000_000);
         assert_eq!(next_token(10_000_000, at(10)), 10_000_001);

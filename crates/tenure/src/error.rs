@@ -1,4 +1,4 @@
-//! What can go wrong, said so that a person can act on it.
+//! Errors of every operation. Each message names the key or path, the holder and the reason.
 
 use std::fmt;
 use std::io;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::holder::Holder;
 
-/// Why a key could not be owned, looked at, released or stopped.
+/// Reason why a key could not be acquired, inspected, released or stopped.
 ///
-/// The text says what happened, to which path, and who holds it; [`Error::holder`] carries the
-/// same as data.
+/// The message states what happened, to which path, and which process holds the key.
+/// [`Error::holder`] returns the holder as data.
 ///
 /// ```
 /// use tenure::{Key, Store};
@@ -31,11 +31,11 @@ pub struct Error {
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// Somebody else owns the key. Nothing was changed.
+    /// Another process owns the key. Nothing was changed.
     Held { key: String, holder: Holder },
-    /// Somebody else owned the key until the deadline passed. Nothing was changed.
+    /// Another process owned the key until the deadline passed. Nothing was changed.
     TimedOut { key: String, holder: Holder },
-    /// The key's text is not allowed. Nothing was touched.
+    /// The text of the key is not allowed. Nothing was changed.
     BadKey { key: String, why: &'static str },
     /// The path or its directory cannot be trusted. Nothing was followed or changed.
     Hostile { path: PathBuf, why: String },
@@ -52,11 +52,13 @@ pub(crate) enum Kind {
         path: PathBuf,
         source: io::Error,
     },
-    /// The lock was let go, but its file could not be removed.
+    /// The lock was released, but its file could not be removed.
     Leftover { path: PathBuf, source: io::Error },
-    /// `stop` would not signal anyone.
+    /// `stop` signalled no process.
     StopRefused { key: String, why: String },
-    /// `stop` signalled the owner, which did not let go in time.
+    /// The owner accepts no stop requests (Windows) and was not killed, because `force` is off.
+    ForceRequired { key: String, why: String },
+    /// `stop` signalled the owner, which did not release the key in time.
     StillRunning { key: String, pid: u32, why: String },
 }
 
@@ -82,12 +84,12 @@ impl Error {
         })
     }
 
-    /// Somebody else owns the key (also true when waiting for it timed out).
+    /// True if another process owns the key, also after waiting for it timed out.
     pub fn is_held(&self) -> bool {
         matches!(*self.kind, Kind::Held { .. } | Kind::TimedOut { .. })
     }
 
-    /// Waiting for the key, or for its owner to stop, took longer than allowed.
+    /// True if waiting for the key, or for its owner to stop, exceeded the time limit.
     pub fn is_timeout(&self) -> bool {
         matches!(
             *self.kind,
@@ -95,29 +97,43 @@ impl Error {
         )
     }
 
-    /// The path or its directory cannot be trusted: a link, another user's file, a directory
-    /// that anyone may write.
+    /// True if the path or its directory cannot be trusted: it is a link, another user's file, or a
+    /// directory that every user may write to.
     pub fn is_hostile(&self) -> bool {
         matches!(*self.kind, Kind::Hostile { .. })
     }
 
-    /// Another user's file or directory is in the way, and the kernel does not show from here whether
-    /// its owner holds the key. The file must not be removed before that is known.
+    /// True if a file or directory of another user is at the path, and the kernel does not show
+    /// this process whether the key is held. Removing the file before that is known could admit a
+    /// second owner.
     pub fn is_unknown(&self) -> bool {
         matches!(*self.kind, Kind::Unknown { .. })
     }
 
-    /// The key itself is not well formed.
+    /// True if the key itself is not well formed.
     pub fn is_bad_key(&self) -> bool {
         matches!(*self.kind, Kind::BadKey { .. })
     }
 
-    /// `stop` signalled nobody, because no process was proven to be the owner.
+    /// True if `stop` signalled no process: none was proven to be the owner, or the owner accepts
+    /// no stop requests.
     pub fn is_stop_refused(&self) -> bool {
-        matches!(*self.kind, Kind::StopRefused { .. })
+        matches!(
+            *self.kind,
+            Kind::StopRefused { .. } | Kind::ForceRequired { .. }
+        )
     }
 
-    /// Who owns the key, when that is the reason.
+    /// True if [`Stop::force`](crate::Stop::force) would have stopped the owner: it did not exit in
+    /// time, or it accepts no stop requests.
+    pub fn is_force_required(&self) -> bool {
+        matches!(
+            *self.kind,
+            Kind::StillRunning { .. } | Kind::ForceRequired { .. }
+        )
+    }
+
+    /// Holder of the key, if the key is held by another process.
     pub fn holder(&self) -> Option<&Holder> {
         match &*self.kind {
             Kind::Held { holder, .. } | Kind::TimedOut { holder, .. } => Some(holder),
@@ -125,7 +141,7 @@ impl Error {
         }
     }
 
-    /// The path that the error is about.
+    /// Path of the file or directory that caused the error.
     pub fn path(&self) -> Option<&Path> {
         match &*self.kind {
             Kind::Hostile { path, .. }
@@ -137,7 +153,7 @@ impl Error {
         }
     }
 
-    /// The operating system's error, when there is one.
+    /// Error of the operating system call that failed, if one did.
     pub fn io_error(&self) -> Option<&io::Error> {
         match &*self.kind {
             Kind::Io { source, .. } | Kind::Leftover { source, .. } => Some(source),
@@ -167,19 +183,21 @@ impl fmt::Display for Error {
                 why,
             } => write!(
                 f,
-                "whether {key} is held cannot be told: {} belongs to {user}, and {why}",
+                "cannot determine whether {key} is held: {} belongs to {user}, and {why}",
                 path.display()
             ),
             Kind::Io { act, path, source } => {
-                write!(f, "cannot {act} {}: {}", path.display(), plain(source))
+                write!(f, "cannot {act} {}: {}", path.display(), describe(source))
             }
             Kind::Leftover { path, source } => write!(
                 f,
                 "the lock is released, but its file {} could not be removed: {}",
                 path.display(),
-                plain(source)
+                describe(source)
             ),
-            Kind::StopRefused { key, why } => write!(f, "{key} was not stopped: {why}"),
+            Kind::StopRefused { key, why } | Kind::ForceRequired { key, why } => {
+                write!(f, "{key} was not stopped: {why}")
+            }
             Kind::StillRunning { key, pid, why } => {
                 write!(
                     f,
@@ -190,7 +208,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The same text as `Display`: this is what people see when `main` returns an error.
+/// Prints the message of `Display`, because Rust prints `Debug` when `main` returns an error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -206,8 +224,9 @@ impl std::error::Error for Error {
     }
 }
 
-/// An I/O error in words, without the number that means nothing to most readers.
-fn plain(error: &io::Error) -> String {
+/// Message of an I/O error, without the error number and in lower case, so that it fits into a
+/// sentence.
+fn describe(error: &io::Error) -> String {
     let text = error.to_string();
     let words = text
         .split_once(" (os error")
@@ -224,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_io_error_names_the_act_and_the_path_and_hides_the_number() {
+    fn io_error_names_the_operation_and_the_path_without_the_error_number() {
         let error = Error::io(
             "create",
             Path::new("/locks/a.lock"),

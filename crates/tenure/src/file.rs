@@ -1,14 +1,15 @@
-//! The kernel's lock on a file that holds something else than a record.
+//! Kernel locks on files other than lock files, such as data files that are being written.
 
 use std::fs::File;
 use std::io;
 
 use crate::sys;
 
-/// Takes the lock on an open file, without waiting. `false`: somebody else has it.
+/// Acquires the lock on an open file, without waiting. Returns false if another handle has the
+/// lock.
 ///
-/// It ends when the file is closed, however the process ends. The file stays readable for others,
-/// also on Windows. Two handles of one process count as two owners.
+/// The kernel releases the lock when the file is closed or the process ends. Other processes can
+/// read the file meanwhile, also on Windows. Two handles in one process count as two owners.
 ///
 /// ```
 /// let path = tempfile::NamedTempFile::new()?.into_temp_path();

@@ -1,4 +1,5 @@
-//! The owner as others see it: what it wrote, and what the kernel attests.
+//! The owner of a key as other processes see it: its lock record, compared with what the kernel
+//! attests.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,33 +8,34 @@ use crate::key::Key;
 use crate::record::Record;
 use crate::sys;
 
-/// Who owns a key, as far as can be proven from here.
+/// Process that owns a key, as far as it can be proven from this process.
 #[derive(Clone, Debug)]
 pub struct Holder {
     pub(crate) path: PathBuf,
     pub(crate) proof: Proof,
     pub(crate) pid: Option<u32>,
     pub(crate) record: Option<Record>,
-    /// As whom the owner acts, by the kernel's word.
+    /// Effective user of the owner, as the kernel reports it.
     pub(crate) uid: Option<u32>,
     pub(crate) suspended: bool,
     pub(crate) command_only: bool,
     pub(crate) file_gone: bool,
 }
 
-/// How much is known about a [`Holder`]. That the key is held is certain in every case.
+/// Degree of proof for a [`Holder`]. The key is certainly held in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Proof {
-    /// The process named by the record lives, is the one that wrote it, and has the lock.
+    /// The process that the lock record names is running, wrote the record and has the lock.
     Verified,
-    /// The owner is in another PID namespace or on another machine; the record cannot be checked.
+    /// The owner is in another PID namespace or on another machine, so its lock record cannot be
+    /// checked.
     NotVisible,
-    /// The lock file belongs to another user, so that its record cannot be read.
+    /// The lock file belongs to another user, and its lock record cannot be read.
     OtherUser,
-    /// Nobody owns the key, but a [`ReadLock`](crate::ReadLock) keeps owners out.
+    /// No process owns the key, but a [`ReadLock`](crate::ReadLock) excludes owners.
     Reader,
-    /// The kernel says that the key is held; no process could be proven to hold it.
+    /// The kernel reports that the key is held, but no process could be proven to hold it.
     Unknown,
 }
 
@@ -51,63 +53,65 @@ impl Holder {
         }
     }
 
-    /// Notes as whom the owner acts. What its record says about that does not count.
+    /// Sets the owner's user to the one that the kernel reports. The user in the lock record is not
+    /// trusted.
     pub(crate) fn attest_user(&mut self, uid: Option<u32>) {
         self.uid = uid;
         let is_own_user = self.is_own_user();
         match (uid, &mut self.record) {
             (Some(uid), record) => record.get_or_insert_default().attest_user(uid),
-            (None, Some(record)) if !is_own_user => record.distrust(),
+            (None, Some(record)) if !is_own_user => record.sanitize_foreign(),
             (None, _) => {}
         }
     }
 
-    /// True if the owner acts as the same user as this process, by the kernel's word. (On Windows, where
-    /// users are not told apart, always.)
+    /// True if the owner runs as the same user as this process, as the kernel reports it. Always
+    /// true on Windows, where tenure does not distinguish users.
     pub fn is_own_user(&self) -> bool {
         self.uid == sys::process::current_uid()
     }
 
-    /// The owner's process id as seen from here; `None` unless it is proven.
+    /// Process id of the owner in this PID namespace; `None` unless it is proven.
     pub fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// What the owner wrote about itself; nothing but its user, if that is all that the kernel tells. Not
-    /// checked if the proof is [`Proof::NotVisible`].
+    /// Lock record of the owner. It contains only the user if the kernel reveals no more, and it is
+    /// not verified if the proof is [`Proof::NotVisible`].
     ///
-    /// Its user is the kernel's word. In another user's record every text is made safe to print, and
-    /// the command that stops the owner is left out.
+    /// The user is the one that the kernel reports. In another user's record every text is made
+    /// safe to print, and the stop command is removed.
     pub fn record(&self) -> Option<&Record> {
         self.record.as_ref()
     }
 
-    /// How much of this is proven.
+    /// Degree of proof for this holder.
     pub fn proof(&self) -> Proof {
         self.proof
     }
 
-    /// The owner is stopped (SIGSTOP, a debugger). It is still the owner.
+    /// True if the owner is suspended (SIGSTOP, a debugger). A suspended process remains the owner.
     pub fn is_suspended(&self) -> bool {
         self.suspended
     }
 
-    /// The process that took the key is gone, but the command it ran lives on and has the lock.
+    /// True if the process that acquired the key has exited, while the command that it started
+    /// still has the lock.
     pub fn is_command_only(&self) -> bool {
         self.command_only
     }
 
-    /// The lock file was deleted, renamed or replaced while it was held.
+    /// True if the lock file was deleted, renamed or replaced while it was held.
     pub fn is_file_gone(&self) -> bool {
         self.file_gone
     }
 
-    /// True if nobody owns the key, but a [`ReadLock`](crate::ReadLock) keeps owners out.
+    /// True if no process owns the key, but a [`ReadLock`](crate::ReadLock) excludes owners.
     pub fn is_reading(&self) -> bool {
         self.proof == Proof::Reader
     }
 
-    /// The lock file.
+    /// Path of the lock file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -118,7 +122,7 @@ impl fmt::Display for Holder {
         match (self.proof, self.pid) {
             (_, Some(pid)) => write!(f, "pid {pid}")?,
             (Proof::OtherUser, None) => f.write_str("another user's process")?,
-            (Proof::Reader, None) => f.write_str("a process that only reads")?,
+            (Proof::Reader, None) => f.write_str("a process with a read lock")?,
             (Proof::NotVisible, None) => f.write_str("a process that is not visible from here")?,
             (_, None) => f.write_str("an unknown process")?,
         }
@@ -138,7 +142,7 @@ impl fmt::Display for Holder {
 fn describe(f: &mut fmt::Formatter<'_>, record: &Record, holder: &Holder) -> fmt::Result {
     let mut details = Vec::new();
     if holder.proof == Proof::NotVisible {
-        details.push(format!("by its record pid {}", record.pid));
+        details.push(format!("pid {} in its lock record", record.pid));
     }
     match (&record.program, &record.verb) {
         (Some(program), Some(verb)) => details.push(format!("{program} {verb}")),
@@ -149,7 +153,7 @@ fn describe(f: &mut fmt::Formatter<'_>, record: &Record, holder: &Holder) -> fmt
         let program = command.program.as_deref().unwrap_or("a command");
         details.push(if holder.command_only {
             format!(
-                "running {program}; its wrapper, pid {}, is gone",
+                "running {program}; its wrapper, pid {}, has exited",
                 record.pid
             )
         } else {
@@ -171,7 +175,7 @@ fn describe(f: &mut fmt::Formatter<'_>, record: &Record, holder: &Holder) -> fmt
     Ok(())
 }
 
-/// What is known about one key.
+/// State of one key, with the path of its lock file.
 #[derive(Clone, Debug)]
 pub struct Status {
     pub(crate) key: Key,
@@ -179,51 +183,50 @@ pub struct Status {
     pub(crate) state: State,
 }
 
-/// Whether a key is owned.
+/// State of a key.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum State {
-    /// Nobody owns it and no file is left.
+    /// No process owns the key, and it has no lock file.
     Free,
-    /// Somebody owns it.
+    /// A process owns the key.
     Held(Box<Holder>),
-    /// Nobody owns it; a crashed owner left its file. The next owner takes it over.
+    /// No process owns the key. A crashed owner left its file, which the next owner takes over.
     Stale(Box<Record>),
-    /// Nobody owns it; the file holds no record, for the reason given. The next owner takes it
-    /// over.
+    /// No process owns the key. The file contains no lock record, for the reason given. The next
+    /// owner takes the file over.
     Unreadable(String),
-    /// The file belongs to another user, whose name is given, and the kernel shows that nobody holds
-    /// it.
+    /// The file belongs to the named user, and the kernel shows that no process holds it.
     OtherUser(String),
-    /// The kernel does not show from here whether the key is owned. It cannot be taken.
+    /// The kernel does not show this process whether the key is owned. The key cannot be acquired.
     Unknown {
-        /// The user to whom the file, or its directory, belongs.
+        /// User who owns the file or its directory.
         user: String,
-        /// The reason why it is not shown.
+        /// Reason why the kernel does not show it.
         why: String,
     },
-    /// What lies at the path is no lock file, or cannot be opened, for the reason given. Nobody
-    /// can take the key until it is removed.
+    /// The object at the path is not a lock file, or cannot be opened, for the reason given. The
+    /// key cannot be acquired until the object is removed.
     Unusable(String),
 }
 
 impl Status {
-    /// The key asked for.
+    /// Key that was inspected.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Where the key's file is, or would be.
+    /// Path of the key's lock file, or the path at which it would be created.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is owned, and by whom.
+    /// State of the key, with its owner if it is held.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// The owner, if there is one.
+    /// Owner of the key, if it is held.
     pub fn holder(&self) -> Option<&Holder> {
         match &self.state {
             State::Held(holder) => Some(holder),

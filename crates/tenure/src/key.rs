@@ -1,4 +1,4 @@
-//! What can be owned, and the file that stands for it.
+//! Keys, and the names of their lock files.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Kind};
 
-/// The longest name a key may have.
+/// Maximum length of a name, in bytes.
 const MAX_NAME: usize = 100;
 
-/// What is owned: a port, a name, a file or a directory.
+/// A key that a process can own: a port, a name, a file or a directory.
 ///
-/// A key is checked when it is made, so it is always safe as a file name and as the key of a
-/// remote store.
+/// Keys are validated on creation, so every key is safe as a file name and as the key of a remote
+/// store.
 ///
 /// ```
 /// use tenure::Key;
@@ -34,17 +34,17 @@ enum Repr {
 }
 
 impl Key {
-    /// A name, shared by everything that uses the same store.
+    /// A name, shared by all programs that use the same store.
     ///
-    /// At most 100 of `a-z A-Z 0-9 . _ -`, beginning with a letter or a digit.
-    /// Names that differ only in case are the same key on file systems that ignore case.
+    /// At most 100 of the characters `a-z A-Z 0-9 . _ -`, beginning with a letter or a digit. Names
+    /// that differ only in case are the same key on file systems that ignore case.
     pub fn name(name: impl Into<String>) -> Result<Self, Error> {
         let name = name.into();
         check_name(&name)?;
         Ok(Self(Repr::Name(name)))
     }
 
-    /// A port number. This owns the number as a key; it does not bind a socket.
+    /// A port number. Owning the key does not bind a socket.
     pub fn port(port: u16) -> Self {
         Self(Repr::Port {
             service: "port".to_owned(),
@@ -52,20 +52,20 @@ impl Key {
         })
     }
 
-    /// A port number as owned by one kind of service: its file is `{service}_{port}.lock`.
+    /// A port number of one kind of service. The lock file is `{service}_{port}.lock`.
     pub fn service(service: impl Into<String>, port: u16) -> Result<Self, Error> {
         let service = service.into();
         check_name(&service)?;
         if service == "name" || service.starts_with("name_") {
             return Err(Error::new(Kind::BadKey {
                 key: service,
-                why: "`name_` is how the files of named keys begin",
+                why: "`name_` is reserved for the lock files of named keys",
             }));
         }
         Ok(Self(Repr::Port { service, port }))
     }
 
-    /// This very lock file, wherever it is. The directory must exist.
+    /// A lock file at exactly this path. Its directory must exist.
     pub fn file(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
         if path.file_name().is_none() || ends_with_separator(&path) {
@@ -77,12 +77,12 @@ impl Key {
         Ok(Self(Repr::File(absolute(path))))
     }
 
-    /// A directory, owned through the file `.tenure.lock` inside it. The directory must exist.
+    /// A directory, owned through the file `.tenure.lock` in it. The directory must exist.
     pub fn directory(path: impl Into<PathBuf>) -> Self {
         Self(Repr::Directory(absolute(path.into())))
     }
 
-    /// The port, if this key is one.
+    /// Port number, if the key is a port.
     pub fn port_number(&self) -> Option<u16> {
         match self.0 {
             Repr::Port { port, .. } => Some(port),
@@ -90,7 +90,8 @@ impl Key {
         }
     }
 
-    /// Where the key's file is, if the key itself says so; otherwise the store does.
+    /// Directory and name of the lock file for keys that are paths. For other keys the store
+    /// decides.
     pub(crate) fn own_path(&self) -> Option<(PathBuf, OsString)> {
         match &self.0 {
             Repr::File(path) => {
@@ -106,7 +107,7 @@ impl Key {
         }
     }
 
-    /// The name of the key's file inside a lock directory.
+    /// Name of the lock file inside a lock directory.
     pub(crate) fn file_name(&self) -> OsString {
         match &self.0 {
             Repr::Name(name) => format!("name_{name}.lock").into(),
@@ -117,7 +118,8 @@ impl Key {
         }
     }
 
-    /// The key that a file in a lock directory stands for, if it is one of ours.
+    /// Returns the key of a lock file in a lock directory, or `None` for files that are not lock
+    /// files.
     pub(crate) fn from_file_name(name: &str) -> Option<Self> {
         let stem = name.strip_suffix(".lock")?;
         if let Some(name) = stem.strip_prefix("name_") {
@@ -163,7 +165,8 @@ fn check_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same key from wherever it is asked for; links are not resolved.
+/// Makes a path absolute, so that the same key results from every working directory. Links are not
+/// resolved.
 pub(crate) fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
@@ -180,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_can_never_leave_its_directory() {
+    fn name_with_a_path_in_it_is_rejected() {
         for bad in [
             "", ".", "..", "a/b", "a\\b", "/etc", "-x", "a b", "a\0b", "é", "C:x",
         ] {
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn two_keys_never_share_a_file() {
+    fn different_keys_have_different_lock_files() {
         let keys = [
             Key::name("port_80").unwrap(),
             Key::port(80),
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_key_is_that_very_path() {
+    fn file_key_is_the_path_as_given() {
         let (dir, name) = Key::file("a.lock").unwrap().own_path().unwrap();
         assert_eq!(
             (dir, name),

@@ -1,7 +1,8 @@
-//! One owner at a time.
+//! Ownership locks: at most one owner for each key.
 //!
-//! A process takes sole ownership of a port, a name, a file or a directory. Everyone else is told
-//! who holds it, since when, and how to stop it. A crash leaves nothing to clean by hand.
+//! A process acquires sole ownership of a port, a name, a file or a directory. Every other process
+//! is refused with an error that names the holder, its start time and the command that stops it. A
+//! crashed owner leaves nothing to clean up by hand.
 //!
 //! ```
 //! use tenure::{Key, Store};
@@ -12,7 +13,7 @@
 //!
 //! let tenure = store.claim(&key).verb("backup").try_acquire()?;
 //!
-//! // Anyone else, in this process or another, is refused and told why:
+//! // Every other claim, in this process or another, is refused:
 //! let refused = store.claim(&key).try_acquire().unwrap_err();
 //! assert!(refused.to_string().starts_with("nightly-backup is held by pid "));
 //!
@@ -20,31 +21,32 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What holding means
+//! # Guarantees
 //!
-//! The kernel's lock on the file is the truth (`flock`, on Windows `LockFileEx`). It ends with the
-//! process, however that ends, so the next attempt succeeds at once. The JSON record in the file
-//! only explains: a pid in it is never taken as proof. On Linux a deletion guard, an abstract socket,
-//! keeps others out, whichever user asks, even if the lock file is deleted while it is held.
+//! Ownership is the kernel's lock on the file (`flock`, on Windows `LockFileEx`). The kernel
+//! releases the lock when the process ends in any way, so the next attempt succeeds at once. The
+//! JSON lock record in the file is informational: a pid in it is never proof. On Linux a deletion
+//! guard, an abstract socket, excludes other owners of every user even if the lock file is deleted
+//! while it is held.
 //!
-//! Across users a key is free only where the kernel shows it. Where it does not (in containers, with a
-//! restricted `/proc`, on macOS), another user's lock file is a refusal: [`Error::is_unknown`].
+//! A key counts as free of other users' locks only where the kernel shows them. Elsewhere (in
+//! containers, with a restricted `/proc`, on macOS) a lock file of another user is refused:
+//! [`Error::is_unknown`].
 //!
-//! # What it does not mean
+//! # Limits
 //!
-//! - The lock is advisory: it binds those who ask.
-//! - It is not a defence against processes of the same user that want to do harm.
-//! - Between containers that share the directory but not the network namespace, deleting a held
-//!   lock file lets a second owner in; so it does on macOS. [`Tenure::lost`] tells the owner.
-//! - On network file systems it holds only as long as the server keeps the client's lease.
+//! - The lock is advisory: it excludes only programs that use it.
+//! - It does not protect from hostile processes of the same user.
+//! - Between containers that share the directory but not the network namespace, and on macOS,
+//!   deleting a held lock file admits a second owner. [`Tenure::lost`] returns true in the first.
+//! - On network file systems the lock lasts only while the server keeps the client's lease.
 //!
-//! `docs/lock-protocol.md` in the repository gives each promise and the reason why it holds.
+//! `docs/lock-protocol.md` in the repository lists each guarantee and the reason why it holds.
 
 mod checksum;
 mod claim;
 mod error;
 pub mod file;
-mod guard;
 mod holder;
 mod key;
 pub mod process;
@@ -53,6 +55,7 @@ mod stop;
 mod stop_request;
 mod store;
 mod sys;
+mod tenure;
 pub mod text;
 #[cfg(feature = "tokio")]
 mod tokio;
@@ -60,16 +63,16 @@ mod watch;
 
 pub use claim::Claim;
 pub use error::Error;
-pub use guard::{Running, Tenure};
 pub use holder::{Holder, Proof, State, Status};
 pub use key::Key;
 pub use record::Record;
 pub use stop::{Stop, Stopped};
 pub use stop_request::StopRequest;
 pub use store::{ReadLock, Store};
+pub use tenure::{Running, Tenure};
 pub use watch::Watch;
 
-/// The README's example is compiled and run.
+/// Compiles and runs the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

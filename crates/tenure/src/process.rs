@@ -1,44 +1,45 @@
-//! Which process is which: a number alone is not an identity, since the system uses it again.
+//! Process identities. A pid alone is not an identity, because the system reuses it.
 
-use crate::record::possible_pid;
+use crate::record::valid_pid;
 use crate::sys;
 
-/// What tells one process from every other that ever had, or will have, the same id.
+/// Identity of a process, distinct from every other process that has had or will have the same pid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// When the process started, in the system's own unit (Linux: clock ticks since boot).
+    /// Start time of the process, in the system's own unit (Linux: clock ticks since boot).
     pub(crate) start: u64,
-    /// Which boot of the machine that was.
+    /// Id of the boot in which the process started.
     pub(crate) boot: Option<String>,
-    /// The PID namespace in which the id has its meaning (Linux).
+    /// PID namespace in which the pid is valid (Linux).
     pub(crate) pid_ns: Option<u64>,
 }
 
 impl Identity {
-    /// The identity of a running process, or `None` if there is no such process or this system
-    /// does not let us see it.
+    /// Returns the identity of a running process. `None`: the process does not exist, or the system
+    /// does not show it.
     ///
     /// ```
     /// use tenure::process::Identity;
     ///
-    /// let me = Identity::of(std::process::id()).expect("this process runs");
-    /// assert!(me.is_running_as(std::process::id()));
-    /// assert_eq!(Identity::of(0), None);
+    /// let this = Identity::from_pid(std::process::id()).expect("this process is running");
+    /// assert!(this.is_running_as(std::process::id()));
+    /// assert_eq!(Identity::from_pid(0), None);
     /// ```
-    pub fn of(pid: u32) -> Option<Self> {
-        possible_pid(pid.into())?;
+    pub fn from_pid(pid: u32) -> Option<Self> {
+        valid_pid(pid.into())?;
         sys::process::identity(pid)
     }
 
-    /// Whether the process that now has this id is alive and the same one.
+    /// True if the process that has this pid now is running and has this identity.
     pub fn is_running_as(&self, pid: u32) -> bool {
-        Self::of(pid).is_some_and(|now| now == *self)
+        Self::from_pid(pid).is_some_and(|now| now == *self)
     }
 }
 
-/// Whether some process has this id now. It need not be the one that somebody recorded.
+/// True if a process has this pid now. It may be another process than the one that a lock record
+/// meant.
 ///
-/// A process that belongs to another user counts; 0 and ids that no process can have do not.
+/// Processes of other users count. False for 0 and for numbers that no process can have.
 ///
 /// ```
 /// assert!(tenure::process::is_running(std::process::id()));
@@ -46,5 +47,5 @@ impl Identity {
 /// assert!(!tenure::process::is_running(u32::MAX));
 /// ```
 pub fn is_running(pid: u32) -> bool {
-    possible_pid(pid.into()).is_some() && sys::process::is_running(pid)
+    valid_pid(pid.into()).is_some() && sys::process::is_running(pid)
 }

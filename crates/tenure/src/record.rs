@@ -1,9 +1,9 @@
-//! What the owner writes about itself.
+//! The lock record: the text that an owner writes into its lock file about itself.
 //!
-//! One JSON object on one line, rewritten in place. Its last member is a CRC-32 of everything
-//! before it, so that a half-written record is told from a whole one; a record without a checksum
-//! is taken as it is, since any program may have written it. The record explains; it never proves.
-//! Every text that is read from a file is made safe to print.
+//! One JSON object on one line, rewritten in place. Its last member is a CRC-32 of everything in
+//! front of it, which distinguishes a torn record from a complete one. A record without a checksum
+//! is accepted, because any program may have written it. The record is informational and never
+//! proof of ownership. Every text that is read from a file is made safe to print.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -11,22 +11,23 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Map, Value};
 
 use crate::checksum::checksum;
-use crate::claim::Me;
+use crate::claim::OwnProcess;
 use crate::process::Identity;
 use crate::{sys, text};
 
-/// The version of the record that this library writes.
+/// Version of the lock record that this library writes.
 pub(crate) const VERSION: u64 = 1;
-/// Readers look no further into a file than this.
+/// Maximum size of a file that readers accept. It bounds their memory if the file is not a lock
+/// file.
 pub(crate) const MAX_BYTES: usize = 8 << 20;
-/// No clock gives out a token like this: it is nonsense, and would leave no room to rise.
+/// Larger tokens in a file are invalid: no clock yields them, and later tokens could not increase.
 const LARGEST_TOKEN: u64 = 1 << 62;
 const CHECKSUM: &str = ",\"crc32\":\"";
 
-/// What an owner says about itself in the lock file.
+/// Text of an owner about itself in its lock file.
 ///
-/// Only `pid` is certain to be there: a record may have been written by another program, which
-/// need not know more than `{"pid":12345,"started_at":"2026-01-30T12:00:00Z","port":8000}`.
+/// Only `pid` is always present. Another program may have written the record, and
+/// `{"pid":12345,"started_at":"2026-01-30T12:00:00Z","port":8000}` is sufficient.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
     pub(crate) pid: u32,
@@ -40,22 +41,22 @@ pub struct Record {
     pub(crate) stop: Option<String>,
     pub(crate) stop_event: Option<String>,
     pub(crate) process: Option<Identity>,
-    pub(crate) command: Option<Command>,
+    pub(crate) command: Option<RecordedCommand>,
     pub(crate) token: u64,
     pub(crate) version: u64,
     pub(crate) released_at: Option<SystemTime>,
     pub(crate) extra: Map<String, Value>,
 }
 
-/// The command that the owner runs under its tenure, and that inherited the lock.
+/// Command that the owner runs under its tenure and that has inherited the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Command {
+pub(crate) struct RecordedCommand {
     pub(crate) pid: u32,
     pub(crate) program: Option<String>,
     pub(crate) process: Option<Identity>,
 }
 
-/// Why bytes are no record.
+/// Reason why the content of a file is not a lock record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
     Empty,
@@ -66,77 +67,78 @@ pub(crate) enum Unreadable {
 }
 
 impl Record {
-    /// The owner's process id, in its own PID namespace. 0 if the file named an impossible one.
+    /// Process id of the owner in its own PID namespace. 0 if the file contains an impossible
+    /// number.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// When the key was taken.
+    /// Time at which the key was acquired.
     pub fn started_at(&self) -> Option<SystemTime> {
         self.started_at
     }
 
-    /// When the key was taken, in RFC 3339, UTC.
+    /// Time at which the key was acquired, in RFC 3339, UTC.
     pub fn started_at_text(&self) -> Option<String> {
         self.started_at.map(rfc3339)
     }
 
-    /// The port, if the key is one.
+    /// Port number, if the key is a port.
     pub fn port(&self) -> Option<u16> {
         self.port
     }
 
-    /// The key, as its owner names it.
+    /// Key, in the owner's words.
     pub fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
 
-    /// The host the owner runs on.
+    /// Host on which the owner runs.
     pub fn host(&self) -> Option<&str> {
         self.host.as_deref()
     }
 
-    /// The user the owner runs as.
+    /// Name of the owner's user.
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
-    /// The owner's program, without its path.
+    /// Program of the owner, without its path.
     pub fn program(&self) -> Option<&str> {
         self.program.as_deref()
     }
 
-    /// What the program is doing, for example `serve`. Never its arguments.
+    /// Action of the program, for example `serve`. Never its arguments, which may be secret.
     pub fn verb(&self) -> Option<&str> {
         self.verb.as_deref()
     }
 
-    /// What to type to stop the owner, by its own account.
+    /// Command that stops the owner, as the owner states it.
     pub fn stop_command(&self) -> Option<&str> {
         self.stop.as_deref()
     }
 
-    /// The process id of the command that the owner runs under this tenure.
+    /// Process id of the command that the owner runs under this tenure.
     pub fn command_pid(&self) -> Option<u32> {
         self.command.as_ref().map(|command| command.pid)
     }
 
-    /// The program of the command that the owner runs under this tenure, without its path.
+    /// Program of the command that the owner runs under this tenure, without its path.
     pub fn command_program(&self) -> Option<&str> {
         self.command.as_ref()?.program.as_deref()
     }
 
-    /// The fencing token: larger than that of every earlier owner of this key. 0 if unknown.
+    /// Fencing token: larger than the token of every earlier owner of this key. 0 if unknown.
     pub fn token(&self) -> u64 {
         self.token
     }
 
-    /// A field that this library does not know, or that the owner added.
+    /// Field that the owner added, or that this library does not know.
     pub fn field(&self, name: &str) -> Option<&Value> {
         self.extra.get(name)
     }
 
-    /// Everything the record says, as it stands in the file, without the checksum.
+    /// All fields of the record as they are stored in the file, without the checksum.
     pub fn to_json(&self) -> Value {
         let mut value = serde_json::from_slice(&self.encode()).unwrap_or_default();
         if let Value::Object(fields) = &mut value {
@@ -145,30 +147,31 @@ impl Record {
         value
     }
 
-    /// Replaces what the record says about its user by the kernel's word.
+    /// Sets the user to the one that the kernel reports, and sanitizes the record if it is another
+    /// user's.
     pub(crate) fn attest_user(&mut self, uid: u32) {
         if Some(uid) == sys::process::current_uid() {
-            self.user = Some(Me::get().user);
+            self.user = Some(OwnProcess::get().user);
         } else {
-            self.distrust();
+            self.sanitize_foreign();
             self.user = Some(sys::process::user(uid));
         }
     }
 
-    /// Makes another user's record safe to show: no command that people would type, no text that could
-    /// steer their terminal.
-    pub(crate) fn distrust(&mut self) {
+    /// Makes another user's record safe to show. It must not suggest a command to type, nor contain
+    /// text that controls a terminal.
+    pub(crate) fn sanitize_foreign(&mut self) {
         self.user = None;
         self.stop = None;
         let mut extra = Value::Object(std::mem::take(&mut self.extra));
-        text::make_plain(&mut extra);
+        text::sanitize_json(&mut extra);
         if let Value::Object(extra) = extra {
             self.extra = extra;
         }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Writer(Vec::with_capacity(640));
+        let mut out = JsonWriter(Vec::with_capacity(640));
         out.number("pid", Some(u64::from(self.pid)));
         out.time("started_at", self.started_at);
         out.number("port", self.port.map(u64::from));
@@ -185,7 +188,7 @@ impl Record {
         }
         if let Some(command) = &self.command {
             out.name("command");
-            let mut inner = Writer(Vec::new());
+            let mut inner = JsonWriter(Vec::new());
             inner.number("pid", Some(u64::from(command.pid)));
             inner.text("program", command.program.as_deref());
             if let Some(process) = &command.process {
@@ -216,7 +219,8 @@ impl Record {
         if text.iter().all(|byte| *byte == 0) {
             return Err(Unreadable::Empty);
         }
-        // A shorter record written over a longer one leaves the old tail for an instant.
+        // A shorter record written over a longer one is followed by the old tail until the file is
+        // truncated.
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
         let fields = parse(line).or_else(|error| {
             if line.len() < text.len() {
@@ -233,7 +237,7 @@ impl Record {
             return Err(Unreadable::NoPid);
         };
         let record = Self {
-            pid: pid.as_u64().and_then(possible_pid).unwrap_or(0),
+            pid: pid.as_u64().and_then(valid_pid).unwrap_or(0),
             started_at: take_time(&mut fields, "started_at"),
             port: take_number(&mut fields, "port").and_then(|port| port.try_into().ok()),
             key: take_text(&mut fields, "key"),
@@ -260,7 +264,7 @@ impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Empty => "it is empty",
-            Self::TooLarge => "it is larger than any record",
+            Self::TooLarge => "it is larger than any lock record",
             Self::Torn => "it was only partly written (its checksum does not match)",
             Self::NotJson => "it is not a JSON object",
             Self::NoPid => "it has no number `pid`",
@@ -268,14 +272,14 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// A process id that a process could have.
-pub(crate) fn possible_pid(pid: u64) -> Option<u32> {
+/// Returns the number as a process id, if a process can have it.
+pub(crate) fn valid_pid(pid: u64) -> Option<u32> {
     u32::try_from(pid)
         .ok()
         .filter(|pid| *pid > 0 && i32::try_from(*pid).is_ok())
 }
 
-/// A time in RFC 3339, UTC, to the millisecond.
+/// Formats a time in RFC 3339, UTC, to the millisecond.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let since_epoch = time
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -302,7 +306,8 @@ fn parse(text: &[u8]) -> Result<Map<String, Value>, Unreadable> {
         }
     }
     let Ok(Value::Object(mut fields)) = serde_json::from_slice(text) else {
-        // Our own records begin with the pid: what begins like one and ends early was torn.
+        // Records of this library begin with the pid, so JSON that begins like one and ends early
+        // is torn.
         let torn = text.starts_with(b"{\"pid\":");
         return Err(if torn {
             Unreadable::Torn
@@ -329,13 +334,13 @@ fn take_number(fields: &mut Map<String, Value>, name: &str) -> Option<u64> {
 
 fn take_text(fields: &mut Map<String, Value>, name: &str) -> Option<String> {
     match fields.remove(name)? {
-        Value::String(text) => Some(text::plain(text)),
+        Value::String(text) => Some(text::sanitize(text)),
         _ => None,
     }
 }
 
 fn take_name(fields: &mut Map<String, Value>, name: &str) -> Option<String> {
-    take_text(fields, name).map(text::name)
+    take_text(fields, name).map(text::sanitize_name)
 }
 
 fn take_time(fields: &mut Map<String, Value>, name: &str) -> Option<SystemTime> {
@@ -353,21 +358,21 @@ fn take_identity(fields: &mut Map<String, Value>) -> Option<Identity> {
     })
 }
 
-fn take_command(fields: &mut Map<String, Value>) -> Option<Command> {
+fn take_command(fields: &mut Map<String, Value>) -> Option<RecordedCommand> {
     let Value::Object(mut inner) = fields.remove("command")? else {
         return None;
     };
-    Some(Command {
-        pid: take_number(&mut inner, "pid").and_then(possible_pid)?,
+    Some(RecordedCommand {
+        pid: take_number(&mut inner, "pid").and_then(valid_pid)?,
         program: take_name(&mut inner, "program"),
         process: take_identity(&mut inner),
     })
 }
 
-/// Writes the members of one JSON object, in the order in which people want to read them.
-struct Writer(Vec<u8>);
+/// Writer of one JSON object, whose members keep the order in which people read them.
+struct JsonWriter(Vec<u8>);
 
-impl Writer {
+impl JsonWriter {
     fn name(&mut self, name: &str) {
         self.0.push(if self.0.is_empty() { b'{' } else { b',' });
         self.string(name);
@@ -442,7 +447,7 @@ mod tests {
             stop: Some("llmlb stop -p 8000".into()),
             stop_event: None,
             process: Some(identity.clone()),
-            command: Some(Command {
+            command: Some(RecordedCommand {
                 pid: 78,
                 program: Some("sleep".into()),
                 process: Some(identity),
@@ -457,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_comes_back_as_it_was_written() {
+    fn decoded_record_equals_the_encoded_one() {
         let record = full();
         let bytes = record.encode();
         assert_eq!(Record::decode(&bytes), Ok(record));
@@ -469,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn every_torn_prefix_and_every_flipped_byte_is_refused() {
+    fn torn_prefix_or_flipped_bit_is_rejected() {
         let bytes = full().encode();
         for length in 0..bytes.len() - 1 {
             assert!(
@@ -485,14 +490,14 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_old_tail_is_not_read() {
+    fn tail_of_a_longer_old_record_is_ignored() {
         let mut bytes = full().encode();
         bytes.extend_from_slice(b"4026531836},\"token\":1,\"crc32\":\"00000000\"}\n");
         assert_eq!(Record::decode(&bytes), Ok(full()));
     }
 
     #[test]
-    fn the_shortest_foreign_record_is_read() {
+    fn minimal_record_of_another_program_is_accepted() {
         let bytes = br#"{"pid":12345,"started_at":"2026-01-30T12:00:00Z","port":8000}"#;
         let record = Record::decode(bytes).unwrap();
         assert_eq!((record.pid(), record.port()), (12345, Some(8000)));
@@ -509,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_record_and_never_a_panic() {
+    fn invalid_content_is_rejected_with_its_reason() {
         let cases: [(&[u8], Unreadable); 8] = [
             (b"", Unreadable::Empty),
             (b" \n\t", Unreadable::Empty),
@@ -526,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_pid_reads_as_zero() {
+    fn impossible_pid_is_read_as_zero() {
         for pid in [
             "0",
             "-1",
@@ -539,12 +544,12 @@ mod tests {
             let record = Record::decode(text.as_bytes());
             assert_eq!(record.map(|record| record.pid()), Ok(0), "{pid}");
         }
-        // Not a number that JSON readers accept, in text that begins like a record of ours.
+        // JSON parsers reject this number, and the text begins like a record of this library.
         assert_eq!(Record::decode(b"{\"pid\":1e400}"), Err(Unreadable::Torn));
     }
 
     #[test]
-    fn text_of_a_record_is_safe_to_print() {
+    fn control_characters_in_a_record_are_replaced() {
         let text = "{\"pid\":9,\"user\":\"\\u001b[2Jroot\",\"program\":\"a\\u202eb\",\"verb\":\"c\\nd\",\
             \"host\":\"\\u009b1m\",\"stop\":\"\\u0007\",\"key\":\"k\\u200b\",\
             \"command\":{\"pid\":8,\"program\":\"\\r\"}}";
@@ -563,10 +568,10 @@ mod tests {
     }
 
     #[test]
-    fn record_of_another_user_has_no_user_of_its_own_and_no_stop_command() {
+    fn foreign_record_is_stripped_of_its_user_and_stop_command() {
         let mut record = full();
         record.extra.insert("pod".into(), "\u{1b}]0;x\u{7}".into());
-        record.distrust();
+        record.sanitize_foreign();
         assert_eq!((record.user(), record.stop_command()), (None, None));
         assert_eq!(record.field("pod"), Some(&Value::from("?]0;x?")));
     }

@@ -1,4 +1,4 @@
-//! Stopping an owner, and nobody else.
+//! Stopping the owner of a key. Only a process that is proven to be the owner is signalled.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -9,28 +9,29 @@ use crate::key::Key;
 use crate::process::{self, Identity};
 use crate::record::{MAX_BYTES, Record, Unreadable};
 use crate::store::{self, Inspection, Store};
-use crate::sys::signal::Target;
-use crate::sys::testimony::Evidence;
+use crate::sys::signal::SignalTarget;
+use crate::sys::types::Evidence;
 
-/// How often the lock is looked at while its owner ends.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// How long a process that lost its lock by ending may take to be gone.
-const LAST_MOMENT: Duration = Duration::from_millis(500);
-/// How long a killed process may take to be gone.
-const AFTER_KILL: Duration = Duration::from_secs(5);
-/// How long a wrapper may take to clean up after its command was killed.
-const AFTER_COMMAND: Duration = Duration::from_secs(1);
+/// Interval between checks of the lock while its owner exits.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum time between the kernel's release of an exiting process's lock and the end of the
+/// process.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
+/// Maximum time that a killed process may take to exit.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time that a wrapper may take to clean up after its command was killed.
+const WRAPPER_GRACE: Duration = Duration::from_secs(1);
 
-/// How to stop the owner of a key.
+/// A request to stop the owner of a key.
 ///
-/// A process is signalled only if it is proven to be the owner: a process that merely has the
-/// number that the record names is left alone.
+/// A process is signalled only if it is proven to be the owner. Another process that now has the
+/// recorded pid is not signalled.
 ///
 /// ```
 /// use tenure::{Key, Stopped, Store};
 ///
 /// let dir = tempfile::tempdir()?;
-/// let outcome = Store::in_dir(dir.path()).stop(&Key::name("nobody")?).run()?;
+/// let outcome = Store::in_dir(dir.path()).stop(&Key::name("backup")?).run()?;
 /// assert!(matches!(outcome, Stopped::NotRunning));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -44,27 +45,28 @@ pub struct Stop {
     ask: bool,
 }
 
-/// What `stop` found and did. The owner that it found has let go of the key in every case.
+/// Outcome of `stop`. In every case the owner that it found has released the key.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Stopped {
-    /// The owner was asked to end, and did.
+    /// The owner was asked to exit, and released the key.
     Ended {
-        /// The process that was asked.
+        /// Process id of the owner.
         pid: u32,
-        /// It did not end when asked and was killed.
+        /// True if the owner did not exit in time, or could not be asked, and was killed.
         killed: bool,
     },
-    /// Nobody owned the key.
+    /// No process owned the key.
     NotRunning,
-    /// Nobody owned the key; a file that a crashed owner had left was removed.
+    /// No process owned the key. The file of a crashed owner was removed.
     Cleaned {
-        /// What the file said, if it was readable.
+        /// Lock record of the file, if it was readable.
         record: Option<Box<Record>>,
     },
-    /// Nobody owned the key. The file at its place was not written by an owner and was left alone.
+    /// No process owned the key. The file at its path was not written by an owner and was not
+    /// removed.
     LeftAlone {
-        /// Why it is no record.
+        /// Reason why the content is not a lock record.
         why: String,
     },
 }
@@ -80,27 +82,27 @@ impl Stop {
         }
     }
 
-    /// How long to wait for the owner to end. Default: 10 seconds.
+    /// Maximum time to wait for the owner to release the key. Default: 10 seconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Kills the owner if it has not ended when the time is up; on Windows also an owner that
-    /// cannot be asked.
+    /// Kills the owner if it has not released the key within the timeout. On Windows, an owner that
+    /// accepts no stop requests is killed at once.
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
 
-    /// Whether to ask the owner to end; otherwise it is only waited for, because it was asked
-    /// before and may take a second request for impatience. Default: yes.
+    /// True (the default) to ask the owner to exit. False only waits: for an owner that was asked
+    /// before and might treat a second signal as an order to abort.
     pub fn ask(mut self, ask: bool) -> Self {
         self.ask = ask;
         self
     }
 
-    /// Stops the owner and waits until it has let go.
+    /// Stops the owner and waits until it has released the key.
     pub fn run(self) -> Result<Stopped, Error> {
         loop {
             let inspection = self.store.inspect(&self.key)?;
@@ -108,35 +110,36 @@ impl Stop {
                 State::Held(holder) => return self.stop(&inspection, holder),
                 State::Free => return Ok(Stopped::NotRunning),
                 State::Stale(record) => {
-                    if store::clean(&inspection.status)? {
+                    if store::remove_stale_file(&inspection.status)? {
                         return Ok(Stopped::Cleaned {
                             record: Some(record.clone()),
                         });
                     }
                 }
                 State::Unreadable(why) => {
-                    if !is_remnant(&inspection) {
+                    if !is_crash_leftover(&inspection) {
                         return Ok(Stopped::LeftAlone { why: why.clone() });
                     }
-                    if store::clean(&inspection.status)? {
+                    if store::remove_stale_file(&inspection.status)? {
                         return Ok(Stopped::Cleaned { record: None });
                     }
                 }
                 State::OtherUser(user) => {
-                    return Err(self.refuse(format!("its lock file belongs to {user}")));
+                    return Err(self.refused(format!("its lock file belongs to {user}")));
                 }
                 State::Unknown { user, why } => {
                     let path = inspection.status.path.display();
-                    return Err(self.refuse(format!(
-                        "whether it is held cannot be told: {path} belongs to {user}, and {why}"
+                    return Err(self.refused(format!(
+                        "cannot determine whether it is held: {path} belongs to {user}, and {why}"
                     )));
                 }
                 State::Unusable(why) => {
                     let path = inspection.status.path.display();
-                    return Err(self.refuse(format!("{path} is no lock file: {why}")));
+                    return Err(self.refused(format!("{path} is not a lock file: {why}")));
                 }
             }
-            // Taken in the moment between looking and cleaning: look again.
+            // Another process acquired the key between the inspection and the removal: inspect it
+            // again.
         }
     }
 
@@ -148,39 +151,53 @@ impl Stop {
             .as_ref()
             .and_then(|record| record.stop_event.as_deref());
         let mut killed = false;
-        let asked = if self.ask { target.ask(event) } else { Ok(()) };
+        let asked = if self.ask {
+            target.request_stop(event)
+        } else {
+            Ok(())
+        };
         match asked {
             Ok(()) => {}
             Err(error) if self.force && error.kind() == ErrorKind::Unsupported => {
                 self.kill(&target)?;
                 killed = true;
             }
-            Err(error) => return Err(self.refuse(error.to_string())),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                return Err(Error::new(Kind::ForceRequired {
+                    key: self.key.to_string(),
+                    why: error.to_string(),
+                }));
+            }
+            Err(error) => return Err(self.refused(error.to_string())),
         }
-        if self.let_go(&target, holder, self.timeout)? {
+        if self.wait_for_release(&target, holder, self.timeout)? {
             return Ok(Stopped::Ended { pid, killed });
         }
         if !self.force {
             return Err(self.still_running(&target, holder));
         }
-        self.kill_all(holder)?;
-        if self.let_go(&target, holder, AFTER_KILL)? {
+        self.kill_owner(holder)?;
+        if self.wait_for_release(&target, holder, KILL_TIMEOUT)? {
             return Ok(Stopped::Ended { pid, killed: true });
         }
         Err(self.still_running(&target, holder))
     }
 
-    /// Takes hold of the owner, once it is proven to be the owner.
-    fn prove(&self, inspection: &Inspection, holder: &Holder) -> Result<Target, Error> {
+    /// Pins the process of the owner and proves that it is the owner.
+    fn prove(&self, inspection: &Inspection, holder: &Holder) -> Result<SignalTarget, Error> {
         let Some(pid) = holder.pid else {
-            return Err(self.refuse(match holder.proof {
-                Proof::OtherUser => format!("it is held by {holder}; ask them, or use sudo"),
-                Proof::NotVisible => format!("it is held by {holder}; stop it where it runs"),
-                _ => unproven(inspection),
+            return Err(self.refused(match holder.proof {
+                Proof::OtherUser => {
+                    format!("it is held by {holder}, which only that user or root can stop")
+                }
+                Proof::NotVisible => {
+                    format!("it is held by {holder}; stop it on its host or in its container")
+                }
+                _ => unproven_reason(inspection),
             }));
         };
         if pid == std::process::id() {
-            return Err(self.refuse("this very process holds it; release it instead"));
+            return Err(self.refused("it is held by the calling process; release it instead"));
         }
         let record = holder.record.as_ref();
         let identity = record.and_then(|record| {
@@ -190,34 +207,34 @@ impl Stop {
                 record.process.as_ref()
             }
         });
-        self.hold_fast(pid, identity, inspection, holder)
-            .map_err(|why| self.refuse(why))
+        self.prove_process(pid, identity, inspection, holder)
+            .map_err(|why| self.refused(why))
     }
 
-    fn hold_fast(
+    fn prove_process(
         &self,
         pid: u32,
         identity: Option<&Identity>,
         inspection: &Inspection,
         holder: &Holder,
-    ) -> Result<Target, String> {
+    ) -> Result<SignalTarget, String> {
         let key = self.key.to_string();
-        // A file that took the place of a lost one says nothing about the owner.
+        // A file that replaced a lost lock file proves nothing about the owner of the lost one.
         let evidence = match &inspection.file {
             Some(file) if !holder.file_gone => Evidence::File(file),
             _ => Evidence::LostFile { key: &key },
         };
-        Target::prove(pid, identity, &evidence)
+        SignalTarget::prove(pid, identity, &evidence)
     }
 
-    /// Kills the owner, if it still is the owner. The command that a wrapper runs is killed first:
-    /// it has the lock too, and the wrapper can still clean up.
-    fn kill_all(&self, before: &Holder) -> Result<(), Error> {
+    /// Kills the owner, if it still owns the key. The command of a wrapper is killed first: it has
+    /// the lock too, and the wrapper can then remove the lock file.
+    fn kill_owner(&self, before: &Holder) -> Result<(), Error> {
         let inspection = self.store.inspect(&self.key)?;
         let Some(holder) = inspection
             .status
             .holder()
-            .filter(|now| is_same(now, before))
+            .filter(|now| is_same_owner(now, before))
         else {
             return Ok(());
         };
@@ -228,9 +245,9 @@ impl Stop {
             .and_then(|record| record.command.as_ref());
         if let Some(command) = command.filter(|_| !holder.command_only) {
             let identity = command.process.as_ref();
-            if let Ok(command) = self.hold_fast(command.pid, identity, &inspection, holder) {
+            if let Ok(command) = self.prove_process(command.pid, identity, &inspection, holder) {
                 self.kill(&command)?;
-                if !holder.suspended && self.let_go(&owner, holder, AFTER_COMMAND)? {
+                if !holder.suspended && self.wait_for_release(&owner, holder, WRAPPER_GRACE)? {
                     return Ok(());
                 }
             }
@@ -238,52 +255,58 @@ impl Stop {
         self.kill(&owner)
     }
 
-    fn kill(&self, target: &Target) -> Result<(), Error> {
+    fn kill(&self, target: &SignalTarget) -> Result<(), Error> {
         target
             .kill()
-            .map_err(|error| self.refuse(format!("pid {} cannot be killed: {error}", target.pid)))
+            .map_err(|error| self.refused(format!("pid {} cannot be killed: {error}", target.pid)))
     }
 
-    /// Waits until the owner let go, by ending or otherwise.
-    fn let_go(&self, target: &Target, holder: &Holder, limit: Duration) -> Result<bool, Error> {
+    /// Returns true once the owner has released the key or exited, false after `limit`.
+    fn wait_for_release(
+        &self,
+        target: &SignalTarget,
+        holder: &Holder,
+        limit: Duration,
+    ) -> Result<bool, Error> {
         let deadline = Instant::now().checked_add(limit);
         loop {
             let left = deadline.map_or(Duration::MAX, |deadline| {
                 deadline.saturating_duration_since(Instant::now())
             });
-            let gone = self.ends(target, left.min(LOOK_AGAIN))?;
+            let gone = self.wait_for_exit(target, left.min(POLL_INTERVAL))?;
             let inspection = self.store.inspect(&self.key)?;
             match inspection.status.holder() {
                 None => {
                     if matches!(inspection.status.state, State::Stale(_))
-                        && (gone || self.ends(target, LAST_MOMENT.min(left))?)
+                        && (gone || self.wait_for_exit(target, EXIT_GRACE.min(left))?)
                     {
-                        store::clean(&inspection.status)?;
+                        store::remove_stale_file(&inspection.status)?;
                     }
                     return Ok(true);
                 }
-                Some(now) if is_another(now, holder) => return Ok(true),
+                Some(now) if is_new_owner(now, holder) => return Ok(true),
                 Some(_) if left.is_zero() => return Ok(false),
-                // Gone, but a child that inherited the lock lives: `wait` returns at once now.
-                Some(_) if gone => std::thread::sleep(LOOK_AGAIN.min(left)),
+                // The process has exited, but a child that inherited the lock is running. Waiting
+                // for the process would return at once and this loop would spin.
+                Some(_) if gone => std::thread::sleep(POLL_INTERVAL.min(left)),
                 Some(_) => {}
             }
         }
     }
 
-    fn ends(&self, target: &Target, limit: Duration) -> Result<bool, Error> {
+    fn wait_for_exit(&self, target: &SignalTarget, limit: Duration) -> Result<bool, Error> {
         target
             .wait(limit)
-            .map_err(|error| self.refuse(format!("cannot wait for pid {}: {error}", target.pid)))
+            .map_err(|error| self.refused(format!("cannot wait for pid {}: {error}", target.pid)))
     }
 
-    fn still_running(&self, target: &Target, holder: &Holder) -> Error {
+    fn still_running(&self, target: &SignalTarget, holder: &Holder) -> Error {
         let inherited = target.wait(Duration::ZERO).unwrap_or(false);
         let why = if inherited {
-            "ended, but a process that inherited the lock lives on".to_owned()
+            "exited, but a process that inherited the lock is still running".to_owned()
         } else if holder.suspended {
             format!(
-                "cannot answer: it is suspended (kill -CONT {} wakes it)",
+                "cannot respond while it is suspended (`kill -CONT {}` resumes it)",
                 target.pid
             )
         } else {
@@ -296,7 +319,7 @@ impl Stop {
         })
     }
 
-    fn refuse(&self, why: impl Into<String>) -> Error {
+    fn refused(&self, why: impl Into<String>) -> Error {
         Error::new(Kind::StopRefused {
             key: self.key.to_string(),
             why: why.into(),
@@ -304,22 +327,22 @@ impl Stop {
     }
 }
 
-/// Whether this is proven to be another ownership than the one before.
-fn is_another(now: &Holder, before: &Holder) -> bool {
+/// True if the key is proven to have another owner than before.
+fn is_new_owner(now: &Holder, before: &Holder) -> bool {
     match (&now.record, &before.record) {
-        // A record without a token tells nothing but the user.
+        // A record without a token contains at most the user, so it does not identify an ownership.
         (Some(now), Some(before)) => now.token != 0 && now.token != before.token,
         _ => false,
     }
 }
 
-/// Whether this is the same ownership, as far as can be told.
-fn is_same(now: &Holder, before: &Holder) -> bool {
-    now.pid.is_some() && !is_another(now, before)
+/// True if the key is held by a proven process and has no other owner than before.
+fn is_same_owner(now: &Holder, before: &Holder) -> bool {
+    now.pid.is_some() && !is_new_owner(now, before)
 }
 
-/// Whether the file is what a crashed owner can leave: empty, or a record that was half written.
-fn is_remnant(inspection: &Inspection) -> bool {
+/// True if the file can be the remains of a crashed owner: it is empty, or its record is torn.
+fn is_crash_leftover(inspection: &Inspection) -> bool {
     let read = inspection
         .file
         .as_ref()
@@ -332,18 +355,18 @@ fn is_remnant(inspection: &Inspection) -> bool {
     })
 }
 
-/// Why nobody is signalled although the lock is held.
-fn unproven(inspection: &Inspection) -> String {
+/// Reason why no process is signalled although the lock is held.
+fn unproven_reason(inspection: &Inspection) -> String {
     let recorded = inspection.file.as_ref().and_then(|file| {
         let bytes = file.read(MAX_BYTES).ok()?;
         Record::decode(&bytes).ok().map(|record| record.pid)
     });
     match recorded {
         Some(pid) if process::is_running(pid) => format!(
-            "it is held, but not by pid {pid}, which the record names: that is another process \
-             now, and was left alone"
+            "it is held, but not by pid {pid}, which the lock record names: that pid belongs to \
+             another process now, which was not signalled"
         ),
-        Some(pid) => format!("it is held, but not by pid {pid}, which the record names"),
+        Some(pid) => format!("it is held, but not by pid {pid}, which the lock record names"),
         None => "it is held, but no process could be proven to hold it".to_owned(),
     }
 }

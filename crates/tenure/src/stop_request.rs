@@ -1,15 +1,16 @@
-//! Being asked to stop where there are no signals.
+//! Stop requests on systems without signals (Windows).
 
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::guard::Tenure;
 use crate::sys;
+use crate::tenure::Tenure;
 
-/// Tells an owner that somebody wants it to end.
+/// Notification of an owner that `stop` wants it to exit.
 ///
-/// On Windows this is an event that [`Stop`](crate::Stop) sets. Elsewhere `stop` sends SIGTERM,
-/// which a program handles as it handles any other; there, this never reports anything.
+/// On Windows this is an event that [`Stop`](crate::Stop) sets. On other systems `stop` sends
+/// SIGTERM, which the program handles like any other SIGTERM; a `StopRequest` never reports
+/// anything there.
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::sys;
 pub struct StopRequest(sys::signal::StopEvent);
 
 impl Tenure {
-    /// Prepares to be asked to stop. The record then names the event, so that `stop` can set it.
+    /// Creates the notification and names it in the lock record, so that `stop` can find it.
     pub fn stop_request(&mut self) -> Result<StopRequest, Error> {
         let event = sys::signal::StopEvent::create(self.token())
             .map_err(|error| Error::io("create the stop event of", self.path(), error))?;
@@ -37,7 +38,7 @@ impl Tenure {
 }
 
 impl StopRequest {
-    /// Waits until somebody asks this owner to stop, for at most `limit`. `false`: nobody did.
+    /// Waits for a stop request, for at most `limit`. Returns false if none arrived.
     pub fn wait(&self, limit: Duration) -> bool {
         self.0.wait(limit)
     }

@@ -1,13 +1,13 @@
-//! Text that other processes choose. Before it is printed or logged, the characters that could steer a
-//! terminal or reorder a line are replaced.
+//! Sanitizes text that other processes choose. Before it is printed or logged, characters that
+//! control a terminal or reorder a line are replaced.
 
 use serde_json::Value;
 
-/// The longest name that is taken from a record, in characters.
-const LONGEST: usize = 256;
+/// Maximum length of a name that is read from a lock record, in characters.
+const MAX_NAME_CHARS: usize = 256;
 
-/// The text with each unsafe character replaced by `?`.
-pub(crate) fn plain(text: String) -> String {
+/// Replaces each unsafe character by `?`.
+pub(crate) fn sanitize(text: String) -> String {
     if text.contains(is_unsafe) {
         text.replace(is_unsafe, "?")
     } else {
@@ -15,24 +15,24 @@ pub(crate) fn plain(text: String) -> String {
     }
 }
 
-/// The same for a name, which is shortened if it is longer than anyone reads.
-pub(crate) fn name(text: String) -> String {
-    let mut text = plain(text);
-    if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+/// Sanitizes a name and truncates it to [`MAX_NAME_CHARS`], so that it does not flood a message.
+pub(crate) fn sanitize_name(text: String) -> String {
+    let mut text = sanitize(text);
+    if let Some((end, _)) = text.char_indices().nth(MAX_NAME_CHARS) {
         text.truncate(end);
         text.push('…');
     }
     text
 }
 
-/// The same for every text in a JSON value, whose length is its owner's affair.
-pub(crate) fn make_plain(value: &mut Value) {
+/// Sanitizes every text in a JSON value. Lengths are not limited.
+pub(crate) fn sanitize_json(value: &mut Value) {
     match value {
         Value::String(text) if text.contains(is_unsafe) => *text = text.replace(is_unsafe, "?"),
-        Value::Array(values) => values.iter_mut().for_each(make_plain),
+        Value::Array(values) => values.iter_mut().for_each(sanitize_json),
         Value::Object(fields) => {
             let plain = std::mem::take(fields).into_iter().map(|(name, mut value)| {
-                make_plain(&mut value);
+                sanitize_json(&mut value);
                 (name.replace(is_unsafe, "?"), value)
             });
             *fields = plain.collect();
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unsafe_characters_are_replaced_and_others_stay() {
+    fn unsafe_characters_are_replaced_and_others_are_kept() {
         for (text, expected) in [
             ("zoë 日本 a-b_c.d", "zoë 日本 a-b_c.d"),
             ("\u{1b}[31mred\u{1b}[0m", "?[31mred?[0m"),
@@ -79,16 +79,19 @@ mod tests {
             ("user\u{202e}toor", "user?toor"),
             ("a\u{200b}b\u{2066}c\u{e0041}", "a?b?c?"),
         ] {
-            assert_eq!(plain(text.to_owned()), expected);
+            assert_eq!(sanitize(text.to_owned()), expected);
         }
-        assert_eq!(plain("é".repeat(300)).chars().count(), 300);
-        assert_eq!(name("é".repeat(300)).chars().count(), LONGEST + 1);
+        assert_eq!(sanitize("é".repeat(300)).chars().count(), 300);
+        assert_eq!(
+            sanitize_name("é".repeat(300)).chars().count(),
+            MAX_NAME_CHARS + 1
+        );
     }
 
     #[test]
-    fn every_text_of_a_value_is_made_plain() {
+    fn every_text_of_a_json_value_is_sanitized() {
         let mut value = serde_json::json!({"a\u{1b}": ["\u{202e}x", {"b": "\r"}], "n": 1});
-        make_plain(&mut value);
+        sanitize_json(&mut value);
         assert_eq!(value, serde_json::json!({"a?": ["?x", {"b": "?"}], "n": 1}));
     }
 }

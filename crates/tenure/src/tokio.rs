@@ -1,4 +1,4 @@
-//! Waiting without blocking a tokio task.
+//! Async wrappers, which wait on tokio's blocking threads instead of blocking a task.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use crate::claim::Claim;
 use crate::error::Error;
-use crate::guard::Tenure;
 use crate::holder::Holder;
+use crate::tenure::Tenure;
 
-/// Tells the waiting thread that the future was dropped.
-struct Wanted(Arc<AtomicBool>);
+/// Sets the flag that ends the wait on the blocking thread when the future is dropped.
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Wanted {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        self.0.store(true, Ordering::Release);
     }
 }
 
 impl Claim {
     /// [`acquire_within`](Self::acquire_within) on one of tokio's blocking threads.
     ///
-    /// Dropping the future gives up: the key is not taken, or is let go again at once.
+    /// Dropping the future cancels the claim: the key is not acquired, or it is released at once.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -45,12 +45,13 @@ impl Claim {
         on_wait: impl FnMut(&Holder) + Send + 'static,
     ) -> Result<Tenure, Error> {
         let path = self.path();
-        let wanted = Arc::new(AtomicBool::new(true));
-        let guard = Wanted(Arc::clone(&wanted));
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let guard = CancelOnDrop(Arc::clone(&cancelled));
         let deadline = Instant::now().checked_add(limit);
         let waiting = tokio::task::spawn_blocking(move || {
-            // Taken in the moment in which nobody wants it any more: dropped with the task.
-            self.wait(deadline, on_wait, || !wanted.load(Ordering::Acquire))
+            // A key that is acquired just as the future is dropped is released with the task's
+            // result.
+            self.wait(deadline, on_wait, || cancelled.load(Ordering::Acquire))
         });
         let joined = waiting.await;
         drop(guard);
@@ -65,7 +66,7 @@ impl Claim {
         let path = self.path();
         match tokio::task::spawn_blocking(move || self.try_acquire()).await {
             Ok(acquired) => acquired,
-            Err(error) => Err(Error::io("take", &path, std::io::Error::other(error))),
+            Err(error) => Err(Error::io("acquire", &path, std::io::Error::other(error))),
         }
     }
 }

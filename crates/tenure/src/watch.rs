@@ -1,13 +1,13 @@
-//! Being told when the lock file is lost, without asking again and again.
+//! Notification when the lock file is lost, from a thread that checks it regularly.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::guard::Tenure;
+use crate::tenure::Tenure;
 
-/// Looks after a tenure's lock file in a thread of its own. Dropping it ends the thread.
+/// Thread that checks the lock file of a tenure. Dropping the watch ends the thread.
 #[derive(Debug)]
 #[must_use = "the watch ends when it is dropped"]
 pub struct Watch {
@@ -16,9 +16,10 @@ pub struct Watch {
 }
 
 impl Tenure {
-    /// Calls `on_loss` once if the lock file is deleted, renamed or replaced; looks that often.
+    /// Checks the lock file at this interval and calls `on_loss` once if the file was deleted,
+    /// renamed or replaced.
     ///
-    /// Drop the watch before the tenure is released: a release removes the file too.
+    /// Drop the watch before releasing the tenure, because a release removes the file too.
     ///
     /// ```
     /// use std::time::Duration;
@@ -38,13 +39,13 @@ impl Tenure {
         on_loss: impl FnOnce() + Send + 'static,
     ) -> Result<Watch, Error> {
         let failed = |error| Error::io("watch", self.path(), error);
-        let place = self.place().map_err(failed)?;
+        let check = self.loss_check().map_err(failed)?;
         let (stop, stopped) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("tenure-watch".to_owned())
             .spawn(move || {
                 while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                    if place.is_lost() {
+                    if check.is_lost() {
                         on_loss();
                         return;
                     }
@@ -62,7 +63,8 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // Dropped by `on_loss` itself: it ends by itself then.
+            // A thread that drops the watch in `on_loss` cannot join itself. It ends by itself
+            // after `on_loss`.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }

@@ -126,7 +126,7 @@ fn stop_in(store: &Store, port: u16, args: &Stop, say: impl Fn(&str)) -> Result<
             })
         }
         Err(error) => {
-            let by_force = error.is_timeout() || error.to_string().contains("by force");
+            let by_force = error.is_force_required();
             let failure = Failure::new(exit::FAILED, refusal(port, &error.to_string()));
             let is_init = server.as_ref().is_some_and(|server| server.pid == Some(1));
             Err(if is_init {
@@ -236,7 +236,7 @@ fn outcome(port: u16, path: &Path, stopped: &Stopped) -> Vec<String> {
         Stopped::Cleaned { record } => {
             let pid = record.as_ref().map(|record| record.pid());
             // A process that has ended and waits for its parent has no identity.
-            let reused = pid.is_some_and(|pid| Identity::of(pid).is_some());
+            let reused = pid.is_some_and(|pid| Identity::from_pid(pid).is_some());
             vec![nothing, cleaned(pid, reused)]
         }
         Stopped::LeftAlone { why } => vec![

@@ -50,7 +50,10 @@ fn another_users_server_is_seen_and_left_alone() {
     }
     let ran = as_nobody(&["stop", "-p", "4008", "--force"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
-    assert!(ran.stderr.contains("ask them, or use sudo"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("only that user or root can stop"),
+        "{ran:?}"
+    );
     assert!(llmlb::lock::is_process_running(server.pid()));
 
     let test = copy(&place, &this_test(), "test");

@@ -55,7 +55,11 @@ fn a_server_outside_is_neither_named_nor_stopped_from_inside() {
     }
     let ran = inside(&[llmlb, "stop", "-p", "4007", "--force"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
-    assert!(ran.stderr.contains("stop it where it runs"), "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains("stop it on its host or in its container"),
+        "{ran:?}"
+    );
 
     let refused = "pid_namespaces::refused_inside";
     let ran = inside(&[&this_test(), "--exact", refused, "--ignored"]);

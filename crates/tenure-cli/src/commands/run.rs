@@ -1,4 +1,4 @@
-//! `tenure run`: hold a key while a command runs.
+//! `tenure run`: holds a key while a command runs.
 
 use std::io::ErrorKind;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::{keys, output, sys};
 pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
     let key = match keys::named(&args.key)? {
         Some(key) => key,
-        None => keys::of_command(&args.command)?,
+        None => keys::from_command(&args.command)?,
     };
     if args.wait == Some(None)
         && args
@@ -24,10 +24,10 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
         let name = key.to_string();
         return Err(Failure::new(
             exit::USAGE,
-            format!("is {name} a name, or the time to wait?"),
+            format!("`--wait {name}` is ambiguous: {name} can be a name or a number of seconds"),
         )
         .hint(format!(
-            "write `--wait={name}` with an equals sign for the time"
+            "a number of seconds needs an equals sign: `--wait={name}`"
         )));
     }
     let stop = keys::command_line("stop", &key, &args.key);
@@ -38,8 +38,8 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
         .stop_command(stop.clone());
     let on_wait = |holder: &Holder| {
         if !quiet {
-            output::say(&format!(
-                "waiting for {key}, held by {holder} (Ctrl-C gives up)"
+            output::message(&format!(
+                "waiting for {key}, held by {holder} (press Ctrl-C to cancel)"
             ));
         }
     };
@@ -53,32 +53,33 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
         Err(error) if error.is_held() && quiet => return Ok(args.conflict_exit_code.into()),
         Err(error) if error.is_held() => {
             let code = args.conflict_exit_code.into();
-            // Another user's process is not ours to stop, and its record not ours to quote.
+            // A stop command is shown only for owners of this user: the text of another user's lock
+            // record is not trusted.
             let holder = error.holder().filter(|holder| holder.is_own_user());
             let stop = holder.map(|holder| {
-                let told = holder.record().and_then(tenure::Record::stop_command);
-                format!("`{}` stops it", told.unwrap_or(&stop))
+                let recorded = holder.record().and_then(tenure::Record::stop_command);
+                format!("stop it with `{}`", recorded.unwrap_or(&stop))
             });
             let wait = args
                 .wait
                 .is_none()
-                .then(|| "`--wait` waits for it".to_owned());
+                .then(|| "wait for it with `--wait`".to_owned());
             let hint: Vec<String> = stop.into_iter().chain(wait).collect();
             let failure = Failure::new(code, error.to_string());
             return Err(if hint.is_empty() {
                 failure
             } else {
-                failure.hint(hint.join("; "))
+                failure.hint(hint.join(", or "))
             });
         }
         Err(error) => return Err(error.into()),
     };
-    hold(tenure, args)
+    run_command(tenure, args)
 }
 
-fn hold(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
+fn run_command(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
     let Some((program, arguments)) = args.command.split_first() else {
-        return Err(Failure::new(exit::USAGE, "no command was given"));
+        return Err(Failure::new(exit::USAGE, "no command given"));
     };
     let relay = sys::Relay::install();
     let mut command = Command::new(program);
@@ -95,9 +96,9 @@ fn hold(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
         };
         let why = match error.kind() {
             ErrorKind::NotFound => {
-                "it, or the interpreter in its first line, was not found".to_owned()
+                "the program, or the interpreter in its first line, was not found".to_owned()
             }
-            ErrorKind::PermissionDenied => "it may not be executed".to_owned(),
+            ErrorKind::PermissionDenied => "no permission to execute it".to_owned(),
             _ => error.to_string(),
         };
         Failure::new(code, format!("cannot run {}: {why}", program.display()))
@@ -105,7 +106,7 @@ fn hold(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
     let ended = relay.wait(&mut running.child);
     running.finish();
     if let Err(error) = tenure.release() {
-        output::say(&error.to_string());
+        output::message(&error.to_string());
     }
     ended.map_err(|error| {
         Failure::new(

@@ -1,4 +1,4 @@
-//! `tenure status`: who holds what.
+//! `tenure status`: shows keys and their owners.
 
 use serde_json::{Value, json};
 use tenure::{Holder, Key, Proof, Record, State, Status as KeyStatus};
@@ -10,24 +10,23 @@ use crate::output::{self, Colour};
 
 pub(crate) fn status(args: &Status) -> Result<i32, Failure> {
     let store = keys::store();
-    let mut asked = Vec::new();
+    let mut keys = Vec::new();
     for name in &args.names {
-        asked.push(Key::name(name)?);
+        keys.push(Key::name(name)?);
     }
-    asked.extend(args.port.iter().map(|port| Key::port(*port)));
+    keys.extend(args.port.iter().map(|port| Key::port(*port)));
     for path in &args.file {
-        asked.push(Key::file(path)?);
+        keys.push(Key::file(path)?);
     }
-    let found = if asked.is_empty() {
+    let found = if keys.is_empty() {
         store.list()?
     } else {
-        asked
-            .iter()
+        keys.iter()
             .map(|key| store.status(key))
             .collect::<Result<_, _>>()?
     };
     if args.json {
-        let locks: Vec<Value> = found.iter().map(json_of).collect();
+        let locks: Vec<Value> = found.iter().map(to_json).collect();
         output::data(&format!("{:#}", json!({ "version": 1, "locks": locks })))?;
     } else if found.is_empty() {
         output::data(&format!("Nothing is held in {}", store.dir().display()))?;
@@ -35,7 +34,7 @@ pub(crate) fn status(args: &Status) -> Result<i32, Failure> {
         print_table(&found)?;
     }
     let is_unknown = |status: &KeyStatus| matches!(status.state(), State::Unknown { .. });
-    Ok(if asked.is_empty() {
+    Ok(if keys.is_empty() {
         exit::DONE
     } else if found.iter().any(is_unknown) {
         exit::FAILED
@@ -96,7 +95,7 @@ fn row(status: &KeyStatus) -> [String; 5] {
             none(),
             since(record),
             format!(
-                "was pid {}, which is gone; the next owner takes over",
+                "was pid {}, which has exited; the next owner takes the file over",
                 record.pid()
             ),
         ],
@@ -106,7 +105,7 @@ fn row(status: &KeyStatus) -> [String; 5] {
             "unreadable".to_owned(),
             none(),
             none(),
-            format!("nobody; {why}; the next owner takes over"),
+            format!("none; {why}; the next owner takes the file over"),
         ],
         State::OtherUser(user) => [
             key,
@@ -162,16 +161,16 @@ fn owner(holder: &Holder) -> String {
     };
     let mut parts = Vec::new();
     if holder.proof() == Proof::NotVisible {
-        parts.push(format!("by its record pid {}", record.pid()));
+        parts.push(format!("pid {} in its lock record", record.pid()));
     }
-    let what: Vec<&str> = record.program().into_iter().chain(record.verb()).collect();
-    if !what.is_empty() {
-        parts.push(what.join(" "));
+    let program: Vec<&str> = record.program().into_iter().chain(record.verb()).collect();
+    if !program.is_empty() {
+        parts.push(program.join(" "));
     }
     if let Some(pid) = record.command_pid() {
         let program = record.command_program().unwrap_or("a command");
         parts.push(if holder.is_command_only() {
-            format!("only {program} is left, its wrapper is gone")
+            format!("running {program}; its wrapper has exited")
         } else {
             format!("running {program} (pid {pid})")
         });
@@ -185,8 +184,8 @@ fn owner(holder: &Holder) -> String {
     parts.join(", ")
 }
 
-/// The documented form: docs/status-json.md.
-fn json_of(status: &KeyStatus) -> Value {
+/// Returns the JSON form of a status, as documented in docs/status-json.md.
+fn to_json(status: &KeyStatus) -> Value {
     let mut lock = json!({
         "key": status.key().to_string(),
         "path": status.path().to_string_lossy(),

@@ -1,4 +1,4 @@
-//! `tenure stop`: end the process that holds a key, and no other.
+//! `tenure stop`: stops the process that holds a key, and no other.
 
 use tenure::{Stopped, process};
 
@@ -8,11 +8,10 @@ use crate::{keys, output};
 
 pub(crate) fn stop(args: &Stop, quiet: bool) -> Result<i32, Failure> {
     let Some(key) = keys::named(&args.key)? else {
-        return Err(Failure::new(
-            exit::USAGE,
-            "say what to stop: NAME, --port N or --file PATH",
-        )
-        .hint("`tenure status` lists what is held"));
+        return Err(
+            Failure::new(exit::USAGE, "no key given: NAME, --port N or --file PATH")
+                .hint("list the held keys: `tenure status`"),
+        );
     };
     let store = keys::store();
     let status = store.status(&key)?;
@@ -21,8 +20,8 @@ pub(crate) fn stop(args: &Stop, quiet: bool) -> Result<i32, Failure> {
         .filter(|holder| holder.is_suspended() && !quiet)
         && let Some(pid) = holder.pid()
     {
-        output::say(&format!(
-            "pid {pid} is suspended; it cannot answer before `kill -CONT {pid}`"
+        output::message(&format!(
+            "pid {pid} is suspended and cannot respond until it is resumed: `kill -CONT {pid}`"
         ));
     }
     let stopped = store
@@ -33,30 +32,32 @@ pub(crate) fn stop(args: &Stop, quiet: bool) -> Result<i32, Failure> {
     let text = match stopped {
         Ok(Stopped::Ended { pid, killed: false }) => format!("{key}: stopped pid {pid}"),
         Ok(Stopped::Ended { pid, killed: true }) => {
-            format!("{key}: pid {pid} did not stop when asked and was killed")
+            format!("{key}: pid {pid} did not exit when asked and was killed")
         }
         Ok(Stopped::Cleaned {
             record: Some(record),
         }) if process::is_running(record.pid()) => format!(
-            "{key}: nobody holds it; removed a stale file. The file named pid {0}, but process {0} \
-             does not have the lock: the number was given to another process, which was left alone",
+            "{key}: not held; removed a stale lock file. The file named pid {0}, but process {0} \
+             does not have the lock and was not signalled",
             record.pid()
         ),
         Ok(Stopped::LeftAlone { why }) => {
-            format!("{key}: nobody holds it; its file is no lock record ({why}) and was left alone")
+            format!("{key}: not held; its file is not a lock record ({why}) and was kept")
         }
-        Ok(Stopped::Cleaned { .. }) => format!("{key}: nobody holds it; removed a stale file"),
-        Ok(_) => format!("{key}: nobody holds it"),
+        Ok(Stopped::Cleaned { .. }) => format!("{key}: not held; removed a stale lock file"),
+        Ok(_) => format!("{key}: not held"),
         Err(error) => {
-            let by_force = error.is_timeout() || error.to_string().contains("by force");
-            let refused = error.is_stop_refused();
+            let is_force_required = error.is_force_required();
+            let is_refused = error.is_stop_refused();
             let failure = Failure::from(error);
-            return Err(if by_force && !args.force {
+            return Err(if is_force_required && !args.force {
                 let again = keys::command_line("stop --force", &key, &args.key);
-                failure.hint(format!("`{again}` kills it"))
-            } else if refused {
+                failure.hint(format!("kill it with `{again}`"))
+            } else if is_refused {
                 let path = status.path().display();
-                failure.hint(format!("`fuser -v {path}` shows who has its file open"))
+                failure.hint(format!(
+                    "list the processes that have its file open: `fuser -v {path}`"
+                ))
             } else {
                 failure
             });

@@ -1,4 +1,4 @@
-//! Standing between the caller and the command without being noticed, per system.
+//! Forwarding signals and exit codes between the caller and the command, for each operating system.
 
 #[cfg(unix)]
 #[expect(

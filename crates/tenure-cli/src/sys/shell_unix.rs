@@ -1,6 +1,6 @@
-//! How a Unix shell wants its words.
+//! Quoting for Unix shells.
 
-/// In quotes, if it needs to be.
+/// Quotes a word if a shell would otherwise split or expand it.
 pub(crate) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -10,7 +10,7 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// A command with a variable in its environment.
+/// Command line that sets an environment variable for a command.
 pub(crate) fn with_variable(name: &str, value: &str, command: &str) -> String {
     format!("{name}={} {command}", quoted(value))
 }
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_quoted_when_it_must_be() {
+    fn word_is_quoted_only_if_the_shell_would_change_it() {
         assert_eq!(quoted("/tmp/a.lock"), "/tmp/a.lock");
         assert_eq!(quoted("/tmp/it's here"), r"'/tmp/it'\''s here'");
         assert_eq!(with_variable("D", "/a b", "x"), "D='/a b' x");

@@ -1,6 +1,6 @@
-//! How `cmd.exe` wants its words.
+//! Quoting for `cmd.exe`.
 
-/// In quotes, if it needs to be. A path cannot hold a quote here.
+/// Quotes a word if `cmd.exe` would otherwise split it. A path on Windows cannot contain a quote.
 pub(crate) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || r"\/._-+:@".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -10,7 +10,7 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// A command with a variable in its environment.
+/// Command line that sets an environment variable for a command.
 pub(crate) fn with_variable(name: &str, value: &str, command: &str) -> String {
     format!("set \"{name}={value}\" && {command}")
 }

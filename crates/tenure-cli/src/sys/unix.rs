@@ -1,15 +1,17 @@
-//! Signals to the wrapper become signals to the command.
+//! Forwards signals from the wrapper to the command.
 //!
-//! Handlers, not a blocked mask: `exec` resets handlers to the default, while a blocked mask would
-//! reach the command. A signal that was ignored stays ignored, for the command too (`nohup`).
+//! Signals are caught by handlers instead of being blocked: `exec` resets handlers to the default,
+//! while the command would inherit a blocked mask. An ignored signal stays ignored, for the command
+//! too (`nohup`).
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-/// What is passed on, together with `rare`: everything that a person or a program sends, and not
-/// what the kernel sends for what a process did itself (faults, children, the terminal's checks).
+/// Forwarded signals, together with `rare`: all that a person or a program sends. Signals that the
+/// kernel sends for an action of the process itself are not forwarded (faults, children, terminal
+/// access).
 const COMMON: [libc::c_int; 9] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -22,7 +24,8 @@ const COMMON: [libc::c_int; 9] = [
     libc::SIGWINCH,
 ];
 
-/// Caught only once the command runs: every handler that is there before makes its start slower.
+/// Further forwarded signals. They are caught only after the command has started, because each
+/// handler makes its start slower.
 #[cfg(target_os = "linux")]
 fn rare() -> impl Iterator<Item = libc::c_int> {
     let others = [
@@ -49,32 +52,34 @@ fn rare() -> impl Iterator<Item = libc::c_int> {
     .into_iter()
 }
 
-/// The command, while it can be signalled: from its start until it has ended, not yet reaped.
+/// Pid of the command from its start until it has exited and before it is reaped; otherwise 0.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
-/// Signals that came before the command was there, one bit each.
+/// Signals that arrived before the command was started, one bit each.
 static EARLY: AtomicU64 = AtomicU64::new(0);
 
-/// SIGPIPE was ignored when we were started.
+/// True if SIGPIPE was ignored when this process was started.
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// Keeps a reader of our messages that went away from ending us with the wrong code.
+/// Ignores SIGPIPE. Otherwise a message to a closed pipe would end this process with the wrong exit
+/// code.
 pub(crate) fn ignore_broken_pipes() {
     let before = replace(libc::SIGPIPE, libc::SIG_IGN);
     PIPE_IGNORED.store(before == libc::SIG_IGN, Ordering::Relaxed);
 }
 
-/// Installed before the command starts, so that no signal is lost in between.
+/// Signal handlers of the wrapper. They are installed before the command starts, so that no signal
+/// is lost.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    /// Signals that were ignored, and that starting a command would reset.
+    /// Ignored signals that starting a command would reset.
     ignored: Vec<libc::c_int>,
 }
 
 impl Relay {
     pub(crate) fn install() -> Self {
         COMMON.into_iter().for_each(catch);
-        // With SIGCHLD ignored, the command's exit code would be thrown away. SIGPIPE is reset by
-        // the standard library when it starts a command.
+        // If SIGCHLD were ignored, the kernel would discard the command's exit code. The standard
+        // library resets SIGPIPE when it starts a command.
         let child_ignored = replace(libc::SIGCHLD, libc::SIG_DFL) == libc::SIG_IGN;
         let pipe_ignored = PIPE_IGNORED.load(Ordering::Relaxed);
         let ignored = [
@@ -90,7 +95,7 @@ impl Relay {
         }
     }
 
-    /// Makes the command find the signals as we found them.
+    /// Lets the command inherit the signal settings with which this process was started.
     pub(crate) fn prepare(&self, command: &mut Command) {
         if self.ignored.is_empty() {
             return;
@@ -102,11 +107,11 @@ impl Relay {
             }
             Ok(())
         };
-        // SAFETY: it calls sigaction and nothing else between fork and exec.
+        // SAFETY: the closure only calls sigaction between fork and exec.
         unsafe { command.pre_exec(restore) };
     }
 
-    /// Waits for the command, passing signals on, and says with what code to exit.
+    /// Waits for the command, forwards signals, and returns the exit code of the wrapper.
     pub(crate) fn wait(&self, child: &mut Child) -> io::Result<i32> {
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
         COMMAND.store(pid, Ordering::SeqCst);
@@ -115,12 +120,12 @@ impl Relay {
             .into_iter()
             .filter(|signal| early & bit(*signal) != 0)
         {
-            // SAFETY: the command is our child and not yet reaped.
+            // SAFETY: the command is a child of this process and not yet reaped.
             unsafe { libc::kill(pid, signal) };
         }
         rare().for_each(catch);
         wait_without_reaping(pid)?;
-        // From here on its number may be given to another process.
+        // The pid may be reused from here on, so signals must no longer be forwarded to it.
         COMMAND.store(0, Ordering::SeqCst);
         let status = child.wait()?;
         Ok(status
@@ -129,13 +134,13 @@ impl Relay {
     }
 }
 
-/// Returns when the command has ended. As the first process of a container we also inherit
-/// orphans; those are reaped on the way.
+/// Waits until the command has exited, without reaping it. As the first process of a container the
+/// wrapper also inherits orphans, which are reaped here.
 fn wait_without_reaping(pid: i32) -> io::Result<()> {
     loop {
         // SAFETY: zeroed is a valid siginfo, to be filled by the call.
         let mut ended: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure is ours.
+        // SAFETY: the structure outlives the call.
         let result = unsafe {
             libc::waitid(
                 libc::P_ALL,
@@ -152,12 +157,12 @@ fn wait_without_reaping(pid: i32) -> io::Result<()> {
             return Err(error);
         }
         // SAFETY: `waitid` filled in a child's end, which has a pid.
-        let who = unsafe { ended.si_pid() };
-        if who == pid {
+        let ended_pid = unsafe { ended.si_pid() };
+        if ended_pid == pid {
             return Ok(());
         }
-        // SAFETY: reaps that one child; its status interests nobody.
-        unsafe { libc::waitpid(who, std::ptr::null_mut(), libc::WNOHANG) };
+        // SAFETY: reaps one orphan, whose status is not needed.
+        unsafe { libc::waitpid(ended_pid, std::ptr::null_mut(), libc::WNOHANG) };
     }
 }
 
@@ -168,64 +173,67 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut
         let saved = *errno;
         let command = COMMAND.load(Ordering::SeqCst);
         if command == 0 {
-            // Stopping is for whoever runs now.
+            // SIGTSTP is not stored for the command: it applies only to processes that are running
+            // now.
             if signal != libc::SIGTSTP {
                 note_early(signal);
             }
-        } else if !reached_by_terminal(signal, &*info, command) {
+        } else if !is_sent_by_terminal(signal, &*info, command) {
             libc::kill(command, signal);
         }
         if signal == libc::SIGTSTP {
-            stop_like_everyone();
+            stop_self();
         }
         *errno = saved;
     }
 }
 
-/// Keeps a signal for the command, which is not there yet.
+/// Stores a signal for the command, which has not been started yet.
 unsafe fn note_early(signal: libc::c_int) {
     EARLY.fetch_or(bit(signal), Ordering::SeqCst);
-    // It may have come between our look and our note; then nobody else will look at the note.
+    // The command may have started between the check in the handler and this store. Then no other
+    // code reads the stored signal, and it is sent here.
     let command = COMMAND.load(Ordering::SeqCst);
     if command != 0 && EARLY.fetch_and(!bit(signal), Ordering::SeqCst) & bit(signal) != 0 {
-        // SAFETY: the command is our child and not yet reaped.
+        // SAFETY: the command is a child of this process and not yet reaped.
         unsafe { libc::kill(command, signal) };
     }
 }
 
-/// The terminal signals the whole foreground group, the command included, unless the command left
-/// our group. On hang-up it signals the session's leader alone.
-unsafe fn reached_by_terminal(
+/// True if the terminal has sent the signal to the command too. It signals the whole foreground
+/// group, unless the command has left it; on hang-up it signals only the session leader.
+unsafe fn is_sent_by_terminal(
     signal: libc::c_int,
     info: &libc::siginfo_t,
     command: libc::pid_t,
 ) -> bool {
-    // SAFETY: these only ask.
+    // SAFETY: these calls only return ids.
     let (same_group, leader) = unsafe {
         (
             libc::getpgid(command) == libc::getpgrp(),
             libc::getsid(0) == libc::getpid(),
         )
     };
-    from_terminal(info) && same_group && !(leader && signal == libc::SIGHUP)
+    is_from_terminal(info) && same_group && !(leader && signal == libc::SIGHUP)
 }
 
-/// The shell wants to see us stop as well. By the default action, which the kernel leaves out where
-/// nobody could wake us again.
-unsafe fn stop_like_everyone() {
+/// Stops this process too, because the shell waits for it to stop. The default action is used,
+/// which the kernel skips if no shell could resume the process.
+unsafe fn stop_self() {
     replace(libc::SIGTSTP, libc::SIG_DFL);
-    // SAFETY: zeroed is a valid, empty set; the signal is our own.
+    // SAFETY: zeroed is a valid, empty set, and the process signals itself.
     unsafe {
         let mut only: libc::sigset_t = std::mem::zeroed();
         libc::sigaddset(&raw mut only, libc::SIGTSTP);
         libc::raise(libc::SIGTSTP);
-        // It was held back while this handler for it ran: here we stop, and here we go on.
+        // The signal is blocked while its handler runs. Unblocking it stops the process at this
+        // line, and SIGCONT resumes it here.
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const only, std::ptr::null_mut());
     }
     replace(libc::SIGTSTP, handler());
 }
 
-/// Passes a signal on, unless it is ignored.
+/// Catches a signal for forwarding, unless it is ignored.
 fn catch(signal: libc::c_int) {
     if replace(signal, handler()) == libc::SIG_IGN {
         replace(signal, libc::SIG_IGN);
@@ -236,9 +244,9 @@ fn handler() -> libc::sighandler_t {
     on_signal as *const () as libc::sighandler_t
 }
 
-/// Sets what happens on a signal, and returns what happened before.
+/// Sets the action for a signal and returns the previous one.
 fn replace(signal: libc::c_int, action: libc::sighandler_t) -> libc::sighandler_t {
-    // SAFETY: zeroed is a valid sigaction, and the handler does only what a handler may.
+    // SAFETY: zeroed is a valid sigaction, and the handler makes only async-signal-safe calls.
     unsafe {
         let mut new: libc::sigaction = std::mem::zeroed();
         new.sa_sigaction = action;
@@ -252,20 +260,21 @@ fn replace(signal: libc::c_int, action: libc::sighandler_t) -> libc::sighandler_
     }
 }
 
-/// Signals are numbered from 1 to 64.
+/// Bit of a signal. Signals are numbered from 1 to 64.
 fn bit(signal: libc::c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// Whether the kernel sent it, as it does for the terminal.
+/// True if the kernel sent the signal, as it does for the terminal.
 #[cfg(target_os = "linux")]
-fn from_terminal(info: &libc::siginfo_t) -> bool {
+fn is_from_terminal(info: &libc::siginfo_t) -> bool {
     info.si_code == libc::SI_KERNEL
 }
 
-/// macOS does not mark the terminal's signals; they alone come from no process.
+/// True if no process sent the signal. macOS does not mark signals of the terminal, but only they
+/// have no sender.
 #[cfg(target_os = "macos")]
-fn from_terminal(info: &libc::siginfo_t) -> bool {
+fn is_from_terminal(info: &libc::siginfo_t) -> bool {
     info.si_pid == 0
 }
 

@@ -1,23 +1,23 @@
-//! Ctrl-C reaches every program on the console; the wrapper must outlive the command.
+//! Keeps the wrapper alive on Ctrl-C, which reaches every program on the console. The wrapper must
+//! outlive the command.
 
 use std::io;
 use std::process::{Child, Command};
 
 use windows_sys::Win32::System::Console::SetConsoleCtrlHandler;
 
-/// While installed, Ctrl-C and Ctrl-Break do not end this process.
+/// Console handler that ignores Ctrl-C and Ctrl-Break for this process.
 #[derive(Debug)]
 pub(crate) struct Relay(());
 
 impl Relay {
     pub(crate) fn install() -> Self {
-        // A handler, not "ignore": ignoring would be inherited by the command.
-        // SAFETY: the handler is a plain function that lives as long as the program.
+        // A handler is installed because the command would inherit the setting "ignore".
         unsafe { SetConsoleCtrlHandler(Some(stay), 1) };
         Self(())
     }
 
-    /// Nothing that is ours is inherited.
+    /// Does nothing: the command inherits no handler on Windows.
     pub(crate) fn prepare(&self, _command: &mut Command) {}
 
     pub(crate) fn wait(&self, child: &mut Child) -> io::Result<i32> {
@@ -26,6 +26,7 @@ impl Relay {
 }
 
 extern "system" fn stay(kind: u32) -> i32 {
-    // Ctrl-C and Ctrl-Break are the command's to answer; closing and logging off end us too.
+    // Events 0 and 1, Ctrl-C and Ctrl-Break, are left to the command. Closing the console and
+    // logging off end the wrapper too.
     i32::from(kind <= 1)
 }

@@ -1,5 +1,5 @@
-//! A machine on which many other programs take and release locks, so that the kernel hands out its
-//! table of locks in pieces, and lines move between them meanwhile.
+//! Other programs acquire and release many locks, so that the kernel returns its lock table in
+//! pieces and lines move between the pieces.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -7,51 +7,51 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use crate::support::Place;
+use crate::support::Sandbox;
 use crate::unix::flock;
 
-/// More than fits into one piece of the table.
+/// Number of locks per thread; more than fit into one piece of the table.
 const LOCKS: usize = 200;
 
-/// Programs that take and release locks without end.
-pub(crate) struct Bustle {
-    enough: Arc<AtomicBool>,
+/// Threads that acquire and release locks until they are dropped.
+pub(crate) struct LockTraffic {
+    stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Bustle {
-    pub(crate) fn start(here: &Place) -> Self {
-        let enough = Arc::new(AtomicBool::new(false));
+impl LockTraffic {
+    pub(crate) fn start(sandbox: &Sandbox) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
         let threads = [0, 1].map(|one| {
-            let path = |number| here.path(&format!("busy-{one}-{number}"));
+            let path = |number| sandbox.path(&format!("busy-{one}-{number}"));
             let files: Vec<PathBuf> = (0..LOCKS).map(path).collect();
-            let enough = Arc::clone(&enough);
-            thread::spawn(move || lock_and_unlock(&files, &enough))
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || lock_and_unlock(&files, &stop))
         });
         Self {
-            enough,
+            stop,
             threads: threads.into(),
         }
     }
 }
 
-impl Drop for Bustle {
+impl Drop for LockTraffic {
     fn drop(&mut self) {
-        self.enough.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-fn lock_and_unlock(paths: &[PathBuf], enough: &AtomicBool) {
+fn lock_and_unlock(paths: &[PathBuf], stop: &AtomicBool) {
     let open = |path| File::create(path).expect("a file");
     let files: Vec<File> = paths.iter().map(open).collect();
     for turn in 0.. {
-        if enough.load(Ordering::Relaxed) {
+        if stop.load(Ordering::Relaxed) {
             return;
         }
-        // A different number each time, so that the table's lines move.
+        // The number of locks differs each time, so that the lines of the table move.
         let some = &files[..=turn * 37 % LOCKS];
         for operation in [libc::LOCK_EX, libc::LOCK_UN] {
             for file in some {
@@ -61,41 +61,41 @@ fn lock_and_unlock(paths: &[PathBuf], enough: &AtomicBool) {
     }
 }
 
-// Command: `status` proves what it says; the file is there all the time.
+// Command: `status` reports only what is proven; the file exists all the time.
 #[test]
-fn an_owner_is_never_said_to_have_lost_its_file() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let _bustle = Bustle::start(&here);
-    for look in 0..200 {
-        let status = here.status("x");
-        assert_eq!(status["pid"], owner.wrapper, "look {look}: {status}");
-        assert_eq!(status["file_gone"], false, "look {look}: {status}");
+fn status_never_reports_a_lost_file_under_lock_traffic() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let _bustle = LockTraffic::start(&sandbox);
+    for query in 0..200 {
+        let status = sandbox.status("x");
+        assert_eq!(status["pid"], owner.wrapper, "query {query}: {status}");
+        assert_eq!(status["file_gone"], false, "query {query}: {status}");
     }
 }
 
-// T3: the kernel decides, and it says held.
+// T3: the kernel's lock decides, and the key is held.
 #[test]
-fn a_key_that_an_unknown_process_holds_is_never_said_to_be_free() {
-    let here = Place::new();
-    here.leave_lock_file("x", "garbage");
-    let _holder = here.hold_by_flock("x");
-    let _bustle = Bustle::start(&here);
-    for look in 0..10 {
-        let status = here.status("x");
-        assert_eq!(status["state"], "held", "look {look}: {status}");
+fn status_never_reports_a_held_key_as_free_under_lock_traffic() {
+    let sandbox = Sandbox::new();
+    sandbox.leave_lock_file("x", "garbage");
+    let _holder = sandbox.hold_by_flock("x");
+    let _bustle = LockTraffic::start(&sandbox);
+    for query in 0..10 {
+        let status = sandbox.status("x");
+        assert_eq!(status["state"], "held", "query {query}: {status}");
     }
 }
 
-// T8, Command: exit 0 of `stop` means that the key is free.
+// T8, Command: exit code 0 of `stop` means that the key is free.
 #[test]
-fn stop_never_claims_that_a_held_key_is_free() {
-    let here = Place::new();
-    here.leave_lock_file("x", "garbage");
-    let mut holder = here.hold_by_flock("x");
-    let _bustle = Bustle::start(&here);
+fn stop_never_reports_a_held_key_as_free_under_lock_traffic() {
+    let sandbox = Sandbox::new();
+    sandbox.leave_lock_file("x", "garbage");
+    let mut holder = sandbox.hold_by_flock("x");
+    let _bustle = LockTraffic::start(&sandbox);
     for attempt in 0..10 {
-        let outcome = here.tenure("stop x").finish();
+        let outcome = sandbox.tenure("stop x").finish();
         assert_eq!(outcome.code, Some(1), "attempt {attempt}: {outcome:?}");
     }
     assert!(holder.is_running());

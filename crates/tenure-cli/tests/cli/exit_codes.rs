@@ -1,74 +1,74 @@
-//! `run` exits as its command did, and leaves no lock file behind.
+//! `run` exits with the code of its command and leaves no lock file.
 
-use crate::support::{Place, exit_with};
+use crate::support::{Sandbox, exit_with};
 
-/// Runs a command under the key `x` and says how `tenure` exited.
+/// Runs a command under the key `x` and returns the exit code and stderr of `tenure`.
 fn code_of(command: &[String]) -> (Option<i32>, String) {
-    let here = Place::new();
-    let outcome = here.tenure("run x --").args(command).finish();
-    assert!(!here.has_lock_file("x"), "the lock file was left behind");
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.tenure("run x --").args(command).finish();
+    assert!(!sandbox.has_lock_file("x"), "the lock file was not removed");
     (outcome.code, outcome.stderr)
 }
 
 // Command: `run` exits with the command's code; T6: release removes the file.
 #[test]
-fn a_command_that_succeeds_is_a_success() {
+fn run_exits_with_0_if_the_command_succeeds() {
     assert_eq!(code_of(&exit_with(0)), (Some(0), String::new()));
 }
 
 // Command, T6
 #[test]
-fn the_code_of_a_command_that_fails_is_passed_on() {
+fn run_exits_with_the_code_of_a_failed_command() {
     assert_eq!(code_of(&exit_with(7)), (Some(7), String::new()));
 }
 
 // Command, T6
 #[test]
-fn the_largest_code_is_passed_on() {
+fn run_exits_with_the_largest_code() {
     assert_eq!(code_of(&exit_with(255)), (Some(255), String::new()));
 }
 
-// Command: a code of the command's is not mistaken for ours.
+// Command: a code 75 of the command is not reported as a held key.
 #[test]
-fn a_command_that_exits_with_75_is_not_reported_as_a_held_key() {
+fn command_exit_code_75_is_not_reported_as_a_held_key() {
     assert_eq!(code_of(&exit_with(75)), (Some(75), String::new()));
 }
 
 // Command, T6
 #[test]
-fn an_unknown_command_is_127_and_named() {
-    let here = Place::new();
-    let mut launch = here.tenure("run x -- no-such-program-anywhere");
-    // A directory on the way that may not be searched would make it 126.
-    launch.command.env("PATH", here.path(""));
+fn unknown_command_exits_with_127_and_is_named() {
+    let sandbox = Sandbox::new();
+    let mut launch = sandbox.tenure("run x -- no-such-program-anywhere");
+    // PATH is set because a directory in it that may not be searched would change the code to 126.
+    launch.command.env("PATH", sandbox.path(""));
     let outcome = launch.finish();
     assert_eq!(outcome.code, Some(127), "{outcome:?}");
     for part in ["no-such-program-anywhere", "not found"] {
         assert!(outcome.stderr.contains(part), "{part:?} in {outcome:?}");
     }
-    assert!(!here.has_lock_file("x"));
+    assert!(!sandbox.has_lock_file("x"));
 }
 
-// T2, T6: nothing is left to clean by hand.
+// T2, T6: nothing needs cleaning up by hand.
 #[test]
-fn the_key_can_be_had_again_at_once() {
-    let here = Place::new();
+fn key_can_be_acquired_again_at_once() {
+    let sandbox = Sandbox::new();
     for turn in 0..5 {
-        let outcome = here.tenure("run x --").args(exit_with(turn)).finish();
+        let outcome = sandbox.tenure("run x --").args(exit_with(turn)).finish();
         assert_eq!(outcome.code, Some(turn), "{outcome:?}");
     }
 }
 
-// Command: a port and a path are keys of their own.
+// Command: ports and paths are keys too.
 #[test]
-fn a_port_and_a_file_are_released_like_a_name() {
-    let here = Place::new();
-    let by_port = here.tenure("run --port 8080 --").args(exit_with(4));
+fn port_and_file_keys_are_released_like_names() {
+    let sandbox = Sandbox::new();
+    let by_port = sandbox.tenure("run --port 8080 --").args(exit_with(4));
     assert_eq!(by_port.finish().code, Some(4));
-    assert!(!here.locks().join("port_8080.lock").exists());
+    assert!(!sandbox.locks().join("port_8080.lock").exists());
 
-    let file = here.path("my.lock");
-    let by_file = here.tenure("run --file").arg(&file).arg("--");
+    let file = sandbox.path("my.lock");
+    let by_file = sandbox.tenure("run --file").arg(&file).arg("--");
     assert_eq!(by_file.args(exit_with(5)).finish().code, Some(5));
     assert!(!file.exists());
 }
@@ -79,7 +79,7 @@ mod on_unix {
     use std::os::unix::fs::PermissionsExt;
 
     use super::code_of;
-    use crate::support::Place;
+    use crate::support::Sandbox;
 
     fn code_after(signal: &str) -> Option<i32> {
         let script = format!("kill -{signal} $$");
@@ -88,41 +88,41 @@ mod on_unix {
 
     // Command: 128+n for a signal; T6
     #[test]
-    fn a_command_that_was_killed_is_137() {
+    fn killed_command_exits_with_137() {
         assert_eq!(code_after("KILL"), Some(128 + libc::SIGKILL));
     }
 
     // Command, T6
     #[test]
-    fn a_command_that_was_terminated_is_143() {
+    fn terminated_command_exits_with_143() {
         assert_eq!(code_after("TERM"), Some(128 + libc::SIGTERM));
     }
 
     // Command, T6
     #[test]
-    fn a_command_that_crashed_is_139() {
+    fn crashed_command_exits_with_139() {
         assert_eq!(code_after("SEGV"), Some(128 + libc::SIGSEGV));
     }
 
     // Command, T6
     #[test]
-    fn a_file_that_may_not_be_executed_is_126_and_named() {
-        let here = Place::new();
-        let program = here.path("not-executable");
+    fn file_without_execute_permission_exits_with_126_and_is_named() {
+        let sandbox = Sandbox::new();
+        let program = sandbox.path("not-executable");
         fs::write(&program, "#!/bin/sh\nexit 0\n").unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
-        let outcome = here.tenure("run x --").arg(&program).finish();
+        let outcome = sandbox.tenure("run x --").arg(&program).finish();
         assert_eq!(outcome.code, Some(126), "{outcome:?}");
         assert!(outcome.stderr.contains("not-executable"), "{outcome:?}");
-        assert!(!here.has_lock_file("x"));
+        assert!(!sandbox.has_lock_file("x"));
     }
 
-    // Command, T6: found, but not a program.
+    // Command, T6: the path exists but is not a program.
     #[test]
-    fn a_directory_as_a_command_is_126() {
-        let here = Place::new();
-        let outcome = here.tenure("run x --").arg(here.path("")).finish();
+    fn directory_as_a_command_exits_with_126() {
+        let sandbox = Sandbox::new();
+        let outcome = sandbox.tenure("run x --").arg(sandbox.path("")).finish();
         assert_eq!(outcome.code, Some(126), "{outcome:?}");
-        assert!(!here.has_lock_file("x"));
+        assert!(!sandbox.has_lock_file("x"));
     }
 }

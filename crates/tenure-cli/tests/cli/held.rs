@@ -1,25 +1,25 @@
-//! Somebody else has the key: `run` refuses, says who, and starts nothing.
+//! Another process holds the key: `run` is refused, names the holder, and starts nothing.
 
 use crate::process::{Process, until};
-use crate::support::{Owner, Place, exit_with, sleeper, sleeper_with};
+use crate::support::{Owner, Sandbox, exit_with, sleeper, sleeper_with};
 
-// T1: the second one does not run; Command: 75 by default.
+// T1: the second command does not run. Command: the exit code is 75 by default.
 #[test]
-fn a_second_run_is_refused_with_75_and_starts_nothing() {
-    let here = Place::new();
-    let _owner = here.hold("x");
-    let refused = here.tenure("run x --").args(exit_with(0)).finish();
+fn second_run_is_refused_with_75_and_starts_nothing() {
+    let sandbox = Sandbox::new();
+    let _owner = sandbox.hold("x");
+    let refused = sandbox.tenure("run x --").args(exit_with(0)).finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
     assert!(refused.stdout.is_empty(), "{refused:?}");
 }
 
-// T5: who, since when, how to stop it.
+// T5: the refusal names the owner, its start time and the command that stops it.
 #[test]
-fn the_refusal_names_the_owner_the_time_and_the_way_to_stop_it() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let since = here.record("x").unwrap()["started_at"].clone();
-    let refused = here.tenure("run x --").args(exit_with(0)).finish();
+fn refusal_names_the_owner_its_start_time_and_the_stop_command() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let since = sandbox.record("x").unwrap()["started_at"].clone();
+    let refused = sandbox.tenure("run x --").args(exit_with(0)).finish();
     let program = sleeper()[0];
     for part in [
         format!("x is held by pid {}", owner.process.id()),
@@ -34,38 +34,41 @@ fn the_refusal_names_the_owner_the_time_and_the_way_to_stop_it() {
     }
 }
 
-// T5: the hint can be typed as it stands.
+// T5: the command in the hint can be typed as printed.
 #[test]
-fn the_hint_for_a_port_and_for_a_file_is_a_command_that_works() {
-    let here = Place::new();
-    let file = here.path("it is mine.lock");
-    let by_file = here.tenure("run --file").arg(&file).arg("--");
-    let _first = Owner::found(by_file.args(sleeper()).start(), &file);
-    let by_port = here.tenure("run --port 81 --").args(sleeper());
-    let _second = Owner::found(by_port.start(), &here.locks().join("port_81.lock"));
+fn hint_for_a_port_or_a_file_is_a_valid_command() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.path("it is mine.lock");
+    let by_file = sandbox.tenure("run --file").arg(&file).arg("--");
+    let _first = Owner::wait_for(by_file.args(sleeper()).start(), &file);
+    let by_port = sandbox.tenure("run --port 81 --").args(sleeper());
+    let _second = Owner::wait_for(by_port.start(), &sandbox.locks().join("port_81.lock"));
 
-    let refused = here.tenure("run --port 81 --").args(exit_with(0)).finish();
+    let refused = sandbox
+        .tenure("run --port 81 --")
+        .args(exit_with(0))
+        .finish();
     assert!(
         refused.stderr.contains("tenure stop --port 81`"),
         "{refused:?}"
     );
-    let refused = here.tenure("run --file").arg(&file).arg("--");
+    let refused = sandbox.tenure("run --file").arg(&file).arg("--");
     let refused = refused.args(exit_with(0)).finish();
-    // As the system's own shell wants it.
+    // The path is quoted for the shell of the operating system.
     let quote = if cfg!(windows) { '"' } else { '\'' };
     let quoted = format!("tenure stop --file {quote}{}{quote}`", file.display());
     assert!(refused.stderr.contains(&quoted), "{refused:?}");
 }
 
-// T5: nor does it depend on where one stands.
+// T5: the command in the hint does not depend on the working directory.
 #[test]
-fn the_hint_for_a_relative_path_works_from_elsewhere() {
-    let here = Place::new();
-    let file = here.path("my.lock");
-    let mut launch = here.tenure("run --file my.lock --").args(sleeper());
-    launch.command.current_dir(here.path(""));
-    let _owner = Owner::found(launch.start(), &file);
-    let launch = here.tenure("run --file").arg(&file).arg("--");
+fn hint_for_a_relative_path_names_the_absolute_path() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.path("my.lock");
+    let mut launch = sandbox.tenure("run --file my.lock --").args(sleeper());
+    launch.command.current_dir(sandbox.path(""));
+    let _owner = Owner::wait_for(launch.start(), &file);
+    let launch = sandbox.tenure("run --file").arg(&file).arg("--");
     let refused = launch.args(exit_with(0)).finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
     let (_, hint) = refused.stderr.split_once("tenure stop --file ").unwrap();
@@ -73,20 +76,22 @@ fn the_hint_for_a_relative_path_works_from_elsewhere() {
     assert!(hint.contains(&path), "{path:?} in {refused:?}");
 }
 
-// T1: however many start in the same moment.
+// T1: any number of processes may start at the same time.
 #[test]
-fn of_many_that_start_at_once_over_a_stale_file_one_gets_in() {
-    const CROWD: usize = 8;
-    let here = Place::new();
-    here.leave_lock_file("x", r#"{"pid":2147483647}"#);
-    let start = |_| here.tenure("run x --").args(sleeper()).start();
-    let mut crowd: Vec<Process> = (0..CROWD).map(start).collect();
-    let running = |crowd: &mut [Process]| {
-        let states = crowd.iter_mut().map(Process::is_running);
+fn stale_file_is_taken_over_by_exactly_one_of_many_processes() {
+    const PROCESSES: usize = 8;
+    let sandbox = Sandbox::new();
+    sandbox.leave_lock_file("x", r#"{"pid":2147483647}"#);
+    let start = |_| sandbox.tenure("run x --").args(sleeper()).start();
+    let mut processes: Vec<Process> = (0..PROCESSES).map(start).collect();
+    let running = |processes: &mut [Process]| {
+        let states = processes.iter_mut().map(Process::is_running);
         states.filter(|runs| *runs).count()
     };
-    until("all but one have ended", || running(&mut crowd) == 1);
-    for one in &mut crowd {
+    until("all but one process have exited", || {
+        running(&mut processes) == 1
+    });
+    for one in &mut processes {
         if !one.is_running() {
             let outcome = one.wait();
             assert_eq!(outcome.code, Some(75), "{outcome:?}");
@@ -96,40 +101,46 @@ fn of_many_that_start_at_once_over_a_stale_file_one_gets_in() {
 
 // Command: `-E` changes the code.
 #[test]
-fn the_code_for_a_held_key_can_be_chosen() {
-    let here = Place::new();
-    let _owner = here.hold("x");
+fn conflict_exit_code_option_sets_the_code_for_a_held_key() {
+    let sandbox = Sandbox::new();
+    let _owner = sandbox.hold("x");
     for (option, code) in [("-E 0", 0), ("-E 9", 9), ("--conflict-exit-code 255", 255)] {
         let line = format!("run {option} x --");
-        let refused = here.tenure(&line).args(exit_with(3)).finish();
+        let refused = sandbox.tenure(&line).args(exit_with(3)).finish();
         assert_eq!(refused.code, Some(code), "{option}: {refused:?}");
         assert!(refused.stderr.contains("is held by"), "{refused:?}");
     }
 }
 
-// Command: `--quiet` leaves it to the code.
+// Command: with `--quiet` only the exit code reports the refusal.
 #[test]
-fn a_quiet_refusal_says_nothing() {
-    let here = Place::new();
-    let _owner = here.hold("x");
-    let refused = here.tenure("run --quiet x --").args(exit_with(0)).finish();
+fn quiet_refusal_prints_nothing() {
+    let sandbox = Sandbox::new();
+    let _owner = sandbox.hold("x");
+    let refused = sandbox
+        .tenure("run --quiet x --")
+        .args(exit_with(0))
+        .finish();
     assert_eq!(refused.code, Some(75));
     assert_eq!((refused.text(), refused.stderr), Default::default());
 }
 
-// T5, File store: never the arguments, they may be secret.
+// T5, File store: arguments may be secret and are stored nowhere.
 #[test]
-fn the_arguments_of_the_command_are_written_nowhere() {
-    let here = Place::new();
+fn command_arguments_are_neither_stored_nor_printed() {
+    let sandbox = Sandbox::new();
     let secret = "hunter2-of-the-command";
-    let launch = here.tenure("run x --").args(sleeper_with(secret));
-    let _owner = here.hold_with("x", launch);
-    let file = std::fs::read_to_string(here.lock_file("x")).unwrap();
-    let table = here.tenure("status").finish();
-    let json = here.tenure("status --json x").finish();
-    let refused = here.tenure("run x --").args(exit_with(0)).finish();
+    let launch = sandbox.tenure("run x --").args(sleeper_with(secret));
+    let _owner = sandbox.hold_with("x", launch);
+    let file = std::fs::read_to_string(sandbox.lock_file("x")).unwrap();
+    let table = sandbox.tenure("status").finish();
+    let json = sandbox.tenure("status --json x").finish();
+    let refused = sandbox.tenure("run x --").args(exit_with(0)).finish();
     for text in [file, table.text(), json.text(), refused.stderr] {
-        assert!(text.contains("tenure"), "this says nothing at all: {text}");
+        assert!(
+            text.contains("tenure"),
+            "the text does not describe the owner: {text}"
+        );
         assert!(!text.contains(secret), "{text}");
     }
 }

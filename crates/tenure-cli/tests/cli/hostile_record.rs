@@ -1,26 +1,26 @@
-//! T5: records that another user wrote to mislead. Needs root, who can become another user.
+//! T5: misleading lock records of another user. The tests need root, which can become another user.
 
 use std::fs;
 
 use serde_json::json;
-use tenure_tests::run_as::{Commons, STRANGER, USER};
+use tenure_tests::run_as::{SharedDir, UNNAMED_USER, USER};
 
 use crate::process::{Launch, Outcome, Process, eventually};
-use crate::support::{Place, TENURE, json};
+use crate::support::{Sandbox, TENURE, json};
 
-/// A lock that another user holds in a sticky directory, with a record of that user's making.
+/// A lock that another user holds in a sticky directory, with a malicious lock record.
 struct Trap {
-    here: Place,
-    commons: Commons,
+    sandbox: Sandbox,
+    shared_dir: SharedDir,
     _holder: Process,
     pid: u32,
 }
 
 impl Trap {
     fn set() -> Option<Self> {
-        let commons = Commons::new()?;
-        let here = Place::new();
-        let file = commons.dir("tmp", 0, 0o1777).join("f.lock");
+        let shared_dir = SharedDir::new()?;
+        let sandbox = Sandbox::new();
+        let file = shared_dir.dir("tmp", 0, 0o1777).join("f.lock");
         let record = json!({
             "pid": 0,
             "started_at": "2026-01-30T12:00:00Z",
@@ -37,31 +37,33 @@ impl Trap {
             fcntl.flock(f,fcntl.LOCK_EX)\n\
             record=json.loads(sys.argv[2]); record['pid']=os.getpid()\n\
             f.write(json.dumps(record)); f.flush(); time.sleep(300)";
-        let launch = here.program("setpriv");
-        let user =
-            format!("--reuid={STRANGER} --regid={STRANGER} --clear-groups /usr/bin/python3 -c");
+        let launch = sandbox.program("setpriv");
+        let user = format!(
+            "--reuid={UNNAMED_USER} --regid={UNNAMED_USER} --clear-groups /usr/bin/python3 -c"
+        );
         let launch = launch.words(&user).arg(script).arg(&file);
         let holder = launch.arg(record.to_string()).start();
-        let pid = eventually("the record is written", || {
+        let pid = eventually("the lock record is written", || {
             let text = fs::read_to_string(&file).ok()?;
             let record: serde_json::Value = serde_json::from_str(&text).ok()?;
             crate::support::pid_in(&record["pid"])
         });
         Some(Self {
-            here,
-            commons,
+            sandbox,
+            shared_dir,
             _holder: holder,
             pid,
         })
     }
 
     fn tenure(&self, verb: &str) -> Launch {
-        let launch = self.here.tenure(verb).arg("--file");
-        launch.arg(self.commons.path("tmp/f.lock"))
+        let launch = self.sandbox.tenure(verb).arg("--file");
+        launch.arg(self.shared_dir.path("tmp/f.lock"))
     }
 }
 
-/// Nothing that was printed steers a terminal, names a user that is none, or quotes a command.
+/// Asserts that the output contains no terminal control, no false user and no command of the
+/// record.
 fn assert_harmless(outcome: &Outcome) {
     let text = format!("{}{}", outcome.text(), outcome.stderr);
     let unsafe_character = |c: char| {
@@ -71,24 +73,24 @@ fn assert_harmless(outcome: &Outcome) {
     assert!(!text.contains(unsafe_character), "{text:?}");
     assert!(!text.contains("curl"), "{text:?}");
     assert!(!text.contains("root"), "{text:?}");
-    assert!(text.contains(&format!("uid {STRANGER}")), "{text:?}");
+    assert!(text.contains(&format!("uid {UNNAMED_USER}")), "{text:?}");
 }
 
 #[test]
-fn refusal_shows_no_text_that_another_user_chose_raw() {
+fn refusal_sanitizes_the_lock_record_of_another_user() {
     let Some(trap) = Trap::set() else { return };
     let refused = trap.tenure("run").words("-- echo in").finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
     let named = format!("held by pid {} ", trap.pid);
     assert!(refused.stderr.contains(&named), "{refused:?}");
-    assert!(!refused.stderr.contains("stops it"), "{refused:?}");
+    assert!(!refused.stderr.contains("stop it with"), "{refused:?}");
     assert_harmless(&refused);
-    // The message and one hint.
+    // The output is the message and one hint.
     assert_eq!(refused.stderr.lines().count(), 2, "{refused:?}");
 }
 
 #[test]
-fn status_shows_no_text_that_another_user_chose_raw() {
+fn status_sanitizes_the_lock_record_of_another_user() {
     let Some(trap) = Trap::set() else { return };
     let table = trap.tenure("status").finish();
     assert_eq!(table.code, Some(0), "{table:?}");
@@ -99,22 +101,22 @@ fn status_shows_no_text_that_another_user_chose_raw() {
     assert_harmless(&printed);
     let lock = &json(&printed)["locks"][0];
     assert_eq!(lock["pid"], trap.pid, "{lock}");
-    assert_eq!(lock["record"]["user"], format!("uid {STRANGER}"));
+    assert_eq!(lock["record"]["user"], format!("uid {UNNAMED_USER}"));
     assert!(lock["record"]["stop"].is_null(), "{lock}");
 }
 
-// T6: the log of a takeover quotes the old record too.
+// T6: the log line of a takeover contains the previous lock record.
 #[test]
-fn takeover_logs_no_text_that_another_user_chose_raw() {
-    let Some(commons) = Commons::new() else {
+fn takeover_log_sanitizes_the_lock_record_of_another_user() {
+    let Some(shared_dir) = SharedDir::new() else {
         return;
     };
-    let here = Place::new();
-    let file = commons.dir("theirs", USER, 0o755).join("f.lock");
+    let sandbox = Sandbox::new();
+    let file = shared_dir.dir("theirs", USER, 0o755).join("f.lock");
     let record = "{\"pid\":77,\"program\":\"\\u001b[2Jx\",\"host\":\"\\u202eh\"}";
     fs::write(&file, record).unwrap();
     std::os::unix::fs::chown(&file, Some(USER), Some(USER)).unwrap();
-    let launch = here.program(TENURE).words("run --file").arg(&file);
+    let launch = sandbox.program(TENURE).words("run --file").arg(&file);
     let outcome = launch.words("-- echo in").finish();
     assert_eq!((outcome.code, outcome.text().as_str()), (Some(0), "in\n"));
     assert!(outcome.stderr.contains("taking over"), "{outcome:?}");

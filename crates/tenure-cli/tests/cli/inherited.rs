@@ -1,118 +1,124 @@
-//! The command has the lock too: killing the wrapper alone lets nobody in.
+//! The command inherits the lock: the key stays held if only the wrapper is killed.
 
 #[cfg(target_os = "linux")]
 use std::fs;
 
 use crate::process::{Process, until};
-use crate::support::{Owner, Place};
+use crate::support::{Owner, Sandbox};
 use crate::unix::{is_alive, send};
 
-/// An owner whose wrapper was killed; the command lives on.
-fn orphaned(here: &Place) -> Owner {
-    let mut owner = here.hold("x");
+/// Starts an owner and kills its wrapper; the command keeps running.
+fn orphaned(sandbox: &Sandbox) -> Owner {
+    let mut owner = sandbox.hold("x");
     owner.process.kill();
     owner
 }
 
-// T1: the command still runs, so nobody else may.
+// T1: the command is still running, so a second one is refused.
 #[test]
-fn killing_the_wrapper_alone_lets_nobody_in() {
-    let here = Place::new();
-    let owner = orphaned(&here);
-    assert!(is_alive(owner.command), "the command went down with it");
-    let refused = here.tenure("run x -- echo in").finish();
+fn key_stays_held_after_the_wrapper_alone_is_killed() {
+    let sandbox = Sandbox::new();
+    let owner = orphaned(&sandbox);
+    assert!(
+        is_alive(owner.command),
+        "the command was killed with its wrapper"
+    );
+    let refused = sandbox.tenure("run x -- echo in").finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
     assert_eq!(refused.text(), "");
 }
 
-// T5: who holds it now is the command.
+// T5: the command is the holder now.
 #[test]
-fn the_refusal_names_the_command_that_is_left() {
-    let here = Place::new();
-    let owner = orphaned(&here);
-    let refused = here.tenure("run x -- echo in").finish();
+fn refusal_names_the_command_after_its_wrapper_was_killed() {
+    let sandbox = Sandbox::new();
+    let owner = orphaned(&sandbox);
+    let refused = sandbox.tenure("run x -- echo in").finish();
     for part in [
         format!("held by pid {}", owner.command),
         "running sleep".to_owned(),
-        format!("its wrapper, pid {}, is gone", owner.wrapper),
+        format!("its wrapper, pid {}, has exited", owner.wrapper),
     ] {
         assert!(refused.stderr.contains(&part), "{part:?} in {refused:?}");
     }
 }
 
-// Command: `status` proves what it says.
+// Command: `status` reports only what is proven.
 #[test]
-fn status_says_that_only_the_command_is_left() {
-    let here = Place::new();
-    let owner = orphaned(&here);
-    let status = here.status("x");
+fn status_reports_that_the_wrapper_has_exited() {
+    let sandbox = Sandbox::new();
+    let owner = orphaned(&sandbox);
+    let status = sandbox.status("x");
     assert_eq!(status["state"], "held");
     assert_eq!(status["proof"], "verified");
     assert_eq!(status["command_only"], true);
     assert_eq!(status["pid"], owner.command);
-    let table = here.tenure("status x").finish();
-    assert!(table.text().contains("only sleep is left"), "{table:?}");
-}
-
-// T2: no timeouts, no hand cleaning.
-#[test]
-fn the_key_is_free_as_soon_as_the_command_has_ended() {
-    let here = Place::new();
-    let owner = orphaned(&here);
-    send(owner.command, libc::SIGKILL);
-    until("the command is gone", || !is_alive(owner.command));
-    let next = here.tenure("run x -- echo in").finish();
-    assert_eq!(
-        (next.code, next.text().as_str()),
-        (Some(0), "in\n"),
-        "{next:?}"
+    let table = sandbox.tenure("status x").finish();
+    assert!(
+        table
+            .text()
+            .contains("running sleep; its wrapper has exited"),
+        "{table:?}"
     );
 }
 
-// T6: whoever takes over from a crashed owner says so.
+// T2: no timeout, and nothing to clean up by hand.
 #[test]
-fn taking_over_from_a_crashed_owner_is_said() {
-    let here = Place::new();
-    let mut owner = here.hold("x");
+fn key_is_free_as_soon_as_the_command_has_exited() {
+    let sandbox = Sandbox::new();
+    let owner = orphaned(&sandbox);
+    send(owner.command, libc::SIGKILL);
+    until("the command has exited", || !is_alive(owner.command));
+    sandbox.assert_free();
+}
+
+// T6: a process that takes over from a crashed owner logs a warning.
+#[test]
+fn takeover_from_a_crashed_owner_is_reported() {
+    let sandbox = Sandbox::new();
+    let mut owner = sandbox.hold("x");
     owner.crash();
-    assert!(here.has_lock_file("x"), "a crash leaves the file");
-    let next = here.tenure("run x -- true").finish();
+    assert!(sandbox.has_lock_file("x"), "a crash leaves the file");
+    let next = sandbox.tenure("run x -- true").finish();
     assert_eq!(next.code, Some(0));
     assert!(next.stderr.contains("taking over"), "{next:?}");
     let pid = owner.wrapper.to_string();
     assert!(next.stderr.contains(&pid), "{next:?}");
 }
 
-// T8: the command is proven to be the holder, so it may be stopped.
+// T8: the command is proven to be the holder, so `stop` signals it.
 #[test]
-fn stop_ends_the_command_that_is_left() {
-    let here = Place::new();
-    let owner = orphaned(&here);
-    let stopped = here.tenure("stop x").finish();
+fn stop_ends_a_command_whose_wrapper_was_killed() {
+    let sandbox = Sandbox::new();
+    let owner = orphaned(&sandbox);
+    let stopped = sandbox.tenure("stop x").finish();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
-    let said = format!("x: stopped pid {}", owner.command);
-    assert!(stopped.text().contains(&said), "{stopped:?}");
+    let expected = format!("x: stopped pid {}", owner.command);
+    assert!(stopped.text().contains(&expected), "{stopped:?}");
     assert!(!is_alive(owner.command));
-    assert!(!here.has_lock_file("x"), "nobody was left to remove it");
+    assert!(
+        !sandbox.has_lock_file("x"),
+        "stop did not remove the stale file"
+    );
 }
 
-// T1: the guard that the command inherited holds without the file.
+// T1: the inherited deletion guard refuses a second owner even without the file.
 #[cfg(target_os = "linux")]
 #[test]
-fn not_even_a_deleted_file_lets_anyone_in_while_the_command_lives() {
-    let here = Place::new();
-    let owner = orphaned(&here);
-    fs::remove_file(here.lock_file("x")).unwrap();
-    let refused = here.tenure("run x -- echo in").finish();
+fn deleted_file_does_not_admit_a_second_owner_while_the_command_runs() {
+    let sandbox = Sandbox::new();
+    let owner = orphaned(&sandbox);
+    fs::remove_file(sandbox.lock_file("x")).unwrap();
+    let refused = sandbox.tenure("run x -- echo in").finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
     let named = format!("held by pid {} ", owner.command);
     assert!(refused.stderr.contains(&named), "{refused:?}");
 }
 
-/// A command that left a descendant, with every descriptor it had, and ended.
-fn leave_a_descendant(here: &Place) -> (Process, u32) {
+/// Runs a command that exits and leaves a descendant with all its descriptors.
+fn leave_a_descendant(sandbox: &Sandbox) -> (Process, u32) {
     let script = "sleep 300 >/dev/null 2>&1 & echo $!";
-    let mut process = here.tenure("run x -- sh -c").arg(script).start();
+    let mut process = sandbox.tenure("run x -- sh -c").arg(script).start();
     let outcome = process.wait();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let descendant = outcome.text().trim().parse().expect("a process id");
@@ -120,33 +126,28 @@ fn leave_a_descendant(here: &Place) -> (Process, u32) {
     (process, descendant)
 }
 
-// Command: the wrapper releases when the command exits, even if a descendant still has the
+// Command: the wrapper releases the key when the command exits, even if a descendant still has the
 // descriptor.
 #[test]
-fn a_descendant_that_lives_on_does_not_keep_the_key() {
-    let here = Place::new();
-    let (_group, descendant) = leave_a_descendant(&here);
-    assert!(!here.has_lock_file("x"));
-    let next = here.tenure("run x -- echo in").finish();
-    assert_eq!(
-        (next.code, next.text().as_str()),
-        (Some(0), "in\n"),
-        "{next:?}"
-    );
+fn descendant_of_the_command_does_not_keep_the_key() {
+    let sandbox = Sandbox::new();
+    let (_group, descendant) = leave_a_descendant(&sandbox);
+    assert!(!sandbox.has_lock_file("x"));
+    sandbox.assert_free();
     assert!(is_alive(descendant));
 }
 
-// T1: such a descendant does not cost the next owner its deletion guard.
+// T1: a descendant of the last command does not disable the next owner's deletion guard.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_descendant_that_lives_on_does_not_weaken_the_next_owner() {
-    let here = Place::new();
-    let (_group, _) = leave_a_descendant(&here);
-    let owner = here.hold("x");
-    let refused = here.tenure("run x -- echo in").finish();
+fn descendant_of_the_last_command_does_not_disable_the_deletion_guard() {
+    let sandbox = Sandbox::new();
+    let (_group, _) = leave_a_descendant(&sandbox);
+    let owner = sandbox.hold("x");
+    let refused = sandbox.tenure("run x -- echo in").finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
-    fs::remove_file(here.lock_file("x")).unwrap();
-    let refused = here.tenure("run x -- echo in").finish();
+    fs::remove_file(sandbox.lock_file("x")).unwrap();
+    let refused = sandbox.tenure("run x -- echo in").finish();
     assert!(is_alive(owner.command));
     assert_eq!(refused.code, Some(75), "a second owner: {refused:?}");
 }

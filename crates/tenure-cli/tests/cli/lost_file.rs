@@ -1,40 +1,42 @@
-//! The lock file is deleted, renamed or replaced while it is held: the deletion guard holds.
+//! The lock file is deleted, renamed or replaced while it is held: the deletion guard refuses a
+//! second owner.
 
 use std::fs;
 
 use crate::process::Outcome;
-use crate::support::{Owner, Place};
+use crate::support::{Owner, Sandbox};
 use crate::unix::is_alive;
 
-/// Does something to the lock file from outside.
-type Harm = fn(&Place);
+/// A change of the lock file from outside.
+type Harm = fn(&Sandbox);
 
-fn delete(here: &Place) {
-    fs::remove_file(here.lock_file("x")).expect("it was there");
+fn delete(sandbox: &Sandbox) {
+    fs::remove_file(sandbox.lock_file("x")).expect("the lock file exists");
 }
 
-fn rename(here: &Place) {
-    fs::rename(here.lock_file("x"), here.locks().join("moved")).expect("it was there");
+fn rename(sandbox: &Sandbox) {
+    fs::rename(sandbox.lock_file("x"), sandbox.locks().join("moved"))
+        .expect("the lock file exists");
 }
 
 const REPLACEMENT: &str = r#"{"pid":2,"started_at":"2026-01-30T12:00:00Z"}"#;
 
-fn replace(here: &Place) {
-    let other = here.path("other");
+fn replace(sandbox: &Sandbox) {
+    let other = sandbox.path("other");
     fs::write(&other, REPLACEMENT).expect("another file");
-    fs::rename(other, here.lock_file("x")).expect("a new place for it");
+    fs::rename(other, sandbox.lock_file("x")).expect("the lock file is replaced");
 }
 
-fn harmed(here: &Place, harm: Harm) -> Owner {
-    let owner = here.hold("x");
-    harm(here);
+fn harmed(sandbox: &Sandbox, harm: Harm) -> Owner {
+    let owner = sandbox.hold("x");
+    harm(sandbox);
     owner
 }
 
 fn second_run(harm: Harm) -> (Outcome, u32) {
-    let here = Place::new();
-    let owner = harmed(&here, harm);
-    let refused = here.tenure("run x -- echo in").finish();
+    let sandbox = Sandbox::new();
+    let owner = harmed(&sandbox, harm);
+    let refused = sandbox.tenure("run x -- echo in").finish();
     assert!(is_alive(owner.command));
     (refused, owner.wrapper)
 }
@@ -52,132 +54,128 @@ fn assert_refused_naming((refused, wrapper): &(Outcome, u32)) {
 
 // T1, T5
 #[test]
-fn a_deleted_file_lets_nobody_in() {
+fn second_owner_is_refused_after_the_file_is_deleted() {
     assert_refused_naming(&second_run(delete));
 }
 
 // T1, T5
 #[test]
-fn a_renamed_file_lets_nobody_in() {
+fn second_owner_is_refused_after_the_file_is_renamed() {
     assert_refused_naming(&second_run(rename));
 }
 
-// T1, T5: nor is the pid in the new file believed.
+// T1, T5: the pid in the new file is not trusted.
 #[test]
-fn a_replaced_file_lets_nobody_in() {
+fn second_owner_is_refused_after_the_file_is_replaced() {
     assert_refused_naming(&second_run(replace));
 }
 
-// T1: whoever deletes the whole directory deletes the file in it.
+// T1: deleting the whole lock directory deletes the lock file too.
 #[test]
-fn a_deleted_directory_lets_nobody_in() {
-    let (refused, _) = second_run(|here| fs::remove_dir_all(here.locks()).unwrap());
+fn second_owner_is_refused_after_the_directory_is_deleted() {
+    let (refused, _) = second_run(|sandbox| fs::remove_dir_all(sandbox.locks()).unwrap());
     assert_eq!(refused.code, Some(75), "a second owner: {refused:?}");
 }
 
-// T1: the same for a directory that was moved out of the way.
+// T1: a renamed lock directory is refused like a deleted one.
 #[test]
-fn a_renamed_directory_lets_nobody_in() {
-    let (refused, _) = second_run(|here| fs::rename(here.locks(), here.path("old")).unwrap());
+fn second_owner_is_refused_after_the_directory_is_renamed() {
+    let (refused, _) =
+        second_run(|sandbox| fs::rename(sandbox.locks(), sandbox.path("old")).unwrap());
     assert_eq!(refused.code, Some(75), "a second owner: {refused:?}");
 }
 
-fn assert_status_says_gone(harm: Harm) {
-    let here = Place::new();
-    let owner = harmed(&here, harm);
-    let outcome = here.tenure("status x").finish();
+fn assert_status_reports_file_gone(harm: Harm) {
+    let sandbox = Sandbox::new();
+    let owner = harmed(&sandbox, harm);
+    let outcome = sandbox.tenure("status x").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(outcome.text().contains("file gone"), "{outcome:?}");
-    let status = here.status("x");
+    let status = sandbox.status("x");
     assert_eq!(status["state"], "held");
     assert_eq!(status["file_gone"], true);
     assert_eq!(status["pid"], owner.wrapper);
     assert_eq!(status["record"]["command"]["pid"], owner.command);
 }
 
-// Command: `status` proves what it says.
+// Command: `status` reports only what is proven.
 #[test]
-fn status_of_a_deleted_file_says_held_and_gone() {
-    assert_status_says_gone(delete);
+fn status_of_a_deleted_file_is_held_and_file_gone() {
+    assert_status_reports_file_gone(delete);
 }
 
-fn delete_directory(here: &Place) {
-    fs::remove_dir_all(here.locks()).expect("it is removed");
+fn delete_directory(sandbox: &Sandbox) {
+    fs::remove_dir_all(sandbox.locks()).expect("the lock directory is removed");
 }
 
-// Command: not even then does it say that the key is free.
+// Command: the key is reported as held even without its lock directory.
 #[test]
-fn status_of_a_deleted_directory_says_held_and_gone() {
-    assert_status_says_gone(delete_directory);
+fn status_of_a_deleted_directory_is_held_and_file_gone() {
+    assert_status_reports_file_gone(delete_directory);
 }
 
 // T8
 #[test]
-fn stop_works_when_the_directory_was_deleted() {
-    assert_stop_works(delete_directory);
+fn stop_ends_the_owner_after_the_directory_is_deleted() {
+    assert_stop_ends_the_owner(delete_directory);
 }
 
 // Command
 #[test]
-fn status_of_a_renamed_file_says_held_and_gone() {
-    assert_status_says_gone(rename);
+fn status_of_a_renamed_file_is_held_and_file_gone() {
+    assert_status_reports_file_gone(rename);
 }
 
 // Command
 #[test]
-fn status_of_a_replaced_file_says_held_and_gone() {
-    assert_status_says_gone(replace);
+fn status_of_a_replaced_file_is_held_and_file_gone() {
+    assert_status_reports_file_gone(replace);
 }
 
-fn assert_stop_works(harm: Harm) {
-    let here = Place::new();
-    let owner = harmed(&here, harm);
-    let stopped = here.tenure("stop x").finish();
+fn assert_stop_ends_the_owner(harm: Harm) {
+    let sandbox = Sandbox::new();
+    let owner = harmed(&sandbox, harm);
+    let stopped = sandbox.tenure("stop x").finish();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert!(!is_alive(owner.command));
-    let next = here.tenure("run x -- echo in").finish();
-    assert_eq!(
-        (next.code, next.text().as_str()),
-        (Some(0), "in\n"),
-        "{next:?}"
-    );
+    sandbox.assert_free();
 }
 
 // T8
 #[test]
-fn the_owner_of_a_deleted_file_can_be_stopped() {
-    assert_stop_works(delete);
+fn stop_ends_the_owner_of_a_deleted_file() {
+    assert_stop_ends_the_owner(delete);
 }
 
 // T8
 #[test]
-fn the_owner_of_a_renamed_file_can_be_stopped() {
-    assert_stop_works(rename);
+fn stop_ends_the_owner_of_a_renamed_file() {
+    assert_stop_ends_the_owner(rename);
 }
 
 // T8
 #[test]
-fn the_owner_of_a_replaced_file_can_be_stopped() {
-    assert_stop_works(replace);
+fn stop_ends_the_owner_of_a_replaced_file() {
+    assert_stop_ends_the_owner(replace);
 }
 
-// T6: only if the path is still our inode.
+// T6: the file is removed only if the path still leads to the owner's inode.
 #[test]
-fn an_owner_does_not_remove_a_file_that_replaced_its_own() {
-    let here = Place::new();
-    let owner = harmed(&here, replace);
+fn release_keeps_a_file_that_replaced_the_lock_file() {
+    let sandbox = Sandbox::new();
+    let owner = harmed(&sandbox, replace);
     crate::unix::send(owner.wrapper, libc::SIGTERM);
     owner.process.finish();
-    let left = fs::read_to_string(here.lock_file("x")).unwrap();
+    let left = fs::read_to_string(sandbox.lock_file("x")).unwrap();
     assert_eq!(left, REPLACEMENT);
 }
 
-// T1, T6: a refused newcomer leaves nothing that was not there before.
+// T1, T6: a refused attempt leaves no new file.
 #[test]
-fn a_refused_run_does_not_put_a_new_file_in_place_of_a_deleted_one() {
-    let here = Place::new();
-    let _owner = harmed(&here, delete);
-    let refused = here.tenure("run x -- echo in").finish();
+fn refused_run_leaves_no_new_file_after_a_deletion() {
+    let sandbox = Sandbox::new();
+    let _owner = harmed(&sandbox, delete);
+    let refused = sandbox.tenure("run x -- echo in").finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
-    assert!(!here.has_lock_file("x"));
+    assert!(!sandbox.has_lock_file("x"));
 }

@@ -1,13 +1,13 @@
-//! The tool as people use it: real processes, real signals, real files.
+//! Tests of the command `tenure` with real processes, signals and files.
 //!
-//! Every test has a directory of its own, and every process that it starts is gone when it ends.
-//! `support` has the tool and its owners, `process` starts programs and waits for them, `unix`
-//! signals them and gives them terminals; the other modules are tests, by topic.
+//! Every test has its own directory, and every process that it starts is killed when it ends.
+//! `support` has the command and its owners, `process` starts programs and waits for them, `unix`
+//! sends signals and opens terminals; each other module has the tests of one topic.
 
 #![expect(
     clippy::expect_used,
     clippy::panic,
-    reason = "helpers fail the test that called them"
+    reason = "an error in a helper must fail its test"
 )]
 
 mod process;

@@ -1,4 +1,4 @@
-//! Two users on one machine. Needs root, who can become another user.
+//! Two users on one machine. The tests need root, which can become another user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -6,45 +6,50 @@ use std::path::{Path, PathBuf};
 
 use tenure_tests::run_as::RunAs;
 
-use crate::busy_machine::Bustle;
+use crate::busy_machine::LockTraffic;
 use crate::process::Launch;
-use crate::support::{Owner, Place, TENURE, skip};
+use crate::support::{Owner, Sandbox, TENURE, skip};
 use crate::unix::is_root;
 
 const NOBODY: u32 = 65534;
 
-/// A temporary directory that root and another user share, and the tool where both can run it.
+/// A temporary directory that root and another user share, and a copy of the command that both can
+/// execute.
 struct Shared {
-    here: Place,
+    sandbox: Sandbox,
     temp: PathBuf,
     tool: PathBuf,
 }
 
 impl Shared {
-    /// `None` if this process cannot become another user.
+    /// Returns `None` if this process cannot become another user.
     fn new() -> Option<Self> {
         if !is_root() {
             skip("only root can become another user");
             return None;
         }
-        let here = Place::new();
-        let (temp, tool) = (here.path("tmp"), here.path("tool"));
+        let sandbox = Sandbox::new();
+        let (temp, tool) = (sandbox.path("tmp"), sandbox.path("tool"));
         fs::create_dir(&temp).expect("a shared directory");
         fs::copy(TENURE, &tool).expect("a copy of the tool");
-        set_mode(&here.path(""), 0o755);
+        set_mode(&sandbox.path(""), 0o755);
         set_mode(&tool, 0o755);
         set_mode(&temp, 0o1777);
-        let shared = Self { here, temp, tool };
-        let probe = shared.as_nobody("--version").finish();
+        let shared = Self {
+            sandbox,
+            temp,
+            tool,
+        };
+        let probe = shared.as_user("--version").finish();
         if probe.code != Some(0) {
-            skip("setpriv cannot make another user of us");
+            skip("setpriv cannot switch to another user here");
             return None;
         }
         Some(shared)
     }
 
     fn launch(&self, program: impl AsRef<std::ffi::OsStr>) -> Launch {
-        let launch = self.here.program(program).env("TENURE_DIR", "");
+        let launch = self.sandbox.program(program).env("TENURE_DIR", "");
         launch.env("TMPDIR", &self.temp)
     }
 
@@ -52,7 +57,7 @@ impl Shared {
         self.launch(&self.tool).words(words)
     }
 
-    fn as_nobody(&self, words: &str) -> Launch {
+    fn as_user(&self, words: &str) -> Launch {
         let launch = self.launch("setpriv");
         let launch = launch.words("--reuid=65534 --regid=65534 --clear-groups");
         launch.arg(&self.tool).words(words)
@@ -64,7 +69,7 @@ impl Shared {
 
     fn root_holds_x(&self) -> Owner {
         let process = self.as_root("run x -- sleep 300").start();
-        Owner::found(process, &self.file("tenure/name_x.lock"))
+        Owner::wait_for(process, &self.file("tenure/name_x.lock"))
     }
 }
 
@@ -72,12 +77,12 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("a new mode");
 }
 
-// T1, T5, Where: a key that is held in either directory is held.
+// T1, T5, Where: a key is held if it is held in either directory.
 #[test]
-fn a_key_that_another_user_holds_is_refused() {
+fn key_held_by_another_user_is_refused() {
     let Some(shared) = Shared::new() else { return };
     let _owner = shared.root_holds_x();
-    let refused = shared.as_nobody("run x -- echo in").finish();
+    let refused = shared.as_user("run x -- echo in").finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
     assert_eq!(refused.text(), "");
     assert!(
@@ -88,76 +93,76 @@ fn a_key_that_another_user_holds_is_refused() {
     assert!(!shared.file("tenure-65534/name_x.lock").exists());
 }
 
-// T1: the kernel's table of locks is all that says so, and it must be read with care.
+// T1: only the kernel's lock table shows the owner, and reads of it may miss lines.
 #[test]
-fn a_key_that_another_user_holds_is_refused_on_a_busy_machine_too() {
+fn key_held_by_another_user_is_refused_under_lock_traffic() {
     let Some(shared) = Shared::new() else { return };
     let _owner = shared.root_holds_x();
-    let _bustle = Bustle::start(&shared.here);
+    let _bustle = LockTraffic::start(&shared.sandbox);
     for attempt in 0..200 {
-        let refused = shared.as_nobody("run x -- echo in").finish();
+        let refused = shared.as_user("run x -- echo in").finish();
         assert_eq!(refused.code, Some(75), "attempt {attempt}: {refused:?}");
     }
 }
 
-// Command: `status` says another user's.
+// Command: `status` shows another user's.
 #[test]
-fn status_says_that_another_user_holds_it() {
+fn status_shows_that_another_user_holds_the_key() {
     let Some(shared) = Shared::new() else { return };
     let _owner = shared.root_holds_x();
-    let table = shared.as_nobody("status x").finish();
+    let table = shared.as_user("status x").finish();
     assert_eq!(table.code, Some(0), "{table:?}");
     assert!(table.text().contains("held (another user's)"), "{table:?}");
 }
 
-// T8: not ours to stop.
+// T8: another user's process is not signalled.
 #[test]
-fn another_users_owner_is_not_stopped() {
+fn stop_refuses_the_owner_of_another_user() {
     let Some(shared) = Shared::new() else { return };
     let mut owner = shared.root_holds_x();
-    let refused = shared.as_nobody("stop --force x").finish();
+    let refused = shared.as_user("stop --force x").finish();
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("another user"), "{refused:?}");
     assert!(owner.process.is_running());
 }
 
-// T8: root may stop every user's owner, and cleans up what a killed one left.
+// T8: root may stop the owner of any user, and removes the file of a killed one.
 #[test]
-fn root_stops_another_users_owner_by_force() {
+fn root_kills_the_owner_of_another_user_with_force() {
     let Some(shared) = Shared::new() else { return };
     let script = "trap '' TERM; while :; do sleep 1; done";
-    let launch = shared.as_nobody("run x -- sh -c").arg(script);
-    let mut owner = Owner::found(launch.start(), &shared.file("tenure/name_x.lock"));
-    // The wrapper cannot clean up.
+    let launch = shared.as_user("run x -- sh -c").arg(script);
+    let mut owner = Owner::wait_for(launch.start(), &shared.file("tenure/name_x.lock"));
+    // The wrapper is suspended, so that it cannot remove its file.
     crate::unix::send(owner.wrapper, libc::SIGSTOP);
     let stopped = shared.as_root("stop --force --timeout 0.2 x").finish();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert!(stopped.text().contains("was killed"), "{stopped:?}");
     assert!(!owner.process.is_running());
     assert!(!shared.file("tenure/name_x.lock").exists());
-    let next = shared.as_nobody("run x -- echo in").finish();
+    let next = shared.as_user("run x -- echo in").finish();
     assert_eq!(next.text(), "in\n", "{next:?}");
 }
 
-// T8: the same for what another user's crashed owner left.
+// T8: root also removes the file of another user's crashed owner.
 #[test]
-fn root_cleans_up_what_another_users_owner_left() {
+fn root_removes_the_stale_file_of_another_user() {
     let Some(shared) = Shared::new() else { return };
-    let process = shared.as_nobody("run x -- sleep 300").start();
-    let mut owner = Owner::found(process, &shared.file("tenure/name_x.lock"));
+    let process = shared.as_user("run x -- sleep 300").start();
+    let mut owner = Owner::wait_for(process, &shared.file("tenure/name_x.lock"));
     owner.crash();
     let stopped = shared.as_root("stop x").finish();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert!(
-        stopped.text().contains("removed a stale file"),
+        stopped.text().contains("removed a stale lock file"),
         "{stopped:?}"
     );
     assert!(!shared.file("tenure/name_x.lock").exists());
 }
 
-// T1, Command: the hint must not lead to a second owner.
+// T1, Command: following the hint must not admit a second owner.
 #[test]
-fn key_that_another_user_may_hold_is_refused_and_the_hint_is_harmless() {
+fn unknown_key_is_refused_with_a_safe_hint() {
     let Some(shared) = Shared::new() else { return };
     let _owner = shared.root_holds_x();
     let file = shared.file("tenure/name_x.lock").display().to_string();
@@ -171,8 +176,13 @@ fn key_that_another_user_may_hold_is_refused_and_the_hint_is_harmless() {
     };
     let refused = tool("run x -- echo in");
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert_eq!(refused.text(), "", "the command ran");
-    for part in [&file, "root", "cannot be told", "let in a second owner"] {
+    assert_eq!(refused.text(), "", "the command was started");
+    for part in [
+        &file,
+        "root",
+        "cannot determine whether",
+        "admit a second owner",
+    ] {
         assert!(refused.stderr.contains(part), "{part:?} in {refused:?}");
     }
     assert!(!refused.stderr.contains("remove or repair"), "{refused:?}");
@@ -188,60 +198,67 @@ fn key_that_another_user_may_hold_is_refused_and_the_hint_is_harmless() {
     );
     let stopped = tool("stop x");
     assert_eq!(stopped.code, Some(1), "{stopped:?}");
-    assert!(stopped.stderr.contains("cannot be told"), "{stopped:?}");
+    assert!(
+        stopped.stderr.contains("cannot determine whether"),
+        "{stopped:?}"
+    );
 }
 
-// T5: a command that stops it is shown only for locks of our own user.
+// T5: a stop command is shown only for locks of the caller's own user.
 #[test]
-fn refusal_by_another_users_owner_shows_no_stop_command() {
+fn refusal_shows_no_stop_command_of_another_user() {
     let Some(shared) = Shared::new() else { return };
-    let process = shared.as_nobody("run x -- sleep 300").start();
-    let _owner = Owner::found(process, &shared.file("tenure/name_x.lock"));
+    let process = shared.as_user("run x -- sleep 300").start();
+    let _owner = Owner::wait_for(process, &shared.file("tenure/name_x.lock"));
     for (launch, shown) in [
         (shared.as_root("run x -- echo in"), false),
-        (shared.as_nobody("run x -- echo in"), true),
+        (shared.as_user("run x -- echo in"), true),
     ] {
         let refused = launch.finish();
         assert_eq!(refused.code, Some(75), "{refused:?}");
         assert!(refused.stderr.contains("user nobody"), "{refused:?}");
-        assert_eq!(refused.stderr.contains("stops it"), shown, "{refused:?}");
+        assert_eq!(
+            refused.stderr.contains("stop it with"),
+            shown,
+            "{refused:?}"
+        );
     }
 }
 
-// Where: a directory of one's own beside that of another user.
+// Where: the user has a lock directory of its own next to another user's.
 #[test]
-fn another_key_works_in_a_directory_of_ones_own() {
+fn free_key_is_acquired_in_the_users_own_directory() {
     let Some(shared) = Shared::new() else { return };
     let _owner = shared.root_holds_x();
-    let process = shared.as_nobody("run y -- sleep 300").start();
+    let process = shared.as_user("run y -- sleep 300").start();
     let file = shared.file("tenure-65534/name_y.lock");
-    let _other = Owner::found(process, &file);
+    let _other = Owner::wait_for(process, &file);
     assert!(!shared.file("tenure/name_y.lock").exists());
-    let refused = shared.as_nobody("run y -- echo in").finish();
+    let refused = shared.as_user("run y -- echo in").finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
 }
 
-// Where, T1: whoever came first, the other one looks into both directories.
+// Where, T1: both users check both directories, whichever user acquired the key first.
 #[test]
-fn root_sees_a_key_that_the_owner_of_the_first_directory_holds() {
+fn root_is_refused_while_the_user_of_the_first_directory_holds_the_key() {
     let Some(shared) = Shared::new() else { return };
-    let process = shared.as_nobody("run x -- sleep 300").start();
-    let owner = Owner::found(process, &shared.file("tenure/name_x.lock"));
+    let process = shared.as_user("run x -- sleep 300").start();
+    let owner = Owner::wait_for(process, &shared.file("tenure/name_x.lock"));
     let refused = shared.as_root("run x -- echo in").finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
     let named = format!("pid {}", owner.wrapper);
     assert!(refused.stderr.contains(&named), "{refused:?}");
 }
 
-// T9: our lock directory, owned by someone else.
+// T9: the lock directory belongs to another user.
 #[test]
-fn a_chosen_directory_of_another_user_is_refused() {
+fn tenure_dir_of_another_user_is_refused() {
     let Some(shared) = Shared::new() else { return };
     let theirs = shared.file("theirs");
     fs::create_dir(&theirs).unwrap();
     chown(&theirs, Some(NOBODY - 1), None).unwrap();
     set_mode(&theirs, 0o777 & !0o002);
-    let launch = shared.as_nobody("run x -- echo in");
+    let launch = shared.as_user("run x -- echo in");
     let refused = launch.env("TENURE_DIR", &theirs).finish();
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("belongs to"), "{refused:?}");
@@ -250,48 +267,48 @@ fn a_chosen_directory_of_another_user_is_refused() {
 
 // T9: a directory that only its owner may write.
 #[test]
-fn a_directory_without_permission_is_a_clear_refusal() {
+fn directory_without_write_permission_is_refused() {
     let Some(shared) = Shared::new() else { return };
     let launch = shared
-        .as_nobody("run --file")
-        .arg(shared.here.path("my.lock"));
+        .as_user("run --file")
+        .arg(shared.sandbox.path("my.lock"));
     let refused = launch.words("-- echo in").finish();
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("my.lock"), "{refused:?}");
     assert!(refused.stderr.contains("permission denied"), "{refused:?}");
 }
 
-// T9: any directory that others may write without the sticky bit.
+// T9: a directory that other users may write must be sticky.
 #[test]
-fn a_shared_directory_that_is_not_sticky_is_refused() {
+fn shared_directory_that_is_not_sticky_is_refused() {
     let Some(shared) = Shared::new() else { return };
     set_mode(&shared.temp, 0o777);
-    let refused = shared.as_nobody("run x -- echo in").finish();
+    let refused = shared.as_user("run x -- echo in").finish();
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("not sticky"), "{refused:?}");
     assert_eq!(fs::read_dir(&shared.temp).unwrap().count(), 0);
 }
 
-// T9: `--file` in a sticky directory is fine.
+// T9: `--file` in a sticky directory is accepted.
 #[test]
-fn a_file_of_ones_own_in_a_sticky_directory_works() {
+fn own_file_in_a_sticky_directory_is_accepted() {
     let Some(shared) = Shared::new() else { return };
-    let launch = shared.as_nobody("run --file").arg(shared.file("my.lock"));
+    let launch = shared.as_user("run --file").arg(shared.file("my.lock"));
     let outcome = launch.words("-- echo in").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert_eq!(outcome.text(), "in\n");
     assert!(!shared.file("my.lock").exists());
 }
 
-// T9: another user's file at the path.
+// T9: another user's file is at the path.
 #[test]
-fn another_users_file_is_refused_and_not_touched() {
+fn file_of_another_user_is_refused_and_unchanged() {
     let Some(shared) = Shared::new() else { return };
     let file = shared.file("their.lock");
     for mode in [0o600, 0o666] {
         fs::write(&file, "theirs").unwrap();
         set_mode(&file, mode);
-        let launch = shared.as_nobody("run --file").arg(&file);
+        let launch = shared.as_user("run --file").arg(&file);
         let refused = launch.words("-- echo in").finish();
         assert_eq!(refused.code, Some(1), "{mode:o}: {refused:?}");
         assert!(refused.stderr.contains("belongs to root"), "{refused:?}");
@@ -299,9 +316,9 @@ fn another_users_file_is_refused_and_not_touched() {
     }
 }
 
-// T9: root is no exception.
+// T9: root is refused too.
 #[test]
-fn another_users_file_is_refused_for_root_too() {
+fn file_of_another_user_is_refused_for_root() {
     let Some(shared) = Shared::new() else { return };
     let file = shared.file("their.lock");
     fs::write(&file, "theirs").unwrap();

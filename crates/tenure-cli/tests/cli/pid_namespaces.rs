@@ -1,13 +1,13 @@
-//! Owners in containers: their numbers mean something else outside.
+//! Owners in other PID namespaces, where pids have another meaning.
 
 use crate::process::{Launch, Outcome, Process, eventually, until};
-use crate::support::{Owner, Place, TENURE, pid_in, skip};
+use crate::support::{Owner, Sandbox, TENURE, pid_in, skip};
 use crate::unix::{is_alive, is_root};
 
-/// Prepares a program that is process 1 of a PID namespace; `None` if that is not allowed here.
-fn inside(here: &Place) -> Option<Launch> {
+/// Prepares a program that is process 1 of a new PID namespace; `None` if that is not allowed here.
+fn inside(sandbox: &Sandbox) -> Option<Launch> {
     let unshare = || {
-        let launch = here.program("unshare");
+        let launch = sandbox.program("unshare");
         let launch = launch.words("--pid --fork --mount-proc --kill-child");
         if is_root() {
             launch
@@ -18,26 +18,29 @@ fn inside(here: &Place) -> Option<Launch> {
     if unshare().arg("true").finish().code == Some(0) {
         Some(unshare())
     } else {
-        skip("no PID namespaces can be made here");
+        skip("PID namespaces cannot be created here");
         None
     }
 }
 
-/// A script inside, with the tool as `$TENURE`.
-fn script_inside(here: &Place, script: &str) -> Option<Outcome> {
-    let launch = inside(here)?.arg("sh").arg("-c").arg(script);
+/// Runs a script in the namespace, with the command as `$TENURE`.
+fn script_inside(sandbox: &Sandbox, script: &str) -> Option<Outcome> {
+    let launch = inside(sandbox)?.arg("sh").arg("-c").arg(script);
     Some(launch.env("TENURE", TENURE).finish())
 }
 
-/// An owner inside, whose wrapper is process 1 there.
-fn hold_inside(here: &Place) -> Option<Owner> {
-    let launch = inside(here)?.arg(TENURE);
-    let owner = here.hold_with("x", launch.words("run x -- sleep 300"));
-    assert_eq!(owner.wrapper, 1, "its own number for itself");
+/// Starts an owner in the namespace, whose wrapper is process 1 there.
+fn hold_inside(sandbox: &Sandbox) -> Option<Owner> {
+    let launch = inside(sandbox)?.arg(TENURE);
+    let owner = sandbox.hold_with("x", launch.words("run x -- sleep 300"));
+    assert_eq!(
+        owner.wrapper, 1,
+        "the wrapper is process 1 of its namespace"
+    );
     Some(owner)
 }
 
-/// The number that the wrapper has outside: the only child of `unshare`.
+/// Pid of the wrapper outside of the namespace: the only child of `unshare`.
 fn outer_pid(unshare: &Process) -> u32 {
     let id = unshare.id();
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
@@ -45,66 +48,66 @@ fn outer_pid(unshare: &Process) -> u32 {
     children.trim().parse().expect("one child")
 }
 
-// T1, T5: the same key, whoever counts the processes; named by the number that means it here.
+// T1, T5: the key is the same in both namespaces, and the refusal names the local pid.
 #[test]
-fn an_owner_inside_keeps_others_outside_out() {
-    let here = Place::new();
-    let Some(owner) = hold_inside(&here) else {
+fn owner_inside_a_namespace_refuses_claims_outside() {
+    let sandbox = Sandbox::new();
+    let Some(owner) = hold_inside(&sandbox) else {
         return;
     };
-    let refused = here.tenure("run x -- echo in").finish();
+    let refused = sandbox.tenure("run x -- echo in").finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
     let named = format!("held by pid {} ", outer_pid(&owner.process));
     assert!(refused.stderr.contains(&named), "{named:?} in {refused:?}");
 }
 
-// T3, Command: the kernel tells which process it is.
+// T3, Command: the kernel reports which process it is.
 #[test]
 fn status_outside_shows_the_outer_pid_of_an_owner_inside() {
-    let here = Place::new();
-    let Some(owner) = hold_inside(&here) else {
+    let sandbox = Sandbox::new();
+    let Some(owner) = hold_inside(&sandbox) else {
         return;
     };
-    let status = here.status("x");
+    let status = sandbox.status("x");
     assert_eq!(status["proof"], "verified", "{status}");
     assert_eq!(status["pid"], outer_pid(&owner.process), "{status}");
     assert_eq!(status["record"]["pid"], 1, "{status}");
 }
 
-// T8: proven through its namespace, so it is the right one.
+// T8: the owner is proven through its namespace.
 #[test]
-fn an_owner_inside_can_be_stopped_from_outside() {
-    let here = Place::new();
-    let Some(mut owner) = hold_inside(&here) else {
+fn stop_outside_ends_an_owner_inside() {
+    let sandbox = Sandbox::new();
+    let Some(mut owner) = hold_inside(&sandbox) else {
         return;
     };
-    let stopped = here.tenure("stop x").finish();
+    let stopped = sandbox.tenure("stop x").finish();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
-    until("the owner has ended", || !owner.process.is_running());
-    assert!(!here.has_lock_file("x"));
+    until("the owner has exited", || !owner.process.is_running());
+    assert!(!sandbox.has_lock_file("x"));
 }
 
-// T1, T5: it cannot be seen, and is not guessed.
+// T1, T5: the owner is invisible inside, and its pid is not guessed.
 #[test]
-fn an_owner_outside_keeps_others_inside_out() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let Some(refused) = script_inside(&here, "\"$TENURE\" run x -- echo in") else {
+fn owner_outside_refuses_claims_inside_a_namespace() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let Some(refused) = script_inside(&sandbox, "\"$TENURE\" run x -- echo in") else {
         return;
     };
     assert_eq!(refused.code, Some(75), "{refused:?}");
     assert_eq!(refused.text(), "");
     assert!(refused.stderr.contains("not visible"), "{refused:?}");
-    let by_record = format!("by its record pid {}", owner.wrapper);
+    let by_record = format!("pid {} in its lock record", owner.wrapper);
     assert!(refused.stderr.contains(&by_record), "{refused:?}");
 }
 
-// Command: `status` says what it cannot prove.
+// Command: `status` states what it cannot prove.
 #[test]
-fn status_inside_says_that_an_owner_outside_is_not_visible() {
-    let here = Place::new();
-    let _owner = here.hold("x");
-    let Some(table) = script_inside(&here, "\"$TENURE\" status x") else {
+fn status_inside_shows_that_an_owner_outside_is_not_visible() {
+    let sandbox = Sandbox::new();
+    let _owner = sandbox.hold("x");
+    let Some(table) = script_inside(&sandbox, "\"$TENURE\" status x") else {
         return;
     };
     assert_eq!(table.code, Some(0), "{table:?}");
@@ -114,33 +117,35 @@ fn status_inside_says_that_an_owner_outside_is_not_visible() {
     );
 }
 
-// T8: the number means another process inside.
+// T8: the pid belongs to another process inside.
 #[test]
-fn an_owner_outside_is_not_stopped_from_inside() {
-    let here = Place::new();
-    let mut owner = here.hold("x");
-    let Some(refused) = script_inside(&here, "\"$TENURE\" stop --force x") else {
+fn stop_inside_refuses_an_owner_outside() {
+    let sandbox = Sandbox::new();
+    let mut owner = sandbox.hold("x");
+    let Some(refused) = script_inside(&sandbox, "\"$TENURE\" stop --force x") else {
         return;
     };
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(
-        refused.stderr.contains("stop it where it runs"),
+        refused
+            .stderr
+            .contains("stop it on its host or in its container"),
         "{refused:?}"
     );
     assert!(owner.process.is_running() && is_alive(owner.command));
 }
 
-// T1, T5: inside, the kernel's table does not name a dead wrapper.
+// T1, T5: inside, the kernel's lock table does not name a wrapper that has exited.
 #[test]
-fn a_command_inside_whose_wrapper_was_killed_keeps_the_key_and_is_named() {
-    let here = Place::new();
+fn command_inside_keeps_the_key_and_is_named_after_its_wrapper_was_killed() {
+    let sandbox = Sandbox::new();
     let script = r#"
         "$TENURE" run x -- sleep 300 & wrapper=$!
         until grep -q '"command"' "$TENURE_DIR/name_x.lock" 2>/dev/null; do sleep 0.02; done
         kill -9 $wrapper; wait $wrapper
         "$TENURE" run x -- echo in; echo "code $?"
         "$TENURE" status --json x"#;
-    let Some(outcome) = script_inside(&here, script) else {
+    let Some(outcome) = script_inside(&sandbox, script) else {
         return;
     };
     assert!(outcome.text().starts_with("code 75\n"), "{outcome:?}");
@@ -152,12 +157,12 @@ fn a_command_inside_whose_wrapper_was_killed_keeps_the_key_and_is_named() {
     assert_eq!(lock["pid"], lock["record"]["command"]["pid"], "{lock}");
 }
 
-// Command: as the first process of a container the wrapper reaps orphans, and still exits as its
-// command did.
+// Command: as the first process of a container the wrapper reaps orphans, and still exits with the
+// code of its command.
 #[test]
-fn a_wrapper_that_is_process_1_reaps_orphans() {
-    let here = Place::new();
-    let Some(launch) = inside(&here) else {
+fn wrapper_that_is_process_1_reaps_orphans() {
+    let sandbox = Sandbox::new();
+    let Some(launch) = inside(&sandbox) else {
         return;
     };
     let script = "for i in 1 2 3; do (sh -c 'echo orphan' &) ; done
@@ -170,17 +175,17 @@ fn a_wrapper_that_is_process_1_reaps_orphans() {
     assert_eq!(outcome.text(), "orphan\n".repeat(3));
 }
 
-// T8: never pid 1, even if it does have the lock.
+// T8: pid 1 is not signalled even if it has the lock.
 #[test]
 fn process_1_is_never_signalled() {
-    let here = Place::new();
-    here.leave_lock_file("x", r#"{"pid":1,"started_at":"2026-01-30T12:00:00Z"}"#);
+    let sandbox = Sandbox::new();
+    sandbox.leave_lock_file("x", r#"{"pid":1,"started_at":"2026-01-30T12:00:00Z"}"#);
     let script = r#"
         trap 'echo hit' TERM
         exec 9<"$TENURE_DIR/name_x.lock"
         flock 9
         "$TENURE" stop --timeout 0.2 --force x; echo "code $?""#;
-    let Some(outcome) = script_inside(&here, script) else {
+    let Some(outcome) = script_inside(&sandbox, script) else {
         return;
     };
     assert_eq!(outcome.text(), "code 1\n", "{outcome:?}");
@@ -190,10 +195,10 @@ fn process_1_is_never_signalled() {
     );
 }
 
-// T8: the number of a dead owner, given to a stranger by the kernel itself.
+// T8: the kernel has given the pid of a dead owner to an unrelated process.
 #[test]
-fn a_stranger_that_was_given_the_number_of_a_dead_owner_survives() {
-    let here = Place::new();
+fn process_that_reuses_the_pid_of_a_dead_owner_is_not_signalled() {
+    let sandbox = Sandbox::new();
     let script = r#"
         "$TENURE" run x -- sleep 300 & wrapper=$!
         until grep -q '"command"' "$TENURE_DIR/name_x.lock" 2>/dev/null; do sleep 0.02; done
@@ -201,13 +206,13 @@ fn a_stranger_that_was_given_the_number_of_a_dead_owner_survives() {
         kill -9 -1; wait $wrapper
         while grep -q '^State:.[^ZX]' /proc/$command/status 2>/dev/null; do sleep 0.01; done
         echo $((wrapper - 1)) > /proc/sys/kernel/ns_last_pid || exit 8
-        sleep 300 & stranger=$!
-        [ $stranger = $wrapper ] || exit 9
+        sleep 300 & unrelated=$!
+        [ $unrelated = $wrapper ] || exit 9
         "$TENURE" stop --force x; echo "code $?"
-        kill -0 $stranger && echo alive"#;
-    // Another process inside may take the number first.
-    let outcome = eventually("a number is given twice", || {
-        match script_inside(&here, script) {
+        kill -0 $unrelated && echo alive"#;
+    // Another process inside may get the pid first, so several attempts are made.
+    let outcome = eventually("the pid is reused", || {
+        match script_inside(&sandbox, script) {
             Some(outcome) if outcome.code == Some(9) => None,
             other => Some(other),
         }
@@ -219,7 +224,7 @@ fn a_stranger_that_was_given_the_number_of_a_dead_owner_survives() {
         skip("the next process id cannot be chosen here");
         return;
     }
-    assert!(outcome.text().contains("left alone"), "{outcome:?}");
+    assert!(outcome.text().contains("was not signalled"), "{outcome:?}");
     assert!(outcome.text().ends_with("code 0\nalive\n"), "{outcome:?}");
-    assert_eq!(pid_in(&here.status("x")["pid"]), None);
+    assert_eq!(pid_in(&sandbox.status("x")["pid"]), None);
 }

@@ -1,4 +1,4 @@
-//! Processes that never outlive their test, and waiting for what they do.
+//! Processes that are killed when their test ends, and helpers that wait for them.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -8,9 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what must happen. Far longer than it ever takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Time limit of every wait. It is far longer than any wait takes, so that only a failed test
+/// reaches it.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A program that is about to be started.
 pub(crate) struct Launch {
@@ -22,7 +23,7 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Prepares a program without input, whose output and messages are kept in two files.
+    /// Prepares a program without input. Its stdout and stderr are written to two files.
     pub(crate) fn new(program: impl AsRef<OsStr>, out: PathBuf, err: PathBuf) -> Self {
         let mut command = Command::new(program);
         command.stdin(Stdio::null());
@@ -52,16 +53,16 @@ impl Launch {
         self
     }
 
-    /// Instead of a file that the outcome is read from.
+    /// Redirects stdout, which is otherwise a file.
     pub(crate) fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
         self.stdout = Some(stdout.into());
         self
     }
 
-    /// Starts it. It is killed, with all of its process group, when the guard is dropped.
+    /// Starts the program. It is killed, with its process group, when the result is dropped.
     pub(crate) fn start(mut self) -> Process {
-        let out = File::create(&self.out).expect("a file for the output");
-        let err = File::create(&self.err).expect("a file for the messages");
+        let out = File::create(&self.out).expect("a file for stdout");
+        let err = File::create(&self.err).expect("a file for stderr");
         self.command
             .stdout(self.stdout.take().unwrap_or_else(|| out.into()))
             .stderr(self.stderr.take().unwrap_or_else(|| err.into()));
@@ -70,7 +71,7 @@ impl Launch {
         self.spawn()
     }
 
-    /// Starts it as it is.
+    /// Starts the program without redirecting its output.
     pub(crate) fn spawn(mut self) -> Process {
         let child = match self.command.spawn() {
             Ok(child) => child,
@@ -83,13 +84,13 @@ impl Launch {
         }
     }
 
-    /// Starts it and waits for its end.
+    /// Starts the program and waits until it has exited.
     pub(crate) fn finish(self) -> Outcome {
         self.start().finish()
     }
 }
 
-/// What only tests for Unix need.
+/// Methods that only tests for Unix use.
 #[cfg(unix)]
 impl Launch {
     pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
@@ -102,7 +103,7 @@ impl Launch {
         self
     }
 
-    /// Instead of a file that the messages are read from.
+    /// Redirects stderr, which is otherwise a file.
     pub(crate) fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
         self.stderr = Some(stderr.into());
         self
@@ -129,23 +130,23 @@ impl Process {
         text(&self.err)
     }
 
-    /// Kills it alone, not what it started, and waits until it is gone.
+    /// Kills the process without its children, and waits until it has exited.
     pub(crate) fn kill(&mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("it can be waited for");
+        self.child.kill().expect("the process is killed");
+        self.child.wait().expect("the process is waited for");
     }
 
-    /// Waits until it ends by itself, and kills what it left in its process group.
+    /// Waits until the process exits by itself, and kills the rest of its process group.
     pub(crate) fn finish(mut self) -> Outcome {
         self.wait()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the process exits by itself.
     pub(crate) fn wait(&mut self) -> Outcome {
         drop(self.child.stdin.take());
-        let ended = patiently(|| self.child.try_wait().expect("it can be waited for"));
+        let ended = poll(|| self.child.try_wait().expect("the process is waited for"));
         let Some(status) = ended else {
-            panic!("it did not end, having said {:?}", self.stderr());
+            panic!("the process did not exit; stderr: {:?}", self.stderr());
         };
         Outcome {
             code: status.code(),
@@ -155,30 +156,30 @@ impl Process {
     }
 }
 
-/// What only tests for Unix need.
+/// Methods that only tests for Unix use.
 #[cfg(unix)]
 impl Process {
-    /// Writes a line to its input.
-    pub(crate) fn say(&mut self, line: &str) {
-        let input = self.child.stdin.as_mut().expect("an input to write to");
+    /// Writes a line to stdin of the process.
+    pub(crate) fn write_line(&mut self, line: &str) {
+        let input = self.child.stdin.as_mut().expect("stdin is a pipe");
         let line = format!("{line}\n");
-        std::io::Write::write_all(input, line.as_bytes()).expect("it reads its input");
+        std::io::Write::write_all(input, line.as_bytes()).expect("the process reads stdin");
     }
 
     pub(crate) fn stdout(&self) -> String {
         text(&self.out)
     }
 
-    /// Waits until its output contains a text.
+    /// Waits until stdout contains a text.
     pub(crate) fn until_stdout_has(&self, part: &str) {
-        until(format!("the output has {part:?}"), || {
+        until(format!("stdout contains {part:?}"), || {
             self.stdout().contains(part)
         });
     }
 
-    /// Waits until its messages contain a text.
+    /// Waits until stderr contains a text.
     pub(crate) fn until_stderr_has(&self, part: &str) {
-        until(format!("the messages have {part:?}"), || {
+        until(format!("stderr contains {part:?}"), || {
             self.stderr().contains(part)
         });
     }
@@ -193,10 +194,10 @@ impl Drop for Process {
     }
 }
 
-/// How a program ended, and what it said.
+/// Exit code and output of a program.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// `None` if a signal ended it.
+    /// Exit code; `None` if a signal ended the program.
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
@@ -208,24 +209,24 @@ impl Outcome {
     }
 }
 
-/// Waits until a look finds something.
-pub(crate) fn eventually<T>(what: impl Display, look: impl FnMut() -> Option<T>) -> T {
-    patiently(look).unwrap_or_else(|| panic!("waited in vain until {what}"))
+/// Waits until `find` returns a value.
+pub(crate) fn eventually<T>(what: impl Display, find: impl FnMut() -> Option<T>) -> T {
+    poll(find).unwrap_or_else(|| panic!("timed out waiting until {what}"))
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition is true.
 pub(crate) fn until(what: impl Display, mut holds: impl FnMut() -> bool) {
     eventually(what, || holds().then_some(()));
 }
 
-fn patiently<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    let deadline = Instant::now() + PATIENCE;
+fn poll<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let found = look();
         if found.is_some() || Instant::now() >= deadline {
             return found;
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

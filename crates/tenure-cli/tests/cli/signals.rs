@@ -1,87 +1,88 @@
-//! Signals sent to the wrapper reach the command, once.
+//! Signals sent to the wrapper reach the command once.
 
 use std::process::Stdio;
 
 use crate::process::{Launch, until};
-use crate::support::{Owner, Place, TENURE};
+use crate::support::{Owner, Sandbox, TENURE};
 use crate::unix::{ignoring, is_alive, send};
 
-/// Reports each signal that reaches it, and ends with 42 when a line comes in.
+/// Script that reports each signal it receives, and exits with 42 when it reads a line.
 const REPORTER: &str = "
     for name in HUP INT QUIT TERM USR1 USR2; do trap \"echo $name\" $name; done
     echo ready
     until read line; do :; done
     exit 42";
 
-fn reporter(here: &Place) -> Launch {
-    let launch = here.tenure("run x -- sh -c").arg(REPORTER);
+fn reporter(sandbox: &Sandbox) -> Launch {
+    let launch = sandbox.tenure("run x -- sh -c").arg(REPORTER);
     launch.stdin(Stdio::piped())
 }
 
-fn start(here: &Place, launch: Launch) -> Owner {
-    let owner = here.hold_with("x", launch);
+fn start(sandbox: &Sandbox, launch: Launch) -> Owner {
+    let owner = sandbox.hold_with("x", launch);
     owner.process.until_stdout_has("ready\n");
     owner
 }
 
-/// Sends a signal to the wrapper and checks that the command got it, once, and ended in peace.
-fn reaches_the_command_once(signal: i32, name: &str) {
-    let here = Place::new();
-    let mut owner = start(&here, reporter(&here));
+/// Sends a signal to the wrapper and asserts that the command received it once and then exited
+/// normally.
+fn assert_reaches_the_command_once(signal: i32, name: &str) {
+    let sandbox = Sandbox::new();
+    let mut owner = start(&sandbox, reporter(&sandbox));
     send(owner.wrapper, signal);
     owner.process.until_stdout_has(&format!("{name}\n"));
-    owner.process.say("go");
+    owner.process.write_line("go");
     let outcome = owner.process.finish();
     assert_eq!(outcome.text(), format!("ready\n{name}\n"));
     assert_eq!(
         outcome.code,
         Some(42),
-        "the wrapper exits as the command did"
+        "the wrapper exits with the code of the command"
     );
-    assert!(!here.has_lock_file("x"), "the key was not let go");
+    assert!(!sandbox.has_lock_file("x"), "the key was not released");
 }
 
 // Command: signals sent to the wrapper reach the command once.
 #[test]
-fn a_request_to_terminate_reaches_the_command_once() {
-    reaches_the_command_once(libc::SIGTERM, "TERM");
+fn sigterm_reaches_the_command_once() {
+    assert_reaches_the_command_once(libc::SIGTERM, "TERM");
 }
 
 // Command
 #[test]
-fn a_hangup_reaches_the_command_once() {
-    reaches_the_command_once(libc::SIGHUP, "HUP");
+fn sighup_reaches_the_command_once() {
+    assert_reaches_the_command_once(libc::SIGHUP, "HUP");
 }
 
 // Command
 #[test]
-fn a_user_signal_reaches_the_command_once() {
-    reaches_the_command_once(libc::SIGUSR1, "USR1");
+fn sigusr1_reaches_the_command_once() {
+    assert_reaches_the_command_once(libc::SIGUSR1, "USR1");
 }
 
 // Command
 #[test]
-fn an_interrupt_that_was_sent_reaches_the_command_once() {
-    reaches_the_command_once(libc::SIGINT, "INT");
+fn sigint_from_a_process_reaches_the_command_once() {
+    assert_reaches_the_command_once(libc::SIGINT, "INT");
 }
 
-// Command: the wrapper exits as the command did.
+// Command: the wrapper exits with 128+N if signal N ended the command.
 #[test]
-fn a_command_that_a_passed_on_signal_ended_is_128_plus_its_number() {
-    let here = Place::new();
-    let owner = here.hold("x");
+fn command_ended_by_a_forwarded_signal_exits_with_128_plus_its_number() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
     send(owner.wrapper, libc::SIGTERM);
     let outcome = owner.process.finish();
     assert_eq!(outcome.code, Some(128 + libc::SIGTERM), "{outcome:?}");
     assert!(!is_alive(owner.command));
-    assert!(!here.has_lock_file("x"));
+    assert!(!sandbox.has_lock_file("x"));
 }
 
-// Command: rarer ones too.
+// Command: rarely used signals are forwarded too.
 #[cfg(target_os = "linux")]
 #[test]
-fn signals_of_every_kind_reach_the_command() {
-    let here = Place::new();
+fn rare_and_realtime_signals_reach_the_command() {
+    let sandbox = Sandbox::new();
     for signal in [
         libc::SIGUSR2,
         libc::SIGALRM,
@@ -92,64 +93,64 @@ fn signals_of_every_kind_reach_the_command() {
         libc::SIGRTMIN(),
         libc::SIGRTMAX(),
     ] {
-        let owner = here.hold("x");
+        let owner = sandbox.hold("x");
         send(owner.wrapper, signal);
         let outcome = owner.process.finish();
         assert_eq!(outcome.code, Some(128 + signal), "{outcome:?}");
-        assert!(!here.has_lock_file("x"), "signal {signal}");
+        assert!(!sandbox.has_lock_file("x"), "signal {signal}");
     }
 }
 
-// Command: what arrives while the command is being started is kept for it. Whatever the moment,
-// the wrapper ends soon, and the key is free.
+// Command: a signal that arrives while the command is being started is stored for it. At whatever
+// moment it arrives, the wrapper exits soon and the key is free.
 #[test]
-fn a_signal_in_the_first_instants_is_not_lost() {
-    let here = Place::new();
+fn signal_during_the_start_is_not_lost() {
+    let sandbox = Sandbox::new();
     for turn in 0..40 {
-        let process = here.tenure("run x -- sleep 300").start();
-        until("the key is taken", || here.has_lock_file("x"));
+        let process = sandbox.tenure("run x -- sleep 300").start();
+        until("the key is acquired", || sandbox.has_lock_file("x"));
         for _ in 0..turn * 50 {
             std::hint::spin_loop();
         }
         send(process.id(), libc::SIGTERM);
         process.finish();
-        let next = here.tenure("run --quiet x -- true").finish();
+        let next = sandbox.tenure("run --quiet x -- true").finish();
         assert_eq!(next.code, Some(0), "turn {turn}: {next:?}");
     }
 }
 
-// Command: `nohup tenure run …` shields the command as `nohup` alone would.
+// Command: `nohup tenure run …` protects the command as `nohup` alone would.
 #[test]
-fn a_signal_that_the_caller_ignored_stays_ignored_in_the_command() {
-    let here = Place::new();
-    let mut launch = here.program("sh");
+fn signal_ignored_by_the_caller_stays_ignored_in_the_command() {
+    let sandbox = Sandbox::new();
+    let mut launch = sandbox.program("sh");
     let ignore = "trap '' HUP; exec \"$0\" \"$@\"";
     launch = launch.arg("-c").arg(ignore).arg(TENURE);
     let script = "echo ready; read line; exit 42";
     launch = launch.words("run x -- sh -c").arg(script);
-    let mut owner = start(&here, launch.stdin(Stdio::piped()));
+    let mut owner = start(&sandbox, launch.stdin(Stdio::piped()));
     send(owner.wrapper, libc::SIGHUP);
     send(owner.command, libc::SIGHUP);
-    owner.process.say("go");
+    owner.process.write_line("go");
     assert_eq!(owner.process.finish().code, Some(42));
 }
 
-// Command: a caller that does not care about its children does not cost the code.
+// Command: a caller that ignores SIGCHLD still gets the exit code.
 #[test]
-fn the_code_is_passed_on_though_the_caller_ignores_the_end_of_children() {
-    let here = Place::new();
-    let launch = here.tenure("run x -- sh -c").arg("exit 7");
+fn exit_code_is_returned_even_if_the_caller_ignores_sigchld() {
+    let sandbox = Sandbox::new();
+    let launch = sandbox.tenure("run x -- sh -c").arg("exit 7");
     let outcome = ignoring(launch, libc::SIGCHLD).finish();
     assert_eq!(outcome.code, Some(7), "{outcome:?}");
 }
 
-/// What `/proc/self/status` says about signals in a command, run with or without `tenure`.
+/// Signal masks in `/proc/self/status` of a command, run with or without `tenure`.
 #[cfg(target_os = "linux")]
-fn signal_masks(here: &Place, ignored: &str, prefix: &str) -> Vec<(String, u64)> {
-    // The C library uses these two for itself, and its `posix_spawn` leaves them ignored.
+fn signal_masks(sandbox: &Sandbox, ignored: &str, prefix: &str) -> Vec<(String, u64)> {
+    // The C library reserves these two signals, and its `posix_spawn` leaves them ignored.
     const INTERNAL: u64 = 0b11 << 31;
     let script = format!("trap '' {ignored}; exec {prefix} grep ^Sig /proc/self/status");
-    let launch = here.program("sh").arg("-c").arg(script);
+    let launch = sandbox.program("sh").arg("-c").arg(script);
     let outcome = launch.env("TENURE", TENURE).finish();
     let parse = |line: &str| {
         let (name, mask) = line.split_once(":\t")?;
@@ -162,24 +163,24 @@ fn signal_masks(here: &Place, ignored: &str, prefix: &str) -> Vec<(String, u64)>
     masks
 }
 
-// Command: which signals are blocked or ignored is the caller's choice.
+// Command: the caller decides which signals are blocked or ignored.
 #[cfg(target_os = "linux")]
 #[test]
-fn the_command_finds_signals_as_it_would_without_the_wrapper() {
-    let here = Place::new();
+fn command_has_the_same_signal_masks_as_without_the_wrapper() {
+    let sandbox = Sandbox::new();
     for ignored in ["HUP", "INT QUIT", "TERM USR1 TSTP WINCH"] {
-        let without = signal_masks(&here, ignored, "");
-        let with = signal_masks(&here, ignored, "\"$TENURE\" run x --");
+        let without = signal_masks(&sandbox, ignored, "");
+        let with = signal_masks(&sandbox, ignored, "\"$TENURE\" run x --");
         assert_eq!(with, without, "ignored: {ignored}");
     }
 }
 
-// Command: a signal that was ignored stays ignored. (Rust's start-up code changes this one.)
+// Command: an ignored SIGPIPE stays ignored, although Rust's start-up code would change it.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_broken_pipe_that_the_caller_ignored_stays_ignored_in_the_command() {
-    let here = Place::new();
-    let without = signal_masks(&here, "PIPE", "");
-    let with = signal_masks(&here, "PIPE", "\"$TENURE\" run x --");
+fn sigpipe_ignored_by_the_caller_stays_ignored_in_the_command() {
+    let sandbox = Sandbox::new();
+    let without = signal_masks(&sandbox, "PIPE", "");
+    let with = signal_masks(&sandbox, "PIPE", "\"$TENURE\" run x --");
     assert_eq!(with, without);
 }

@@ -1,32 +1,35 @@
-//! `status`: who holds what, for people and for programs.
+//! `status`: keys and their owners, as a table and as JSON.
 
-use crate::support::{Owner, Place, exit_with, json, sleeper};
+use crate::support::{Owner, Sandbox, exit_with, json, sleeper};
 
-// Command: nothing is an answer, too.
+// Command: an empty list is not an error.
 #[test]
-fn nothing_held_is_said_and_no_error() {
-    let here = Place::new();
-    let outcome = here.tenure("status").finish();
+fn status_without_locks_succeeds_and_creates_nothing() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.tenure("status").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(outcome.text().starts_with("Nothing is held"), "{outcome:?}");
-    assert!(!here.locks().exists(), "looking must not create anything");
+    assert!(
+        !sandbox.locks().exists(),
+        "status must not create the lock directory"
+    );
 }
 
-// Command: 3 if a key that was asked for is not held.
+// Command: the exit code is 3 if a named key is not held.
 #[test]
-fn a_key_that_nobody_holds_is_3() {
-    let here = Place::new();
-    let outcome = here.tenure("status x").finish();
+fn status_of_a_free_key_exits_with_3() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.tenure("status x").finish();
     assert_eq!(outcome.code, Some(3), "{outcome:?}");
     assert!(outcome.text().contains("free"), "{outcome:?}");
 }
 
-// Command: 0 if it is held.
+// Command: the exit code is 0 if the key is held.
 #[test]
-fn a_key_that_is_held_is_0_and_named_with_its_owner() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let outcome = here.tenure("status x").finish();
+fn status_of_a_held_key_exits_with_0_and_names_the_owner() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let outcome = sandbox.tenure("status x").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let text = outcome.text();
     let row = text.lines().nth(1).unwrap();
@@ -40,24 +43,24 @@ fn a_key_that_is_held_is_0_and_named_with_its_owner() {
     }
 }
 
-// Command: one of several is enough for 3.
+// Command: the exit code is 3 if one of several keys is not held.
 #[test]
-fn two_keys_of_which_one_is_free_are_3() {
-    let here = Place::new();
-    let _owner = here.hold("x");
-    let outcome = here.tenure("status x y").finish();
+fn status_of_two_keys_exits_with_3_if_one_is_free() {
+    let sandbox = Sandbox::new();
+    let _owner = sandbox.hold("x");
+    let outcome = sandbox.tenure("status x y").finish();
     assert_eq!(outcome.code, Some(3), "{outcome:?}");
     assert_eq!(outcome.text().lines().count(), 3, "{outcome:?}");
 }
 
-// Command: without a key, everything.
+// Command: without a key, all locks are listed.
 #[test]
-fn every_held_key_has_a_row() {
-    let here = Place::new();
-    let _owners = [here.hold("one"), here.hold("two")];
-    let port = here.tenure("run --port 8082 --").args(sleeper()).start();
-    let _port = Owner::found(port, &here.locks().join("port_8082.lock"));
-    let outcome = here.tenure("status").finish();
+fn status_lists_every_held_key() {
+    let sandbox = Sandbox::new();
+    let _owners = [sandbox.hold("one"), sandbox.hold("two")];
+    let port = sandbox.tenure("run --port 8082 --").args(sleeper()).start();
+    let _port = Owner::wait_for(port, &sandbox.locks().join("port_8082.lock"));
+    let outcome = sandbox.tenure("status").finish();
     let text = outcome.text();
     let keys: Vec<_> = text
         .lines()
@@ -67,13 +70,13 @@ fn every_held_key_has_a_row() {
     assert_eq!(keys, ["one", "two", "port 8082"], "{text}");
 }
 
-// T4: looking does not disturb.
+// T4: `status` does not disturb owners.
 #[test]
-fn looking_at_a_key_again_and_again_does_not_keep_anyone_from_it() {
-    let here = Place::new();
+fn repeated_status_does_not_refuse_a_run() {
+    let sandbox = Sandbox::new();
     for _ in 0..10 {
-        let looks: Vec<_> = (0..4).map(|_| here.tenure("status x").start()).collect();
-        let ran = here.tenure("run x --").args(exit_with(0)).finish();
+        let looks: Vec<_> = (0..4).map(|_| sandbox.tenure("status x").start()).collect();
+        let ran = sandbox.tenure("run x --").args(exit_with(0)).finish();
         assert_eq!(ran.code, Some(0), "{ran:?}");
         for look in looks {
             look.finish();
@@ -81,16 +84,16 @@ fn looking_at_a_key_again_and_again_does_not_keep_anyone_from_it() {
     }
 }
 
-// Command: the documented form.
+// Command: the JSON has all documented fields.
 #[test]
-fn json_of_a_held_key_has_every_field() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let document = json(&here.tenure("status --json x").finish());
+fn json_of_a_held_key_has_all_fields() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let document = json(&sandbox.tenure("status --json x").finish());
     assert_eq!(document["version"], 1);
     let lock = &document["locks"][0];
     assert_eq!(lock["key"], "x");
-    let file = here.lock_file("x");
+    let file = sandbox.lock_file("x");
     assert_eq!(lock["path"], file.to_str().unwrap());
     assert_eq!(lock["state"], "held");
     assert_eq!(lock["proof"], "verified");
@@ -114,11 +117,11 @@ fn json_of_a_held_key_has_every_field() {
     assert!(record["started_at"].as_str().unwrap().ends_with('Z'));
 }
 
-// Command: a program can rely on the document being there.
+// Command: the document is printed even if the list is empty.
 #[test]
-fn json_of_nothing_is_an_empty_list() {
-    let here = Place::new();
-    let outcome = here.tenure("status --json").finish();
+fn json_without_locks_has_an_empty_list() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.tenure("status --json").finish();
     assert_eq!(outcome.code, Some(0));
     let expected = serde_json::json!({ "version": 1, "locks": [] });
     assert_eq!(json(&outcome), expected);
@@ -126,46 +129,46 @@ fn json_of_nothing_is_an_empty_list() {
 
 // Command
 #[test]
-fn json_of_a_free_key_says_so_and_exits_with_3() {
-    let here = Place::new();
-    let outcome = here.tenure("status --json x").finish();
+fn json_of_a_free_key_has_state_free_and_exits_with_3() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.tenure("status --json x").finish();
     assert_eq!(outcome.code, Some(3));
     assert_eq!(json(&outcome)["locks"][0]["state"], "free");
 }
 
-// File store: a port key names its port, as a number.
+// File store: the lock record of a port key contains the port as a number.
 #[test]
-fn json_of_a_port_names_the_number() {
-    let here = Place::new();
-    let port = here.tenure("run --port 8083 --").args(sleeper()).start();
-    let _owner = Owner::found(port, &here.locks().join("port_8083.lock"));
-    let document = json(&here.tenure("status --json --port 8083").finish());
+fn json_of_a_port_key_contains_the_port() {
+    let sandbox = Sandbox::new();
+    let port = sandbox.tenure("run --port 8083 --").args(sleeper()).start();
+    let _owner = Owner::wait_for(port, &sandbox.locks().join("port_8083.lock"));
+    let document = json(&sandbox.tenure("status --json --port 8083").finish());
     assert_eq!(document["locks"][0]["record"]["port"], 8083);
     assert_eq!(document["locks"][0]["key"], "port 8083");
 }
 
-// Command: colour is for terminals.
+// Command: colour is used on terminals only.
 #[test]
-fn a_pipe_gets_no_escape_bytes() {
-    let here = Place::new();
-    let _owner = here.hold("x");
-    here.leave_lock_file("stale", r#"{"pid":2147483647}"#);
-    here.leave_lock_file("garbage", "garbage");
-    let outcome = here.tenure("status").finish();
+fn status_into_a_pipe_has_no_escape_sequences() {
+    let sandbox = Sandbox::new();
+    let _owner = sandbox.hold("x");
+    sandbox.leave_lock_file("stale", r#"{"pid":2147483647}"#);
+    sandbox.leave_lock_file("garbage", "garbage");
+    let outcome = sandbox.tenure("status").finish();
     assert!(outcome.text().contains("held (verified)"), "{outcome:?}");
     assert!(!outcome.stdout.contains(&0x1b), "{outcome:?}");
 }
 
-// Command: a reader that went away is no reason to complain.
+// Command: a closed pipe causes no error message.
 #[test]
-fn a_reader_that_went_away_is_passed_over_in_silence() {
-    let here = Place::new();
-    let _owner = here.hold("x");
+fn status_into_a_closed_pipe_prints_no_error() {
+    let sandbox = Sandbox::new();
+    let _owner = sandbox.hold("x");
     for words in ["status", "status --json", "status --help"] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let outcome = here.tenure(words).stdout(writer).finish();
-        // Ended by the signal, as programs are on Unix, or as if nothing had happened.
+        let outcome = sandbox.tenure(words).stdout(writer).finish();
+        // The command ends by SIGPIPE, as usual on Unix, or with its normal exit code.
         assert!(
             matches!(outcome.code, None | Some(0)),
             "{words}: {outcome:?}"

@@ -1,4 +1,4 @@
-//! `status` of keys that nobody holds, and of what is no lock file at all.
+//! `status` of keys that are not held, and of paths that are not lock files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,15 +6,15 @@ use std::os::unix::fs::symlink;
 use serde_json::Value;
 
 use crate::process::Outcome;
-use crate::support::Place;
+use crate::support::Sandbox;
 
-/// The row of `x`, and what JSON says about it.
-fn look(here: &Place) -> (Outcome, Value) {
-    (here.tenure("status x").finish(), here.status("x"))
+/// Table row and JSON of the key `x`.
+fn row_and_json(sandbox: &Sandbox) -> (Outcome, Value) {
+    (sandbox.tenure("status x").finish(), sandbox.status("x"))
 }
 
 fn assert_row((table, status): &(Outcome, Value), state: &str, words: &str, why: &str) {
-    assert_eq!(table.code, Some(3), "nobody holds it: {table:?}");
+    assert_eq!(table.code, Some(3), "the key is not held: {table:?}");
     let text = table.text();
     let row = text.lines().nth(1).unwrap_or_default();
     assert!(row.contains(words) && row.contains(why), "{text}");
@@ -23,113 +23,126 @@ fn assert_row((table, status): &(Outcome, Value), state: &str, words: &str, why:
 
 // Command, T7: stale.
 #[test]
-fn a_crashed_owner_is_stale() {
-    let here = Place::new();
-    let mut owner = here.hold("x");
+fn lock_of_a_crashed_owner_is_stale() {
+    let sandbox = Sandbox::new();
+    let mut owner = sandbox.hold("x");
     owner.crash();
-    let seen = look(&here);
+    let seen = row_and_json(&sandbox);
     let was = format!("was pid {}", owner.wrapper);
     assert_row(&seen, "stale", "stale", &was);
     assert_eq!(seen.1["record"]["pid"], owner.wrapper);
 }
 
-// T7, File store: the shortest record that another program may leave.
+// T7, File store: a minimal lock record of another program is accepted.
 #[test]
-fn a_foreign_record_that_nobody_holds_is_stale() {
-    let here = Place::new();
+fn unheld_record_of_another_program_is_stale() {
+    let sandbox = Sandbox::new();
     let record = r#"{"pid":2147483647,"started_at":"2026-01-30T12:00:00Z","port":8000}"#;
-    here.leave_lock_file("x", record);
-    let seen = look(&here);
+    sandbox.leave_lock_file("x", record);
+    let seen = row_and_json(&sandbox);
     assert_row(&seen, "stale", "stale", "2026-01-30T12:00:00Z");
     assert_eq!(seen.1["record"]["port"], 8000);
 }
 
-// T3: a live pid in a file is no proof that anyone holds it.
+// T3: a live pid in a lock record does not prove that the key is held.
 #[test]
-fn a_file_that_names_a_live_stranger_is_not_held() {
-    let here = Place::new();
-    let stranger = here.stranger();
-    here.leave_lock_file("x", format!("{{\"pid\":{}}}", stranger.id()));
-    let status = here.status("x");
+fn unheld_file_that_names_a_live_process_is_stale() {
+    let sandbox = Sandbox::new();
+    let unrelated = sandbox.unrelated_process();
+    sandbox.leave_lock_file("x", format!("{{\"pid\":{}}}", unrelated.id()));
+    let status = sandbox.status("x");
     assert_eq!(status["state"], "stale", "{status}");
 }
 
-// Command, T7: unreadable, and why.
+// Command, T7: the state is unreadable, with the reason.
 #[test]
-fn garbage_is_unreadable() {
-    let here = Place::new();
+fn invalid_content_is_unreadable() {
+    let sandbox = Sandbox::new();
     for (content, why) in [
         (&b"garbage"[..], "not a JSON object"),
         (b"", "empty"),
         (b"{}", "pid"),
         (b"\xff\xfe\x00", "not a JSON object"),
     ] {
-        here.leave_lock_file("x", content);
-        assert_row(&look(&here), "unreadable", "unreadable", why);
+        sandbox.leave_lock_file("x", content);
+        assert_row(&row_and_json(&sandbox), "unreadable", "unreadable", why);
     }
 }
 
-// T7: a torn record is told from a whole one.
+// T7: a torn lock record is distinguished from a complete one.
 #[test]
-fn a_torn_record_is_unreadable() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let whole = fs::read(here.lock_file("x")).unwrap();
+fn torn_record_is_unreadable() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let whole = fs::read(sandbox.lock_file("x")).unwrap();
     drop(owner);
-    here.leave_lock_file("x", &whole[..whole.len() / 2]);
-    assert_row(&look(&here), "unreadable", "unreadable", "partly written");
+    sandbox.leave_lock_file("x", &whole[..whole.len() / 2]);
+    assert_row(
+        &row_and_json(&sandbox),
+        "unreadable",
+        "unreadable",
+        "partly written",
+    );
 }
 
 // T7: bad files never block.
 #[test]
-fn unreadable_files_are_taken_over() {
-    let here = Place::new();
+fn unreadable_file_is_taken_over() {
+    let sandbox = Sandbox::new();
     let huge = vec![b'x'; 9 << 20];
     for content in [&b"garbage"[..], b"", b"{\"pid\":-5}", &huge] {
-        here.leave_lock_file("x", content);
-        let outcome = here.tenure("run x -- echo in").finish();
+        sandbox.leave_lock_file("x", content);
+        let outcome = sandbox.tenure("run x -- echo in").finish();
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
         assert_eq!(outcome.text(), "in\n");
-        assert!(!here.has_lock_file("x"));
+        assert!(!sandbox.has_lock_file("x"));
     }
 }
 
-// Command, T9: unusable, and why.
+// Command, T9: the state is unusable, with the reason.
 #[test]
-fn a_symbolic_link_is_unusable() {
-    let here = Place::new();
-    fs::create_dir_all(here.locks()).unwrap();
-    symlink(here.path("elsewhere"), here.lock_file("x")).unwrap();
-    assert_row(&look(&here), "unusable", "unusable", "symbolic link");
+fn symbolic_link_is_unusable() {
+    let sandbox = Sandbox::new();
+    fs::create_dir_all(sandbox.locks()).unwrap();
+    symlink(sandbox.path("elsewhere"), sandbox.lock_file("x")).unwrap();
+    assert_row(
+        &row_and_json(&sandbox),
+        "unusable",
+        "unusable",
+        "symbolic link",
+    );
 }
 
 // Command, T9: no hang.
 #[test]
-fn a_fifo_is_unusable_and_nobody_waits_for_it() {
-    let here = Place::new();
-    fs::create_dir_all(here.locks()).unwrap();
-    let made = here.program("mkfifo").arg(here.lock_file("x")).finish();
+fn fifo_is_unusable_and_does_not_block() {
+    let sandbox = Sandbox::new();
+    fs::create_dir_all(sandbox.locks()).unwrap();
+    let made = sandbox
+        .program("mkfifo")
+        .arg(sandbox.lock_file("x"))
+        .finish();
     assert_eq!(made.code, Some(0), "{made:?}");
-    assert_row(&look(&here), "unusable", "unusable", "FIFO");
+    assert_row(&row_and_json(&sandbox), "unusable", "unusable", "FIFO");
 }
 
 // Command, T9
 #[test]
-fn a_directory_is_unusable() {
-    let here = Place::new();
-    fs::create_dir_all(here.lock_file("x")).unwrap();
-    assert_row(&look(&here), "unusable", "unusable", "directory");
+fn directory_is_unusable() {
+    let sandbox = Sandbox::new();
+    fs::create_dir_all(sandbox.lock_file("x")).unwrap();
+    assert_row(&row_and_json(&sandbox), "unusable", "unusable", "directory");
 }
 
-// Command: one bad file does not hide the others.
+// Command: one bad file does not hide the other locks.
 #[test]
-fn a_bad_file_does_not_hide_its_neighbours() {
-    let here = Place::new();
-    let owner = here.hold("good");
-    fs::create_dir_all(here.lock_file("bad")).unwrap();
-    here.leave_lock_file("garbage", "garbage");
-    fs::write(here.locks().join("README"), "not a lock").unwrap();
-    let outcome = here.tenure("status").finish();
+fn bad_file_does_not_hide_other_locks() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("good");
+    fs::create_dir_all(sandbox.lock_file("bad")).unwrap();
+    sandbox.leave_lock_file("garbage", "garbage");
+    fs::write(sandbox.locks().join("README"), "not a lock").unwrap();
+    let outcome = sandbox.tenure("status").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let text = outcome.text();
     for part in ["unusable", "unreadable", "held (verified)"] {

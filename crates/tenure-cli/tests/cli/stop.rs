@@ -2,120 +2,123 @@
 
 use std::fs;
 
-use crate::support::{Owner, Place};
+use crate::support::{Owner, Sandbox};
 use crate::unix::is_alive;
 
-// T8, T6: asked, ended, gone.
+// T8, T6: the owner exits, and its lock file is removed.
 #[test]
-fn the_owner_is_stopped_and_the_key_is_free() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let stopped = here.tenure("stop x").finish();
+fn stop_ends_the_owner_and_frees_the_key() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let stopped = sandbox.tenure("stop x").finish();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert_eq!(
         stopped.text(),
         format!("x: stopped pid {}\n", owner.wrapper)
     );
     assert!(!is_alive(owner.command));
-    assert!(!here.has_lock_file("x"));
-    let next = here.tenure("run x -- true").finish();
+    assert!(!sandbox.has_lock_file("x"));
+    let next = sandbox.tenure("run x -- true").finish();
     assert_eq!(next.code, Some(0), "{next:?}");
 }
 
-// Command: the owner is asked first, so that it can end in order.
+// Command: the owner receives SIGTERM first, so that it can exit cleanly.
 #[test]
-fn the_owner_is_asked_and_not_killed() {
-    let here = Place::new();
+fn stop_sends_sigterm_and_not_sigkill() {
+    let sandbox = Sandbox::new();
     let script = "trap 'echo asked; exit 5' TERM; echo ready; while :; do sleep 0.02; done";
-    let launch = here.tenure("run x -- sh -c").arg(script);
-    let owner = here.hold_with("x", launch);
+    let launch = sandbox.tenure("run x -- sh -c").arg(script);
+    let owner = sandbox.hold_with("x", launch);
     owner.process.until_stdout_has("ready");
-    assert_eq!(here.tenure("stop x").finish().code, Some(0));
+    assert_eq!(sandbox.tenure("stop x").finish().code, Some(0));
     let outcome = owner.process.finish();
     assert_eq!(outcome.code, Some(5), "{outcome:?}");
     assert_eq!(outcome.text(), "ready\nasked\n");
 }
 
-// Command: nothing to do is done.
+// Command: stopping a free key is not an error.
 #[test]
-fn stopping_what_nobody_holds_is_no_error_and_says_so() {
-    let here = Place::new();
-    let outcome = here.tenure("stop x").finish();
+fn stop_of_a_free_key_succeeds() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.tenure("stop x").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    assert!(outcome.text().contains("x: nobody holds it"), "{outcome:?}");
+    assert!(outcome.text().contains("x: not held"), "{outcome:?}");
     assert_eq!(outcome.stderr, "");
 }
 
-// T2, T6: what a crashed owner left is removed.
+// T2, T6: the file of a crashed owner is removed.
 #[test]
-fn stopping_a_crashed_owner_removes_its_file() {
-    let here = Place::new();
-    let mut owner = here.hold("x");
+fn stop_removes_the_file_of_a_crashed_owner() {
+    let sandbox = Sandbox::new();
+    let mut owner = sandbox.hold("x");
     owner.crash();
-    let outcome = here.tenure("stop x").finish();
+    let outcome = sandbox.tenure("stop x").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(
-        outcome.text().contains("removed a stale file"),
+        outcome.text().contains("removed a stale lock file"),
         "{outcome:?}"
     );
-    assert!(!here.has_lock_file("x"));
+    assert!(!sandbox.has_lock_file("x"));
 }
 
-// T7, T2: so is a record that its owner did not live to finish.
+// T7, T2: a lock record that its owner did not finish is removed.
 #[test]
-fn stopping_an_owner_that_crashed_while_it_wrote_removes_its_file() {
-    let here = Place::new();
-    let mut owner = here.hold("x");
-    let whole = fs::read(here.lock_file("x")).unwrap();
+fn stop_removes_a_torn_lock_record() {
+    let sandbox = Sandbox::new();
+    let mut owner = sandbox.hold("x");
+    let whole = fs::read(sandbox.lock_file("x")).unwrap();
     owner.crash();
-    here.leave_lock_file("x", &whole[..whole.len() / 2]);
-    let outcome = here.tenure("stop x").finish();
+    sandbox.leave_lock_file("x", &whole[..whole.len() / 2]);
+    let outcome = sandbox.tenure("stop x").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    assert!(outcome.text().contains("nobody holds it"), "{outcome:?}");
-    assert!(!here.has_lock_file("x"));
+    assert!(outcome.text().contains("not held"), "{outcome:?}");
+    assert!(!sandbox.has_lock_file("x"));
 }
 
-// T7: what no owner wrote is no owner's to stop, and not ours to remove.
+// T7: a file that no owner wrote is not removed.
 #[test]
-fn stopping_what_is_no_record_is_no_error_and_leaves_the_file() {
-    let here = Place::new();
-    here.leave_lock_file("x", "garbage");
-    let outcome = here.tenure("stop x").finish();
+fn stop_keeps_a_file_that_is_not_a_lock_record() {
+    let sandbox = Sandbox::new();
+    sandbox.leave_lock_file("x", "garbage");
+    let outcome = sandbox.tenure("stop x").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    assert!(outcome.text().contains("nobody holds it"), "{outcome:?}");
-    assert_eq!(fs::read(here.lock_file("x")).unwrap(), b"garbage");
+    assert!(outcome.text().contains("not held"), "{outcome:?}");
+    assert_eq!(fs::read(sandbox.lock_file("x")).unwrap(), b"garbage");
 }
 
-// Command: one key, not its neighbours.
+// Command: other keys are not affected.
 #[test]
-fn other_keys_are_left_alone() {
-    let here = Place::new();
-    let _owner = here.hold("x");
-    let mut neighbour = here.hold("y");
-    assert_eq!(here.tenure("stop x").finish().code, Some(0));
+fn stop_does_not_affect_other_keys() {
+    let sandbox = Sandbox::new();
+    let _owner = sandbox.hold("x");
+    let mut neighbour = sandbox.hold("y");
+    assert_eq!(sandbox.tenure("stop x").finish().code, Some(0));
     assert!(neighbour.process.is_running());
-    assert_eq!(here.status("y")["pid"], neighbour.wrapper);
+    assert_eq!(sandbox.status("y")["pid"], neighbour.wrapper);
 }
 
 // Command
 #[test]
-fn a_port_is_stopped_by_its_number() {
-    let here = Place::new();
-    let launch = here.tenure("run --port 8081 -- sleep 300");
-    let owner = Owner::found(launch.start(), &here.locks().join("port_8081.lock"));
-    let stopped = here.tenure("stop --port 8081").finish();
+fn stop_accepts_a_port() {
+    let sandbox = Sandbox::new();
+    let launch = sandbox.tenure("run --port 8081 -- sleep 300");
+    let owner = Owner::wait_for(launch.start(), &sandbox.locks().join("port_8081.lock"));
+    let stopped = sandbox.tenure("stop --port 8081").finish();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert!(!is_alive(owner.command));
 }
 
 // Command
 #[test]
-fn a_file_is_stopped_by_its_path() {
-    let here = Place::new();
-    let file = here.path("my.lock");
-    let launch = here.tenure("run --file").arg(&file).words("-- sleep 300");
-    let owner = Owner::found(launch.start(), &file);
-    let stopped = here.tenure("stop --file").arg(&file).finish();
+fn stop_accepts_a_file() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.path("my.lock");
+    let launch = sandbox
+        .tenure("run --file")
+        .arg(&file)
+        .words("-- sleep 300");
+    let owner = Owner::wait_for(launch.start(), &file);
+    let stopped = sandbox.tenure("stop --file").arg(&file).finish();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert!(!is_alive(owner.command));
     assert!(!file.exists());
@@ -123,29 +126,32 @@ fn a_file_is_stopped_by_its_path() {
 
 // Command: `--quiet`
 #[test]
-fn a_quiet_stop_says_nothing() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let stopped = here.tenure("stop --quiet x").finish();
+fn quiet_stop_prints_nothing() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let stopped = sandbox.tenure("stop --quiet x").finish();
     assert_eq!(stopped.code, Some(0));
     assert_eq!((stopped.text(), stopped.stderr), Default::default());
     assert!(!is_alive(owner.command));
 }
 
-// T8, File store: a program that knows only `pid` and `started_at`, and has the lock, is proven.
+// T8, File store: another program with the lock and a minimal lock record is proven to be the
+// owner.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_owner_with_the_shortest_foreign_record_is_stopped() {
-    let here = Place::new();
-    here.leave_lock_file("x", "");
-    let mut holder = here.hold_by_flock("x");
+fn stop_ends_another_program_with_a_minimal_lock_record() {
+    let sandbox = Sandbox::new();
+    sandbox.leave_lock_file("x", "");
+    let mut holder = sandbox.hold_by_flock("x");
     let record = format!(
         r#"{{"pid":{},"started_at":"2026-01-30T12:00:00Z","port":8000}}"#,
         holder.id()
     );
-    here.leave_lock_file("x", record);
-    crate::process::until("flock has the lock", || here.status("x")["state"] == "held");
-    let stopped = here.tenure("stop x").finish();
+    sandbox.leave_lock_file("x", record);
+    crate::process::until("flock has the lock", || {
+        sandbox.status("x")["state"] == "held"
+    });
+    let stopped = sandbox.tenure("stop x").finish();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert!(!holder.is_running());
 }

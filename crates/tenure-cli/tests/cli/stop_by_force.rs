@@ -1,151 +1,148 @@
-//! Owners that do not, or cannot, answer.
+//! `stop --force`, and owners that ignore stop requests or are suspended.
 
 use crate::process::{Outcome, until};
-use crate::support::{Owner, Place};
+use crate::support::{Owner, Sandbox};
 use crate::unix::{is_alive, send, state_of};
 
-/// An owner whose command ignores requests to end.
-fn stubborn(here: &Place) -> Owner {
+/// Starts an owner whose command ignores SIGTERM.
+fn stubborn(sandbox: &Sandbox) -> Owner {
     let script = "trap '' TERM; echo ready; while :; do sleep 0.02; done";
-    let launch = here.tenure("run x -- sh -c").arg(script);
-    let owner = here.hold_with("x", launch);
+    let launch = sandbox.tenure("run x -- sh -c").arg(script);
+    let owner = sandbox.hold_with("x", launch);
     owner.process.until_stdout_has("ready");
     owner
 }
 
-/// An owner whose wrapper was stopped by SIGSTOP.
-fn suspended(here: &Place) -> Owner {
-    let owner = here.hold("x");
+/// Starts an owner and suspends its wrapper with SIGSTOP.
+fn suspended(sandbox: &Sandbox) -> Owner {
+    let owner = sandbox.hold("x");
     send(owner.wrapper, libc::SIGSTOP);
     if cfg!(target_os = "linux") {
-        until("it is stopped", || state_of(owner.wrapper) == Some('T'));
+        until("the wrapper is stopped", || {
+            state_of(owner.wrapper) == Some('T')
+        });
     }
     owner
 }
 
-fn assert_free(here: &Place) {
-    assert!(!here.has_lock_file("x"), "the file was left");
-    let next = here.tenure("run x -- echo in").finish();
-    assert_eq!(
-        (next.code, next.text().as_str()),
-        (Some(0), "in\n"),
-        "{next:?}"
-    );
+fn assert_free(sandbox: &Sandbox) {
+    assert!(!sandbox.has_lock_file("x"), "the lock file was not removed");
+    sandbox.assert_free();
 }
 
-fn assert_has(outcome: &Outcome, parts: &[&str]) {
+fn assert_contains(outcome: &Outcome, parts: &[&str]) {
     for part in parts {
         assert!(outcome.stderr.contains(part), "{part:?} in {outcome:?}");
     }
 }
 
-// Command: `--timeout`, then 1, and how to go on.
+// Command: after `--timeout` the exit code is 1, and the hint names `--force`.
 #[test]
-fn an_owner_that_ignores_the_request_is_left_running_and_the_hint_is_force() {
-    let here = Place::new();
-    let owner = stubborn(&here);
-    let outcome = here.tenure("stop --timeout 0.3 x").finish();
+fn stop_of_an_owner_that_ignores_sigterm_times_out_with_a_hint() {
+    let sandbox = Sandbox::new();
+    let owner = stubborn(&sandbox);
+    let outcome = sandbox.tenure("stop --timeout 0.3 x").finish();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     let pid = format!("pid {}", owner.wrapper);
-    assert_has(
+    assert_contains(
         &outcome,
         &["x is still held", &pid, "tenure stop --force x`"],
     );
     assert!(is_alive(owner.command) && is_alive(owner.wrapper));
-    assert_eq!(here.status("x")["pid"], owner.wrapper);
+    assert_eq!(sandbox.status("x")["pid"], owner.wrapper);
 }
 
-// T8, Command: `--force` ends both, and the key is free.
+// T8, Command: `--force` kills both processes and frees the key.
 #[test]
 fn force_kills_the_command_and_the_wrapper() {
-    let here = Place::new();
-    let mut owner = stubborn(&here);
-    let outcome = here.tenure("stop --timeout 0.2 --force x").finish();
+    let sandbox = Sandbox::new();
+    let mut owner = stubborn(&sandbox);
+    let outcome = sandbox.tenure("stop --timeout 0.2 --force x").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(outcome.text().contains("was killed"), "{outcome:?}");
     assert!(!is_alive(owner.command));
-    until("the wrapper ends", || !owner.process.is_running());
-    assert_free(&here);
+    until("the wrapper exits", || !owner.process.is_running());
+    assert_free(&sandbox);
 }
 
-// Command: force is for those that do not answer.
+// Command: `--force` sends SIGTERM first.
 #[test]
-fn force_asks_first() {
-    let here = Place::new();
+fn force_sends_sigterm_before_sigkill() {
+    let sandbox = Sandbox::new();
     let script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.02; done";
-    let launch = here.tenure("run x -- sh -c").arg(script);
-    let owner = here.hold_with("x", launch);
+    let launch = sandbox.tenure("run x -- sh -c").arg(script);
+    let owner = sandbox.hold_with("x", launch);
     owner.process.until_stdout_has("ready");
-    let outcome = here.tenure("stop --force x").finish();
+    let outcome = sandbox.tenure("stop --force x").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(outcome.text().contains("stopped pid"), "{outcome:?}");
     assert_eq!(owner.process.finish().code, Some(5));
 }
 
-// T8: the wrapper is gone, the command ignores requests.
+// T8: the wrapper has exited, and the command ignores SIGTERM.
 #[test]
-fn force_kills_a_command_that_was_left_alone_and_does_not_answer() {
-    let here = Place::new();
-    let mut owner = stubborn(&here);
+fn force_kills_a_command_whose_wrapper_has_exited() {
+    let sandbox = Sandbox::new();
+    let mut owner = stubborn(&sandbox);
     owner.process.kill();
-    let asked = here.tenure("stop --timeout 0.2 x").finish();
+    let asked = sandbox.tenure("stop --timeout 0.2 x").finish();
     assert_eq!(asked.code, Some(1), "{asked:?}");
-    let outcome = here.tenure("stop --timeout 0.2 --force x").finish();
+    let outcome = sandbox.tenure("stop --timeout 0.2 --force x").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(!is_alive(owner.command));
-    assert_free(&here);
+    assert_free(&sandbox);
 }
 
-// Command: `status` says suspended; T1: it is still the owner.
+// Command: `status` shows suspended. T1: a suspended process keeps its key.
 #[test]
-fn a_suspended_owner_is_shown_as_such_and_still_holds_the_key() {
-    let here = Place::new();
-    let owner = suspended(&here);
-    let table = here.tenure("status x").finish();
+fn suspended_owner_is_shown_and_keeps_the_key() {
+    let sandbox = Sandbox::new();
+    let owner = suspended(&sandbox);
+    let table = sandbox.tenure("status x").finish();
     assert_eq!(table.code, Some(0));
     assert!(
         table.text().contains("held (verified, suspended)"),
         "{table:?}"
     );
-    assert_eq!(here.status("x")["suspended"], true);
-    assert_eq!(here.status("x")["pid"], owner.wrapper);
-    let refused = here.tenure("run x -- echo in").finish();
+    assert_eq!(sandbox.status("x")["suspended"], true);
+    assert_eq!(sandbox.status("x")["pid"], owner.wrapper);
+    let refused = sandbox.tenure("run x -- echo in").finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
 }
 
-// Command: why nothing happens, and what would help.
+// Command: the message names the reason and the command that resumes the owner.
 #[test]
-fn stopping_a_suspended_owner_says_how_to_wake_it() {
-    let here = Place::new();
-    let owner = suspended(&here);
-    let outcome = here.tenure("stop --timeout 0.3 x").finish();
+fn stop_of_a_suspended_owner_names_the_command_that_resumes_it() {
+    let sandbox = Sandbox::new();
+    let owner = suspended(&sandbox);
+    let outcome = sandbox.tenure("stop --timeout 0.3 x").finish();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     let wake = format!("kill -CONT {}", owner.wrapper);
-    assert_has(&outcome, &["suspended", &wake, "tenure stop --force x`"]);
+    assert_contains(&outcome, &["suspended", &wake, "tenure stop --force x`"]);
     assert!(is_alive(owner.command));
 }
 
-// T2: the request was not lost.
+// T2: the stop request is not lost while the owner is suspended.
 #[test]
-fn a_suspended_owner_that_was_asked_ends_when_it_is_woken() {
-    let here = Place::new();
-    let owner = suspended(&here);
-    let asked = here.tenure("stop --timeout 0.1 x").finish();
+fn suspended_owner_exits_when_resumed_after_a_stop_request() {
+    let sandbox = Sandbox::new();
+    let owner = suspended(&sandbox);
+    let asked = sandbox.tenure("stop --timeout 0.1 x").finish();
     assert_eq!(asked.code, Some(1), "{asked:?}");
     send(owner.wrapper, libc::SIGCONT);
     let outcome = owner.process.finish();
     assert_eq!(outcome.code, Some(128 + libc::SIGTERM), "{outcome:?}");
-    assert_free(&here);
+    assert_free(&sandbox);
 }
 
 // T8, Command
 #[test]
-fn force_ends_a_suspended_owner_and_its_command() {
-    let here = Place::new();
-    let mut owner = suspended(&here);
-    let outcome = here.tenure("stop --timeout 0.2 --force x").finish();
+fn force_kills_a_suspended_owner_and_its_command() {
+    let sandbox = Sandbox::new();
+    let mut owner = suspended(&sandbox);
+    let outcome = sandbox.tenure("stop --timeout 0.2 --force x").finish();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(!is_alive(owner.command));
-    until("the wrapper is gone", || !owner.process.is_running());
-    assert_free(&here);
+    until("the wrapper has exited", || !owner.process.is_running());
+    assert_free(&sandbox);
 }

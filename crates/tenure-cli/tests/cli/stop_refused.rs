@@ -1,26 +1,26 @@
-//! `stop` signals nobody who is not proven to be the owner.
+//! `stop` signals only a process that is proven to be the owner.
 
 use std::fs;
 
 use serde_json::Value;
 
 use crate::process::{Outcome, Process};
-use crate::support::Place;
+use crate::support::Sandbox;
 
-/// The shortest record that any program may have left.
+/// A minimal lock record, as any program may have left it.
 fn foreign_record(pid: u32) -> String {
     format!(r#"{{"pid":{pid},"started_at":"2026-01-30T12:00:00Z","port":8000}}"#)
 }
 
-/// A whole record, with its checksum, of an owner that was killed; only the pid is another one.
-fn record_of_a_dead_owner(here: &Place, pid: u32) -> String {
-    let mut owner = here.hold("x");
-    let text = fs::read_to_string(here.lock_file("x")).expect("the record");
+/// A complete lock record of a killed owner, with another pid and a valid checksum.
+fn record_of_a_dead_owner(sandbox: &Sandbox, pid: u32) -> String {
+    let mut owner = sandbox.hold("x");
+    let text = fs::read_to_string(sandbox.lock_file("x")).expect("the record");
     owner.crash();
     with_pid(&text, pid)
 }
 
-/// A record with another pid, and the checksum that it then has.
+/// Replaces the pid of a lock record and updates its checksum.
 fn with_pid(record: &str, pid: u32) -> String {
     let (body, _) = record.rsplit_once(",\"crc32\"").expect("a checksum");
     let (_, rest) = body.split_once(',').expect("more than a pid");
@@ -28,7 +28,7 @@ fn with_pid(record: &str, pid: u32) -> String {
     format!("{body},\"crc32\":\"{:08x}\"}}\n", crc32(body.as_bytes()))
 }
 
-/// As in zlib and Ethernet.
+/// CRC-32 as in zlib.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| (crc >> 1) ^ (0xedb8_8320 * (crc & 1));
     !bytes
@@ -36,117 +36,128 @@ fn crc32(bytes: &[u8]) -> u32 {
         .fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
-fn assert_says(outcome: &Outcome, parts: &[&str]) {
-    let said = outcome.text() + &outcome.stderr;
+fn assert_contains(outcome: &Outcome, parts: &[&str]) {
+    let output = outcome.text() + &outcome.stderr;
     for part in parts {
-        assert!(said.contains(part), "{part:?} in {outcome:?}");
+        assert!(output.contains(part), "{part:?} in {outcome:?}");
     }
 }
 
-// T8: a number is no proof.
+// T8: a pid alone proves nothing.
 #[test]
-fn a_stranger_that_a_foreign_stale_file_names_is_left_alone() {
-    let here = Place::new();
-    let mut stranger = here.stranger();
-    here.leave_lock_file("x", foreign_record(stranger.id()));
-    let outcome = here.tenure("stop x").finish();
-    assert_eq!(outcome.code, Some(0), "nobody holds it: {outcome:?}");
-    let why = format!("process {} does not have the lock", stranger.id());
-    assert_says(&outcome, &["nobody holds it", &why, "left alone"]);
-    assert!(stranger.is_running());
+fn process_named_by_a_stale_foreign_record_is_not_signalled() {
+    let sandbox = Sandbox::new();
+    let mut unrelated = sandbox.unrelated_process();
+    sandbox.leave_lock_file("x", foreign_record(unrelated.id()));
+    let outcome = sandbox.tenure("stop x").finish();
+    assert_eq!(outcome.code, Some(0), "the key is not held: {outcome:?}");
+    let why = format!("process {} does not have the lock", unrelated.id());
+    assert_contains(&outcome, &["not held", &why, "was not signalled"]);
+    assert!(unrelated.is_running());
 }
 
-// T8: nor is a record in our own form.
+// T8: a complete lock record proves nothing either.
 #[test]
-fn a_stranger_that_has_the_number_of_a_dead_owner_is_left_alone() {
-    let here = Place::new();
-    let mut stranger = here.stranger();
-    let record = record_of_a_dead_owner(&here, stranger.id());
-    here.leave_lock_file("x", &record);
-    assert_eq!(here.status("x")["record"]["pid"], stranger.id(), "{record}");
-    let outcome = here.tenure("stop --force x").finish();
-    assert_eq!(outcome.code, Some(0), "nobody holds it: {outcome:?}");
-    assert_says(&outcome, &["nobody holds it", "left alone"]);
-    assert!(stranger.is_running());
-    assert!(!here.has_lock_file("x"));
+fn process_with_the_pid_of_a_dead_owner_is_not_signalled() {
+    let sandbox = Sandbox::new();
+    let mut unrelated = sandbox.unrelated_process();
+    let record = record_of_a_dead_owner(&sandbox, unrelated.id());
+    sandbox.leave_lock_file("x", &record);
+    assert_eq!(
+        sandbox.status("x")["record"]["pid"],
+        unrelated.id(),
+        "{record}"
+    );
+    let outcome = sandbox.tenure("stop --force x").finish();
+    assert_eq!(outcome.code, Some(0), "the key is not held: {outcome:?}");
+    assert_contains(&outcome, &["not held", "was not signalled"]);
+    assert!(unrelated.is_running());
+    assert!(!sandbox.has_lock_file("x"));
 }
 
-fn assert_neither_is_hit(here: &Place, mut stranger: Process, mut holder: Process) {
+fn assert_neither_is_signalled(sandbox: &Sandbox, mut unrelated: Process, mut holder: Process) {
     for words in ["stop x", "stop --force x"] {
-        let outcome = here.tenure(words).finish();
+        let outcome = sandbox.tenure(words).finish();
         assert_eq!(outcome.code, Some(1), "{words}: {outcome:?}");
-        let why = format!("not by pid {}", stranger.id());
-        assert_says(&outcome, &["x was not stopped", &why, "left alone"]);
+        let why = format!("not by pid {}", unrelated.id());
+        assert_contains(&outcome, &["x was not stopped", &why, "was not signalled"]);
     }
-    assert!(stranger.is_running(), "the stranger was hit");
-    assert!(holder.is_running(), "the holder was hit without proof");
-    assert_eq!(here.status("x")["state"], "held");
+    assert!(
+        unrelated.is_running(),
+        "the unrelated process was signalled"
+    );
+    assert!(
+        holder.is_running(),
+        "the holder was signalled without proof"
+    );
+    assert_eq!(sandbox.status("x")["state"], "held");
 }
 
-// T8: held, but not by whom the record names.
+// T8: the key is held, but not by the process that the lock record names.
 #[test]
-fn neither_is_hit_if_another_process_holds_the_lock_than_a_foreign_record_says() {
-    let here = Place::new();
-    let stranger = here.stranger();
-    here.leave_lock_file("x", foreign_record(stranger.id()));
-    let holder = here.hold_by_flock("x");
-    assert_neither_is_hit(&here, stranger, holder);
+fn no_process_is_signalled_if_a_foreign_record_does_not_name_the_holder() {
+    let sandbox = Sandbox::new();
+    let unrelated = sandbox.unrelated_process();
+    sandbox.leave_lock_file("x", foreign_record(unrelated.id()));
+    let holder = sandbox.hold_by_flock("x");
+    assert_neither_is_signalled(&sandbox, unrelated, holder);
 }
 
 // T8
 #[test]
-fn neither_is_hit_if_another_process_holds_the_lock_than_a_whole_record_says() {
-    let here = Place::new();
-    let stranger = here.stranger();
-    here.leave_lock_file("x", record_of_a_dead_owner(&here, stranger.id()));
-    let holder = here.hold_by_flock("x");
-    assert_neither_is_hit(&here, stranger, holder);
+fn no_process_is_signalled_if_a_complete_record_does_not_name_the_holder() {
+    let sandbox = Sandbox::new();
+    let unrelated = sandbox.unrelated_process();
+    sandbox.leave_lock_file("x", record_of_a_dead_owner(&sandbox, unrelated.id()));
+    let holder = sandbox.hold_by_flock("x");
+    assert_neither_is_signalled(&sandbox, unrelated, holder);
 }
 
-// T8: it has the lock and the number, but started at another time than the record says.
+// T8: the process has the lock and the pid, but another start time than the lock record.
 #[test]
-fn a_holder_whose_start_time_is_not_the_recorded_one_is_left_alone() {
-    let here = Place::new();
-    let mut record = record_of_a_dead_owner(&here, 2);
-    let mut holder = here.hold_by_flock("x");
-    // Ticks are long: the holder may have started in that of the dead owner.
-    let start = here.record("x").unwrap()["process"]["start"]
+fn holder_with_another_start_time_than_recorded_is_not_signalled() {
+    let sandbox = Sandbox::new();
+    let mut record = record_of_a_dead_owner(&sandbox, 2);
+    let mut holder = sandbox.hold_by_flock("x");
+    // Start times are counted in ticks: the holder may have started in the same tick as the dead
+    // owner.
+    let start = sandbox.record("x").unwrap()["process"]["start"]
         .as_u64()
         .unwrap();
     record = record.replace(
         &format!("\"start\":{start}"),
         &format!("\"start\":{}", start - 1),
     );
-    here.leave_lock_file("x", with_pid(&record, holder.id()));
-    let outcome = here.tenure("stop --force x").finish();
+    sandbox.leave_lock_file("x", with_pid(&record, holder.id()));
+    let outcome = sandbox.tenure("stop --force x").finish();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     assert!(holder.is_running());
 }
 
-// T5, T7: never a wrong pid, and no guess.
+// T5, T7: no wrong pid is named, and none is guessed.
 #[test]
-fn a_holder_that_left_no_record_is_unknown_and_left_alone() {
-    let here = Place::new();
+fn holder_without_a_lock_record_is_unknown_and_not_signalled() {
+    let sandbox = Sandbox::new();
     for content in ["", "garbage", r#"{"pid":0}"#, r#"{"pid":4294967295}"#] {
-        here.leave_lock_file("x", content);
-        let mut holder = here.hold_by_flock("x");
-        let status = here.status("x");
+        sandbox.leave_lock_file("x", content);
+        let mut holder = sandbox.hold_by_flock("x");
+        let status = sandbox.status("x");
         assert_eq!(status["proof"], "unknown", "{content}: {status}");
         assert_eq!(status["pid"], Value::Null, "{content}: {status}");
-        let outcome = here.tenure("stop --force x").finish();
+        let outcome = sandbox.tenure("stop --force x").finish();
         assert_eq!(outcome.code, Some(1), "{content}: {outcome:?}");
-        assert_says(&outcome, &["x was not stopped", "it is held"]);
+        assert_contains(&outcome, &["x was not stopped", "it is held"]);
         assert!(holder.is_running(), "{content}");
     }
 }
 
-// T9: what is no lock file has no owner.
+// T9: an object that is not a lock file has no owner.
 #[test]
-fn what_is_no_lock_file_is_refused_and_left_as_it_is() {
-    let here = Place::new();
-    fs::create_dir_all(here.lock_file("x")).unwrap();
-    let outcome = here.tenure("stop x").finish();
+fn stop_refuses_a_path_that_is_not_a_lock_file_and_keeps_it() {
+    let sandbox = Sandbox::new();
+    fs::create_dir_all(sandbox.lock_file("x")).unwrap();
+    let outcome = sandbox.tenure("stop x").finish();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
-    assert_says(&outcome, &["x was not stopped", "directory"]);
-    assert!(here.lock_file("x").is_dir());
+    assert_contains(&outcome, &["x was not stopped", "directory"]);
+    assert!(sandbox.lock_file("x").is_dir());
 }

@@ -1,4 +1,4 @@
-//! A place of one's own, the tool, and owners of keys.
+//! Directory of a test, the command under test, and owners of keys.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -12,16 +12,16 @@ use tempfile::TempDir;
 use crate::process::until;
 use crate::process::{Launch, Outcome, Process, eventually};
 
-/// The tool under test.
+/// Command under test.
 pub(crate) const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 
-/// A directory of one test's own, with a directory for locks in it.
-pub(crate) struct Place {
+/// Temporary directory of one test, which contains a lock directory.
+pub(crate) struct Sandbox {
     dir: TempDir,
     launched: Cell<u32>,
 }
 
-impl Place {
+impl Sandbox {
     pub(crate) fn new() -> Self {
         Self {
             dir: tempfile::tempdir().expect("a temporary directory"),
@@ -29,33 +29,33 @@ impl Place {
         }
     }
 
-    /// A path beside the lock directory.
+    /// Path next to the lock directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The lock directory. The tool makes it when it first needs it.
+    /// Lock directory. The command creates it on first use.
     pub(crate) fn locks(&self) -> PathBuf {
         self.path("locks")
     }
 
-    /// The lock file of a name.
+    /// Path of the lock file of a name.
     pub(crate) fn lock_file(&self, name: &str) -> PathBuf {
         self.locks().join(format!("name_{name}.lock"))
     }
 
-    /// Whether anything lies at the place of a name's lock file.
+    /// True if a file or another object is at the path of a name's lock file.
     pub(crate) fn has_lock_file(&self, name: &str) -> bool {
         fs::symlink_metadata(self.lock_file(name)).is_ok()
     }
 
-    /// Writes a lock file by hand, as a crashed or foreign program would have left it.
+    /// Writes a lock file as a crashed owner or another program would have left it.
     pub(crate) fn leave_lock_file(&self, name: &str, content: impl AsRef<[u8]>) {
         fs::create_dir_all(self.locks()).expect("the lock directory");
         fs::write(self.lock_file(name), content).expect("a lock file");
     }
 
-    /// What the lock file of a name says, if it is readable just now.
+    /// Lock record of a name, if it is readable now.
     pub(crate) fn record(&self, name: &str) -> Option<Value> {
         read_record(&self.lock_file(name))
     }
@@ -80,18 +80,18 @@ impl Place {
         launch
     }
 
-    /// Starts an owner of a name that does nothing, and waits until its record is complete.
+    /// Starts an owner of a name that sleeps, and waits until its lock record is complete.
     pub(crate) fn hold(&self, name: &str) -> Owner {
         self.hold_with(name, self.tenure(&format!("run {name} --")).args(sleeper()))
     }
 
-    /// The same with a command line of one's own.
+    /// Starts an owner with the given command line, and waits until its lock record is complete.
     pub(crate) fn hold_with(&self, name: &str, launch: Launch) -> Owner {
         let file = self.lock_file(name);
-        Owner::found(launch.start(), &file)
+        Owner::wait_for(launch.start(), &file)
     }
 
-    /// Lets another program hold the lock of a name whose file exists, whatever the record says.
+    /// Starts `flock`, which holds the lock of an existing file, whatever its lock record names.
     #[cfg(target_os = "linux")]
     pub(crate) fn hold_by_flock(&self, name: &str) -> Process {
         let flock = self.program("flock").arg("--no-fork");
@@ -103,15 +103,23 @@ impl Place {
         holder
     }
 
-    /// What `status --json` says about one name.
+    /// Output of `status --json` for one name.
     pub(crate) fn status(&self, name: &str) -> Value {
         let outcome = self.tenure("status --json").arg(name).finish();
         json(&outcome)["locks"][0].clone()
     }
 
-    /// A process that has nothing to do with any lock.
+    /// Asserts that a command can run under the key `x`.
     #[cfg(unix)]
-    pub(crate) fn stranger(&self) -> Process {
+    pub(crate) fn assert_free(&self) {
+        let next = self.tenure("run x -- echo in").finish();
+        let outcome = (next.code, next.text());
+        assert_eq!(outcome, (Some(0), "in\n".to_owned()), "{next:?}");
+    }
+
+    /// Starts a process that holds no lock.
+    #[cfg(unix)]
+    pub(crate) fn unrelated_process(&self) -> Process {
         let [program, arguments @ ..] = &sleeper()[..] else {
             panic!("no sleeper");
         };
@@ -119,7 +127,7 @@ impl Place {
     }
 }
 
-/// A `tenure run` that has its key and runs its command.
+/// A `tenure run` process that holds its key and runs its command.
 pub(crate) struct Owner {
     pub(crate) process: Process,
     pub(crate) wrapper: u32,
@@ -132,13 +140,13 @@ impl Owner {
     pub(crate) fn crash(&mut self) {
         crate::unix::kill_group(self.wrapper);
         self.process.kill();
-        until("the command is gone", || {
+        until("the command has exited", || {
             !crate::unix::is_alive(self.command)
         });
     }
 
-    /// Waits until a process that was started has written the whole record into a file.
-    pub(crate) fn found(process: Process, file: &Path) -> Self {
+    /// Waits until a process has written its complete lock record into a file.
+    pub(crate) fn wait_for(process: Process, file: &Path) -> Self {
         let waiting_for = format!("{} names the command", file.display());
         let (wrapper, command) = eventually(waiting_for, || {
             let record = read_record(file)?;
@@ -152,25 +160,25 @@ impl Owner {
     }
 }
 
-/// A process id in a JSON document.
+/// Parses a process id in a JSON document.
 pub(crate) fn pid_in(value: &Value) -> Option<u32> {
     value.as_u64()?.try_into().ok()
 }
 
-/// The record in a lock file, if it is readable just now.
+/// Lock record in a file, if it is readable now.
 pub(crate) fn read_record(file: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(file).ok()?).ok()
 }
 
-/// The document that a program printed.
+/// Parses the JSON document that a program printed.
 pub(crate) fn json(outcome: &Outcome) -> Value {
     match serde_json::from_slice(&outcome.stdout) {
         Ok(value) => value,
-        Err(error) => panic!("no JSON: {error}: {outcome:?}"),
+        Err(error) => panic!("invalid JSON: {error}: {outcome:?}"),
     }
 }
 
-/// A command that does nothing for much longer than any test has patience.
+/// A command that sleeps for much longer than any test runs.
 pub(crate) fn sleeper() -> Vec<&'static str> {
     if cfg!(windows) {
         vec!["ping", "-n", "300", "127.0.0.1"]
@@ -179,7 +187,7 @@ pub(crate) fn sleeper() -> Vec<&'static str> {
     }
 }
 
-/// The same with a word among its arguments that changes nothing.
+/// A sleeping command with an additional argument that has no effect.
 pub(crate) fn sleeper_with(word: &str) -> Vec<String> {
     if cfg!(windows) {
         let line = format!("ping -n 300 127.0.0.1 & rem {word}");
@@ -190,7 +198,7 @@ pub(crate) fn sleeper_with(word: &str) -> Vec<String> {
     }
 }
 
-/// A command that ends with a code.
+/// A command that exits with a code.
 pub(crate) fn exit_with(code: i32) -> Vec<String> {
     let [shell, option] = if cfg!(windows) {
         ["cmd", "/C"]

@@ -1,34 +1,34 @@
-//! On a real terminal: keys that send signals, job control, colour.
+//! Tests on a real terminal: keys that send signals, job control, colour.
 
 use std::fs;
 
 use crate::process::{Launch, until};
-use crate::support::Place;
+use crate::support::Sandbox;
 use crate::unix::Terminal;
 
-/// Notes each interrupt in the file `$0`, and ends with 42 when a line is typed.
+/// Script that notes each interrupt in the file `$0`, and exits with 42 when it reads a line.
 const NOTE_INTERRUPTS: &str = "
     trap 'echo interrupt >> \"$0\"' INT
     echo ready
     until read line; do :; done
     exit 42";
 
-/// Ends with 42 when a line is typed.
+/// Script that exits with 42 when it reads a line.
 const READ_A_LINE: &str = "echo ready; read line; exit 42";
 
-fn run(here: &Place, script: &str) -> Launch {
-    let launch = here.tenure("run x -- sh -c").arg(script);
-    launch.arg(here.path("noted"))
+fn run(sandbox: &Sandbox, script: &str) -> Launch {
+    let launch = sandbox.tenure("run x -- sh -c").arg(script);
+    launch.arg(sandbox.path("noted"))
 }
 
-// Command: one that the terminal sent to the whole group is not passed on again.
+// Command: a signal that the terminal sent to the whole group is not forwarded again.
 #[test]
 fn control_c_reaches_the_command_once() {
     const TIMES: usize = 10;
-    let here = Place::new();
-    let mut terminal = Terminal::start(run(&here, NOTE_INTERRUPTS));
+    let sandbox = Sandbox::new();
+    let mut terminal = Terminal::start(run(&sandbox, NOTE_INTERRUPTS));
     terminal.until_shown("ready");
-    let noted = || fs::read_to_string(here.path("noted")).unwrap_or_default();
+    let noted = || fs::read_to_string(sandbox.path("noted")).unwrap_or_default();
     for times in 1..=TIMES {
         terminal.press("\x03");
         until("the interrupt is noted", || {
@@ -38,68 +38,70 @@ fn control_c_reaches_the_command_once() {
     terminal.press("go\n");
     assert_eq!(terminal.finish(), Some(42));
     assert_eq!(noted(), "interrupt\n".repeat(TIMES));
-    assert!(!here.has_lock_file("x"));
+    assert!(!sandbox.has_lock_file("x"));
 }
 
-// Command: nor is it lost for a command that is no longer in the group.
+// Command: the signal is forwarded to a command that has left the group.
 #[cfg(target_os = "linux")]
 #[test]
 fn control_c_reaches_a_command_that_left_the_group_once() {
-    let here = Place::new();
+    let sandbox = Sandbox::new();
     let script = "trap 'echo interrupt >> \"$0\"' INT
                   echo ready
                   until [ -e \"$0.go\" ]; do sleep 0.02; done
                   exit 42";
-    let launch = here.tenure("run x -- setsid sh -c").arg(script);
-    let mut terminal = Terminal::start(launch.arg(here.path("noted")));
+    let launch = sandbox.tenure("run x -- setsid sh -c").arg(script);
+    let mut terminal = Terminal::start(launch.arg(sandbox.path("noted")));
     terminal.until_shown("ready");
     terminal.press("\x03");
-    until("the interrupt is noted", || here.path("noted").exists());
-    fs::write(here.path("noted.go"), "").unwrap();
+    until("the interrupt is noted", || sandbox.path("noted").exists());
+    fs::write(sandbox.path("noted.go"), "").unwrap();
     assert_eq!(terminal.finish(), Some(42));
-    let noted = fs::read_to_string(here.path("noted")).unwrap();
+    let noted = fs::read_to_string(sandbox.path("noted")).unwrap();
     assert_eq!(noted, "interrupt\n");
 }
 
-// Command: the wrapper outlives Ctrl-C, so that the key is let go in order.
+// Command: the wrapper outlives Ctrl-C, so that it can release the key.
 #[test]
 fn control_c_that_ends_the_command_ends_the_wrapper_with_130() {
-    let here = Place::new();
-    let mut terminal = Terminal::start(run(&here, "echo ready; read line"));
+    let sandbox = Sandbox::new();
+    let mut terminal = Terminal::start(run(&sandbox, "echo ready; read line"));
     terminal.until_shown("ready");
     terminal.press("\x03");
     assert_eq!(terminal.finish(), Some(128 + libc::SIGINT));
-    assert!(!here.has_lock_file("x"));
+    assert!(!sandbox.has_lock_file("x"));
 }
 
-// Command: a terminal that goes away tells only the leader of the session, which is the wrapper
-// here (`ssh -t host tenure run …`).
+// Command: a terminal that is closed signals only the session leader, which is the wrapper in `ssh
+// -t host tenure run …`.
 #[test]
-fn a_terminal_that_goes_away_ends_the_command_too() {
-    let here = Place::new();
+fn closed_terminal_ends_the_command_too() {
+    let sandbox = Sandbox::new();
     let script = "trap 'echo hangup > \"$0\"; exit 3' HUP
                   echo ready
                   while :; do sleep 0.05; done";
-    let mut terminal = Terminal::start(run(&here, script));
+    let mut terminal = Terminal::start(run(&sandbox, script));
     terminal.until_shown("ready");
     terminal.hang_up();
-    until("the command hears of it", || here.path("noted").exists());
+    until("the command receives SIGHUP", || {
+        sandbox.path("noted").exists()
+    });
     assert_eq!(terminal.finish(), Some(3));
-    assert!(!here.has_lock_file("x"));
+    assert!(!sandbox.has_lock_file("x"));
 }
 
-// Command: nobody could wake a wrapper that is alone in its session, so it must not fall asleep
-// when the command does not.
+// Command: no shell could resume a wrapper that is alone in its session, so it must not stop unless
+// the command stops.
 #[test]
-fn control_z_does_not_strand_a_wrapper_that_no_shell_watches() {
-    let here = Place::new();
-    let mut terminal = Terminal::start(run(&here, READ_A_LINE));
+fn control_z_does_not_stop_a_wrapper_without_a_shell() {
+    let sandbox = Sandbox::new();
+    let mut terminal = Terminal::start(run(&sandbox, READ_A_LINE));
     terminal.until_shown("ready");
     terminal.press("\x1a");
     terminal.until_shown("^Z");
     terminal.press("go\n");
     assert_eq!(terminal.finish(), Some(42));
-    assert!(!here.has_lock_file("x"));
+    assert!(!sandbox.has_lock_file("x"));
 }
 
 #[cfg(target_os = "linux")]
@@ -110,15 +112,15 @@ mod job_control {
 
     use super::{Terminal, until};
     use crate::process::eventually;
-    use crate::support::{Place, TENURE, pid_in};
+    use crate::support::{Sandbox, TENURE, pid_in};
     use crate::unix::{send_to_group, state_of};
 
-    /// Ends with 42 when a line comes out of the FIFO `$0`. It does not read from the terminal,
-    /// which would stop it in the background.
+    /// Script that exits with 42 when it reads a line from the FIFO `$0`. Reading from the terminal
+    /// would stop it in the background.
     const READ_A_FIFO: &str = "echo ready; read line < \"$0\"; exit 42";
 
-    /// A shell with job control that starts a job, waits for a line when it stops, and then lets
-    /// it go on in the foreground.
+    /// Shell script with job control: starts a job, waits for a line after it has stopped, and
+    /// resumes it in the foreground.
     const SHELL: &str = "
         set -m
         \"$TENURE\" run x -- sh -c \"$0\" \"$1\"
@@ -134,7 +136,7 @@ mod job_control {
     }
 
     impl Job {
-        fn runs(&self) -> bool {
+        fn is_running(&self) -> bool {
             let states = [self.wrapper, self.command].map(state_of);
             states
                 .iter()
@@ -142,26 +144,26 @@ mod job_control {
         }
     }
 
-    /// Does not wait for a reader. What was written is there for as long as the FIFO is open.
+    /// Writes a line without waiting for a reader. The line stays available while the FIFO is open.
     fn write_a_line(fifo: &Path) -> File {
         let mut fifo = File::options()
             .read(true)
             .write(true)
             .open(fifo)
             .expect("the FIFO");
-        writeln!(fifo, "go").expect("there is room");
+        writeln!(fifo, "go").expect("the FIFO has room");
         fifo
     }
 
-    fn suspended(here: &Place) -> Job {
-        let made = here.program("mkfifo").arg(here.path("go")).finish();
+    fn suspended(sandbox: &Sandbox) -> Job {
+        let made = sandbox.program("mkfifo").arg(sandbox.path("go")).finish();
         assert_eq!(made.code, Some(0), "{made:?}");
-        let launch = here.program("sh").arg("-c").arg(SHELL).arg(READ_A_FIFO);
-        let launch = launch.arg(here.path("go")).env("TENURE", TENURE);
+        let launch = sandbox.program("sh").arg("-c").arg(SHELL).arg(READ_A_FIFO);
+        let launch = launch.arg(sandbox.path("go")).env("TENURE", TENURE);
         let mut terminal = Terminal::start(launch);
         terminal.until_shown("ready");
         let (wrapper, command) = eventually("the record names both", || {
-            let record = here.record("x")?;
+            let record = sandbox.record("x")?;
             Some((pid_in(&record["pid"])?, pid_in(&record["command"]["pid"])?))
         });
         terminal.press("\x1a");
@@ -179,43 +181,43 @@ mod job_control {
     // Command: job control works as it would without the wrapper.
     #[test]
     fn control_z_suspends_the_wrapper_and_the_command_and_fg_resumes_both() {
-        let here = Place::new();
-        let mut job = suspended(&here);
+        let sandbox = Sandbox::new();
+        let mut job = suspended(&sandbox);
         job.terminal.press("now\n");
-        until("both run again", || job.runs());
-        let _fifo = write_a_line(&here.path("go"));
+        until("both are running again", || job.is_running());
+        let _fifo = write_a_line(&sandbox.path("go"));
         job.terminal.until_shown("job-ended-42");
-        assert!(!here.has_lock_file("x"));
+        assert!(!sandbox.has_lock_file("x"));
     }
 
-    // Command: a signal to the group, as `kill -CONT %1` sends it, is enough.
+    // Command: SIGCONT to the process group, as `kill -CONT %1` sends it, resumes both.
     #[test]
-    fn a_continue_signal_to_the_group_resumes_both() {
-        let here = Place::new();
-        let job = suspended(&here);
+    fn sigcont_to_the_group_resumes_wrapper_and_command() {
+        let sandbox = Sandbox::new();
+        let job = suspended(&sandbox);
         send_to_group(job.wrapper, libc::SIGCONT);
-        until("both run again", || job.runs());
-        let _fifo = write_a_line(&here.path("go"));
-        until("the key is let go", || !here.has_lock_file("x"));
+        until("both are running again", || job.is_running());
+        let _fifo = write_a_line(&sandbox.path("go"));
+        until("the key is released", || !sandbox.has_lock_file("x"));
     }
 
-    // T1: a suspended owner is still the owner, and says so.
+    // T1: a suspended owner keeps its key and is reported as suspended.
     #[test]
-    fn a_suspended_job_still_holds_its_key() {
-        let here = Place::new();
-        let job = suspended(&here);
-        let refused = here.tenure("run x -- true").finish();
+    fn suspended_job_keeps_its_key() {
+        let sandbox = Sandbox::new();
+        let job = suspended(&sandbox);
+        let refused = sandbox.tenure("run x -- true").finish();
         assert_eq!(refused.code, Some(75), "{refused:?}");
         assert!(refused.stderr.contains("[suspended]"), "{refused:?}");
-        assert_eq!(here.status("x")["pid"], job.wrapper);
-        assert_eq!(here.status("x")["suspended"], true);
+        assert_eq!(sandbox.status("x")["pid"], job.wrapper);
+        assert_eq!(sandbox.status("x")["suspended"], true);
     }
 }
 
 fn status_on_a_terminal(no_color: Option<&str>) -> String {
-    let here = Place::new();
-    let _owner = here.hold("x");
-    let mut launch = here.tenure("status");
+    let sandbox = Sandbox::new();
+    let _owner = sandbox.hold("x");
+    let mut launch = sandbox.tenure("status");
     if let Some(value) = no_color {
         launch = launch.env("NO_COLOR", value);
     }
@@ -225,16 +227,16 @@ fn status_on_a_terminal(no_color: Option<&str>) -> String {
     terminal.screen()
 }
 
-// Command: colour for people.
+// Command: a terminal gets colours.
 #[test]
-fn a_terminal_gets_colour() {
+fn status_on_a_terminal_has_colour() {
     let screen = status_on_a_terminal(None);
     assert!(screen.contains("\x1b["), "{screen:?}");
 }
 
 // Command: NO_COLOR
 #[test]
-fn no_color_is_respected_on_a_terminal() {
+fn no_color_disables_colour_on_a_terminal() {
     let screen = status_on_a_terminal(Some("1"));
     assert!(!screen.contains('\x1b'), "{screen:?}");
 }

@@ -12,9 +12,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::process::{Launch, PATIENCE, Process, until};
+use crate::process::{Launch, Process, TIMEOUT, until};
 
-/// What a harness that was started in the background may have left ignored.
+/// Signals that a test harness in the background may have left ignored.
 const RESET: [libc::c_int; 8] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -51,21 +51,21 @@ pub(crate) fn ignoring(mut launch: Launch, signal: libc::c_int) -> Launch {
     launch
 }
 
-/// Sends a signal to a process that must be there.
+/// Sends a signal to a process, which must exist.
 pub(crate) fn send(pid: u32, signal: libc::c_int) {
     assert_eq!(kill(raw(pid), signal), 0, "pid {pid} cannot be signalled");
 }
 
-/// Sends a signal to a process group that must be there.
+/// Sends a signal to a process group, which must exist.
 #[cfg(target_os = "linux")]
 pub(crate) fn send_to_group(leader: u32, signal: libc::c_int) {
     assert_eq!(kill(-raw(leader), signal), 0, "group {leader}");
 }
 
-/// Kills what is left of a process group or session, and waits until it is gone: what has a lock
-/// must not outlive its test.
+/// Kills the rest of a process group or session and waits until it has exited. A process with a
+/// lock must not outlive its test.
 pub(crate) fn kill_group(leader: u32) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     kill(-raw(leader), libc::SIGKILL);
     loop {
         let alive = members(leader);
@@ -79,7 +79,7 @@ pub(crate) fn kill_group(leader: u32) {
     }
 }
 
-/// The living processes of a process group or session. Where there is no `/proc`, none.
+/// Living processes of a process group or session; empty on systems without `/proc`.
 fn members(leader: u32) -> Vec<u32> {
     let alive_member = |entry: io::Result<fs::DirEntry>| {
         let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
@@ -93,7 +93,7 @@ fn members(leader: u32) -> Vec<u32> {
     processes.filter_map(alive_member).collect()
 }
 
-/// Whether a process runs. One that is dead and waits to be reaped does not.
+/// True if a process is running. A zombie is not.
 pub(crate) fn is_alive(pid: u32) -> bool {
     if cfg!(target_os = "linux") {
         state_of(pid).is_some_and(|state| state != 'Z' && state != 'X')
@@ -102,13 +102,13 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     }
 }
 
-/// The letter by which Linux names a process's state: `S` sleeps, `T` is stopped.
+/// Letter of a process state in `/proc/PID/stat`: `S` is sleeping, `T` is stopped.
 pub(crate) fn state_of(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Locks or unlocks a file that is no lock file of ours.
+/// Locks or unlocks a file that is not a lock file of tenure.
 #[cfg(target_os = "linux")]
 pub(crate) fn flock(file: &File, operation: libc::c_int) {
     // SAFETY: the descriptor is open.
@@ -116,7 +116,7 @@ pub(crate) fn flock(file: &File, operation: libc::c_int) {
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
 
-/// Whether this process acts as the administrator.
+/// True if this process runs as root.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_root() -> bool {
     // SAFETY: the call has no preconditions.
@@ -124,7 +124,10 @@ pub(crate) fn is_root() -> bool {
 }
 
 fn kill(pid: libc::pid_t, signal: libc::c_int) -> libc::c_int {
-    assert!(!(-1..=1).contains(&pid), "never everybody, never pid 1");
+    assert!(
+        !(-1..=1).contains(&pid),
+        "a test must not signal all processes or pid 1"
+    );
     // SAFETY: plain numbers.
     unsafe { libc::kill(pid, signal) }
 }
@@ -133,7 +136,7 @@ fn raw(pid: u32) -> libc::pid_t {
     pid.try_into().expect("a possible process id")
 }
 
-/// A terminal with a program on it, which leads a session of its own.
+/// A terminal with a program, which is the leader of a new session.
 pub(crate) struct Terminal {
     pub(crate) process: Process,
     keyboard: Option<File>,
@@ -146,7 +149,7 @@ impl Terminal {
         let (ours, theirs) = open_terminal().expect("a terminal");
         let copy = || theirs.try_clone().expect("a copy of the terminal");
         launch.command.stdin(copy()).stdout(copy()).stderr(copy());
-        // SAFETY: it makes system calls alone, which is allowed between fork and exec.
+        // SAFETY: the closure only makes system calls, which is allowed between fork and exec.
         unsafe { launch.command.pre_exec(lead_a_session) };
         Self {
             process: launch.spawn(),
@@ -155,13 +158,15 @@ impl Terminal {
         }
     }
 
-    /// Presses keys.
+    /// Sends keys to the terminal.
     pub(crate) fn press(&mut self, keys: &str) {
         let keyboard = self.keyboard.as_mut().expect("a connected terminal");
-        keyboard.write_all(keys.as_bytes()).expect("it takes keys");
+        keyboard
+            .write_all(keys.as_bytes())
+            .expect("the terminal accepts keys");
     }
 
-    /// Everything that was shown so far.
+    /// Everything that the terminal has shown so far.
     pub(crate) fn screen(&mut self) -> String {
         let mut chunk = [0; 4096];
         while let Some(Ok(count @ 1..)) = self.keyboard.as_mut().map(|end| end.read(&mut chunk)) {
@@ -170,37 +175,41 @@ impl Terminal {
         String::from_utf8_lossy(&self.screen).into_owned()
     }
 
-    /// Waits until a text was shown.
+    /// Waits until the terminal has shown a text.
     pub(crate) fn until_shown(&mut self, part: &str) {
         until(format!("the terminal shows {part:?}"), || {
             self.screen().contains(part)
         });
     }
 
-    /// Pulls the plug.
+    /// Closes the terminal, which sends SIGHUP.
     pub(crate) fn hang_up(&mut self) {
         self.keyboard = None;
     }
 
-    /// Waits until the program ends, and says with what code.
+    /// Waits until the program exits and returns its exit code.
     pub(crate) fn finish(&mut self) -> Option<i32> {
         let mut ended = None;
-        until("the program on the terminal ends", || {
+        until("the program on the terminal exits", || {
             self.screen();
-            ended = self.process.child.try_wait().expect("it can be waited for");
+            ended = self
+                .process
+                .child
+                .try_wait()
+                .expect("the program is waited for");
             ended.is_some()
         });
         ended.and_then(|status| status.code())
     }
 }
 
-/// Makes standard input the terminal that controls a new session.
+/// Starts a new session whose controlling terminal is stdin.
 fn lead_a_session() -> io::Result<()> {
     #[cfg_attr(
         target_os = "linux",
         expect(
             clippy::useless_conversion,
-            reason = "its type differs between systems"
+            reason = "the type of TIOCSCTTY differs between systems"
         )
     )]
     let control = libc::TIOCSCTTY.into();
@@ -212,7 +221,7 @@ fn lead_a_session() -> io::Result<()> {
 }
 
 fn open_terminal() -> io::Result<(File, File)> {
-    // The name is in memory that the next caller overwrites.
+    // `ptsname` returns memory that the next caller overwrites.
     static NAME: Mutex<()> = Mutex::new(());
     let ours = OpenOptions::new()
         .read(true)
@@ -220,7 +229,7 @@ fn open_terminal() -> io::Result<(File, File)> {
         .custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK)
         .open("/dev/ptmx")?;
     let _name = NAME.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the descriptor is open, and the name is copied before anyone can overwrite it.
+    // SAFETY: the descriptor is open, and the name is copied while the mutex is held.
     let path = unsafe {
         let fd = ours.as_raw_fd();
         if libc::grantpt(fd) != 0 || libc::unlockpt(fd) != 0 {

@@ -1,62 +1,64 @@
-//! `run --wait`: get in after the other one, at once.
+//! `run --wait`: the command starts as soon as the owner has released the key.
 
 use std::fs;
 use std::process::Stdio;
 
 use crate::process::{Launch, until};
-use crate::support::{Owner, Place};
+use crate::support::{Owner, Sandbox};
 use crate::unix::{is_alive, send};
 
-/// An owner that ends when its input does.
-fn hold_until_told(here: &Place, key: &str) -> Owner {
-    let launch = here.tenure(&format!("run {key} -- cat"));
-    here.hold_with(key, launch.stdin(Stdio::piped()))
+/// Starts an owner that exits when its stdin is closed.
+fn hold_until_input_ends(sandbox: &Sandbox, key: &str) -> Owner {
+    let launch = sandbox.tenure(&format!("run {key} -- cat"));
+    sandbox.hold_with(key, launch.stdin(Stdio::piped()))
 }
 
-fn waiter(here: &Place) -> Launch {
-    here.tenure("run --wait x -- echo in")
+fn waiter(sandbox: &Sandbox) -> Launch {
+    sandbox.tenure("run --wait x -- echo in")
 }
 
-// T2: no timeout, no polling by hand.
+// T2: the waiting process needs no timeout.
 #[test]
-fn a_waiter_gets_in_after_the_owner_has_ended() {
-    let here = Place::new();
-    let owner = hold_until_told(&here, "x");
-    let waiter = waiter(&here).start();
+fn waiting_run_starts_after_the_owner_has_exited() {
+    let sandbox = Sandbox::new();
+    let owner = hold_until_input_ends(&sandbox, "x");
+    let waiter = waiter(&sandbox).start();
     waiter.until_stderr_has("waiting for x");
-    assert_eq!(waiter.stdout(), "", "it got in too early");
+    assert_eq!(waiter.stdout(), "", "the command started too early");
     assert_eq!(owner.process.finish().code, Some(0));
     let outcome = waiter.finish();
     assert_eq!((outcome.code, outcome.text().as_str()), (Some(0), "in\n"));
 }
 
-// T5: never wait without saying for whom.
+// T5: a waiting process names the owner that it waits for.
 #[test]
-fn a_waiter_says_for_whom_it_waits() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let waiter = waiter(&here).start();
+fn waiting_run_names_the_owner() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let waiter = waiter(&sandbox).start();
     waiter.until_stderr_has(&format!("waiting for x, held by pid {}", owner.wrapper));
     assert_eq!(waiter.stdout(), "");
 }
 
 // Command: `--quiet`
 #[test]
-fn a_quiet_waiter_says_nothing() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let refused = here.tenure("run --quiet --wait=0.2 x -- echo in").finish();
+fn quiet_waiting_run_prints_nothing() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let refused = sandbox
+        .tenure("run --quiet --wait=0.2 x -- echo in")
+        .finish();
     assert_eq!(refused.code, Some(75));
     assert_eq!((refused.text(), refused.stderr), Default::default());
     drop(owner);
 }
 
-// T5, Command: 75 after the time is up.
+// T5, Command: the exit code is 75 when the wait times out.
 #[test]
-fn a_waiter_whose_time_is_up_exits_with_75_and_says_who_was_in_the_way() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let refused = here.tenure("run --wait=0.3 x -- echo in").finish();
+fn timed_out_wait_exits_with_75_and_names_the_owner() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let refused = sandbox.tenure("run --wait=0.3 x -- echo in").finish();
     assert_eq!(refused.code, Some(75), "{refused:?}");
     assert_eq!(refused.text(), "");
     let (_, end) = refused.stderr.split_once("did not become free").unwrap();
@@ -67,21 +69,21 @@ fn a_waiter_whose_time_is_up_exits_with_75_and_says_who_was_in_the_way() {
     assert!(end.contains("tenure stop x`"), "{refused:?}");
 }
 
-// Command: `-E` is for waiters too.
+// Command: `-E` also applies to a wait that times out.
 #[test]
-fn a_waiter_whose_time_is_up_exits_with_the_chosen_code() {
-    let here = Place::new();
-    let _owner = here.hold("x");
-    let refused = here.tenure("run --wait=0 -E 12 x -- echo in").finish();
+fn timed_out_wait_exits_with_the_conflict_exit_code() {
+    let sandbox = Sandbox::new();
+    let _owner = sandbox.hold("x");
+    let refused = sandbox.tenure("run --wait=0 -E 12 x -- echo in").finish();
     assert_eq!((refused.code, refused.text()), (Some(12), String::new()));
 }
 
-// T2: after any signal, at once.
+// T2: the key is free at once after the owner dies by any signal.
 #[test]
-fn a_waiter_gets_in_when_the_owner_is_killed() {
-    let here = Place::new();
-    let mut owner = here.hold("x");
-    let waiter = waiter(&here).start();
+fn waiting_run_starts_when_the_owner_is_killed() {
+    let sandbox = Sandbox::new();
+    let mut owner = sandbox.hold("x");
+    let waiter = waiter(&sandbox).start();
     waiter.until_stderr_has("waiting for x");
     owner.process.kill();
     send(owner.command, libc::SIGKILL);
@@ -89,56 +91,56 @@ fn a_waiter_gets_in_when_the_owner_is_killed() {
     assert_eq!((outcome.code, outcome.text().as_str()), (Some(0), "in\n"));
 }
 
-// T1: while the command lives, its wrapper's death lets nobody in.
+// T1: the key stays held while the command runs, even if its wrapper is killed.
 #[test]
-fn a_waiter_keeps_waiting_for_a_command_whose_wrapper_was_killed() {
-    let here = Place::new();
+fn waiting_run_waits_for_a_command_whose_wrapper_was_killed() {
+    let sandbox = Sandbox::new();
     let script = "until [ -e \"$0/go\" ]; do sleep 0.02; done; echo > \"$0/ended\"";
-    let launch = here.tenure("run x -- sh -c").arg(script);
-    let mut owner = here.hold_with("x", launch.arg(here.path("")));
+    let launch = sandbox.tenure("run x -- sh -c").arg(script);
+    let mut owner = sandbox.hold_with("x", launch.arg(sandbox.path("")));
     owner.process.kill();
     let script = "[ -e \"$0/ended\" ] || echo too early; echo in";
-    let launch = here.tenure("run --wait x -- sh -c").arg(script);
-    let waiter = launch.arg(here.path("")).start();
+    let launch = sandbox.tenure("run --wait x -- sh -c").arg(script);
+    let waiter = launch.arg(sandbox.path("")).start();
     waiter.until_stderr_has(&format!("held by pid {}", owner.command));
-    fs::write(here.path("go"), "").unwrap();
+    fs::write(sandbox.path("go"), "").unwrap();
     let outcome = waiter.finish();
     assert_eq!((outcome.code, outcome.text().as_str()), (Some(0), "in\n"));
 }
 
-// T1, T2: a crowd of waiters goes in one by one, and all of them do.
+// T1, T2: many waiting processes acquire the key one by one, and all of them do.
 #[test]
-fn many_waiters_are_never_in_together() {
-    const CROWD: usize = 8;
-    let here = Place::new();
+fn waiting_runs_acquire_the_key_one_at_a_time() {
+    const PROCESSES: usize = 8;
+    let sandbox = Sandbox::new();
     let script = "mkdir \"$0/room\" || echo together >> \"$0/log\"; \
                   echo was in >> \"$0/log\"; rmdir \"$0/room\"";
-    let owner = hold_until_told(&here, "x");
-    let crowd: Vec<_> = (0..CROWD)
-        .map(|_| here.tenure("run --wait x -- sh -c").arg(script))
-        .map(|launch| launch.arg(here.path("")).start())
+    let owner = hold_until_input_ends(&sandbox, "x");
+    let processes: Vec<_> = (0..PROCESSES)
+        .map(|_| sandbox.tenure("run --wait x -- sh -c").arg(script))
+        .map(|launch| launch.arg(sandbox.path("")).start())
         .collect();
-    for one in &crowd {
+    for one in &processes {
         one.until_stderr_has("waiting for x");
     }
     drop(owner);
-    for one in crowd {
+    for one in processes {
         assert_eq!(one.finish().code, Some(0));
     }
-    let log = fs::read_to_string(here.path("log")).unwrap();
-    assert_eq!(log, "was in\n".repeat(CROWD));
+    let log = fs::read_to_string(sandbox.path("log")).unwrap();
+    assert_eq!(log, "was in\n".repeat(PROCESSES));
 }
 
-// T2: a waiter that gives up leaves no trace.
+// T2: a wait that is interrupted leaves nothing behind.
 #[test]
-fn a_waiter_that_is_interrupted_ends_and_disturbs_nobody() {
-    let here = Place::new();
-    let owner = here.hold("x");
-    let waiter = waiter(&here).start();
+fn interrupted_wait_exits_and_does_not_affect_the_owner() {
+    let sandbox = Sandbox::new();
+    let owner = sandbox.hold("x");
+    let waiter = waiter(&sandbox).start();
     waiter.until_stderr_has("waiting for x");
     send(waiter.id(), libc::SIGINT);
     let outcome = waiter.finish();
     assert_eq!((outcome.code, outcome.text()), (None, String::new()));
-    assert_eq!(here.status("x")["pid"], owner.wrapper);
-    until("the owner still runs", || is_alive(owner.command));
+    assert_eq!(sandbox.status("x")["pid"], owner.wrapper);
+    until("the owner is still running", || is_alive(owner.command));
 }

@@ -1,10 +1,9 @@
-//! Takes a key, then does what it is told on stdin, one word a line:
-//! `release`, `drop`, `lost`, `record-error`, `fork`, `fork-drop`, `ignore-term`, `set NAME VALUE`,
-//! `stop-request`.
+//! Acquires a key, then executes requests from stdin, one on each line: `release`, `drop`, `lost`,
+//! `record-error`, `fork`, `fork-drop`, `ignore-term`, `set NAME VALUE`, `stop-request`.
 //!
-//! `owner DIR KEY`: KEY is a name, or a path that begins with `/`, `.` or `DIR` itself.
-//! `--keep-file` and `--wait` may come first; `--read` takes a read lock until stdin ends;
-//! `--shared` uses the store of the program `shared` in the temporary directory instead of DIR.
+//! Usage: `owner DIR KEY`. KEY is a name, or a path with more than one component. `--keep-file` and
+//! `--wait` may precede it; `--read` acquires a read lock until stdin ends; `--shared` uses the
+//! store of the program `shared` in the temporary directory instead of DIR.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -12,7 +11,8 @@ use std::time::Duration;
 
 use tenure::{Claim, Error, Key, Store, Tenure};
 
-/// Talks to the test that started it, which may be gone.
+/// Prints a line for the test that started this program. Errors are ignored, because the test may
+/// have ended.
 macro_rules! say {
     ($($text:tt)*) => {
         drop(writeln!(std::io::stdout(), $($text)*))
@@ -23,7 +23,7 @@ fn main() {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let mut take_option = |name: &str| {
         let found = words.iter().position(|word| word == name);
-        found.map(|place| words.remove(place)).is_some()
+        found.map(|index| words.remove(index)).is_some()
     };
     let (keep, wait) = (take_option("--keep-file"), take_option("--wait"));
     let (read, shared) = (take_option("--read"), take_option("--shared"));
@@ -36,10 +36,10 @@ fn main() {
     if read {
         return read_under_lock(store, key);
     }
-    match store.and_then(|store| take(&store, key, keep, wait)) {
+    match store.and_then(|store| acquire(&store, key, keep, wait)) {
         Ok(tenure) => {
             say!("held {} {}", std::process::id(), tenure.token());
-            obey(tenure);
+            execute_requests(tenure);
         }
         Err(error) => match error.holder().map(tenure::Holder::pid) {
             Some(Some(pid)) => say!("refused {pid} {error}"),
@@ -68,7 +68,7 @@ fn read_under_lock(store: Result<Store, Error>, key: &str) {
     }
 }
 
-fn take(store: &Store, key: &str, keep: bool, wait: bool) -> Result<Tenure, Error> {
+fn acquire(store: &Store, key: &str, keep: bool, wait: bool) -> Result<Tenure, Error> {
     let key = parse_key(key)?;
     let claim: Claim = store.claim(&key).verb("test").keep_file(keep);
     if wait {
@@ -80,7 +80,7 @@ fn take(store: &Store, key: &str, keep: bool, wait: bool) -> Result<Tenure, Erro
     }
 }
 
-fn obey(tenure: Tenure) {
+fn execute_requests(tenure: Tenure) {
     let mut tenure = Some(tenure);
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { return };
@@ -126,15 +126,15 @@ fn obey(tenure: Tenure) {
             "ignore-term" => ignore_term(),
             #[cfg(unix)]
             word @ ("fork" | "fork-drop") => fork(word == "fork-drop", &mut tenure),
-            other => say!("failed: {other:?} is not understood"),
+            other => say!("failed: unknown request {other:?}"),
         }
     }
 }
 
-/// Leaves a child behind that has the same descriptors, and says its pid. The child drops its
-/// copy of the tenure if told to; it lives until it is killed.
+/// Forks a child that has the same descriptors, and prints its pid. The child drops its copy of the
+/// tenure if `drop_in_child` is true, and lives until it is killed.
 #[cfg(unix)]
-#[expect(unsafe_code, reason = "fork without exec is what is tested")]
+#[expect(unsafe_code, reason = "the test needs fork without exec")]
 fn fork(drop_in_child: bool, tenure: &mut Option<Tenure>) {
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };

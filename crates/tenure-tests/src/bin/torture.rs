@@ -1,11 +1,11 @@
-//! `torture storm CONTENDER SECONDS KILL_EVERY_MS`, `torture storm-apart ..` (each process in a
-//! network namespace of its own) and `torture boot CONTENDER ROUNDS`, each with eight processes; and
-//! the processes themselves.
+//! Runs `torture storm CONTENDER SECONDS KILL_EVERY_MS`, `torture storm-apart ..` (each process in
+//! its own network namespace) and `torture boot CONTENDER ROUNDS` with eight processes each. The
+//! same program also is these processes.
 
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "it reports to whoever runs it"
+    reason = "the output is the report"
 )]
 
 #[cfg(unix)]
@@ -17,7 +17,7 @@ fn main() {
 
 #[cfg(windows)]
 fn main() {
-    eprintln!("torture: runs on Unix only");
+    eprintln!("torture: supported on Unix only");
 }
 
 #[cfg(unix)]
@@ -25,7 +25,7 @@ mod unix {
     use std::path::Path;
     use std::time::Duration;
 
-    use tenure_tests::boot::{self, Boot};
+    use tenure_tests::boot::{self, BootRace};
     use tenure_tests::storm::{self, Storm};
 
     pub(super) fn run(words: &[String]) -> Result<(), String> {
@@ -50,20 +50,20 @@ mod unix {
                     kill_every: Duration::from_millis(number(kill_every)?),
                     apart: verb == "storm-apart",
                 };
-                let damage = storm.run();
+                let report = storm.run();
                 println!(
                     "acquired={} doubles={} stuck={} errors={} lost={} killed={}",
-                    damage.acquired,
-                    damage.doubles,
-                    damage.stuck,
-                    damage.errors,
-                    damage.lost,
-                    damage.killed
+                    report.acquired,
+                    report.doubles,
+                    report.stuck,
+                    report.errors,
+                    report.lost,
+                    report.killed
                 );
             }
             ["boot", contender, rounds] => {
                 let rounds = number(rounds)?;
-                let damage = Boot {
+                let report = BootRace {
                     program,
                     contender: contender.parse()?,
                     starters: 8,
@@ -72,12 +72,12 @@ mod unix {
                 .run();
                 println!(
                     "rounds={rounds} doubles={} none={} errors={} named={} unknown={} wrong={}",
-                    damage.doubles,
-                    damage.none,
-                    damage.errors,
-                    damage.named,
-                    damage.unknown,
-                    damage.wrong
+                    report.doubles,
+                    report.none,
+                    report.errors,
+                    report.named,
+                    report.unknown,
+                    report.wrong
                 );
             }
             ["storm-worker", contender, dir, slot, slots] => storm::worker(
@@ -95,7 +95,7 @@ mod unix {
             ),
             _ => {
                 return Err(
-                    "storm[-apart] CONTENDER SECONDS KILL_EVERY_MS | boot CONTENDER ROUNDS"
+                    "usage: storm[-apart] CONTENDER SECONDS KILL_EVERY_MS | boot CONTENDER ROUNDS"
                         .to_owned(),
                 );
             }

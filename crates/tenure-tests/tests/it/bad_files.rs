@@ -1,17 +1,17 @@
-//! T7: bad files never block and never crash.
+//! T7: bad files never block a key and never crash a process.
 
 use std::fs;
 
 use tenure::State;
 
-use crate::Scene;
+use crate::Fixture;
 
 #[test]
-fn whatever_the_file_holds_it_is_stale_if_nobody_has_the_lock() {
+fn file_without_a_lock_is_stale_whatever_its_content() {
     let whole = {
-        let scene = Scene::new();
-        let _tenure = scene.take().unwrap();
-        fs::read(scene.file()).unwrap()
+        let fixture = Fixture::new();
+        let _tenure = fixture.try_acquire().unwrap();
+        fs::read(fixture.file()).unwrap()
     };
     let torn = &whole[..whole.len() / 2];
     let cases: Vec<(&str, Vec<u8>)> = vec![
@@ -33,7 +33,7 @@ fn whatever_the_file_holds_it_is_stale_if_nobody_has_the_lock() {
         ("impossible pid", br#"{"pid":4294967295}"#.to_vec()),
         ("huge pid", br#"{"pid":99999999999999999999999}"#.to_vec()),
         (
-            "our own pid",
+            "the pid of this process",
             format!("{{\"pid\":{}}}", std::process::id()).into_bytes(),
         ),
         (
@@ -47,48 +47,48 @@ fn whatever_the_file_holds_it_is_stale_if_nobody_has_the_lock() {
         ("a whole record of a dead owner", whole.clone()),
     ];
     for (what, bytes) in cases {
-        let scene = Scene::new();
-        fs::write(scene.file(), &bytes).unwrap();
-        let status = scene.status();
+        let fixture = Fixture::new();
+        fs::write(fixture.file(), &bytes).unwrap();
+        let status = fixture.status();
         assert!(
             matches!(status.state(), State::Stale(_) | State::Unreadable(_)),
             "{what}: {status:?}"
         );
-        let tenure = scene
-            .take()
+        let tenure = fixture
+            .try_acquire()
             .unwrap_or_else(|error| panic!("{what}: {error}"));
-        let text = fs::read_to_string(scene.file()).unwrap();
+        let text = fs::read_to_string(fixture.file()).unwrap();
         assert!(
             serde_json::from_str::<serde_json::Value>(&text).is_ok(),
             "{what}: {text}"
         );
         tenure.release().unwrap();
-        assert!(!scene.file().exists(), "{what}");
+        assert!(!fixture.file().exists(), "{what}");
     }
 }
 
 #[test]
-fn a_file_of_a_gibibyte_is_neither_read_whole_nor_in_the_way() {
-    let scene = Scene::new();
-    fs::File::create(scene.file())
+fn huge_file_is_taken_over_without_being_read_whole() {
+    let fixture = Fixture::new();
+    fs::File::create(fixture.file())
         .unwrap()
         .set_len(1 << 30)
         .unwrap();
     #[cfg(target_os = "linux")]
     let before = peak_memory();
-    assert!(matches!(scene.status().state(), State::Unreadable(_)));
-    let tenure = scene.take().unwrap();
-    assert!(fs::metadata(scene.file()).unwrap().len() < 4096);
-    assert!(scene.take().unwrap_err().is_held());
+    assert!(matches!(fixture.status().state(), State::Unreadable(_)));
+    let tenure = fixture.try_acquire().unwrap();
+    assert!(fs::metadata(fixture.file()).unwrap().len() < 4096);
+    assert!(fixture.try_acquire().unwrap_err().is_held());
     #[cfg(target_os = "linux")]
     assert!(
         peak_memory() - before < 256 << 10,
-        "the file was read whole"
+        "the whole file was read"
     );
     drop(tenure);
 }
 
-/// In KiB.
+/// Peak memory of this process, in KiB.
 #[cfg(target_os = "linux")]
 fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -98,31 +98,31 @@ fn peak_memory() -> u64 {
 }
 
 #[test]
-fn a_record_from_the_future_by_the_clock_is_no_obstacle() {
-    let scene = Scene::new();
+fn record_with_a_start_time_in_the_future_is_taken_over() {
+    let fixture = Fixture::new();
     fs::write(
-        scene.file(),
+        fixture.file(),
         r#"{"pid":77,"started_at":"2999-01-01T00:00:00Z"}"#,
     )
     .unwrap();
-    assert!(matches!(scene.status().state(), State::Stale(_)));
-    drop(scene.take().unwrap());
+    assert!(matches!(fixture.status().state(), State::Stale(_)));
+    drop(fixture.try_acquire().unwrap());
 }
 
 #[test]
-fn fields_that_this_version_does_not_know_survive_a_rewrite() {
-    let scene = Scene::new();
-    let mut tenure = scene.take().unwrap();
-    let text = fs::read_to_string(scene.file()).unwrap();
-    // As a newer version of the same owner would have written it, without a checksum of ours.
+fn unknown_fields_survive_a_rewrite() {
+    let fixture = Fixture::new();
+    let mut tenure = fixture.try_acquire().unwrap();
+    let text = fs::read_to_string(fixture.file()).unwrap();
+    // The content is that of a newer version of the same owner, without a checksum.
     let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
     json["from_the_future"] = serde_json::json!({"a": [1, "é", 12_345_678_901_234_567_890_u64]});
     for known in ["crc32", "version"] {
         json.as_object_mut().unwrap().remove(known);
     }
-    fs::write(scene.file(), json.to_string()).unwrap();
+    fs::write(fixture.file(), json.to_string()).unwrap();
     tenure.set_field("pod_name", "pod-1").unwrap();
-    let status = scene.status();
+    let status = fixture.status();
     let record = status.holder().unwrap().record().unwrap();
     assert_eq!(
         record.field("from_the_future"),

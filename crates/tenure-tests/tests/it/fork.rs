@@ -1,66 +1,73 @@
-//! T10: a forked child never releases its parent's lock. T2: a child that inherited it keeps it.
+//! T10: a forked child never releases its parent's lock. T2: a child that inherited the lock keeps
+//! it.
 
 use tenure::State;
 use tenure_tests::eventually;
 
-use crate::{Orphan, Scene};
+use crate::{Fixture, Orphan};
 
 #[test]
-fn a_forked_child_that_drops_its_copy_releases_nothing() {
-    let scene = Scene::new();
-    let mut owner = scene.owner();
-    let _child = Orphan::new(&owner.tell("fork-drop"));
-    // The child has dropped its copy once it sleeps.
+fn forked_child_that_drops_its_copy_releases_nothing() {
+    let fixture = Fixture::new();
+    let mut owner = fixture.owner();
+    let _child = Orphan::new(&owner.request("fork-drop"));
+    // The child sleeps once it has dropped its copy.
     std::thread::sleep(std::time::Duration::from_millis(200));
-    assert!(scene.file().exists());
+    assert!(fixture.file().exists());
     assert_eq!(
-        scene.take().unwrap_err().holder().unwrap().pid(),
+        fixture.try_acquire().unwrap_err().holder().unwrap().pid(),
         Some(owner.pid())
     );
-    assert_eq!(owner.tell("lost"), "false");
+    assert_eq!(owner.request("lost"), "false");
 }
 
 #[test]
-fn a_release_counts_even_if_a_forked_child_still_has_the_descriptors() {
-    let scene = Scene::new();
-    let mut owner = scene.owner();
-    let _child = Orphan::new(&owner.tell("fork"));
-    assert_eq!(owner.tell("release"), "released");
-    let tenure = scene.take().expect("released for the child too");
-    assert!(scene.take().unwrap_err().is_held());
+fn release_frees_the_key_while_a_forked_child_has_the_descriptors() {
+    let fixture = Fixture::new();
+    let mut owner = fixture.owner();
+    let _child = Orphan::new(&owner.request("fork"));
+    assert_eq!(owner.request("release"), "released");
+    let tenure = fixture
+        .try_acquire()
+        .expect("the lock of the child's copy is released too");
+    assert!(fixture.try_acquire().unwrap_err().is_held());
     drop(tenure);
 }
 
-/// The file stays, so the child's copy of its descriptor must not keep the lock.
+/// The file is kept, so the child's copy of the descriptor must not keep the lock.
 #[test]
-fn a_release_that_keeps_the_file_counts_for_a_forked_child_too() {
-    let scene = Scene::new();
+fn release_of_a_kept_file_frees_the_key_while_a_forked_child_has_the_descriptors() {
+    let fixture = Fixture::new();
     let mut command = std::process::Command::new(crate::OWNER);
     command.arg("--keep-file");
-    let mut owner = tenure_tests::Owner::start(command, scene.dir(), "k");
+    let mut owner = tenure_tests::Owner::start(command, fixture.dir(), "k");
     assert!(owner.answer().starts_with("held "));
-    let _child = Orphan::new(&owner.tell("fork"));
-    assert_eq!(owner.tell("release"), "released");
-    assert!(scene.file().exists());
-    drop(scene.take().expect("released for the child too"));
+    let _child = Orphan::new(&owner.request("fork"));
+    assert_eq!(owner.request("release"), "released");
+    assert!(fixture.file().exists());
+    drop(
+        fixture
+            .try_acquire()
+            .expect("the lock of the child's copy is released too"),
+    );
 }
 
 #[test]
-fn after_the_owner_dies_a_child_that_inherited_the_lock_keeps_everyone_out() {
-    let scene = Scene::new();
-    let mut owner = scene.owner();
-    let child = Orphan::new(&owner.tell("fork"));
+fn child_that_inherited_the_lock_keeps_the_key_after_the_owner_dies() {
+    let fixture = Fixture::new();
+    let mut owner = fixture.owner();
+    let child = Orphan::new(&owner.request("fork"));
     owner.kill();
-    let error = scene.take().unwrap_err();
+    let error = fixture.try_acquire().unwrap_err();
     assert!(error.is_held());
     assert_eq!(
         error.holder().unwrap().pid(),
         None,
         "the recorded owner is dead: {error}"
     );
-    assert!(matches!(scene.status().state(), State::Held(_)));
+    assert!(matches!(fixture.status().state(), State::Held(_)));
     drop(child);
-    eventually("the key is free once the child is gone", || {
-        scene.take().is_ok()
+    eventually("the key is free after the child has exited", || {
+        fixture.try_acquire().is_ok()
     });
 }

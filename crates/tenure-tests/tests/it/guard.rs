@@ -1,4 +1,4 @@
-//! T10: guards behave. T12: and leave nothing open.
+//! T10: semantics of the `Tenure` guard. T12: it leaks no descriptors.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -7,18 +7,19 @@ use std::sync::Once;
 use tenure::{Key, Tenure};
 use tracing::field::{Field, Visit};
 
-use crate::Scene;
+use crate::Fixture;
 
-/// What this thread logs while it captures.
+/// Log of this thread while it is captured.
 struct Log;
 
 thread_local! {
     static CAPTURED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Everything that is logged meanwhile by this thread.
+/// Runs `act` and returns its result with everything that this thread logged meanwhile.
 pub(crate) fn logged<T>(act: impl FnOnce() -> T) -> (T, String) {
-    // One subscriber for the whole process: those for a scope miss events when others come and go.
+    // One subscriber serves the whole process. Scoped subscribers miss events while other tests
+    // install and remove theirs.
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
     CAPTURED.set(Some(String::new()));
@@ -60,30 +61,30 @@ impl tracing::Subscriber for Log {
 }
 
 #[test]
-fn a_tenure_can_be_stored_and_sent() {
+fn tenure_can_be_stored_and_sent_to_another_thread() {
     fn storable<T: Send + Sync + 'static>(_: &T) {}
-    let scene = Scene::new();
-    let tenure = scene.take().unwrap();
+    let fixture = Fixture::new();
+    let tenure = fixture.try_acquire().unwrap();
     storable(&tenure);
     let mut kept: Vec<Tenure> = vec![tenure];
     let dropped = std::thread::spawn(move || kept.pop()).join().unwrap();
-    assert!(scene.take().unwrap_err().is_held());
+    assert!(fixture.try_acquire().unwrap_err().is_held());
     drop(dropped);
-    drop(scene.take().unwrap());
+    drop(fixture.try_acquire().unwrap());
 }
 
 #[test]
-fn one_process_cannot_take_a_key_twice() {
-    let scene = Scene::new();
-    let _tenure = scene.take().unwrap();
-    let error = scene.take().unwrap_err();
+fn second_claim_in_the_same_process_is_refused() {
+    let fixture = Fixture::new();
+    let _tenure = fixture.try_acquire().unwrap();
+    let error = fixture.try_acquire().unwrap_err();
     assert_eq!(error.holder().unwrap().pid(), Some(std::process::id()));
 }
 
 #[test]
-fn keys_do_not_stand_in_each_others_way() {
-    let scene = Scene::new();
-    let dir = scene.dir().join("data");
+fn different_keys_can_be_held_at_the_same_time() {
+    let fixture = Fixture::new();
+    let dir = fixture.dir().join("data");
     std::fs::create_dir(&dir).unwrap();
     let keys = [
         Key::name("a").unwrap(),
@@ -92,17 +93,21 @@ fn keys_do_not_stand_in_each_others_way() {
         Key::port(81),
         Key::service("serve", 80).unwrap(),
         Key::directory(&dir),
-        Key::file(scene.dir().join("f.lock")).unwrap(),
+        Key::file(fixture.dir().join("f.lock")).unwrap(),
     ];
     let held: Vec<Tenure> = keys
         .iter()
-        .map(|key| scene.store.claim(key).try_acquire().unwrap())
+        .map(|key| fixture.store.claim(key).try_acquire().unwrap())
         .collect();
-    assert!(
-        keys.iter()
-            .all(|key| scene.store.claim(key).try_acquire().unwrap_err().is_held())
-    );
-    let listed = scene.store.list().unwrap();
+    assert!(keys.iter().all(|key| {
+        fixture
+            .store
+            .claim(key)
+            .try_acquire()
+            .unwrap_err()
+            .is_held()
+    }));
+    let listed = fixture.store.list().unwrap();
     assert_eq!(
         listed.len(),
         5,
@@ -110,31 +115,31 @@ fn keys_do_not_stand_in_each_others_way() {
     );
     assert!(listed.iter().all(|status| status.holder().is_some()));
     drop(held);
-    assert!(scene.store.list().unwrap().is_empty());
+    assert!(fixture.store.list().unwrap().is_empty());
     assert!(!dir.join(".tenure.lock").exists());
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn ten_thousand_cycles_and_refusals_leak_no_descriptor() {
-    let scene = Scene::new();
+fn acquire_release_and_refusal_leak_no_descriptor() {
+    let fixture = Fixture::new();
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let held = Key::name("held").unwrap();
-    let _tenure = scene.store.claim(&held).try_acquire().unwrap();
+    let _tenure = fixture.store.claim(&held).try_acquire().unwrap();
     let before = open();
     for _ in 0..10_000 {
-        drop(scene.take().unwrap());
-        scene.store.claim(&held).try_acquire().unwrap_err();
+        drop(fixture.try_acquire().unwrap());
+        fixture.store.claim(&held).try_acquire().unwrap_err();
     }
-    // Other tests of this process open and close files meanwhile.
+    // Other tests of this process open and close files meanwhile, so a small difference is allowed.
     assert!(open() < before + 100, "{before} before, {} after", open());
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_program_that_is_started_meanwhile_does_not_inherit_the_lock() {
-    let scene = Scene::new();
-    let tenure = scene.take().unwrap();
+fn program_started_by_the_owner_does_not_inherit_the_lock() {
+    let fixture = Fixture::new();
+    let tenure = fixture.try_acquire().unwrap();
     let mut child = std::process::Command::new("sleep")
         .arg("60")
         .spawn()
@@ -145,7 +150,7 @@ fn a_program_that_is_started_meanwhile_does_not_inherit_the_lock() {
         .any(|entry| {
             let link = std::fs::read_link(entry.unwrap().path()).unwrap_or_default();
             link.to_string_lossy()
-                .contains(&*scene.dir().to_string_lossy())
+                .contains(&*fixture.dir().to_string_lossy())
         });
     child.kill().unwrap();
     child.wait().unwrap();
@@ -154,12 +159,12 @@ fn a_program_that_is_started_meanwhile_does_not_inherit_the_lock() {
 
 #[cfg(unix)]
 #[test]
-fn a_watch_tells_once_when_the_file_is_lost_and_never_otherwise() {
+fn watch_reports_a_lost_file_once_and_nothing_else() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
-    let scene = Scene::new();
-    let tenure = scene.take().unwrap();
+    let fixture = Fixture::new();
+    let tenure = fixture.try_acquire().unwrap();
     let calls = Arc::new(AtomicU32::new(0));
     let watch = |calls: &Arc<AtomicU32>| {
         let calls = Arc::clone(calls);
@@ -173,8 +178,10 @@ fn a_watch_tells_once_when_the_file_is_lost_and_never_otherwise() {
     drop(quiet);
     assert_eq!(calls.load(Ordering::Relaxed), 0);
     let watching = watch(&calls);
-    std::fs::remove_file(scene.file()).unwrap();
-    tenure_tests::eventually("it is told", || calls.load(Ordering::Relaxed) > 0);
+    std::fs::remove_file(fixture.file()).unwrap();
+    tenure_tests::eventually("the watch calls on_loss", || {
+        calls.load(Ordering::Relaxed) > 0
+    });
     std::thread::sleep(Duration::from_millis(50));
     drop(watching);
     assert_eq!(calls.load(Ordering::Relaxed), 1);

@@ -1,4 +1,4 @@
-//! T9: hostile directories. Nothing is followed, nothing truncated, nothing hangs.
+//! T9: hostile directories. No link is followed, no file is truncated, and no call blocks.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,126 +7,129 @@ use std::process::Command;
 use tenure::{Error, Key, State, Store, Tenure};
 use tenure_tests::Owner;
 
-use crate::{OWNER, Scene, root};
+use crate::{Fixture, OWNER, root};
 
-fn refused(result: Result<Tenure, Error>, word: &str) {
+fn assert_refused(result: Result<Tenure, Error>, word: &str) {
     let error = result.expect_err(word);
     assert!(error.is_hostile(), "{error:?}");
     assert!(
         error.to_string().contains(word),
-        "{error} does not say {word}"
+        "{error} does not contain {word}"
     );
 }
 
 #[test]
-fn a_symbolic_link_at_the_path_is_not_followed() {
-    let scene = Scene::new();
-    let target = scene.dir().join("precious");
+fn symbolic_link_at_the_path_is_not_followed() {
+    let fixture = Fixture::new();
+    let target = fixture.dir().join("precious");
     fs::write(&target, "precious").unwrap();
-    symlink(&target, scene.file()).unwrap();
-    refused(scene.take(), "symbolic link");
+    symlink(&target, fixture.file()).unwrap();
+    assert_refused(fixture.try_acquire(), "symbolic link");
     assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
     assert!(
-        matches!(scene.status().state(), State::Unusable(why) if why.contains("symbolic link"))
+        matches!(fixture.status().state(), State::Unusable(why) if why.contains("symbolic link"))
     );
 
-    fs::remove_file(scene.file()).unwrap();
-    symlink(scene.dir().join("dangling"), scene.file()).unwrap();
-    refused(scene.take(), "symbolic link");
-    assert!(!scene.dir().join("dangling").exists());
+    fs::remove_file(fixture.file()).unwrap();
+    symlink(fixture.dir().join("dangling"), fixture.file()).unwrap();
+    assert_refused(fixture.try_acquire(), "symbolic link");
+    assert!(!fixture.dir().join("dangling").exists());
 }
 
 #[test]
-fn a_hard_link_at_the_path_is_not_written_to() {
-    let scene = Scene::new();
-    let target = scene.dir().join("precious");
+fn hard_link_at_the_path_is_not_written_to() {
+    let fixture = Fixture::new();
+    let target = fixture.dir().join("precious");
     fs::write(&target, "precious").unwrap();
-    fs::hard_link(&target, scene.file()).unwrap();
-    refused(scene.take(), "hard link");
+    fs::hard_link(&target, fixture.file()).unwrap();
+    assert_refused(fixture.try_acquire(), "hard link");
     assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
 }
 
 #[test]
-fn a_fifo_a_socket_and_a_directory_are_refused_without_hanging() {
-    let scene = Scene::new();
-    let made = Command::new("mkfifo").arg(scene.file()).status().unwrap();
+fn fifo_socket_and_directory_at_the_path_are_refused_without_blocking() {
+    let fixture = Fixture::new();
+    let made = Command::new("mkfifo").arg(fixture.file()).status().unwrap();
     assert!(made.success());
-    refused(scene.take(), "FIFO");
-    assert!(matches!(scene.status().state(), State::Unusable(_)));
-    fs::remove_file(scene.file()).unwrap();
+    assert_refused(fixture.try_acquire(), "FIFO");
+    assert!(matches!(fixture.status().state(), State::Unusable(_)));
+    fs::remove_file(fixture.file()).unwrap();
 
-    let socket = std::os::unix::net::UnixListener::bind(scene.file()).unwrap();
-    refused(scene.take(), "socket");
+    let socket = std::os::unix::net::UnixListener::bind(fixture.file()).unwrap();
+    assert_refused(fixture.try_acquire(), "socket");
     drop(socket);
-    fs::remove_file(scene.file()).unwrap();
+    fs::remove_file(fixture.file()).unwrap();
 
-    fs::create_dir(scene.file()).unwrap();
-    refused(scene.take(), "directory");
+    fs::create_dir(fixture.file()).unwrap();
+    assert_refused(fixture.try_acquire(), "directory");
 }
 
 #[test]
-fn a_directory_that_anyone_may_write_is_refused_unless_it_is_sticky() {
-    let scene = Scene::new();
-    let file = Key::file(scene.dir().join("f.lock")).unwrap();
-    fs::set_permissions(scene.dir(), fs::Permissions::from_mode(0o777)).unwrap();
-    refused(scene.take(), "anyone may write");
-    refused(scene.store.claim(&file).try_acquire(), "anyone may write");
-    assert_eq!(fs::read_dir(scene.dir()).unwrap().count(), 0);
-    fs::set_permissions(scene.dir(), fs::Permissions::from_mode(0o1777)).unwrap();
+fn directory_that_every_user_may_write_is_refused_unless_it_is_sticky() {
+    let fixture = Fixture::new();
+    let file = Key::file(fixture.dir().join("f.lock")).unwrap();
+    fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert_refused(fixture.try_acquire(), "every user may write");
+    assert_refused(
+        fixture.store.claim(&file).try_acquire(),
+        "every user may write",
+    );
+    assert_eq!(fs::read_dir(fixture.dir()).unwrap().count(), 0);
+    fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o1777)).unwrap();
     drop(
-        scene
+        fixture
             .store
             .claim(&file)
             .try_acquire()
-            .expect("sticky is fine"),
+            .expect("a sticky directory is accepted"),
     );
 }
 
 #[test]
-fn a_lock_directory_that_is_a_link_or_a_file_is_refused() {
-    let scene = Scene::new();
-    let link = scene.dir().join("link");
-    symlink(scene.dir(), &link).unwrap();
-    refused(
-        Store::in_dir(&link).claim(&scene.key).try_acquire(),
+fn lock_directory_that_is_a_link_or_a_file_is_refused() {
+    let fixture = Fixture::new();
+    let link = fixture.dir().join("link");
+    symlink(fixture.dir(), &link).unwrap();
+    assert_refused(
+        Store::in_dir(&link).claim(&fixture.key).try_acquire(),
         "symbolic link",
     );
-    let file = scene.dir().join("file");
+    let file = fixture.dir().join("file");
     fs::write(&file, "").unwrap();
-    refused(
-        Store::in_dir(&file).claim(&scene.key).try_acquire(),
+    assert_refused(
+        Store::in_dir(&file).claim(&fixture.key).try_acquire(),
         "not a directory",
     );
 }
 
 #[test]
-fn another_users_directory_and_another_users_file_are_refused() {
+fn directory_or_file_of_another_user_is_refused() {
     if !root("files of another user") {
         return;
     }
-    let scene = Scene::new();
-    fs::write(scene.file(), "theirs").unwrap();
-    std::os::unix::fs::chown(scene.file(), Some(65534), Some(65534)).unwrap();
-    fs::set_permissions(scene.dir(), fs::Permissions::from_mode(0o1777)).unwrap();
-    refused(scene.take(), "belongs to");
-    assert_eq!(fs::read_to_string(scene.file()).unwrap(), "theirs");
-    fs::remove_file(scene.file()).unwrap();
-    std::os::unix::fs::chown(scene.dir(), Some(65534), Some(65534)).unwrap();
-    refused(scene.take(), "belongs to");
+    let fixture = Fixture::new();
+    fs::write(fixture.file(), "theirs").unwrap();
+    std::os::unix::fs::chown(fixture.file(), Some(65534), Some(65534)).unwrap();
+    fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o1777)).unwrap();
+    assert_refused(fixture.try_acquire(), "belongs to");
+    assert_eq!(fs::read_to_string(fixture.file()).unwrap(), "theirs");
+    fs::remove_file(fixture.file()).unwrap();
+    std::os::unix::fs::chown(fixture.dir(), Some(65534), Some(65534)).unwrap();
+    assert_refused(fixture.try_acquire(), "belongs to");
 }
 
-/// As a user without rights, since root may write everywhere.
+/// The test runs as an unprivileged user, because root may write everywhere.
 #[test]
-fn a_read_only_directory_is_said_to_be_one_and_a_release_that_cannot_clean_up_says_so() {
+fn read_only_directory_is_reported_on_acquire_and_on_release() {
     if !root("acting as another user") {
         return;
     }
-    let scene = Scene::new();
-    // The temporary directory itself may be closed to others.
-    fs::set_permissions(scene.dir(), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = scene.dir().join("owner");
+    let fixture = Fixture::new();
+    // Other users may be unable to access the temporary directory itself.
+    fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = fixture.dir().join("owner");
     fs::copy(OWNER, &program).unwrap();
-    let locks = scene.dir().join("locks");
+    let locks = fixture.dir().join("locks");
     fs::create_dir(&locks).unwrap();
     std::os::unix::fs::chown(&locks, Some(65534), Some(65534)).unwrap();
     let mode = |mode| fs::set_permissions(&locks, fs::Permissions::from_mode(mode)).unwrap();
@@ -153,7 +156,7 @@ fn a_read_only_directory_is_said_to_be_one_and_a_release_that_cannot_clean_up_sa
     let mut owner = nobody();
     assert!(owner.answer().starts_with("held"));
     mode(0o555);
-    let answer = owner.tell("release");
+    let answer = owner.request("release");
     assert!(
         answer.starts_with("failed the lock is released, but its file"),
         "{answer}"

@@ -1,4 +1,5 @@
-//! T6's exception: lock files that are kept. T3, S9: a lock whose record cannot be written is held.
+//! Exception to T6: lock files that are kept. T3, S9: a lock whose record cannot be written is
+//! still held.
 
 use std::fs;
 use std::process::Command;
@@ -11,43 +12,44 @@ use tenure_tests::Owner;
 use tenure_tests::disk::SmallDisk;
 
 use crate::guard::logged;
-use crate::{OWNER, Scene};
+use crate::{Fixture, OWNER};
 
-/// An owner that keeps its file.
-fn keeping(scene: &Scene) -> Owner {
+/// Starts an owner that keeps its lock file on release.
+fn keeping(fixture: &Fixture) -> Owner {
     let mut command = Command::new(OWNER);
     command.arg("--keep-file");
-    let mut owner = Owner::start(command, scene.dir(), "k");
+    let mut owner = Owner::start(command, fixture.dir(), "k");
     assert!(owner.answer().starts_with("held "));
     owner
 }
 
 #[test]
 fn kept_file_has_the_same_length_from_its_creation_to_the_next_owner() {
-    let scene = Scene::new();
-    let length = || fs::metadata(scene.file()).unwrap().len();
-    let mut owner = keeping(&scene);
+    let fixture = Fixture::new();
+    let length = || fs::metadata(fixture.file()).unwrap().len();
+    let mut owner = keeping(&fixture);
     assert_eq!(length(), 4096);
-    assert_eq!(owner.tell("release"), "released");
+    assert_eq!(owner.request("release"), "released");
     assert_eq!(length(), 4096);
-    assert!(matches!(scene.status().state(), State::Free));
-    let mut owner = keeping(&scene);
-    assert_eq!(scene.status().holder().unwrap().pid(), Some(owner.pid()));
+    assert!(matches!(fixture.status().state(), State::Free));
+    let mut owner = keeping(&fixture);
+    assert_eq!(fixture.status().holder().unwrap().pid(), Some(owner.pid()));
     owner.kill();
     assert_eq!(length(), 4096);
-    assert!(matches!(scene.status().state(), State::Stale(_)));
+    assert!(matches!(fixture.status().state(), State::Stale(_)));
 }
 
-/// The build that wrote `released_at` without padding, and one that did not know it.
+/// One file is of a build that wrote `released_at` without padding, one of a build that did not
+/// know it.
 #[test]
 fn kept_file_of_an_earlier_build_is_taken_over_and_padded() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let short = r#"{"pid":77,"token":5,"released_at":"2026-01-30T12:00:00Z"}"#;
-    fs::write(scene.file(), short).unwrap();
-    assert!(matches!(scene.status().state(), State::Free));
-    let mut owner = keeping(&scene);
-    assert_eq!(owner.tell("release"), "released");
-    assert_eq!(fs::metadata(scene.file()).unwrap().len(), 4096);
+    fs::write(fixture.file(), short).unwrap();
+    assert!(matches!(fixture.status().state(), State::Free));
+    let mut owner = keeping(&fixture);
+    assert_eq!(owner.request("release"), "released");
+    assert_eq!(fs::metadata(fixture.file()).unwrap().len(), 4096);
 }
 
 #[cfg(target_os = "linux")]
@@ -58,27 +60,27 @@ fn kept_file_names_its_owner_on_a_full_disk() {
         return;
     }
     let disk = SmallDisk::mount();
-    let scene = Scene {
+    let fixture = Fixture {
         store: Store::in_dir(disk.path().join("locks")),
-        ..Scene::new()
+        ..Fixture::new()
     };
-    let claim = || scene.store.claim(&scene.key).keep_file(true);
+    let claim = || fixture.store.claim(&fixture.key).keep_file(true);
     claim().try_acquire().unwrap().release().unwrap();
-    assert!(fs::metadata(scene.file()).unwrap().blocks() >= 8);
+    assert!(fs::metadata(fixture.file()).unwrap().blocks() >= 8);
     disk.fill();
-    // Longer than the records before it.
+    // This lock record is longer than the earlier ones.
     let tenure = claim().field("note", "x".repeat(2000)).try_acquire();
     let tenure = tenure.unwrap();
     assert!(tenure.record_error().is_none());
-    let pid = scene.take().unwrap_err().holder().unwrap().pid();
+    let pid = fixture.try_acquire().unwrap_err().holder().unwrap().pid();
     assert_eq!(pid, Some(std::process::id()));
     tenure.release().unwrap();
-    assert!(matches!(scene.status().state(), State::Free));
+    assert!(matches!(fixture.status().state(), State::Free));
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn new_file_on_a_full_disk_is_held_without_a_record_until_there_is_space() {
+fn new_lock_on_a_full_disk_is_held_without_a_record_until_space_is_freed() {
     if !crate::root("mounting a small disk") {
         return;
     }
@@ -123,54 +125,60 @@ fn kept_file_is_locked_on_a_read_only_disk() {
     assert!(claim().try_acquire().unwrap_err().is_held());
     let (released, text) = logged(|| tenure.release());
     released.unwrap();
-    assert!(!text.contains("WARN"), "reported a second time: {text}");
+    assert!(
+        !text.contains("WARN"),
+        "the warning was logged twice: {text}"
+    );
     drop(claim().try_acquire().unwrap());
 }
 
-/// T5: the previous owner's text names a process that lives, but not the owner.
+/// T5: the previous owner's lock record names a live process, which is not the owner.
 #[cfg(target_os = "linux")]
 #[test]
-fn owner_whose_record_cannot_be_written_is_unknown_to_others() {
+fn owner_is_unknown_to_others_if_its_lock_record_cannot_be_written() {
     for error in ["ENOSPC", "EIO", "EDQUOT"] {
-        let scene = Scene::new();
-        let stranger = crate::Stranger::new();
+        let fixture = Fixture::new();
+        let stranger = crate::UnrelatedProcess::new();
         let stale = format!(
             "{{\"pid\":{},\"started_at\":\"2026-01-30T12:00:00Z\"}}",
             stranger.pid()
         );
-        fs::write(scene.file(), &stale).unwrap();
+        fs::write(fixture.file(), &stale).unwrap();
         let mut failing = Command::new("strace");
         failing
             .args(["--quiet=all", "--output=/dev/null", "--trace=pwrite64"])
             .args([&format!("--inject=pwrite64:error={error}"), OWNER]);
-        let mut owner = Owner::start(failing, scene.dir(), "k");
+        let mut owner = Owner::start(failing, fixture.dir(), "k");
         let answer = owner.answer();
         assert!(answer.starts_with("held "), "{error}: {answer}");
-        let answer = owner.tell("record-error");
-        assert!(answer.starts_with("cannot write the record to"), "{answer}");
+        let answer = owner.request("record-error");
+        assert!(
+            answer.starts_with("cannot write the lock record to"),
+            "{answer}"
+        );
 
-        let refused = scene.take().unwrap_err();
+        let refused = fixture.try_acquire().unwrap_err();
         let holder = refused.holder().unwrap();
         assert_eq!((holder.pid(), holder.proof()), (None, Proof::Unknown));
         assert!(!holder.is_reading(), "{refused}");
         let stranger = stranger.pid().to_string();
         assert!(!refused.to_string().contains(&stranger), "{refused}");
-        assert_eq!(owner.tell("release"), "released");
-        drop(scene.take().unwrap());
+        assert_eq!(owner.request("release"), "released");
+        drop(fixture.try_acquire().unwrap());
     }
 }
 
-/// Its own record is all that an owner finds that could not mark it as released.
+/// An owner that could not mark its lock record as released finds that record on its next acquire.
 #[test]
 fn process_that_finds_its_own_record_logs_no_takeover() {
-    let scene = Scene::new();
-    scene.take().unwrap().leave().unwrap();
-    let (tenure, text) = logged(|| scene.take().unwrap());
+    let fixture = Fixture::new();
+    fixture.try_acquire().unwrap().leave().unwrap();
+    let (tenure, text) = logged(|| fixture.try_acquire().unwrap());
     assert!(!text.contains("WARN"), "{text}");
     drop(tenure);
 }
 
-/// One command of root must not lock the user of a directory out, even if it is killed.
+/// A command that root runs must not lock the directory's user out, even if it is killed.
 #[cfg(target_os = "linux")]
 #[test]
 fn file_that_root_creates_belongs_to_the_owner_of_the_directory() {
@@ -178,17 +186,17 @@ fn file_that_root_creates_belongs_to_the_owner_of_the_directory() {
     if !crate::root("acting as another user") {
         return;
     }
-    let scene = Scene::new();
-    fs::set_permissions(scene.dir(), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = scene.dir().join("owner");
+    let fixture = Fixture::new();
+    fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = fixture.dir().join("owner");
     fs::copy(OWNER, &program).unwrap();
-    let theirs = scene.dir().join("theirs");
+    let theirs = fixture.dir().join("theirs");
     fs::create_dir(&theirs).unwrap();
     chown(&theirs, Some(65534), Some(65533)).unwrap();
     let file = theirs.join("f.lock");
     let key = file.to_str().unwrap();
 
-    let mut root = Owner::holding(OWNER, scene.dir(), key);
+    let mut root = Owner::holding(OWNER, fixture.dir(), key);
     let meta = fs::metadata(&file).unwrap();
     assert_eq!((meta.uid(), meta.gid()), (65534, 65533));
     assert_eq!(meta.mode() & 0o7777, 0o600);
@@ -206,10 +214,10 @@ fn file_that_root_creates_belongs_to_the_owner_of_the_directory() {
     let answer = user.answer();
     assert!(answer.starts_with("held "), "{answer}");
     user.kill();
-    // Nor does the file of the directory's owner keep root out.
-    drop(Owner::holding(OWNER, scene.dir(), key));
+    // Conversely, root accepts a lock file of the directory's owner.
+    drop(Owner::holding(OWNER, fixture.dir(), key));
     drop(
-        Store::in_dir(scene.dir())
+        Store::in_dir(fixture.dir())
             .claim(&Key::file(file).unwrap())
             .try_acquire()
             .unwrap(),

@@ -1,10 +1,10 @@
-//! The promises of `tenure`, each tried with real processes. The numbers (T1, T2, ..) are those of
+//! Tests of each promise of `tenure` with real processes. The numbers (T1, T2, ..) are those of
 //! docs/lock-protocol.md.
 
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test that cannot go on must fail"
+    reason = "an error in a helper must fail its test"
 )]
 
 mod bad_files;
@@ -39,17 +39,17 @@ use tempfile::TempDir;
 use tenure::{Error, Key, Status, Store, Tenure};
 use tenure_tests::Owner;
 
-/// The program that owns as it is told.
+/// Program that owns a key and executes requests.
 const OWNER: &str = env!("CARGO_BIN_EXE_owner");
 
-/// A directory of its own for each test, with one key in it.
-struct Scene {
+/// Temporary store of one test, with one key.
+struct Fixture {
     dir: TempDir,
     store: Store,
     key: Key,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::in_dir(dir.path());
@@ -68,7 +68,7 @@ impl Scene {
         self.store.path_of(&self.key)
     }
 
-    fn take(&self) -> Result<Tenure, Error> {
+    fn try_acquire(&self) -> Result<Tenure, Error> {
         self.store.claim(&self.key).try_acquire()
     }
 
@@ -76,19 +76,20 @@ impl Scene {
         self.store.status(&self.key).unwrap()
     }
 
-    /// Another process that holds the key.
+    /// Starts another process that holds the key.
     fn owner(&self) -> Owner {
         Owner::holding(OWNER, self.dir(), "k")
     }
 }
 
-/// A process that nobody waits for; killed when dropped, so that a failed test leaves none behind.
+/// A process whose parent does not wait for it; killed when dropped, so that a failed test leaves
+/// no process running.
 #[cfg(unix)]
 struct Orphan(rustix::process::Pid);
 
 #[cfg(unix)]
 impl Orphan {
-    /// From what an owner answers to `fork`.
+    /// Parses the response of an owner to `fork`.
     fn new(answer: &str) -> Self {
         Self(rustix::process::Pid::from_raw(answer.parse().unwrap()).unwrap())
     }
@@ -101,16 +102,16 @@ impl Drop for Orphan {
     }
 }
 
-/// A `sleep` that has nothing to do with any key; killed when dropped.
+/// A `sleep` process that owns no key; killed when dropped.
 #[cfg(unix)]
-struct Stranger(std::process::Child);
+struct UnrelatedProcess(std::process::Child);
 
 #[cfg(unix)]
 #[cfg_attr(
     target_os = "macos",
-    expect(dead_code, reason = "some tests need Linux")
+    expect(dead_code, reason = "only tests for Linux use these")
 )]
-impl Stranger {
+impl UnrelatedProcess {
     fn new() -> Self {
         Self(
             std::process::Command::new("sleep")
@@ -124,21 +125,21 @@ impl Stranger {
         self.0.id()
     }
 
-    fn lives(&mut self) -> bool {
+    fn is_running(&mut self) -> bool {
         self.0.try_wait().unwrap().is_none()
     }
 }
 
 #[cfg(unix)]
-impl Drop for Stranger {
+impl Drop for UnrelatedProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// True if this test runs as root. Otherwise it is skipped and says so, or fails where everything that
-/// tests need is promised to be there.
+/// True if this test runs as root. Otherwise the test is reported as skipped, or fails if
+/// `REQUIRE_TEST_TOOLS` is set.
 #[cfg(unix)]
 fn root(what: &str) -> bool {
     let root = rustix::process::geteuid().is_root();

@@ -5,9 +5,9 @@ use std::process::Command;
 use tenure::Proof;
 use tenure_tests::Owner;
 
-use crate::{OWNER, Scene, root};
+use crate::{Fixture, OWNER, root};
 
-/// The owner program as the first process of a PID namespace of its own.
+/// Command that runs the owner program as the first process of a new PID namespace.
 fn inside() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child", OWNER]);
@@ -15,55 +15,55 @@ fn inside() -> Command {
 }
 
 #[test]
-fn an_owner_in_another_namespace_keeps_us_out_and_is_named_by_the_pid_it_has_here() {
+fn owner_in_another_pid_namespace_is_named_by_its_local_pid() {
     if !root("a PID namespace") {
         return;
     }
-    let scene = Scene::new();
-    let mut owner = Owner::start(inside(), scene.dir(), "k");
+    let fixture = Fixture::new();
+    let mut owner = Owner::start(inside(), fixture.dir(), "k");
     let answer = owner.answer();
     assert!(answer.starts_with("held 1 "), "{answer}");
-    let error = scene.take().unwrap_err();
+    let error = fixture.try_acquire().unwrap_err();
     let holder = error.holder().unwrap();
     assert_eq!(holder.proof(), Proof::Verified, "{error}");
     let pid = holder.pid().unwrap();
     assert_ne!(pid, 1);
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
     assert_eq!(program.file_name().unwrap(), "owner");
-    assert_eq!(owner.tell("release"), "released");
-    drop(scene.take().unwrap());
+    assert_eq!(owner.request("release"), "released");
+    drop(fixture.try_acquire().unwrap());
 }
 
 #[test]
-fn an_owner_that_cannot_be_seen_from_inside_is_not_robbed() {
+fn owner_outside_of_a_pid_namespace_excludes_claims_inside() {
     if !root("a PID namespace") {
         return;
     }
-    let scene = Scene::new();
-    let owner = scene.owner();
-    let answer = Owner::start(inside(), scene.dir(), "k").answer();
+    let fixture = Fixture::new();
+    let owner = fixture.owner();
+    let answer = Owner::start(inside(), fixture.dir(), "k").answer();
     assert!(answer.starts_with("refused unknown"), "{answer}");
     assert!(answer.contains("not visible from here"), "{answer}");
     assert!(
-        answer.contains(&format!("by its record pid {}", owner.pid())),
+        answer.contains(&format!("pid {} in its lock record", owner.pid())),
         "{answer}"
     );
 }
 
 #[test]
-fn the_same_small_pid_in_two_containers_is_not_taken_for_the_same_process() {
+fn equal_pids_in_two_containers_are_different_processes() {
     if !root("a PID namespace") {
         return;
     }
-    let scene = Scene::new();
-    let mut crashed = Owner::start(inside(), scene.dir(), "k");
+    let fixture = Fixture::new();
+    let mut crashed = Owner::start(inside(), fixture.dir(), "k");
     assert!(crashed.answer().starts_with("held 1 "));
     crashed.kill();
-    // The stale record says pid 1; the newcomer is pid 1 as well.
-    tenure_tests::eventually("the first container is gone", || {
-        scene.status().holder().is_none()
+    // The stale lock record names pid 1, and the next owner has pid 1 too.
+    tenure_tests::eventually("the first container has exited", || {
+        fixture.status().holder().is_none()
     });
-    let mut next = Owner::start(inside(), scene.dir(), "k");
+    let mut next = Owner::start(inside(), fixture.dir(), "k");
     let answer = next.answer();
     assert!(answer.starts_with("held 1 "), "{answer}");
 }

@@ -1,9 +1,9 @@
-//! T1: never two owners. The full length runs are in scripts/prove-tenure.
+//! T1: never two owners. scripts/prove-tenure has the full-length runs.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tenure_tests::boot::Boot;
+use tenure_tests::boot::BootRace;
 use tenure_tests::contenders::Contender;
 use tenure_tests::storm::Storm;
 
@@ -11,61 +11,62 @@ fn torture() -> PathBuf {
     env!("CARGO_BIN_EXE_torture").into()
 }
 
-fn storm(contender: Contender, apart: bool) -> tenure_tests::storm::Damage {
+/// Network namespaces of the processes of a storm.
+#[derive(Clone, Copy, PartialEq)]
+enum Namespaces {
+    Shared,
+    Separate,
+}
+
+fn storm(contender: Contender, namespaces: Namespaces) -> tenure_tests::storm::StormReport {
     Storm {
         program: torture(),
         contender,
         workers: 8,
         length: Duration::from_secs(4),
         kill_every: Duration::from_millis(60),
-        apart,
+        apart: namespaces == Namespaces::Separate,
     }
     .run()
 }
 
-#[test]
-fn a_storm_of_kill_nine_never_lets_two_in_and_never_gets_stuck() {
-    let damage = storm(Contender::Tenure, false);
-    assert!(damage.acquired > 100 && damage.killed > 10, "{damage:?}");
+fn assert_storm_has_one_owner_at_a_time(namespaces: Namespaces) {
+    let report = storm(Contender::Tenure, namespaces);
+    assert!(report.acquired > 100 && report.killed > 10, "{report:?}");
     assert_eq!(
-        (damage.doubles, damage.stuck, damage.errors),
+        (report.doubles, report.stuck, report.errors),
         (0, 0, 0),
-        "{damage:?}"
+        "{report:?}"
     );
-    // Nobody but the owners touches the files. One that is held up between removing its file and
-    // letting go looks for that moment as if it had lost it; that is rare.
-    assert_eq!(damage.lost, 0, "{damage:?}");
-    assert!(damage.said_lost * 100 < damage.acquired, "{damage:?}");
+    // Only the owners touch the files. An owner that is delayed between removing its file and
+    // releasing the lock appears for that moment to have lost the file, which is rare.
+    assert_eq!(report.lost, 0, "{report:?}");
+    assert!(report.reported_lost * 100 < report.acquired, "{report:?}");
 }
 
-/// As between containers that share a directory but no network: the file lock alone decides.
 #[test]
-fn without_a_second_guard_a_storm_still_never_lets_two_in() {
-    if !crate::root("a network namespace") {
-        return;
+fn kill_storm_never_yields_two_owners_and_never_gets_stuck() {
+    assert_storm_has_one_owner_at_a_time(Namespaces::Shared);
+}
+
+/// Containers that share a directory but no network have no common deletion guard: only the file
+/// lock excludes a second owner.
+#[test]
+fn kill_storm_without_a_deletion_guard_never_yields_two_owners() {
+    if crate::root("a network namespace") {
+        assert_storm_has_one_owner_at_a_time(Namespaces::Separate);
     }
-    let damage = storm(Contender::Tenure, true);
-    assert!(damage.acquired > 100 && damage.killed > 10, "{damage:?}");
-    assert_eq!(
-        (damage.doubles, damage.stuck, damage.errors),
-        (0, 0, 0),
-        "{damage:?}"
-    );
-    // Nobody but the owners touches the files. One that is held up between removing its file and
-    // letting go looks for that moment as if it had lost it; that is rare.
-    assert_eq!(damage.lost, 0, "{damage:?}");
-    assert!(damage.said_lost * 100 < damage.acquired, "{damage:?}");
 }
 
 #[test]
-fn the_same_storm_finds_two_owners_where_the_pid_decides() {
-    let damage = storm(Contender::PidFile, false);
-    assert!(damage.doubles > 0, "{damage:?}");
+fn kill_storm_yields_two_owners_with_a_pid_file() {
+    let report = storm(Contender::PidFile, Namespaces::Shared);
+    assert!(report.doubles > 0, "{report:?}");
 }
 
 #[test]
-fn starters_over_a_stale_lock_find_one_owner_and_all_others_are_told_who() {
-    let damage = Boot {
+fn race_over_a_stale_lock_yields_one_owner_and_refusals_name_it() {
+    let report = BootRace {
         program: torture(),
         contender: Contender::Tenure,
         starters: 8,
@@ -73,41 +74,44 @@ fn starters_over_a_stale_lock_find_one_owner_and_all_others_are_told_who() {
     }
     .run();
     assert_eq!(
-        (damage.doubles, damage.none, damage.errors),
+        (report.doubles, report.none, report.errors),
         (0, 0, 0),
-        "{damage:?}"
+        "{report:?}"
     );
-    assert_eq!(damage.wrong, 0, "{damage:?}");
-    assert!(damage.named > damage.unknown, "{damage:?}");
+    assert_eq!(report.wrong, 0, "{report:?}");
+    assert!(report.named > report.unknown, "{report:?}");
 }
 
 #[test]
-fn the_same_start_finds_two_owners_where_the_pid_decides() {
-    let damage = Boot {
+fn race_over_a_stale_lock_yields_two_owners_with_a_pid_file() {
+    let report = BootRace {
         program: torture(),
         contender: Contender::PidFile,
         starters: 8,
         rounds: 60,
     }
     .run();
-    assert!(damage.doubles > 0, "{damage:?}");
+    assert!(report.doubles > 0, "{report:?}");
 }
 
-/// The file that it created is locked, removed and replaced by others before it can lock it.
+/// The file that the starter created is locked, removed and replaced by other processes before the
+/// starter locks it.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_starter_that_stalls_before_locking_does_no_harm_to_the_owner() {
-    let scene = crate::Scene::new();
+fn starter_delayed_before_locking_does_not_remove_the_owners_file() {
+    let fixture = crate::Fixture::new();
     let mut slow = std::process::Command::new("strace");
     slow.args(["--quiet=all", "--output=/dev/null", "--trace=flock"])
         .args(["--inject=flock:delay_enter=1s", crate::OWNER]);
-    let mut slow = tenure_tests::Owner::start(slow, scene.dir(), "k");
-    tenure_tests::eventually("it has created the file", || scene.file().exists());
-    drop(scene.take().expect("nobody has the lock"));
-    let tenure = scene.take().unwrap();
+    let mut slow = tenure_tests::Owner::start(slow, fixture.dir(), "k");
+    tenure_tests::eventually("the starter has created the file", || {
+        fixture.file().exists()
+    });
+    drop(fixture.try_acquire().expect("no process has the lock"));
+    let tenure = fixture.try_acquire().unwrap();
     let answer = slow.answer();
     let told = format!("refused {} ", std::process::id());
     assert!(answer.starts_with(&told), "{answer}");
     assert!(!answer.contains("deleted"), "{answer}");
-    assert!(!tenure.lost(), "its file was removed");
+    assert!(!tenure.lost(), "the owner's file was removed");
 }

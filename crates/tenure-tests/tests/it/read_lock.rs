@@ -1,4 +1,4 @@
-//! T3: locks that only keep owners out leave nothing behind.
+//! T3: read locks exclude owners and leave nothing behind.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,17 +8,17 @@ use std::process::Command;
 use tenure::State;
 use tenure_tests::Owner;
 
-use crate::{OWNER, Scene};
+use crate::{Fixture, OWNER};
 
-fn reader(scene: &Scene) -> Owner {
+fn reader(fixture: &Fixture) -> Owner {
     let mut command = Command::new(OWNER);
     command.arg("--read");
-    Owner::start(command, scene.dir(), "k")
+    Owner::start(command, fixture.dir(), "k")
 }
 
-/// Every file of a directory with its content.
-fn content(scene: &Scene) -> BTreeMap<PathBuf, Vec<u8>> {
-    let entries = fs::read_dir(scene.dir()).unwrap();
+/// Every file of the lock directory with its content.
+fn content(fixture: &Fixture) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = fs::read_dir(fixture.dir()).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     paths
         .map(|path| (path.clone(), fs::read(path).unwrap()))
@@ -27,15 +27,15 @@ fn content(scene: &Scene) -> BTreeMap<PathBuf, Vec<u8>> {
 
 #[test]
 fn killed_reader_leaves_nothing_behind() {
-    let scene = Scene::new();
-    assert_eq!(reader(&scene).answer(), "no file");
-    assert_eq!(content(&scene), BTreeMap::new());
+    let fixture = Fixture::new();
+    assert_eq!(reader(&fixture).answer(), "no file");
+    assert_eq!(content(&fixture), BTreeMap::new());
 
-    let keep = || scene.store.claim(&scene.key).keep_file(true);
+    let keep = || fixture.store.claim(&fixture.key).keep_file(true);
     keep().try_acquire().unwrap().release().unwrap();
-    let before = content(&scene);
-    let mut killed = reader(&scene);
-    let mut second = reader(&scene);
+    let before = content(&fixture);
+    let mut killed = reader(&fixture);
+    let mut second = reader(&fixture);
     for reader in [&mut killed, &mut second] {
         let answer = reader.answer();
         assert!(answer.starts_with("reading "), "{answer}");
@@ -43,48 +43,51 @@ fn killed_reader_leaves_nothing_behind() {
     let refused = keep().try_acquire().unwrap_err();
     assert!(refused.holder().unwrap().is_reading(), "{refused}");
     let text = refused.to_string();
-    assert!(text.contains("held by a process that only reads"), "{text}");
+    assert!(
+        text.contains("held by a process with a read lock"),
+        "{text}"
+    );
     killed.kill();
     assert!(
         keep().try_acquire().unwrap_err().is_held(),
-        "one still reads"
+        "one process still has a read lock"
     );
     drop(second);
-    assert_eq!(content(&scene), before);
+    assert_eq!(content(&fixture), before);
     drop(keep().try_acquire().expect("nobody reads"));
 }
 
 #[test]
-fn reader_is_refused_while_there_is_an_owner_and_names_it() {
-    let scene = Scene::new();
-    let owner = scene.owner();
-    let answer = reader(&scene).answer();
+fn read_lock_is_refused_while_the_key_is_owned_and_names_the_owner() {
+    let fixture = Fixture::new();
+    let owner = fixture.owner();
+    let answer = reader(&fixture).answer();
     let named = format!("refused k is held by pid {} ", owner.pid());
     assert!(answer.starts_with(&named), "{answer}");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn reader_is_refused_while_an_owner_without_file_lives() {
-    let scene = Scene::new();
-    let owner = scene.owner();
-    fs::remove_file(scene.file()).unwrap();
-    let answer = reader(&scene).answer();
+fn read_lock_is_refused_while_an_owner_without_its_file_is_running() {
+    let fixture = Fixture::new();
+    let owner = fixture.owner();
+    fs::remove_file(fixture.file()).unwrap();
+    let answer = reader(&fixture).answer();
     let named = format!("refused k is held by pid {} ", owner.pid());
     assert!(answer.starts_with(&named), "{answer}");
 }
 
 #[test]
-fn stop_of_a_stale_key_reports_the_reader_that_is_in_the_way() {
-    let scene = Scene::new();
-    scene.owner().kill();
-    assert!(matches!(scene.status().state(), State::Stale(_)));
-    let mut reading = reader(&scene);
+fn stop_of_a_stale_key_reports_a_read_lock_on_it() {
+    let fixture = Fixture::new();
+    fixture.owner().kill();
+    assert!(matches!(fixture.status().state(), State::Stale(_)));
+    let mut reading = reader(&fixture);
     assert!(reading.answer().starts_with("reading "));
-    let error = scene.store.stop(&scene.key).run().unwrap_err();
+    let error = fixture.store.stop(&fixture.key).run().unwrap_err();
     assert!(error.is_stop_refused(), "{error}");
-    assert!(error.to_string().contains("reads"), "{error}");
+    assert!(error.to_string().contains("read lock"), "{error}");
     reading.kill();
-    scene.store.stop(&scene.key).run().unwrap();
-    assert!(!scene.file().exists());
+    fixture.store.stop(&fixture.key).run().unwrap();
+    assert!(!fixture.file().exists());
 }

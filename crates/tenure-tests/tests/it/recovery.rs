@@ -1,46 +1,46 @@
-//! T2: instant recovery. T6: what is left behind, and what is not.
+//! T2: instant recovery. T6: files after a release and after a crash.
 
 use std::process::Command;
 
 use tenure::State;
 use tenure_tests::Owner;
 
-use crate::{OWNER, Scene};
+use crate::{Fixture, OWNER};
 
 #[test]
-fn the_next_attempt_after_kill_nine_succeeds_at_once() {
-    let scene = Scene::new();
+fn next_attempt_succeeds_at_once_after_the_owner_is_killed() {
+    let fixture = Fixture::new();
     for _ in 0..20 {
-        let mut owner = scene.owner();
-        assert!(scene.take().unwrap_err().is_held());
+        let mut owner = fixture.owner();
+        assert!(fixture.try_acquire().unwrap_err().is_held());
         owner.kill();
-        assert!(matches!(scene.status().state(), State::Stale(_)));
-        drop(scene.take().expect("free at once"));
+        assert!(matches!(fixture.status().state(), State::Stale(_)));
+        drop(fixture.try_acquire().expect("the key is free at once"));
     }
 }
 
 #[test]
-fn a_clean_release_removes_the_file_and_a_crash_leaves_it() {
-    let scene = Scene::new();
-    let mut owner = scene.owner();
-    assert!(scene.file().exists());
-    assert_eq!(owner.tell("release"), "released");
-    assert!(!scene.file().exists());
+fn release_removes_the_file_and_a_crash_leaves_it() {
+    let fixture = Fixture::new();
+    let mut owner = fixture.owner();
+    assert!(fixture.file().exists());
+    assert_eq!(owner.request("release"), "released");
+    assert!(!fixture.file().exists());
 
-    let mut owner = scene.owner();
+    let mut owner = fixture.owner();
     owner.kill();
-    assert!(scene.file().exists());
-    drop(scene.take().unwrap());
-    assert!(!scene.file().exists());
+    assert!(fixture.file().exists());
+    drop(fixture.try_acquire().unwrap());
+    assert!(!fixture.file().exists());
 }
 
 #[test]
-fn a_waiter_gets_in_when_the_owner_is_killed() {
-    let scene = Scene::new();
-    let mut owner = scene.owner();
+fn waiting_process_acquires_the_key_when_the_owner_is_killed() {
+    let fixture = Fixture::new();
+    let mut owner = fixture.owner();
     let mut command = Command::new(OWNER);
     command.arg("--wait");
-    let mut waiter = Owner::start(command, scene.dir(), "k");
+    let mut waiter = Owner::start(command, fixture.dir(), "k");
     assert_eq!(waiter.answer(), format!("waits {}", owner.pid()));
     owner.kill();
     assert!(
@@ -51,12 +51,12 @@ fn a_waiter_gets_in_when_the_owner_is_killed() {
 }
 
 #[test]
-fn the_takeover_is_logged_with_the_old_record() {
-    let scene = Scene::new();
-    let mut owner = scene.owner();
+fn takeover_is_logged_with_the_previous_lock_record() {
+    let fixture = Fixture::new();
+    let mut owner = fixture.owner();
     let pid = owner.pid();
     owner.kill();
-    let (tenure, text) = crate::guard::logged(|| scene.take().unwrap());
+    let (tenure, text) = crate::guard::logged(|| fixture.try_acquire().unwrap());
     assert!(text.contains("WARN taking over"), "{text}");
     assert!(text.contains(&format!("pid={pid}")), "{text}");
     assert!(text.contains("DEBUG acquired"), "{text}");
@@ -65,19 +65,20 @@ fn the_takeover_is_logged_with_the_old_record() {
     assert!(text.contains("DEBUG released"), "{text}");
 }
 
-/// Issue 14, item 12o: no other owner is gone.
+/// The lock record is this process's own, so no other owner has crashed.
 #[test]
-fn record_that_this_process_left_is_not_taken_over_with_a_warning() {
-    let scene = Scene::new();
+fn takeover_of_the_own_lock_record_logs_no_warning() {
+    let fixture = Fixture::new();
     for round in 0..3 {
-        let (tenure, text) = crate::guard::logged(|| scene.take().unwrap());
+        let (tenure, text) = crate::guard::logged(|| fixture.try_acquire().unwrap());
         assert!(!text.contains("WARN"), "round {round}: {text}");
         tenure.leave().unwrap();
-        assert!(scene.file().exists(), "round {round}");
+        assert!(fixture.file().exists(), "round {round}");
     }
 }
 
-/// Lock files of build 6ef6b32, which neither padded records nor marked those that it removed.
+/// Lock files of an earlier build, which neither padded lock records nor marked those that it
+/// removed.
 const PREVIOUS_BUILD: [&str; 2] = [
     concat!(
         r#"{"pid":13208,"started_at":"2026-11-17T04:41:41.686Z","key":"k","host":"vm","user":"root","progr"#,
@@ -94,13 +95,13 @@ const PREVIOUS_BUILD: [&str; 2] = [
 ];
 
 #[test]
-fn files_of_the_previous_build_are_read_and_taken_over() {
+fn lock_files_of_an_earlier_build_are_taken_over() {
     let [crashed, released] = PREVIOUS_BUILD;
     for (text, is_stale) in [(crashed, true), (released, false)] {
         for keep in [false, true] {
-            let scene = Scene::new();
-            std::fs::write(scene.file(), text).unwrap();
-            match scene.status().state() {
+            let fixture = Fixture::new();
+            std::fs::write(fixture.file(), text).unwrap();
+            match fixture.status().state() {
                 State::Stale(record) => {
                     assert!(is_stale);
                     assert_eq!((record.pid(), record.verb()), (13208, Some("run")));
@@ -109,10 +110,13 @@ fn files_of_the_previous_build_are_read_and_taken_over() {
                 State::Free => assert!(!is_stale),
                 other => panic!("{other:?}"),
             }
-            let claim = scene.store.claim(&scene.key).keep_file(keep);
+            let claim = fixture.store.claim(&fixture.key).keep_file(keep);
             let (tenure, log) = crate::guard::logged(|| claim.try_acquire().unwrap());
             assert_eq!(log.contains("WARN taking over"), is_stale, "{log}");
-            assert!(tenure.token() > 9_794_890_501_686_445, "the token rises");
+            assert!(
+                tenure.token() > 9_794_890_501_686_445,
+                "the token increases"
+            );
         }
     }
 }

@@ -1,16 +1,17 @@
-//! T3: the kernel decides. T4: readable while held. T5: refusals inform, and never wrongly.
+//! T3: ownership is the kernel's lock. T4: the lock record is readable while held. T5: refusals
+//! name the owner, and never a wrong one.
 
 use tenure::Proof;
 #[cfg(unix)]
 use tenure::State;
 
-use crate::Scene;
+use crate::Fixture;
 
 #[test]
-fn a_refusal_names_the_owner_its_program_and_since_when() {
-    let scene = Scene::new();
-    let owner = scene.owner();
-    let error = scene.take().unwrap_err();
+fn refusal_names_the_owner_its_program_and_its_start_time() {
+    let fixture = Fixture::new();
+    let owner = fixture.owner();
+    let error = fixture.try_acquire().unwrap_err();
     let holder = error.holder().unwrap();
     assert_eq!(holder.pid(), Some(owner.pid()));
     assert_eq!(holder.proof(), Proof::Verified);
@@ -32,10 +33,10 @@ fn a_refusal_names_the_owner_its_program_and_since_when() {
 }
 
 #[test]
-fn the_record_is_readable_while_it_is_held_and_has_the_promised_fields() {
-    let scene = Scene::new();
+fn lock_record_is_readable_while_held_and_has_the_promised_fields() {
+    let fixture = Fixture::new();
     let port = tenure::Key::port(8000);
-    let tenure = scene.store.claim(&port).try_acquire().unwrap();
+    let tenure = fixture.store.claim(&port).try_acquire().unwrap();
     let text = std::fs::read_to_string(tenure.path()).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["pid"], std::process::id());
@@ -51,10 +52,10 @@ fn the_record_is_readable_while_it_is_held_and_has_the_promised_fields() {
 
 #[cfg(unix)]
 #[test]
-fn the_file_is_for_its_owner_alone() {
+fn lock_file_is_accessible_to_its_owner_only() {
     use std::os::unix::fs::PermissionsExt;
-    let scene = Scene::new();
-    let tenure = scene.take().unwrap();
+    let fixture = Fixture::new();
+    let tenure = fixture.try_acquire().unwrap();
     let mode = std::fs::metadata(tenure.path())
         .unwrap()
         .permissions()
@@ -63,50 +64,51 @@ fn the_file_is_for_its_owner_alone() {
 }
 
 #[test]
-fn looking_never_takes_the_key_away() {
-    let scene = Scene::new();
+fn status_never_makes_a_claim_fail() {
+    let fixture = Fixture::new();
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                    scene.status();
+                    fixture.status();
                 }
             });
         }
         for _ in 0..500 {
-            // Over a stale file too, where readers may have to try the lock for an instant.
-            std::fs::write(scene.file(), "{\"pid\":1}").unwrap();
-            drop(scene.take().expect("only readers are about"));
+            // Readers of a stale file may hold a shared lock for an instant.
+            std::fs::write(fixture.file(), "{\"pid\":1}").unwrap();
+            drop(fixture.try_acquire().expect("only readers use the key"));
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 
-/// Another program has the lock, and the text in the file is an earlier owner's.
+/// Another program has the lock, and the lock record is that of an earlier owner.
 #[cfg(unix)]
 #[test]
-fn a_record_that_does_not_name_the_holder_is_reported_as_unknown() {
-    let scene = Scene::new();
-    let mut crashed = scene.owner();
+fn holder_is_unknown_if_the_lock_record_names_another_process() {
+    let fixture = Fixture::new();
+    let mut crashed = fixture.owner();
     crashed.kill();
-    // The lock is ours, as a file; the record names a process that is gone, then a live stranger.
+    // This test locks the file itself. The lock record names a process that has exited, then a live
+    // unrelated one.
     let file = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
-        .open(scene.file())
+        .open(fixture.file())
         .unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-    let stranger = crate::Stranger::new();
+    let stranger = crate::UnrelatedProcess::new();
     let foreign = format!(
         "{{\"pid\":{},\"started_at\":\"2026-01-30T12:00:00Z\"}}",
         stranger.pid()
     );
     for text in [None, Some(""), Some("garbage"), Some(foreign.as_str())] {
         if let Some(text) = text {
-            std::fs::write(scene.file(), text).unwrap();
+            std::fs::write(fixture.file(), text).unwrap();
         }
-        let error = scene.take().unwrap_err();
+        let error = fixture.try_acquire().unwrap_err();
         assert!(error.is_held());
         let holder = error.holder().unwrap();
         assert_eq!(
@@ -118,51 +120,54 @@ fn a_record_that_does_not_name_the_holder_is_reported_as_unknown() {
             !error.to_string().contains(&stranger.pid().to_string()),
             "{error}"
         );
-        assert!(matches!(scene.status().state(), State::Held(_)));
+        assert!(matches!(fixture.status().state(), State::Held(_)));
     }
 }
 
-/// A record of the shortest kind, by a program that holds the lock itself.
+/// A minimal lock record, written by another program that holds the lock itself.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_foreign_owner_that_holds_the_lock_is_named() {
-    let scene = Scene::new();
-    let file = std::fs::File::create(scene.file()).unwrap();
+fn refusal_names_another_program_that_holds_the_lock() {
+    let fixture = Fixture::new();
+    let file = std::fs::File::create(fixture.file()).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
     let me = std::process::id();
     let text = format!("{{\"pid\":{me},\"started_at\":\"2026-01-30T12:00:00Z\",\"port\":8000}}");
-    std::fs::write(scene.file(), text).unwrap();
-    assert_eq!(scene.take().unwrap_err().holder().unwrap().pid(), Some(me));
+    std::fs::write(fixture.file(), text).unwrap();
+    assert_eq!(
+        fixture.try_acquire().unwrap_err().holder().unwrap().pid(),
+        Some(me)
+    );
 }
 
 #[cfg(unix)]
 #[test]
-fn a_suspended_owner_stays_the_owner_and_is_said_to_be_suspended() {
-    let scene = Scene::new();
-    let owner = scene.owner();
+fn suspended_owner_keeps_the_key_and_is_reported_as_suspended() {
+    let fixture = Fixture::new();
+    let owner = fixture.owner();
     let pid = rustix::process::Pid::from_raw(i32::try_from(owner.pid()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    tenure_tests::eventually("it is stopped", || {
-        scene.status().holder().unwrap().is_suspended()
+    tenure_tests::eventually("the owner is stopped", || {
+        fixture.status().holder().unwrap().is_suspended()
     });
-    let error = scene.take().unwrap_err();
+    let error = fixture.try_acquire().unwrap_err();
     assert_eq!(error.holder().unwrap().pid(), Some(owner.pid()));
     assert!(error.to_string().contains("suspended"), "{error}");
 }
 
-/// Somebody looks at a stale file and has a shared lock on it for an instant, again and again.
+/// A reader repeatedly holds a shared lock on a stale file for an instant.
 #[cfg(unix)]
 #[test]
-fn a_reader_that_has_the_lock_for_an_instant_does_not_get_us_refused() {
+fn momentary_read_lock_does_not_refuse_a_claim() {
     use rustix::fs::{FlockOperation, flock};
     use std::sync::atomic::{AtomicBool, Ordering};
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let done = AtomicBool::new(false);
-    std::fs::write(scene.file(), "{\"pid\":1}").unwrap();
+    std::fs::write(fixture.file(), "{\"pid\":1}").unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                let Ok(file) = std::fs::File::open(scene.file()) else {
+                let Ok(file) = std::fs::File::open(fixture.file()) else {
                     continue;
                 };
                 if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
@@ -173,40 +178,40 @@ fn a_reader_that_has_the_lock_for_an_instant_does_not_get_us_refused() {
             }
         });
         for _ in 0..100 {
-            std::fs::write(scene.file(), "{\"pid\":1}").unwrap();
-            let taken = scene.take();
+            std::fs::write(fixture.file(), "{\"pid\":1}").unwrap();
+            let taken = fixture.try_acquire();
             if taken.is_err() {
                 done.store(true, Ordering::Relaxed);
             }
-            drop(taken.expect("only a reader is about"));
+            drop(taken.expect("only a reader uses the key"));
         }
         done.store(true, Ordering::Relaxed);
     });
 }
 
-/// The owner is held up between taking the lock and writing its record.
+/// The owner is delayed between acquiring the lock and writing its lock record.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_owner_that_has_not_written_yet_is_named_once_it_has_and_unknown_before() {
+fn owner_is_unknown_until_it_has_written_its_lock_record() {
     for (delay, named) in [("50ms", true), ("3s", false)] {
-        let scene = Scene::new();
-        // What an earlier owner left names a process that lives: this one.
+        let fixture = Fixture::new();
+        // The lock record of the earlier owner names a live process: this one.
         let stale = format!(
             "{{\"pid\":{},\"started_at\":\"2026-01-30T12:00:00Z\"}}",
             std::process::id()
         );
-        std::fs::write(scene.file(), stale).unwrap();
+        std::fs::write(fixture.file(), stale).unwrap();
         let mut slow = std::process::Command::new("strace");
         slow.args(["--quiet=all", "--output=/dev/null", "--trace=pwrite64"])
             .args([
                 &format!("--inject=pwrite64:delay_enter={delay}"),
                 crate::OWNER,
             ]);
-        let mut owner = tenure_tests::Owner::start(slow, scene.dir(), "k");
-        tenure_tests::eventually("it has the lock", || {
-            matches!(scene.status().state(), State::Held(_))
+        let mut owner = tenure_tests::Owner::start(slow, fixture.dir(), "k");
+        tenure_tests::eventually("the owner has the lock", || {
+            matches!(fixture.status().state(), State::Held(_))
         });
-        let error = scene.take().unwrap_err();
+        let error = fixture.try_acquire().unwrap_err();
         let pid = error.holder().unwrap().pid();
         assert_ne!(pid, Some(std::process::id()), "{error}");
         if named {

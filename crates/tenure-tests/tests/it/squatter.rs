@@ -1,4 +1,4 @@
-//! The deletion guard's name, bound by somebody else.
+//! Socket names of the deletion guard that another process has bound.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use tenure_tests::run_as::{Commons, RunAs, STRANGER};
+use tenure_tests::run_as::{RunAs, SharedDir, UNNAMED_USER};
 
-use crate::{Scene, Stranger, root};
+use crate::{Fixture, UnrelatedProcess, root};
 
-/// The names that an owner of the scene's key binds, without the leading zero byte.
-fn guard_names(scene: &Scene) -> Vec<String> {
-    let owner = scene.owner();
+/// Socket names that an owner of the fixture's key binds, without the leading zero byte.
+fn guard_names(fixture: &Fixture) -> Vec<String> {
+    let owner = fixture.owner();
     names_of(owner.pid())
 }
 
@@ -41,9 +41,9 @@ fn names_of(pid: u32) -> Vec<String> {
     names
 }
 
-/// Another user's process that binds the names and listens, each with a line full of friends if
-/// `full`.
-fn squat(names: &[String], full: bool) -> Stranger {
+/// Another user's process that binds the names and listens. If `full`, it also fills each
+/// connection queue.
+fn squat(names: &[String], full: bool) -> UnrelatedProcess {
     let script = format!(
         "import socket,time\n\
          kept=[]\n\
@@ -67,41 +67,45 @@ fn squat(names: &[String], full: bool) -> Stranger {
         .read_line(&mut line)
         .unwrap();
     assert_eq!(line, "ready\n");
-    Stranger(squatter)
+    UnrelatedProcess(squatter)
 }
 
 #[test]
-fn another_users_socket_does_not_keep_us_out() {
+fn socket_of_an_unrelated_user_does_not_block_the_key() {
     if !root("acting as another user") {
         return;
     }
     for full in [false, true] {
-        let scene = Scene::new();
-        let mut squatter = squat(&guard_names(&scene), full);
-        let (tenure, text) = crate::guard::logged(|| scene.take().expect("ignored"));
-        let warning = "WARN no deletion guard can be had: another user";
+        let fixture = Fixture::new();
+        let mut squatter = squat(&guard_names(&fixture), full);
+        let (tenure, text) =
+            crate::guard::logged(|| fixture.try_acquire().expect("the socket is ignored"));
+        let warning = "WARN no deletion guard: another user";
         assert!(text.contains(warning), "{text}");
         assert!(
-            scene.take().unwrap_err().is_held(),
-            "the file lock still decides"
+            fixture.try_acquire().unwrap_err().is_held(),
+            "the file lock still excludes a second owner"
         );
         drop(tenure);
-        let stopped = scene.store.stop(&scene.key).force(true).run().unwrap();
+        let stopped = fixture.store.stop(&fixture.key).force(true).run().unwrap();
         assert!(matches!(stopped, tenure::Stopped::NotRunning));
-        assert!(squatter.lives(), "it was not touched");
+        assert!(
+            squatter.is_running(),
+            "the other user's process was signalled"
+        );
     }
 }
 
-/// The same for a user who cannot look into the squatter's process.
+/// An unprivileged user cannot inspect the process that bound the names.
 #[test]
-fn another_users_full_line_does_not_keep_a_user_out() {
-    let Some(commons) = Commons::new() else {
+fn full_queue_of_an_unrelated_user_does_not_block_the_key() {
+    let Some(shared_dir) = SharedDir::new() else {
         return;
     };
-    let dir = commons.dir("theirs", STRANGER, 0o755);
-    let program = commons.copy_of(crate::OWNER);
+    let dir = shared_dir.dir("theirs", UNNAMED_USER, 0o755);
+    let program = shared_dir.copy_of(crate::OWNER);
     let user = || {
-        let command = RunAs::user(STRANGER).command(&program);
+        let command = RunAs::user(UNNAMED_USER).command(&program);
         tenure_tests::Owner::start(command, &dir, "k")
     };
     let mut owner = user();
@@ -112,19 +116,19 @@ fn another_users_full_line_does_not_keep_a_user_out() {
         let mut squatter = squat(&names, full);
         let answer = user().answer();
         assert!(answer.starts_with("held "), "{answer}");
-        assert!(squatter.lives());
+        assert!(squatter.is_running());
     }
 }
 
-/// Connections that owners do not accept fill the line; the user is known all the same.
+/// Owners never accept connections, so their queues fill up. The kernel still reports their user.
 #[test]
-fn full_line_of_root_keeps_a_user_out_of_a_deleted_file() {
-    let Some(commons) = Commons::new() else {
+fn full_queue_of_root_still_refuses_a_user_after_the_file_is_deleted() {
+    let Some(shared_dir) = SharedDir::new() else {
         return;
     };
-    let dir = commons.dir("theirs", STRANGER, 0o755);
+    let dir = shared_dir.dir("theirs", UNNAMED_USER, 0o755);
     let file = dir.join("f.lock");
-    let program = commons.copy_of(crate::OWNER);
+    let program = shared_dir.copy_of(crate::OWNER);
     let mut owner = tenure_tests::Owner::holding(crate::OWNER, &dir, file.to_str().unwrap());
     let mut line = Vec::new();
     for name in names_of(owner.pid()) {
@@ -140,17 +144,17 @@ fn full_line_of_root_keeps_a_user_out_of_a_deleted_file() {
         }
     }
     std::fs::remove_file(&file).unwrap();
-    let command = RunAs::user(STRANGER).command(&program);
+    let command = RunAs::user(UNNAMED_USER).command(&program);
     let answer = tenure_tests::Owner::start(command, &dir, file.to_str().unwrap()).answer();
     assert!(answer.starts_with("refused "), "{answer}");
     assert!(answer.contains("user root"), "{answer}");
-    assert_eq!(owner.tell("lost"), "true");
+    assert_eq!(owner.request("lost"), "true");
 }
 
 #[test]
-fn names_that_are_bound_but_do_not_answer_keep_nobody_out() {
-    let scene = Scene::new();
-    let silent: Vec<OwnedFd> = guard_names(&scene)
+fn bound_name_without_a_listener_does_not_block_the_key() {
+    let fixture = Fixture::new();
+    let silent: Vec<OwnedFd> = guard_names(&fixture)
         .iter()
         .map(|name| {
             let socket = unix_socket();
@@ -159,46 +163,46 @@ fn names_that_are_bound_but_do_not_answer_keep_nobody_out() {
             socket
         })
         .collect();
-    let tenure = scene.take().unwrap();
-    assert!(scene.take().unwrap_err().is_held());
+    let tenure = fixture.try_acquire().unwrap();
+    assert!(fixture.try_acquire().unwrap_err().is_held());
     drop(tenure);
     drop(silent);
 }
 
-/// Not for the children of other tests, which would keep its name bound.
+/// The socket is not inherited by children of other tests, which would keep its name bound.
 fn unix_socket() -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .expect("a socket")
 }
 
-/// One name is enough to keep a second owner out when the file is deleted.
+/// One of the two names suffices to refuse a second owner when the file is deleted.
 #[test]
-fn with_one_name_taken_the_other_still_guards() {
-    let scene = Scene::new();
-    for name in guard_names(&scene) {
+fn second_name_still_refuses_when_the_first_is_bound_by_another_process() {
+    let fixture = Fixture::new();
+    for name in guard_names(&fixture) {
         let silent = unix_socket();
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
         rustix::net::bind(&silent, &address).unwrap();
-        let owner = scene.owner();
-        std::fs::remove_file(scene.file()).unwrap();
-        let error = scene.take().expect_err("the other name guards");
+        let owner = fixture.owner();
+        std::fs::remove_file(fixture.file()).unwrap();
+        let error = fixture.try_acquire().expect_err("the other name guards");
         assert_eq!(error.holder().unwrap().pid(), Some(owner.pid()), "{name}");
     }
 }
 
-/// Every `socket` call of the owner fails, as in a sandbox that allows none.
+/// Every `socket` call of the owner fails, as in a sandbox that forbids sockets.
 #[test]
-fn where_sockets_are_forbidden_the_file_alone_decides() {
-    let scene = Scene::new();
+fn key_is_acquired_without_a_deletion_guard_where_sockets_are_forbidden() {
+    let fixture = Fixture::new();
     let mut sandboxed = Command::new("strace");
     sandboxed
         .args(["--quiet=all", "--output=/dev/null", "--trace=socket"])
         .args(["--inject=socket:error=EAFNOSUPPORT", crate::OWNER]);
-    let mut owner = tenure_tests::Owner::start(sandboxed, scene.dir(), "k");
+    let mut owner = tenure_tests::Owner::start(sandboxed, fixture.dir(), "k");
     let answer = owner.answer();
     assert!(answer.starts_with("held "), "{answer}");
-    assert!(scene.take().unwrap_err().is_held());
-    assert_eq!(owner.tell("release"), "released");
-    drop(scene.take().unwrap());
+    assert!(fixture.try_acquire().unwrap_err().is_held());
+    assert_eq!(owner.request("release"), "released");
+    drop(fixture.try_acquire().unwrap());
 }

@@ -1,38 +1,38 @@
-//! T11: tokens rise.
+//! T11: tokens increase.
 
 use std::fs;
 
-use crate::Scene;
+use crate::Fixture;
 
 #[test]
-fn every_acquisition_has_a_larger_token() {
-    let scene = Scene::new();
+fn each_acquisition_has_a_larger_token() {
+    let fixture = Fixture::new();
     let mut last = 0;
     for _ in 0..2_000 {
-        let tenure = scene.take().unwrap();
+        let tenure = fixture.try_acquire().unwrap();
         assert!(tenure.token() > last);
         last = tenure.token();
     }
     for _ in 0..5 {
-        let mut owner = scene.owner();
+        let mut owner = fixture.owner();
         owner.kill();
-        let tenure = scene.take().unwrap();
+        let tenure = fixture.try_acquire().unwrap();
         assert!(tenure.token() > last + 1);
         last = tenure.token();
     }
 }
 
-/// A crashed owner's record is from a time when the clock was ahead.
+/// The lock record of a crashed owner was written when the clock was ahead.
 #[test]
-fn a_clock_that_was_set_back_does_not_set_back_the_token() {
-    let scene = Scene::new();
+fn token_increases_after_the_clock_is_set_back() {
+    let fixture = Fixture::new();
     let ahead = 9_000_000_000_000_000_u64;
-    fs::write(scene.file(), format!("{{\"pid\":77,\"token\":{ahead}}}")).unwrap();
+    fs::write(fixture.file(), format!("{{\"pid\":77,\"token\":{ahead}}}")).unwrap();
     let mut last = ahead;
     for _ in 0..3 {
-        let tenure = scene
+        let tenure = fixture
             .store
-            .claim(&scene.key)
+            .claim(&fixture.key)
             .keep_file(true)
             .try_acquire()
             .unwrap();
@@ -42,40 +42,40 @@ fn a_clock_that_was_set_back_does_not_set_back_the_token() {
 }
 
 #[test]
-fn a_kept_file_is_marked_as_released_and_reads_as_free() {
-    let scene = Scene::new();
-    let tenure = scene
+fn kept_file_is_marked_as_released_and_its_key_is_free() {
+    let fixture = Fixture::new();
+    let tenure = fixture
         .store
-        .claim(&scene.key)
+        .claim(&fixture.key)
         .keep_file(true)
         .try_acquire()
         .unwrap();
     let token = tenure.token();
     tenure.release().unwrap();
     assert!(
-        fs::read_to_string(scene.file())
+        fs::read_to_string(fixture.file())
             .unwrap()
             .contains("released_at")
     );
-    assert!(matches!(scene.status().state(), tenure::State::Free));
-    assert!(scene.take().unwrap().token() > token);
+    assert!(matches!(fixture.status().state(), tenure::State::Free));
+    assert!(fixture.try_acquire().unwrap().token() > token);
 }
 
 #[test]
-fn a_nonsense_token_leaves_room_to_rise() {
-    let scene = Scene::new();
+fn invalid_token_in_a_record_is_ignored() {
+    let fixture = Fixture::new();
     fs::write(
-        scene.file(),
+        fixture.file(),
         format!("{{\"pid\":77,\"token\":{}}}", u64::MAX),
     )
     .unwrap();
-    let first = scene
+    let first = fixture
         .store
-        .claim(&scene.key)
+        .claim(&fixture.key)
         .keep_file(true)
         .try_acquire()
         .unwrap()
         .token();
-    let second = scene.take().unwrap().token();
+    let second = fixture.try_acquire().unwrap().token();
     assert!(second > first && first < u64::MAX / 2);
 }

@@ -1,41 +1,44 @@
-//! T1, T5, T9 across users: what the kernel does not show is not taken for free.
+//! T1, T5, T9 across users: a key whose lock the kernel does not show does not count as free.
 
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
 use tenure_tests::Owner;
-use tenure_tests::run_as::{Commons, RunAs, STRANGER, USER, set_mode};
+use tenure_tests::run_as::{RunAs, SharedDir, UNNAMED_USER, USER, set_mode};
 
 use crate::OWNER;
 
-/// Users that share a directory, and the program that owns as it is told.
+/// Users that share a directory, with a copy of the owner program that all of them can execute.
 struct Users {
-    commons: Commons,
+    shared_dir: SharedDir,
     program: PathBuf,
 }
 
 impl Users {
     fn new() -> Option<Self> {
-        let commons = Commons::new()?;
-        let program = commons.copy_of(OWNER);
-        Some(Self { commons, program })
+        let shared_dir = SharedDir::new()?;
+        let program = shared_dir.copy_of(OWNER);
+        Some(Self {
+            shared_dir,
+            program,
+        })
     }
 
-    /// Takes a lock file by its path.
-    fn take(&self, who: RunAs, file: &Path) -> Owner {
+    /// Starts an owner that tries to acquire a lock file by its path.
+    fn start(&self, run_as: RunAs, file: &Path) -> Owner {
         Owner::start(
-            who.command(&self.program),
-            &self.commons.path("unused"),
+            run_as.command(&self.program),
+            &self.shared_dir.path("unused"),
             file.to_str().unwrap(),
         )
     }
 
-    /// Takes the key `k` of a program whose users share a temporary directory.
-    fn take_shared(&self, who: RunAs, temp: &Path) -> Owner {
-        let mut command = who.command(&self.program);
+    /// Starts an owner of the key `k` of a program whose users share a temporary directory.
+    fn start_shared(&self, run_as: RunAs, temp: &Path) -> Owner {
+        let mut command = run_as.command(&self.program);
         command.env("TMPDIR", temp).arg("--shared");
-        Owner::start(command, &self.commons.path("unused"), "k")
+        Owner::start(command, &self.shared_dir.path("unused"), "k")
     }
 }
 
@@ -44,23 +47,24 @@ fn assert_held(owner: &mut Owner) {
     assert!(answer.starts_with("held "), "{answer}");
 }
 
-/// Refused because the kernel shows an owner.
+/// Asserts a refusal because the kernel shows an owner.
 fn assert_refused(mut owner: Owner) -> String {
     let answer = owner.answer();
     assert!(answer.starts_with("refused "), "{answer}");
     answer
 }
 
-/// Refused because the kernel does not show whether there is an owner; file and user are named.
+/// Asserts a refusal because the kernel does not show whether there is an owner. It names file and
+/// user.
 fn assert_unknown(mut owner: Owner, file: &Path, user: &str) {
     let answer = owner.answer();
     assert!(answer.starts_with("failed "), "{answer}");
     assert!(answer.contains(file.to_str().unwrap()), "{answer}");
     assert!(answer.contains(user), "{answer}");
-    assert!(answer.contains("cannot be told"), "{answer}");
+    assert!(answer.contains("cannot determine whether"), "{answer}");
 }
 
-/// Views of the system in which `/proc/locks` proves nothing.
+/// Environments in which `/proc/locks` proves nothing.
 fn blind_views() -> [RunAs; 3] {
     [
         RunAs::user(USER).in_pid_namespace(),
@@ -69,38 +73,38 @@ fn blind_views() -> [RunAs; 3] {
     ]
 }
 
-/// Every user has a directory beside the first one's.
+/// Each further user has a lock directory of its own next to the first user's.
 #[test]
 fn user_that_cannot_see_the_locks_of_another_user_is_refused() {
     for who in blind_views() {
         let Some(users) = Users::new() else { return };
-        let temp = users.commons.dir("tmp", 0, 0o1777);
-        let mut owner = users.take_shared(RunAs::root(), &temp);
+        let temp = users.shared_dir.dir("tmp", 0, 0o1777);
+        let mut owner = users.start_shared(RunAs::root(), &temp);
         assert_held(&mut owner);
         let file = temp.join("shared/name_k.lock");
         let apart = who.in_network_namespace();
-        assert_unknown(users.take_shared(apart, &temp), &file, "root");
-        // The deletion guard shows what the table does not.
-        let answer = assert_refused(users.take_shared(who, &temp));
+        assert_unknown(users.start_shared(apart, &temp), &file, "root");
+        // The deletion guard reveals the owner that the lock table hides.
+        let answer = assert_refused(users.start_shared(who, &temp));
         assert!(
             answer.contains("another user's process (user root)"),
             "{answer}"
         );
-        // A file that is there proves no more when its owner is dead.
+        // A file without a living owner is refused as well: its lock is just as invisible.
         owner.kill();
-        assert_unknown(users.take_shared(who, &temp), &file, "root");
-        assert_held(&mut users.take_shared(RunAs::user(USER), &temp));
+        assert_unknown(users.start_shared(who, &temp), &file, "root");
+        assert_held(&mut users.start_shared(RunAs::user(USER), &temp));
     }
 }
 
 #[test]
-fn user_that_sees_the_locks_of_another_user_is_told_who_it_is() {
+fn refusal_names_the_other_user_where_its_locks_are_visible() {
     let Some(users) = Users::new() else { return };
-    let temp = users.commons.dir("tmp", 0, 0o1777);
-    let mut owner = users.take_shared(RunAs::root(), &temp);
+    let temp = users.shared_dir.dir("tmp", 0, 0o1777);
+    let mut owner = users.start_shared(RunAs::root(), &temp);
     assert_held(&mut owner);
     for who in [RunAs::user(USER), RunAs::user(USER).with_proc("hidepid=2")] {
-        let answer = assert_refused(users.take_shared(who, &temp));
+        let answer = assert_refused(users.start_shared(who, &temp));
         assert!(
             answer.contains("another user's process (user root)"),
             "{answer}"
@@ -108,11 +112,11 @@ fn user_that_sees_the_locks_of_another_user_is_told_who_it_is() {
     }
 }
 
-/// The table of the container does not list a lock whose taker is dead.
+/// The lock table of a container does not list a lock whose acquirer has exited.
 #[test]
 fn user_in_a_container_is_refused_after_the_wrapper_was_killed() {
     let Some(users) = Users::new() else { return };
-    let temp = users.commons.dir("tmp", 0, 0o1777);
+    let temp = users.shared_dir.dir("tmp", 0, 0o1777);
     let script = format!(
         r"
         export TMPDIR={temp}
@@ -141,34 +145,42 @@ fn user_in_a_container_is_refused_after_the_wrapper_was_killed() {
         "another user, by the guard: {text}"
     );
     assert!(lines[2].starts_with("failed "), "another user: {text}");
-    assert!(lines[2].contains("cannot be told"), "{text}");
+    assert!(lines[2].contains("cannot determine whether"), "{text}");
     assert!(lines[2].contains("root"), "{text}");
 }
 
-/// What is in a directory that another user closed cannot be seen, so it is not said to be free.
+/// Files in an inaccessible directory of another user are invisible, so the key does not count as
+/// free.
 #[test]
-fn user_is_refused_while_the_first_directory_is_closed_to_it() {
+fn user_is_refused_while_it_may_not_search_the_first_directory() {
     let Some(users) = Users::new() else { return };
-    let temp = users.commons.dir("tmp", 0, 0o1777);
-    let closed = users.commons.dir("tmp/shared", 0, 0o700);
-    let mut owner = users.take_shared(RunAs::root(), &temp);
+    let temp = users.shared_dir.dir("tmp", 0, 0o1777);
+    let closed = users.shared_dir.dir("tmp/shared", 0, 0o700);
+    let mut owner = users.start_shared(RunAs::root(), &temp);
     assert_held(&mut owner);
-    let answer = assert_refused(users.take_shared(RunAs::user(USER), &temp));
-    assert!(answer.contains("user root"), "by its guard: {answer}");
+    let answer = assert_refused(users.start_shared(RunAs::user(USER), &temp));
+    assert!(
+        answer.contains("user root"),
+        "found through the deletion guard: {answer}"
+    );
     let apart = RunAs::user(USER).in_network_namespace();
-    assert_unknown(users.take_shared(apart, &temp), &closed, "root");
+    assert_unknown(users.start_shared(apart, &temp), &closed, "root");
     owner.kill();
-    assert_unknown(users.take_shared(RunAs::user(USER), &temp), &closed, "root");
+    assert_unknown(
+        users.start_shared(RunAs::user(USER), &temp),
+        &closed,
+        "root",
+    );
     set_mode(&closed, 0o755);
-    assert_held(&mut users.take_shared(RunAs::user(USER), &temp));
+    assert_held(&mut users.start_shared(RunAs::user(USER), &temp));
 }
 
-/// Whatever the umask of the first user, others can see which locks are held.
+/// Other users can see which locks are held, whatever the umask of the first user.
 #[test]
 fn shared_directory_can_be_searched_by_all_users() {
     use std::os::unix::fs::PermissionsExt;
     let Some(users) = Users::new() else { return };
-    let temp = users.commons.dir("tmp", 0, 0o1777);
+    let temp = users.shared_dir.dir("tmp", 0, 0o1777);
     let mut command = RunAs::user(USER).command("sh");
     command.args(["-c", "umask 077; exec \"$0\" --shared \"$@\""]);
     command.arg(&users.program).env("TMPDIR", &temp);
@@ -180,9 +192,9 @@ fn shared_directory_can_be_searched_by_all_users() {
     assert_eq!(mode & 0o7777, 0o755);
 }
 
-/// The deletion guard has no user in its name.
+/// The socket names of the deletion guard contain no user.
 #[test]
-fn deleted_file_lets_no_other_user_in() {
+fn deletion_guard_refuses_other_users_after_the_file_is_deleted() {
     let (root, user) = (RunAs::root(), RunAs::user(USER));
     let mapped = user.in_user_namespace();
     for (holds, tries) in [
@@ -194,31 +206,31 @@ fn deleted_file_lets_no_other_user_in() {
         (mapped, root),
     ] {
         let Some(users) = Users::new() else { return };
-        let file = users.commons.dir("theirs", USER, 0o755).join("f.lock");
-        let mut owner = users.take(holds, &file);
+        let file = users.shared_dir.dir("theirs", USER, 0o755).join("f.lock");
+        let mut owner = users.start(holds, &file);
         assert_held(&mut owner);
         fs::remove_file(&file).unwrap();
-        let answer = assert_refused(users.take(tries, &file));
+        let answer = assert_refused(users.start(tries, &file));
         assert!(
             answer.contains("deleted or replaced"),
             "{holds:?}, {tries:?}: {answer}"
         );
-        assert_eq!(owner.tell("lost"), "true");
+        assert_eq!(owner.request("lost"), "true");
         drop(owner);
-        assert_held(&mut users.take(tries, &file));
+        assert_held(&mut users.start(tries, &file));
     }
 }
 
 #[test]
-fn deleted_file_in_a_sticky_directory_lets_no_other_user_in() {
+fn deletion_guard_refuses_other_users_in_a_sticky_directory() {
     let Some(users) = Users::new() else { return };
-    let file = users.commons.dir("tmp", 0, 0o1777).join("f.lock");
-    let mut owner = users.take(RunAs::user(STRANGER), &file);
+    let file = users.shared_dir.dir("tmp", 0, 0o1777).join("f.lock");
+    let mut owner = users.start(RunAs::user(UNNAMED_USER), &file);
     assert_held(&mut owner);
     fs::remove_file(&file).unwrap();
-    let answer = assert_refused(users.take(RunAs::user(USER), &file));
+    let answer = assert_refused(users.start(RunAs::user(USER), &file));
     assert!(
-        answer.contains(&format!("user uid {STRANGER}")),
+        answer.contains(&format!("user uid {UNNAMED_USER}")),
         "from the kernel: {answer}"
     );
 }
@@ -227,7 +239,7 @@ fn deleted_file_in_a_sticky_directory_lets_no_other_user_in() {
 #[test]
 fn containers_with_a_common_network_do_not_refuse_each_other() {
     let Some(users) = Users::new() else { return };
-    let dir = users.commons.dir("data", 0, 0o755);
+    let dir = users.shared_dir.dir("data", 0, 0o755);
     let script = format!(
         "mount -t tmpfs tmpfs {0} && exec {1} {0} k",
         dir.display(),
@@ -243,14 +255,14 @@ fn containers_with_a_common_network_do_not_refuse_each_other() {
     assert_held(&mut two);
 }
 
-/// T9: another user's file in a directory that we alone may write.
+/// T9: another user's file in a directory that only this user may write.
 #[test]
-fn file_of_another_user_is_replaced_only_in_a_directory_of_our_own() {
+fn file_of_another_user_is_replaced_only_in_a_directory_that_this_user_alone_may_write() {
     let user = RunAs::user(USER);
-    for owner_of_file in [0, STRANGER] {
+    for owner_of_file in [0, UNNAMED_USER] {
         for mode in [0o600, 0o644] {
             let Some(users) = Users::new() else { return };
-            let dir = users.commons.dir("own", USER, 0o755);
+            let dir = users.shared_dir.dir("own", USER, 0o755);
             let file = dir.join("f.lock");
             let leave = || {
                 fs::write(&file, "{\"pid\":1}").unwrap();
@@ -260,12 +272,12 @@ fn file_of_another_user_is_replaced_only_in_a_directory_of_our_own() {
             leave();
             for mode in [0o775, 0o1777] {
                 set_mode(&dir, mode);
-                let answer = users.take(user, &file).answer();
+                let answer = users.start(user, &file).answer();
                 assert!(answer.starts_with("failed "), "{mode:o}: {answer}");
                 assert!(answer.contains("belongs to"), "{mode:o}: {answer}");
             }
             set_mode(&dir, 0o755);
-            assert_held(&mut users.take(user, &file));
+            assert_held(&mut users.start(user, &file));
             assert_eq!(
                 fs::read_dir(&dir).unwrap().count(),
                 1,
@@ -278,68 +290,83 @@ fn file_of_another_user_is_replaced_only_in_a_directory_of_our_own() {
 #[test]
 fn file_that_another_user_holds_is_never_replaced() {
     let Some(users) = Users::new() else { return };
-    let dir = users.commons.dir("own", USER, 0o755);
+    let dir = users.shared_dir.dir("own", USER, 0o755);
     let file = dir.join("f.lock");
-    let mut root = users.take(RunAs::root(), &file);
+    let mut root = users.start(RunAs::root(), &file);
     assert_held(&mut root);
-    // As an earlier build left it: the file belongs to root.
+    // Earlier builds left a file that belongs to root.
     chown(&file, Some(0), Some(0)).unwrap();
     let before = fs::read(&file).unwrap();
     let apart = RunAs::user(USER).in_network_namespace();
     for who in [RunAs::user(USER), apart] {
-        assert_refused(users.take(who, &file));
+        assert_refused(users.start(who, &file));
     }
     for who in blind_views() {
-        assert_unknown(users.take(who.in_network_namespace(), &file), &file, "root");
-        // The guard shows what the table does not.
-        assert_refused(users.take(who, &file));
+        assert_unknown(
+            users.start(who.in_network_namespace(), &file),
+            &file,
+            "root",
+        );
+        // The deletion guard reveals the owner that the lock table hides.
+        assert_refused(users.start(who, &file));
     }
     assert_eq!(fs::read(&file).unwrap(), before);
-    assert_eq!(root.tell("lost"), "false");
+    assert_eq!(root.request("lost"), "false");
     root.kill();
     for who in blind_views() {
-        assert_unknown(users.take(who, &file), &file, "root");
+        assert_unknown(users.start(who, &file), &file, "root");
     }
-    assert_held(&mut users.take(RunAs::user(USER), &file));
+    assert_held(&mut users.start(RunAs::user(USER), &file));
 }
 
-/// The root of a user namespace cannot give files to a user whom the namespace does not know.
+/// Root of a user namespace cannot give files to a user outside of it.
 #[test]
-fn root_of_a_user_namespace_takes_a_key_in_the_directory_of_an_unknown_user() {
+fn root_of_a_user_namespace_acquires_a_key_in_the_directory_of_an_unknown_user() {
     let Some(users) = Users::new() else { return };
-    let file = users.commons.dir("tmp", STRANGER, 0o1777).join("f.lock");
+    let file = users
+        .shared_dir
+        .dir("tmp", UNNAMED_USER, 0o1777)
+        .join("f.lock");
     let mapped = RunAs::user(USER).in_user_namespace();
-    assert_held(&mut users.take(mapped, &file));
+    assert_held(&mut users.start(mapped, &file));
 }
 
-/// A user who asks for a file that is not its own does not take the guard away from the file's owner.
+/// A refused attempt on another user's file must not acquire the deletion guard, which the file's
+/// user may need at that moment.
 #[test]
 fn refused_user_leaves_the_deletion_guard_alone() {
     let Some(users) = Users::new() else { return };
-    let file = users.commons.dir("theirs", STRANGER, 0o755).join("f.lock");
+    let file = users
+        .shared_dir
+        .dir("theirs", UNNAMED_USER, 0o755)
+        .join("f.lock");
     fs::write(&file, "").unwrap();
-    chown(&file, Some(STRANGER), Some(STRANGER)).unwrap();
+    chown(&file, Some(UNNAMED_USER), Some(UNNAMED_USER)).unwrap();
     set_mode(&file, 0o600);
-    let trace = users.commons.dir("trace", USER, 0o755).join("binds");
+    let trace = users.shared_dir.dir("trace", USER, 0o755).join("binds");
     let mut traced = RunAs::user(USER).command("strace");
     traced.arg("--trace=bind").arg("--output").arg(&trace);
     traced.arg(&users.program);
-    let unused = users.commons.path("unused");
+    let unused = users.shared_dir.path("unused");
     let mut user = Owner::start(traced, &unused, file.to_str().unwrap());
     let answer = user.answer();
     assert!(answer.starts_with("failed "), "{answer}");
-    assert!(answer.contains("nobody holds it"), "{answer}");
-    assert!(user.ended_well());
+    assert!(answer.contains("no process holds it"), "{answer}");
+    assert!(user.wait_for_success());
     let binds = fs::read_to_string(&trace).unwrap();
-    assert!(binds.contains("exited with"), "it was traced: {binds}");
+    assert!(
+        binds.contains("exited with"),
+        "strace saw the whole run: {binds}"
+    );
     assert!(!binds.contains("bind("), "{binds}");
 }
 
-/// On layered file systems `/proc/locks` has other numbers than `stat`: what it does not list is unknown.
+/// On layered file systems `/proc/locks` has other inode numbers than `stat`, so an unlisted lock
+/// is unknown.
 #[test]
-fn user_is_refused_where_the_table_has_other_numbers_for_files() {
+fn user_is_refused_where_the_lock_table_has_other_inode_numbers() {
     let Some(users) = Users::new() else { return };
-    let dir = users.commons.dir("layers", 0, 0o755);
+    let dir = users.shared_dir.dir("layers", 0, 0o755);
     let script = format!(
         r"
         cd {dir} && mkdir low up merged && mount -t tmpfs tmpfs up && mkdir up/upper up/work low/tmp
@@ -355,7 +382,8 @@ fn user_is_refused_where_the_table_has_other_numbers_for_files() {
         program = users.program.display(),
         user = "setpriv --reuid=65534 --regid=65534 --clear-groups",
     );
-    // In the initial PID namespace, where the table is complete.
+    // The table is complete in the initial PID namespace, so only the inode numbers are the
+    // obstacle.
     let mut shell = RunAs::root().command("sh");
     let outcome = shell.args(["-c", &script]).output().unwrap();
     if outcome.status.code() == Some(9) {
@@ -363,6 +391,6 @@ fn user_is_refused_where_the_table_has_other_numbers_for_files() {
     }
     let text = String::from_utf8_lossy(&outcome.stdout);
     assert!(text.starts_with("failed "), "{outcome:?}");
-    assert!(text.contains("cannot be told"), "{outcome:?}");
-    assert!(text.contains("of this file system"), "{outcome:?}");
+    assert!(text.contains("cannot determine whether"), "{outcome:?}");
+    assert!(text.contains("this file system's locks"), "{outcome:?}");
 }

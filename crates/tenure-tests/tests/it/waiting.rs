@@ -1,20 +1,20 @@
-//! Waiting: with a deadline, told for whom, and woken.
+//! Waiting for a key: deadlines, the callback that names the holder, and wake-ups.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tenure_tests::Owner;
 
-use crate::{OWNER, Scene};
+use crate::{Fixture, OWNER};
 
 #[test]
-fn a_deadline_ends_the_wait_and_says_who_was_in_the_way() {
-    let scene = Scene::new();
-    let owner = scene.owner();
+fn wait_ends_at_its_deadline_and_names_the_holder() {
+    let fixture = Fixture::new();
+    let owner = fixture.owner();
     let mut told = Vec::new();
-    let error = scene
+    let error = fixture
         .store
-        .claim(&scene.key)
+        .claim(&fixture.key)
         .acquire_within(Duration::from_millis(300), |holder| told.push(holder.pid()))
         .unwrap_err();
     assert!(error.is_timeout() && error.is_held());
@@ -23,15 +23,15 @@ fn a_deadline_ends_the_wait_and_says_who_was_in_the_way() {
 }
 
 #[test]
-fn an_open_key_needs_no_waiting_and_no_deadline_is_a_try() {
-    let scene = Scene::new();
-    let claim = || scene.store.claim(&scene.key);
+fn free_key_is_acquired_without_waiting_even_with_a_zero_deadline() {
+    let fixture = Fixture::new();
+    let claim = || fixture.store.claim(&fixture.key);
     drop(
         claim()
-            .acquire_within(Duration::ZERO, |_| panic!("nobody is in the way"))
+            .acquire_within(Duration::ZERO, |_| panic!("the key is free"))
             .unwrap(),
     );
-    let _owner = scene.owner();
+    let _owner = fixture.owner();
     assert!(
         claim()
             .acquire_within(Duration::ZERO, |_| {})
@@ -41,21 +41,21 @@ fn an_open_key_needs_no_waiting_and_no_deadline_is_a_try() {
 }
 
 #[test]
-fn waiters_get_the_key_one_after_the_other() {
-    let scene = Scene::new();
-    let mut first = scene.owner();
+fn waiting_processes_acquire_the_key_one_after_the_other() {
+    let fixture = Fixture::new();
+    let mut first = fixture.owner();
     let mut waiters: Vec<Owner> = (0..5)
         .map(|_| {
             let mut command = Command::new(OWNER);
             command.arg("--wait");
-            Owner::start(command, scene.dir(), "k")
+            Owner::start(command, fixture.dir(), "k")
         })
         .collect();
     for waiter in &mut waiters {
         assert!(waiter.answer().starts_with("waits "));
     }
-    assert_eq!(first.tell("release"), "released");
-    // Whoever holds it now; the others still wait.
+    assert_eq!(first.request("release"), "released");
+    // One process holds the key now; the others are still waiting.
     let began = Instant::now();
     while !waiters.is_empty() {
         assert!(
@@ -63,7 +63,7 @@ fn waiters_get_the_key_one_after_the_other() {
             "{} still wait",
             waiters.len()
         );
-        let Some(pid) = scene.status().holder().and_then(tenure::Holder::pid) else {
+        let Some(pid) = fixture.status().holder().and_then(tenure::Holder::pid) else {
             continue;
         };
         let place = waiters
@@ -78,6 +78,6 @@ fn waiters_get_the_key_one_after_the_other() {
             }
         };
         assert!(answer.starts_with(&format!("held {pid}")), "{answer}");
-        assert_eq!(lucky.tell("release"), "released");
+        assert_eq!(lucky.request("release"), "released");
     }
 }

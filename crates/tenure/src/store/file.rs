@@ -1,6 +1,7 @@
-//! The lock protocol: open, lock, deletion guard, re-check, write; and back.
+//! The lock protocol: open, lock, acquire the deletion guard, check the path again, write; and
+//! release.
 //!
-//! The order is what makes it safe; docs/lock-protocol.md gives the reasons.
+//! Safety depends on the order of these steps; docs/lock-protocol.md gives the reasons.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -8,65 +9,69 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::foreign;
-use super::inspect::{self, Identified, UNDECIDED};
-use super::place::Target;
+use super::inspect::{self, IDENTIFY_TIMEOUT};
+use super::location::LockTarget;
 use crate::error::{Error, Kind};
 use crate::holder::Holder;
 use crate::record::{MAX_BYTES, Record, Unreadable};
+use crate::sys::deletion_guard::DeletionGuard;
 use crate::sys::file::{Directory, FileId, LockFile};
-use crate::sys::guard::{Guard, Take};
-use crate::sys::testimony::Opened;
+use crate::sys::types::{GuardAttempt, Opened};
 
-/// How long an owner that has the guard but not the file is taken to be letting go.
-const LETTING_GO: Duration = Duration::from_millis(4);
+/// Time for which an owner without a lock file is assumed to be releasing the key, not to have lost
+/// the file.
+const RELEASE_GRACE: Duration = Duration::from_millis(4);
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-/// How often the file may be replaced under our hands.
+/// Maximum number of retries while other processes keep replacing the file.
 const RETRIES: u32 = 10_000;
-/// A kept file is a multiple of this long: the blocks that a later record needs exist already.
+/// The length of a kept file is a multiple of this, so that later lock records need no new blocks
+/// on a full disk.
 const KEPT_UNIT: usize = 4096;
-/// A kept file that a record once made longer than its unit stays as long, up to this much.
-const KEPT_MOST: usize = 64 << 10;
+/// A kept file never becomes shorter than a record has made it, up to this length.
+const KEPT_MAX: usize = 64 << 10;
 
 /// A lock that this process holds.
 #[derive(Debug)]
 pub(crate) struct Held {
     directory: Directory,
     file: LockFile,
-    guard: Guard,
+    guard: DeletionGuard,
     name: OsString,
     path: PathBuf,
     network: bool,
-    /// The file stays when the lock is released, and its length is rounded up.
+    /// The file is not removed on release, and its length is rounded up to [`KEPT_UNIT`].
     kept: bool,
 }
 
-/// What the file said when we got it; `None` if there was no file.
+/// Lock record that the file contained when the lock was acquired; `None` for a new file.
 pub(crate) type Previous = Option<Result<Box<Record>, Unreadable>>;
 
-/// The outcome of one attempt.
+/// Outcome of one attempt.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// The lock is ours; the record is still the previous owner's, if it left one.
-    Taken(Held, Previous),
-    Busy(Box<Holder>, Target),
+    /// The lock is held by this process. The record is still that of the previous owner, if it left
+    /// one.
+    Acquired(Held, Previous),
+    Busy(Box<Holder>, LockTarget),
 }
 
-/// Tries to take the lock. Waits only while it cannot be said who has it.
-pub(crate) fn take(target: Target) -> Result<Attempt, Error> {
+/// Tries to acquire the lock. Waits only to identify the owner, or while an owner is releasing the
+/// key.
+pub(crate) fn try_acquire(target: LockTarget) -> Result<Attempt, Error> {
     let mut undecided_since: Option<Instant> = None;
     let mut pause = FIRST_PAUSE;
     for _ in 0..RETRIES {
         let (holder, patience) = match step(&target)? {
-            Step::Locked(file, guard) => return taken(target, file, guard),
+            Step::Locked(file, guard) => return acquired(target, file, guard),
             Step::Busy(holder) => return Ok(Attempt::Busy(holder, target)),
-            Step::Again => continue,
-            Step::Undecided(holder) => (holder, UNDECIDED),
+            Step::Retry => continue,
+            Step::Undecided(holder) => (holder, IDENTIFY_TIMEOUT),
             Step::WithoutFile(holder) => {
                 let patience = if holder.file_gone {
-                    LETTING_GO
+                    RELEASE_GRACE
                 } else {
-                    UNDECIDED
+                    IDENTIFY_TIMEOUT
                 };
                 (Some(holder), patience)
             }
@@ -80,24 +85,24 @@ pub(crate) fn take(target: Target) -> Result<Attempt, Error> {
     }
     Err(Error::hostile(
         target.path(),
-        "it is being replaced without end",
+        "other processes replace the file faster than it can be locked",
     ))
 }
 
 pub(super) enum Step {
-    Locked(LockFile, Guard),
+    Locked(LockFile, DeletionGuard),
     Busy(Box<Holder>),
-    /// The file was replaced under our hands.
-    Again,
-    /// Somebody has it; who, may show in a moment.
+    /// The file was replaced during the attempt.
+    Retry,
+    /// The lock is held; its owner may be identified in a moment, after writing its lock record.
     Undecided(Option<Box<Holder>>),
-    /// Somebody has the guard but not the file: it lost it, or is just letting go.
+    /// An owner has the deletion guard but no file: it lost the file, or is releasing the key.
     WithoutFile(Box<Holder>),
 }
 
-fn step(target: &Target) -> Result<Step, Error> {
+fn step(target: &LockTarget) -> Result<Step, Error> {
     let path = target.path();
-    let file = match target.directory.open_or_create(&target.name)? {
+    let file = match target.directory.open_or_create_file(&target.name)? {
         Opened::File(file) => file,
         Opened::Foreign(foreign) => return foreign::step(target, &foreign),
     };
@@ -105,13 +110,10 @@ fn step(target: &Target) -> Result<Step, Error> {
         .try_lock()
         .map_err(|error| Error::io("lock", path, error))?
     {
-        return Ok(match inspect::identify(&file, path) {
-            Identified::Proven(holder) => Step::Busy(holder),
-            Identified::NotYet(holder) => Step::Undecided(holder),
-        });
+        return Ok(inspect::holder_step(&file, path));
     }
     let mut guard = None;
-    let refused = match guarded(target, &file, &mut guard) {
+    let refused = match check_locked(target, &file, &mut guard) {
         Ok(None) => return Ok(Step::Locked(file, guard.unwrap_or_default())),
         Ok(Some(refused)) => Ok(refused),
         Err(error) => Err(error),
@@ -120,42 +122,43 @@ fn step(target: &Target) -> Result<Step, Error> {
     refused
 }
 
-/// With the lock taken: everything that may still stand in the way.
-fn guarded(
-    target: &Target,
+/// Checks that remain after locking: the path, the deletion guard and the other directory. `None`:
+/// the key is acquired.
+fn check_locked(
+    target: &LockTarget,
     file: &LockFile,
-    guard: &mut Option<Guard>,
+    guard: &mut Option<DeletionGuard>,
 ) -> Result<Option<Step>, Error> {
     let path = target.path();
     let (directory, name) = (&target.directory, target.name.as_os_str());
-    let is_there = || {
+    let is_at_path = || {
         file.is_at(directory, name)
-            .map_err(|error| Error::io("look at", path, error))
+            .map_err(|error| Error::io("inspect", path, error))
     };
-    // The previous owner may have removed it between our opening and our locking it.
-    if !is_there()? {
-        return Ok(Some(Step::Again));
+    // The previous owner may have removed the file after it was opened here and before it was
+    // locked.
+    if !is_at_path()? {
+        return Ok(Some(Step::Retry));
     }
-    match Guard::take(directory, name) {
-        Ok(Take::Taken(taken)) => *guard = Some(taken),
-        Ok(Take::Held(owner)) => {
+    match DeletionGuard::try_acquire(directory, name) {
+        Ok(GuardAttempt::Acquired(taken)) => *guard = Some(taken),
+        Ok(GuardAttempt::Held(owner)) => {
             return Ok(Some(inspect::without_file_step(path, &target.key, owner)));
         }
-        Err(error) => return Err(Error::io("guard", path, error)),
+        Err(error) => return Err(Error::io("acquire the deletion guard of", path, error)),
     }
-    // And again, after the guard: see `Guard::take`.
-    if !is_there()? {
-        return Ok(Some(Step::Again));
+    // Another process ignores a deletion guard that is bound but does not listen yet (see `bind`).
+    // This process may have stalled in that state while its file was replaced, so the path is
+    // checked again.
+    if !is_at_path()? {
+        return Ok(Some(Step::Retry));
     }
-    match target.holder_elsewhere()? {
-        Some(holder) => Ok(Some(Step::Busy(holder))),
-        None => Ok(None),
-    }
+    Ok(target.holder_elsewhere()?.map(Step::Busy))
 }
 
-/// Undoes an attempt, also for a forked child that has copies of the descriptors. Removes a file
-/// that this attempt created, if it is still there: the lock on it keeps others from owning it.
-fn back_out(target: &Target, file: &LockFile, guard: Option<Guard>) {
+/// Undoes an attempt, also for copies of the descriptors in a forked child. A file that the attempt
+/// created is removed if it is still at the path: while it is locked, no other process can own it.
+fn back_out(target: &LockTarget, file: &LockFile, guard: Option<DeletionGuard>) {
     let (directory, name) = (&target.directory, target.name.as_os_str());
     let mut guard = guard.unwrap_or_default();
     if file.created && matches!(file.is_at(directory, name), Ok(true)) {
@@ -166,10 +169,10 @@ fn back_out(target: &Target, file: &LockFile, guard: Option<Guard>) {
     let _ = file.unlock();
 }
 
-fn taken(target: Target, file: LockFile, guard: Guard) -> Result<Attempt, Error> {
+fn acquired(target: LockTarget, file: LockFile, guard: DeletionGuard) -> Result<Attempt, Error> {
     let path = target.path().to_owned();
     if target.own_directory {
-        target.directory.keep_cleaners_off();
+        target.directory.pin_against_tmpfiles();
     }
     let previous = if file.created {
         None
@@ -188,32 +191,32 @@ fn taken(target: Target, file: LockFile, guard: Guard) -> Result<Attempt, Error>
         name: target.name,
         path,
     };
-    Ok(Attempt::Taken(held, previous))
+    Ok(Attempt::Acquired(held, previous))
 }
 
-/// Where a lock file is, and which one it is.
+/// Check that a path still leads to the same lock file.
 #[derive(Debug)]
-pub(crate) struct FilePlace {
+pub(crate) struct LossCheck {
     directory: Directory,
     name: OsString,
     path: PathBuf,
     id: FileId,
 }
 
-impl FilePlace {
-    /// Whether the path no longer leads to that file.
+impl LossCheck {
+    /// True if the path no longer leads to the file.
     pub(crate) fn is_lost(&self) -> bool {
         is_lost(&self.directory, &self.path, &self.name, self.id)
     }
 }
 
 fn is_lost(directory: &Directory, path: &Path, name: &OsStr, id: FileId) -> bool {
-    !matches!(directory.is_reached_by(path, name, id), Ok(true))
+    !matches!(directory.has_entry_at(path, name, id), Ok(true))
 }
 
 impl Held {
-    pub(crate) fn place(&self) -> std::io::Result<FilePlace> {
-        Ok(FilePlace {
+    pub(crate) fn loss_check(&self) -> std::io::Result<LossCheck> {
+        Ok(LossCheck {
             directory: self.directory.try_clone()?,
             name: self.name.clone(),
             path: self.path.clone(),
@@ -229,11 +232,11 @@ impl Held {
         &self.file
     }
 
-    pub(crate) fn guard(&self) -> &Guard {
+    pub(crate) fn guard(&self) -> &DeletionGuard {
         &self.guard
     }
 
-    /// Other machines may see this file.
+    /// True if other machines may share the file.
     pub(crate) fn is_on_network(&self) -> bool {
         self.network
     }
@@ -246,12 +249,19 @@ impl Held {
         Ok(Record::decode(&bytes))
     }
 
-    /// Leaves the file in place when the lock is released. To be called before the first write.
+    /// Keeps the file on release. Must be called before the first write, because copy-on-write can
+    /// be turned off only for an empty file.
     pub(crate) fn keep_file(&mut self) {
         self.kept = true;
         if self.file.created {
             self.file.overwrite_in_place();
         }
+    }
+
+    /// Releases the lock and leaves the file and its record unchanged, as a crash would.
+    pub(crate) fn release_only(mut self) -> Result<(), Error> {
+        self.kept = true;
+        self.release()
     }
 
     pub(crate) fn is_kept(&self) -> bool {
@@ -265,18 +275,19 @@ impl Held {
         }
         self.file
             .write(&bytes)
-            .map_err(|error| Error::io("write the record to", &self.path, error))
+            .map_err(|error| Error::io("write the lock record to", &self.path, error))
     }
 
-    /// Whether the path no longer leads to the file that we hold.
+    /// True if the path no longer leads to the locked file.
     pub(crate) fn is_lost(&self) -> bool {
         is_lost(&self.directory, &self.path, &self.name, self.file.id())
     }
 
-    /// Lets go: first the name, while the lock still keeps others out, then the guard, then the
-    /// lock. The lock is let go of whatever fails before.
-    pub(crate) fn release(mut self, keep_file: bool) -> Result<(), Error> {
-        let removed = if keep_file {
+    /// Releases the lock. The file is removed first, unless it is kept: while the lock is held, no
+    /// other process can own the file that is removed. The deletion guard follows, then the lock,
+    /// which is released even if a step before it fails.
+    pub(crate) fn release(mut self) -> Result<(), Error> {
+        let removed = if self.kept {
             Ok(())
         } else {
             self.remove_file()
@@ -292,12 +303,12 @@ impl Held {
         unlocked.map_err(|error| Error::io("unlock", &self.path, error))
     }
 
-    /// Closes our copies of the descriptors and nothing else: what a forked child must do with
-    /// its parent's lock.
+    /// Closes the descriptors without unlocking. A forked child must not release the lock of its
+    /// parent.
     pub(crate) fn abandon(self) {}
 
     fn remove_file(&mut self) -> std::io::Result<()> {
-        // Somebody else's file by now, or none: not ours to remove.
+        // Another process's file may be at the path by now, and must not be removed.
         if self.file.is_at(&self.directory, &self.name)? {
             self.guard.allow_removal();
             self.directory.remove(&self.name)?;
@@ -306,9 +317,10 @@ impl Held {
     }
 }
 
-/// Fills up with blanks, which readers of a record pass over.
+/// Pads the record with blanks, which readers ignore, to a multiple of [`KEPT_UNIT`] and at least
+/// the present length of the file.
 fn pad(bytes: &mut Vec<u8>, present: u64) {
-    let present = usize::try_from(present).map_or(KEPT_MOST, |size| size.min(KEPT_MOST));
+    let present = usize::try_from(present).map_or(KEPT_MAX, |size| size.min(KEPT_MAX));
     let length = bytes.len().next_multiple_of(KEPT_UNIT).max(present);
     if length > bytes.len() {
         bytes.resize(length - 1, b' ');
@@ -321,14 +333,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kept_record_fills_whole_units_and_never_becomes_shorter() {
+    fn kept_record_is_padded_to_whole_units_and_never_shortens_the_file() {
         for (record, present, expected) in [
             (600, 0, 4096),
             (600, 600, 4096),
             (600, 8192, 8192),
             (4096, 0, 4096),
             (4097, 4096, 8192),
-            (600, 1 << 30, KEPT_MOST),
+            (600, 1 << 30, KEPT_MAX),
             (100_000, 0, 102_400),
         ] {
             let mut bytes = vec![b'x'; record];

@@ -1,22 +1,21 @@
-//! Another user's file where a lock file is wanted.
+//! Another user's file at the path of a lock file.
 //!
-//! It is replaced only if we alone may write the directory and the kernel shows that nobody holds it.
-//! Held: its owner is named. If the kernel does not show which, the key is refused: a file that looks
-//! abandoned from here may be held.
+//! The file is replaced only if this user alone may write the directory and the kernel shows that
+//! no process holds the file. If it is held, the error names its owner. If the kernel does not show
+//! the lock, the key is refused, because a file that looks abandoned may be held.
 
 use std::ffi::{OsStr, OsString};
 
 use super::file::Step;
-use super::inspect::{self, Identified};
-use super::place::Target;
+use super::inspect;
+use super::location::LockTarget;
 use crate::error::{Error, Kind};
 use crate::sys::attest;
-use crate::sys::file::LockFile;
-use crate::sys::guard::{self, Guard, Seen, Take};
-use crate::sys::testimony::{Foreign, GuardOwner, Word};
+use crate::sys::deletion_guard::{self, DeletionGuard};
+use crate::sys::types::{ForeignFile, GuardAttempt, GuardOwner, LockState};
 
-/// Decides what becomes of an attempt to take a key whose file is another user's.
-pub(super) fn step(target: &Target, foreign: &Foreign) -> Result<Step, Error> {
+/// Continues an attempt to acquire a key whose lock file belongs to another user.
+pub(super) fn step(target: &LockTarget, foreign: &ForeignFile) -> Result<Step, Error> {
     let path = target.path();
     let is_locked = match &foreign.file {
         Some(file) => file
@@ -24,7 +23,7 @@ pub(super) fn step(target: &Target, foreign: &Foreign) -> Result<Step, Error> {
             .map_err(|error| Error::io("lock", path, error))?,
         None => false,
     };
-    let mut guard = Guard::default();
+    let mut guard = DeletionGuard::default();
     let outcome = decide(target, foreign, is_locked, &mut guard);
     guard.release();
     if let Some(file) = foreign.file.as_ref().filter(|_| is_locked) {
@@ -34,98 +33,98 @@ pub(super) fn step(target: &Target, foreign: &Foreign) -> Result<Step, Error> {
 }
 
 fn decide(
-    target: &Target,
-    foreign: &Foreign,
+    target: &LockTarget,
+    foreign: &ForeignFile,
     is_locked: bool,
-    guard: &mut Guard,
+    guard: &mut DeletionGuard,
 ) -> Result<Step, Error> {
     let (path, directory) = (target.path(), &target.directory);
     if let Some(owner) = guard_owner(target, guard)? {
         return Ok(match &foreign.file {
             Some(_) if is_locked => inspect::without_file_step(path, &target.key, owner),
-            Some(file) => named(file, target),
-            // Most likely it is this file that it holds.
+            Some(file) => inspect::holder_step(file, path),
+            // The owner of the deletion guard most likely holds this file.
             None => Step::Busy(inspect::other_users(path, owner.uid.or(Some(foreign.uid)))),
         });
     }
-    let word = match &foreign.file {
-        Some(_) if is_locked => Word::Free,
-        Some(file) => return Ok(named(file, target)),
-        None => attest::peek_closed(directory, foreign.id),
+    let state = match &foreign.file {
+        Some(_) if is_locked => LockState::Free,
+        Some(file) => return Ok(inspect::holder_step(file, path)),
+        None => attest::lock_state_without_access(directory, foreign.id),
     };
-    match word {
-        Word::Held { .. } => Ok(Step::Busy(inspect::other_users(path, Some(foreign.uid)))),
-        Word::Unknown(why) => Err(unknown(target, foreign, why)),
-        Word::Free if !directory.is_ours_alone() => Err(Error::hostile(
+    match state {
+        LockState::Held { .. } => Ok(Step::Busy(inspect::other_users(path, Some(foreign.uid)))),
+        LockState::Unknown(why) => Err(unknown(target, foreign, why)),
+        LockState::Free if !directory.is_ours_alone() => Err(Error::hostile(
             path,
             format!(
-                "nobody holds it, but the file belongs to {}, and others may write to its directory",
+                "no process holds it, but the file belongs to {}, and other users may write to \
+                 its directory",
                 foreign.user
             ),
         )),
-        Word::Free => replace(target, foreign, guard),
+        LockState::Free => replace(target, foreign, guard),
     }
 }
 
-/// The owner that has the deletion guard. If there is none and the file may be replaced, the guard is
-/// taken: from then on nobody else in this network namespace becomes the owner. Otherwise it is left
-/// alone, since the file's rightful owner may be about to take it.
-fn guard_owner(target: &Target, guard: &mut Guard) -> Result<Option<GuardOwner>, Error> {
+/// Returns the owner that has the deletion guard. If there is none and the file may be replaced,
+/// this function acquires the guard, so that no other process in this network namespace can become
+/// the owner. Otherwise it leaves the guard alone: the user of the file may be about to acquire it.
+fn guard_owner(
+    target: &LockTarget,
+    guard: &mut DeletionGuard,
+) -> Result<Option<GuardOwner>, Error> {
     let (directory, name) = (&target.directory, &target.name);
     if !directory.is_ours_alone() {
-        return Ok(match guard::look(directory, name) {
-            Seen::Owner(owner) => Some(owner),
-            Seen::Nobody => None,
-        });
+        return Ok(deletion_guard::owner(directory, name));
     }
-    match Guard::take(directory, name) {
-        Ok(Take::Taken(taken)) => *guard = taken,
-        Ok(Take::Held(owner)) => return Ok(Some(owner)),
-        Err(error) => return Err(Error::io("guard", target.path(), error)),
+    match DeletionGuard::try_acquire(directory, name) {
+        Ok(GuardAttempt::Acquired(taken)) => *guard = taken,
+        Ok(GuardAttempt::Held(owner)) => return Ok(Some(owner)),
+        Err(error) => {
+            let act = "acquire the deletion guard of";
+            return Err(Error::io(act, target.path(), error));
+        }
     }
     Ok(None)
 }
 
-/// The owner of another user's file that may be read.
-fn named(file: &LockFile, target: &Target) -> Step {
-    match inspect::identify(file, target.path()) {
-        Identified::Proven(holder) => Step::Busy(holder),
-        Identified::NotYet(holder) => Step::Undecided(holder),
-    }
-}
-
-/// Removes the file, so that the next attempt creates one of our own. With its lock in our hands that
-/// is what its owner would do on release. A file that we may not open is put aside first: whoever
-/// locked it before is in the kernel's table, and whoever locks it later finds that it is not at its
-/// path.
-fn replace(target: &Target, foreign: &Foreign, guard: &Guard) -> Result<Step, Error> {
+/// Removes the file, so that the next attempt creates one that belongs to this user. A file whose
+/// lock this process holds is removed as its owner would on release. A file that cannot be opened
+/// is renamed first. A process that locked it earlier is listed in the kernel's table, and a
+/// process that locks it later finds that it is not at its path.
+fn replace(
+    target: &LockTarget,
+    foreign: &ForeignFile,
+    guard: &DeletionGuard,
+) -> Result<Step, Error> {
     let (path, directory, name) = (target.path(), &target.directory, &target.name);
     let failed = |error| Error::io("replace", path, error);
     if let Some(file) = &foreign.file {
         if !file.is_at(directory, name).map_err(failed)? {
-            return Ok(Step::Again);
+            return Ok(Step::Retry);
         }
         directory.remove(name).map_err(failed)?;
     } else {
-        if !guard.is_complete() {
-            let why = "another user has bound the name of its deletion guard";
+        if !guard.is_exclusive() {
+            let why = "another user has bound the socket name of its deletion guard";
             return Err(unknown(target, foreign, why));
         }
         let aside = aside(name);
         directory.rename(name, &aside).map_err(failed)?;
-        let is_same = matches!(directory.leads_to(&aside, foreign.id), Ok(true));
-        if !is_same || attest::peek_closed(directory, foreign.id) != Word::Free {
+        let is_same = matches!(directory.has_entry(&aside, foreign.id), Ok(true));
+        if !is_same || attest::lock_state_without_access(directory, foreign.id) != LockState::Free {
             directory.rename_to_new(&aside, name).map_err(failed)?;
-            return Ok(Step::Again);
+            return Ok(Step::Retry);
         }
         directory.remove(&aside).map_err(failed)?;
     }
     tracing::warn!(
         path = %path.display(),
         user = foreign.user,
-        "replaced a lock file of another user that nobody held"
+        "replaced another user's lock file, which no process held"
     );
-    Ok(Step::Again)
+    Ok(Step::Retry)
 }
 
 fn aside(name: &OsStr) -> OsString {
@@ -135,7 +134,7 @@ fn aside(name: &OsStr) -> OsString {
     aside
 }
 
-fn unknown(target: &Target, foreign: &Foreign, why: &str) -> Error {
+fn unknown(target: &LockTarget, foreign: &ForeignFile, why: &str) -> Error {
     Error::new(Kind::Unknown {
         key: target.key.to_string(),
         path: target.path().to_owned(),

@@ -1,4 +1,4 @@
-//! Looking at a key: what the file says, held against what the kernel says.
+//! Inspecting a key: its lock record, compared with what the kernel reports.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -6,52 +6,53 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::file::Step;
-use super::place::{Found, Place};
+use super::location::{LockDirectory, StoreLocation};
 use crate::error::{Error, Kind};
 use crate::holder::{Holder, Proof, State, Status};
 use crate::key::Key;
 use crate::record::{MAX_BYTES, Record};
 use crate::sys::attest;
-use crate::sys::file::{Directory, LockFile, Look};
-use crate::sys::guard::{self, Seen};
+use crate::sys::deletion_guard;
+use crate::sys::file::{Directory, LockFile, Lookup};
 use crate::sys::process;
-use crate::sys::testimony::{Attested, GuardOwner, Word};
+use crate::sys::types::{Attested, GuardOwner, LockState};
 
-/// How long a held lock without a provable owner is looked at again: its owner may be between
-/// taking the lock and writing the record, and a reader may have it for an instant.
-pub(super) const UNDECIDED: Duration = Duration::from_millis(100);
-pub(super) const UNDECIDED_PAUSE: Duration = Duration::from_micros(500);
+/// Time for which an unidentified owner of a held lock is searched again. The owner may not have
+/// written its lock record yet, or a reader may hold the lock for an instant.
+pub(super) const IDENTIFY_TIMEOUT: Duration = Duration::from_millis(100);
+pub(super) const IDENTIFY_PAUSE: Duration = Duration::from_micros(500);
 
-/// Who holds a lock that is known to be held.
+/// Holder of a lock that is known to be held.
 pub(crate) enum Identified {
     Proven(Box<Holder>),
-    /// The record does not name the process that has the lock, as it may in a moment.
+    /// The lock record does not name the process that has the lock, but may be rewritten in a
+    /// moment.
     NotYet(Option<Box<Holder>>),
 }
 
-/// A key, looked at closely enough to stop its owner.
+/// Inspection result that suffices to stop the owner.
 pub(crate) struct Inspection {
     pub(crate) status: Status,
-    /// The lock file, if there is one and it can be read.
+    /// Lock file, if it exists and can be read.
     pub(crate) file: Option<LockFile>,
 }
 
-/// Who holds this file's lock.
+/// Identifies the process that holds the lock of a file.
 pub(crate) fn identify(file: &LockFile, path: &Path) -> Identified {
-    identify_taker(file, path, attest::taker(file))
+    identify_acquirer(file, path, attest::acquirer(file))
 }
 
-fn identify_taker(file: &LockFile, path: &Path, taker: Option<u32>) -> Identified {
+fn identify_acquirer(file: &LockFile, path: &Path, acquirer: Option<u32>) -> Identified {
     let record = file
         .read(MAX_BYTES)
         .ok()
         .and_then(|bytes| Record::decode(&bytes).ok());
-    // A record that was left on release names an owner that is none any more.
+    // A record with `released_at` names the previous owner.
     let Some(record) = record.filter(|record| record.released_at.is_none()) else {
         return Identified::NotYet(None);
     };
     let mut holder = Holder::unknown(path.to_owned());
-    match attest::attest(file, taker, &record) {
+    match attest::attest(file, acquirer, &record) {
         Attested::Owner(owner) => {
             holder.proof = Proof::Verified;
             holder.pid = Some(owner.pid);
@@ -71,8 +72,8 @@ fn identify_taker(file: &LockFile, path: &Path, taker: Option<u32>) -> Identifie
     }
 }
 
-/// The owner of a key whose file was deleted or replaced, named only if it can still be shown to
-/// have a record of this key locked.
+/// Describes the owner of a key whose file was deleted or replaced. The owner is named only if it
+/// still shows a locked file whose record names this key.
 pub(crate) fn owner_without_file(path: &Path, key: &Key, owner: GuardOwner) -> Box<Holder> {
     let mut holder = Holder::unknown(path.to_owned());
     holder.file_gone = true;
@@ -83,7 +84,8 @@ pub(crate) fn owner_without_file(path: &Path, key: &Key, owner: GuardOwner) -> B
         holder.pid = Some(pid);
         holder.suspended = process::is_suspended(pid);
         holder.command_only = record.command_pid() == Some(pid);
-        // It removed the file itself, and is about to let go.
+        // A record with `released_at` shows that the owner removed the file itself and is releasing
+        // the key.
         holder.file_gone = record.released_at.is_none();
         holder.record = Some(record);
     }
@@ -91,7 +93,16 @@ pub(crate) fn owner_without_file(path: &Path, key: &Key, owner: GuardOwner) -> B
     Box::new(holder)
 }
 
-/// An attempt that met an owner whose file is not at the path: it lost the file, or is letting go.
+/// Continues an attempt that found the lock of an existing file held.
+pub(super) fn holder_step(file: &LockFile, path: &Path) -> Step {
+    match identify(file, path) {
+        Identified::Proven(holder) => Step::Busy(holder),
+        Identified::NotYet(holder) => Step::Undecided(holder),
+    }
+}
+
+/// Continues an attempt that found an owner without a file: it lost the file, or is releasing the
+/// key.
 pub(super) fn without_file_step(path: &Path, key: &Key, owner: GuardOwner) -> Step {
     let holder = owner_without_file(path, key, owner);
     match holder.pid {
@@ -100,8 +111,8 @@ pub(super) fn without_file_step(path: &Path, key: &Key, owner: GuardOwner) -> St
     }
 }
 
-/// The owner of a file that only another user may read. Not even its pid is told: without the record
-/// nothing says that it is still the taker's.
+/// Describes the owner of a file that only another user may read. Its pid is left out: without the
+/// lock record nothing proves that the process that acquired the lock still has it.
 pub(super) fn other_users(path: &Path, uid: Option<u32>) -> Box<Holder> {
     let mut holder = Holder::unknown(path.to_owned());
     holder.proof = Proof::OtherUser;
@@ -109,21 +120,23 @@ pub(super) fn other_users(path: &Path, uid: Option<u32>) -> Box<Holder> {
     Box::new(holder)
 }
 
-/// The holder of a lock that no process could be proven to have: a reader, or an unknown owner.
+/// Describes the holder of a lock for which no owner could be proven: a reader, or an unknown
+/// owner.
 pub(crate) fn unnamed(directory: &Directory, name: &OsStr, path: &Path) -> Box<Holder> {
     let mut holder = Holder::unknown(path.to_owned());
-    // A shared lock can be had beside other shared ones, but not beside an owner's.
-    if let Ok(Look::File(file)) = directory.look(name)
-        && matches!(file.probe(), Ok(true))
+    // A shared lock is granted alongside other shared locks, but not alongside an owner's.
+    if let Ok(Lookup::File(file)) = directory.lookup(name)
+        && matches!(file.probe(), Ok(LockState::Free))
     {
         holder.proof = Proof::Reader;
     }
     Box::new(holder)
 }
 
-/// The owner of a key in a directory in which we would not create its file.
+/// Returns the owner of a key in a directory other than the one in which this process creates lock
+/// files.
 pub(crate) fn held_in(
-    found: &Found,
+    found: &LockDirectory,
     key: &Key,
     name: &OsStr,
 ) -> Result<Option<Box<Holder>>, Error> {
@@ -140,14 +153,14 @@ pub(crate) fn held_in(
     }
 }
 
-pub(crate) fn status(place: &Place, key: &Key) -> Result<Status, Error> {
-    inspect(place, key).map(|inspection| inspection.status)
+pub(crate) fn status(location: &StoreLocation, key: &Key) -> Result<Status, Error> {
+    inspect(location, key).map(|inspection| inspection.status)
 }
 
-pub(crate) fn inspect(place: &Place, key: &Key) -> Result<Inspection, Error> {
+pub(crate) fn inspect(location: &StoreLocation, key: &Key) -> Result<Inspection, Error> {
     let mut best: Option<Inspection> = None;
-    for found in place.existing(Some(key))? {
-        let found = inspect_in(&found, key, &key.file_name())?;
+    for directory in location.existing(Some(key))? {
+        let found = inspect_in(&directory, key, &key.file_name())?;
         if found.status.holder().is_some() {
             return Ok(found);
         }
@@ -167,11 +180,11 @@ pub(crate) fn inspect(place: &Place, key: &Key) -> Result<Inspection, Error> {
     if let Some(best) = best {
         return Ok(best);
     }
-    let path = place.path_of(key);
+    let path = location.path_of(key);
     let dir = path.parent().unwrap_or(Path::new("."));
-    let state = match guard::look_without_directory(dir, &key.file_name()) {
-        Seen::Owner(owner) => State::Held(owner_without_file(&path, key, owner)),
-        Seen::Nobody => State::Free,
+    let state = match deletion_guard::owner_without_directory(dir, &key.file_name()) {
+        Some(owner) => State::Held(owner_without_file(&path, key, owner)),
+        None => State::Free,
     };
     Ok(Inspection {
         status: Status {
@@ -183,18 +196,18 @@ pub(crate) fn inspect(place: &Place, key: &Key) -> Result<Inspection, Error> {
     })
 }
 
-pub(crate) fn list(place: &Place) -> Result<Vec<Status>, Error> {
+pub(crate) fn list(location: &StoreLocation) -> Result<Vec<Status>, Error> {
     let mut found = Vec::new();
-    for place in place.existing(None)? {
-        let Found::Open(directory) = &place else {
+    for lock_directory in location.existing(None)? {
+        let LockDirectory::Open(directory) = &lock_directory else {
             continue;
         };
         for name in directory.names()? {
             let Some(key) = name.to_str().and_then(Key::from_file_name) else {
                 continue;
             };
-            let status = inspect_in(&place, &key, &name)?.status;
-            // Released between listing and looking.
+            let status = inspect_in(&lock_directory, &key, &name)?.status;
+            // The key was released between listing the directory and inspecting the file.
             if !matches!(status.state, State::Free) {
                 found.push(status);
             }
@@ -203,7 +216,7 @@ pub(crate) fn list(place: &Place) -> Result<Vec<Status>, Error> {
     Ok(found)
 }
 
-fn inspect_in(place: &Found, key: &Key, name: &OsStr) -> Result<Inspection, Error> {
+fn inspect_in(directory: &LockDirectory, key: &Key, name: &OsStr) -> Result<Inspection, Error> {
     let found = |state: State, file: Option<LockFile>, path: PathBuf| Inspection {
         status: Status {
             key: key.clone(),
@@ -212,24 +225,24 @@ fn inspect_in(place: &Found, key: &Key, name: &OsStr) -> Result<Inspection, Erro
         },
         file,
     };
-    let directory = match place {
-        Found::Open(directory) => directory,
-        Found::Closed { path, user } => {
-            let state = match guard::look_without_directory(path, name) {
-                Seen::Owner(owner) => State::Held(other_users(path, owner.uid)),
-                Seen::Nobody => State::Unknown {
+    let directory = match directory {
+        LockDirectory::Open(directory) => directory,
+        LockDirectory::NoAccess { path, user } => {
+            let state = match deletion_guard::owner_without_directory(path, name) {
+                Some(owner) => State::Held(other_users(path, owner.uid)),
+                None => State::Unknown {
                     user: user.clone(),
-                    why: "the directory may not be searched".to_owned(),
+                    why: "this user may not search the directory".to_owned(),
                 },
             };
             return Ok(found(state, None, path.clone()));
         }
     };
     let path = directory.path().join(name);
-    let give_up_at = Instant::now() + UNDECIDED;
+    let give_up_at = Instant::now() + IDENTIFY_TIMEOUT;
     loop {
-        let file = match directory.look(name)? {
-            Look::File(file) => file,
+        let file = match directory.lookup(name)? {
+            Lookup::File(file) => file,
             other => {
                 return Ok(found(
                     without_readable_file(directory, key, name, &path, other),
@@ -238,26 +251,27 @@ fn inspect_in(place: &Found, key: &Key, name: &OsStr) -> Result<Inspection, Erro
                 ));
             }
         };
-        let taker = match attest::peek(&file)
-            .map_err(|error| Error::io("look at the lock of", &path, error))?
+        let acquirer = match attest::lock_state(&file)
+            .map_err(|error| Error::io("read the lock state of", &path, error))?
         {
-            Word::Held { taker } => taker,
-            Word::Free | Word::Unknown(_) => {
-                // Nobody has the lock of this file; the owner may have lost another one.
-                let state = match guard::look(directory, name) {
-                    Seen::Owner(owner) => State::Held(owner_without_file(&path, key, owner)),
-                    Seen::Nobody => nobody_holds(&file, &path)?,
+            LockState::Held { acquirer } => acquirer,
+            LockState::Free | LockState::Unknown(_) => {
+                // No process holds this file. Its owner may have lost an earlier file and still
+                // have the deletion guard.
+                let state = match deletion_guard::owner(directory, name) {
+                    Some(owner) => State::Held(owner_without_file(&path, key, owner)),
+                    None => unheld_state(&file, &path)?,
                 };
                 return Ok(found(state, Some(file), path));
             }
         };
-        match identify_taker(&file, &path, taker) {
+        match identify_acquirer(&file, &path, acquirer) {
             Identified::Proven(holder) => return Ok(found(State::Held(holder), Some(file), path)),
             Identified::NotYet(holder) if Instant::now() >= give_up_at => {
                 let holder = holder.unwrap_or_else(|| Box::new(Holder::unknown(path.clone())));
                 return Ok(found(State::Held(holder), Some(file), path));
             }
-            Identified::NotYet(_) => thread::sleep(UNDECIDED_PAUSE),
+            Identified::NotYet(_) => thread::sleep(IDENTIFY_PAUSE),
         }
     }
 }
@@ -267,31 +281,31 @@ pub(super) fn without_readable_file(
     key: &Key,
     name: &OsStr,
     path: &Path,
-    look: Look,
+    lookup: Lookup,
 ) -> State {
-    match (look, guard::look(directory, name)) {
-        (Look::Closed { id, uid, user }, seen) => {
-            match (attest::peek_closed(directory, id), seen) {
-                (Word::Held { .. }, _) => State::Held(other_users(path, Some(uid))),
-                (_, Seen::Owner(owner)) => State::Held(other_users(path, owner.uid.or(Some(uid)))),
-                (Word::Unknown(why), Seen::Nobody) => State::Unknown {
+    match (lookup, deletion_guard::owner(directory, name)) {
+        (Lookup::NoAccess { id, uid, user }, owner) => {
+            match (attest::lock_state_without_access(directory, id), owner) {
+                (LockState::Held { .. }, _) => State::Held(other_users(path, Some(uid))),
+                (_, Some(owner)) => State::Held(other_users(path, owner.uid.or(Some(uid)))),
+                (LockState::Unknown(why), None) => State::Unknown {
                     user,
                     why: why.to_owned(),
                 },
-                (Word::Free, Seen::Nobody) => State::OtherUser(user),
+                (LockState::Free, None) => State::OtherUser(user),
             }
         }
-        (_, Seen::Owner(owner)) => State::Held(owner_without_file(path, key, owner)),
-        (Look::Hidden, Seen::Nobody) => State::Unknown {
+        (_, Some(owner)) => State::Held(owner_without_file(path, key, owner)),
+        (Lookup::Unsearchable, None) => State::Unknown {
             user: directory.owner_name(),
-            why: "its directory may not be searched".to_owned(),
+            why: "this user may not search its directory".to_owned(),
         },
-        (Look::Unusable(why), Seen::Nobody) => State::Unusable(why),
-        (Look::Missing | Look::File(_), Seen::Nobody) => State::Free,
+        (Lookup::Unusable(why), None) => State::Unusable(why),
+        (Lookup::Missing | Lookup::File(_), None) => State::Free,
     }
 }
 
-fn nobody_holds(file: &LockFile, path: &Path) -> Result<State, Error> {
+fn unheld_state(file: &LockFile, path: &Path) -> Result<State, Error> {
     let bytes = file
         .read(MAX_BYTES)
         .map_err(|error| Error::io("read", path, error))?;

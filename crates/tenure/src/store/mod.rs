@@ -1,9 +1,9 @@
-//! Where ownership lives.
+//! Stores: directories of lock files, and the operations on their keys.
 
 mod file;
 mod foreign;
 mod inspect;
-mod place;
+mod location;
 mod read_lock;
 
 use std::path::{Path, PathBuf};
@@ -15,13 +15,14 @@ use crate::error::{Error, Kind};
 use crate::holder::Status;
 use crate::key::{Key, absolute};
 use crate::stop::Stop;
-use crate::sys::file::{Directory, Look};
-use crate::sys::guard::{self, Seen};
+use crate::sys::deletion_guard;
+use crate::sys::file::{Directory, Lookup};
+use crate::sys::types::LockState;
 
-pub(crate) use file::{Attempt, FilePlace, Held, Previous, take};
+pub(crate) use file::{Attempt, Held, LossCheck, Previous, try_acquire};
 pub(crate) use inspect::Inspection;
-use place::Place;
-pub(crate) use place::Target;
+pub(crate) use location::LockTarget;
+use location::StoreLocation;
 pub use read_lock::ReadLock;
 
 /// A set of keys, each with at most one owner: a directory of lock files on this machine.
@@ -40,51 +41,52 @@ pub use read_lock::ReadLock;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Store {
-    place: Place,
+    location: StoreLocation,
 }
 
 impl Store {
-    /// The store of one program: the directory `program` in the system's temporary directory.
+    /// Store of one program: the directory `program` in the system's temporary directory.
     ///
-    /// If that directory belongs to another user, `program-{uid}` is used instead; a key held in
-    /// either counts as held.
+    /// If that directory belongs to another user, `program-{uid}` is used instead. A key that is
+    /// held in either directory is held.
     pub fn for_program(program: &str) -> Result<Self, Error> {
         Key::name(program)?;
         Ok(Self {
-            place: Place::Shared {
+            location: StoreLocation::PerProgram {
                 temp: std::env::temp_dir(),
                 program: program.to_owned(),
             },
         })
     }
 
-    /// Lock files in this directory, which is created if need be. It must belong to this user or
-    /// to the administrator.
+    /// Store in this directory, which is created if it does not exist. It must belong to this user
+    /// or to root.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self {
-            place: Place::Given(absolute(dir.into())),
+            location: StoreLocation::Fixed(absolute(dir.into())),
         }
     }
 
-    /// Prepares to take a key.
+    /// Prepares to acquire a key.
     pub fn claim(&self, key: &Key) -> Claim {
         Claim::new(self.clone(), key.clone())
     }
 
-    /// Keeps owners out of a key while its files are read, leaving nothing behind. `None`: the key has
-    /// no file, so that there is nothing to lock; an owner may come at any time.
+    /// Excludes owners of a key while its data is read, and leaves nothing behind. `None`: the key
+    /// has no lock file, so there is nothing to lock, and a process may acquire the key at any
+    /// time.
     pub fn read_lock(&self, key: &Key) -> Result<Option<ReadLock>, Error> {
-        read_lock::take(&self.place, key)
+        read_lock::acquire(&self.location, key)
     }
 
-    /// Looks at a key without disturbing its owner.
+    /// Inspects a key without disturbing its owner.
     pub fn status(&self, key: &Key) -> Result<Status, Error> {
-        inspect::status(&self.place, key)
+        inspect::status(&self.location, key)
     }
 
-    /// Looks at every key that has a file here.
+    /// Inspects every key that has a lock file in the store.
     pub fn list(&self) -> Result<Vec<Status>, Error> {
-        inspect::list(&self.place)
+        inspect::list(&self.location)
     }
 
     /// Prepares to stop the owner of a key.
@@ -92,32 +94,32 @@ impl Store {
         Stop::new(self.clone(), key.clone())
     }
 
-    /// The lock file of a key: where it is, or where it would be created.
+    /// Path of the lock file of a key, or the path at which it would be created.
     pub fn path_of(&self, key: &Key) -> PathBuf {
-        self.place.path_of(key)
+        self.location.path_of(key)
     }
 
-    /// The directory in which this store keeps its lock files.
+    /// Directory of the lock files.
     pub fn dir(&self) -> PathBuf {
-        self.place.dir()
+        self.location.dir()
     }
 
-    pub(crate) fn target(&self, key: &Key) -> Result<Target, Error> {
-        self.place.target(key)
+    pub(crate) fn target(&self, key: &Key) -> Result<LockTarget, Error> {
+        self.location.target(key)
     }
 
     pub(crate) fn inspect(&self, key: &Key) -> Result<Inspection, Error> {
-        inspect::inspect(&self.place, key)
+        inspect::inspect(&self.location, key)
     }
 }
 
-/// The store that named locks of no particular program live in: `tenure` in the system's
+/// The store for named locks that belong to no particular program: `tenure` in the system's
 /// temporary directory. The command `tenure` uses it too, unless `TENURE_DIR` names another
-/// directory; the library does not look at that variable.
+/// directory. The library does not read that variable.
 impl Default for Store {
     fn default() -> Self {
         Self {
-            place: Place::Shared {
+            location: StoreLocation::PerProgram {
                 temp: std::env::temp_dir(),
                 program: "tenure".to_owned(),
             },
@@ -125,9 +127,9 @@ impl Default for Store {
     }
 }
 
-/// Removes a file that nobody holds, as its next owner would, also for root another user's. `false`: an
-/// owner holds it now, or there is none any more.
-pub(crate) fn clean(status: &Status) -> Result<bool, Error> {
+/// Removes a stale lock file; as root also another user's. Returns false if an owner holds it now,
+/// or if it no longer exists.
+pub(crate) fn remove_stale_file(status: &Status) -> Result<bool, Error> {
     let (path, dir) = (
         status.path(),
         status.path().parent().unwrap_or(Path::new(".")),
@@ -135,36 +137,38 @@ pub(crate) fn clean(status: &Status) -> Result<bool, Error> {
     let name = path.file_name().unwrap_or_default();
     let directory = if status.key().own_path().is_some() {
         Directory::open_parent(dir)?
-    } else if let Some(directory) = Directory::open(dir, false)? {
+    } else if let Some(directory) = Directory::open(dir)? {
         directory
     } else {
         return Ok(false);
     };
-    let Look::File(file) = directory.look(name)? else {
+    let Lookup::File(file) = directory.lookup(name)? else {
         return Ok(false);
     };
-    let failed = |error| Error::io("clean up", path, error);
-    let give_up_at = Instant::now() + inspect::UNDECIDED;
+    let failed = |error| Error::io("remove the stale lock file", path, error);
+    let give_up_at = Instant::now() + inspect::IDENTIFY_TIMEOUT;
     while !file.try_lock().map_err(failed)? {
-        // A shared lock can be had beside those of readers, but not beside an owner's.
-        if !file.probe().map_err(failed)? {
+        // A shared lock is granted alongside the locks of readers, but not alongside an owner's.
+        if file.probe().map_err(failed)? != LockState::Free {
             return Ok(false);
         }
         if Instant::now() >= give_up_at {
-            let why = "its stale file cannot be removed while a process reads under its lock";
+            let why =
+                "its stale lock file cannot be removed while another process has a read lock on it";
             return Err(Error::new(Kind::StopRefused {
                 key: status.key().to_string(),
                 why: why.to_owned(),
             }));
         }
-        thread::sleep(inspect::UNDECIDED_PAUSE);
+        thread::sleep(inspect::IDENTIFY_PAUSE);
     }
-    // A process that is killed loses its lock a moment before its deletion guard.
-    while guard::look(&directory, name) != Seen::Nobody {
+    // The kernel releases the lock of a killed process a moment before it closes the deletion
+    // guard.
+    while deletion_guard::owner(&directory, name).is_some() {
         if Instant::now() >= give_up_at {
             return Ok(false);
         }
-        thread::sleep(inspect::UNDECIDED_PAUSE);
+        thread::sleep(inspect::IDENTIFY_PAUSE);
     }
     if !file.is_at(&directory, name).map_err(failed)? {
         return Ok(false);
@@ -172,7 +176,7 @@ pub(crate) fn clean(status: &Status) -> Result<bool, Error> {
     if !directory.is_network() {
         directory.remove(name).map_err(failed)?;
     }
-    // For every process that inherited the descriptor too.
+    // Unlocking also releases copies of the descriptor in children; closing would not.
     file.unlock().map_err(failed)?;
     Ok(true)
 }

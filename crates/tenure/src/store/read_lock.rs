@@ -1,22 +1,23 @@
-//! Keeping owners out for a while, without being one.
+//! Read locks: they exclude owners of a key without owning it.
 
 use std::ffi::OsStr;
 use std::thread;
 use std::time::Instant;
 
-use super::inspect::{self, Identified, UNDECIDED, UNDECIDED_PAUSE};
-use super::place::{Found, Place};
+use super::inspect::{self, IDENTIFY_PAUSE, IDENTIFY_TIMEOUT, Identified};
+use super::location::{LockDirectory, StoreLocation};
 use crate::error::{Error, Kind};
 use crate::holder::{Holder, State};
 use crate::key::Key;
-use crate::sys::file::{Directory, LockFile, Look};
-use crate::sys::guard::{self, Seen};
+use crate::sys::deletion_guard;
+use crate::sys::file::{Directory, LockFile, Lookup};
 
-/// A shared lock on the file of a key that nobody owns. Others that only read may have one too; who
-/// wants to own the key is refused ([`Holder::is_reading`](crate::Holder::is_reading)).
+/// A shared lock on the lock file of a key that no process owns. Several processes can have one at
+/// the same time; claims on the key are refused
+/// ([`Holder::is_reading`](crate::Holder::is_reading)).
 ///
-/// It creates no file and writes no record, so it leaves nothing behind, however the process ends.
-/// Dropping it lets go.
+/// A read lock creates no file and writes no record, so it leaves nothing behind, however the
+/// process ends. Dropping it releases the lock.
 ///
 /// ```
 /// use tenure::{Key, Store};
@@ -38,18 +39,20 @@ use crate::sys::guard::{self, Seen};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "owners are let in as soon as it is dropped"]
+#[must_use = "owners are admitted as soon as the read lock is dropped"]
 pub struct ReadLock {
     _files: Vec<LockFile>,
 }
 
-/// Takes a shared lock on every file of the key that exists.
-pub(super) fn take(place: &Place, key: &Key) -> Result<Option<ReadLock>, Error> {
+/// Acquires a shared lock on every lock file of the key that exists.
+pub(super) fn acquire(location: &StoreLocation, key: &Key) -> Result<Option<ReadLock>, Error> {
     let mut files = Vec::new();
-    for found in place.existing(Some(key))? {
+    for found in location.existing(Some(key))? {
         match &found {
-            Found::Open(directory) => files.extend(take_in(directory, key, &key.file_name())?),
-            Found::Closed { .. } => {
+            LockDirectory::Open(directory) => {
+                files.extend(acquire_in(directory, key, &key.file_name())?);
+            }
+            LockDirectory::NoAccess { .. } => {
                 if let Some(holder) = inspect::held_in(&found, key, &key.file_name())? {
                     return Err(held(key, holder));
                 }
@@ -59,12 +62,12 @@ pub(super) fn take(place: &Place, key: &Key) -> Result<Option<ReadLock>, Error> 
     Ok((!files.is_empty()).then_some(ReadLock { _files: files }))
 }
 
-fn take_in(directory: &Directory, key: &Key, name: &OsStr) -> Result<Option<LockFile>, Error> {
+fn acquire_in(directory: &Directory, key: &Key, name: &OsStr) -> Result<Option<LockFile>, Error> {
     let path = directory.path().join(name);
-    let give_up_at = Instant::now() + UNDECIDED;
+    let give_up_at = Instant::now() + IDENTIFY_TIMEOUT;
     loop {
-        let file = match directory.look(name)? {
-            Look::File(file) => file,
+        let file = match directory.lookup(name)? {
+            Lookup::File(file) => file,
             other => {
                 return match inspect::without_readable_file(directory, key, name, &path, other) {
                     State::Held(holder) => Err(held(key, holder)),
@@ -75,7 +78,8 @@ fn take_in(directory: &Directory, key: &Key, name: &OsStr) -> Result<Option<Lock
                         why,
                     })),
                     State::OtherUser(user) => {
-                        let why = format!("the file belongs to {user}, and may not be opened");
+                        let why =
+                            format!("the file belongs to {user}, and this user may not open it");
                         Err(Error::hostile(&path, why))
                     }
                     State::Unusable(why) => Err(Error::hostile(&path, why)),
@@ -85,15 +89,14 @@ fn take_in(directory: &Directory, key: &Key, name: &OsStr) -> Result<Option<Lock
         };
         let failed = |error| Error::io("lock", &path, error);
         if file.try_lock_shared().map_err(failed)? {
-            // Its owner may have removed it between our opening and our locking it.
+            // The owner may have removed the file after it was opened here and before it was
+            // locked.
             if !file.is_at(directory, name).map_err(failed)? {
                 continue;
             }
-            return match guard::look(directory, name) {
-                Seen::Owner(owner) => {
-                    Err(held(key, inspect::owner_without_file(&path, key, owner)))
-                }
-                Seen::Nobody => Ok(Some(file)),
+            return match deletion_guard::owner(directory, name) {
+                Some(owner) => Err(held(key, inspect::owner_without_file(&path, key, owner))),
+                None => Ok(Some(file)),
             };
         }
         match inspect::identify(&file, &path) {
@@ -102,7 +105,7 @@ fn take_in(directory: &Directory, key: &Key, name: &OsStr) -> Result<Option<Lock
                 let unknown = || Box::new(Holder::unknown(path.clone()));
                 return Err(held(key, holder.unwrap_or_else(unknown)));
             }
-            Identified::NotYet(_) => thread::sleep(UNDECIDED_PAUSE),
+            Identified::NotYet(_) => thread::sleep(IDENTIFY_PAUSE),
         }
     }
 }

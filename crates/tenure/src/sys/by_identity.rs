@@ -1,5 +1,6 @@
-//! Attesting where the system does not say who has a lock (macOS, Windows): the lock is held, and the
-//! process that the record names lives and is the one that wrote it.
+//! Attestation where the system does not report which process has a lock (macOS, Windows). The lock
+//! must be held, and the process that the lock record names must be running with the recorded start
+//! time.
 
 use std::io;
 
@@ -7,23 +8,19 @@ use crate::process::Identity;
 use crate::record::Record;
 use crate::sys::file::{Directory, FileId, LockFile};
 use crate::sys::process;
-use crate::sys::testimony::{Attested, Owner, Word};
+use crate::sys::types::{Attested, LockState, ProvenOwner};
 
-/// Looks whether the lock is held, by taking a shared one for an instant.
-pub(crate) fn peek(file: &LockFile) -> io::Result<Word> {
-    Ok(if file.probe()? {
-        Word::Free
-    } else {
-        Word::Held { taker: None }
-    })
+/// Returns the state of the lock. Holds a shared lock for an instant to find out.
+pub(crate) fn lock_state(file: &LockFile) -> io::Result<LockState> {
+    file.probe()
 }
 
-/// A file that we may not open cannot be asked about.
-pub(crate) fn peek_closed(_directory: &Directory, _id: FileId) -> Word {
-    Word::Unknown("this system does not show the locks of files that may not be opened")
+/// Always unknown: these systems report locks only through an open file.
+pub(crate) fn lock_state_without_access(_directory: &Directory, _id: FileId) -> LockState {
+    LockState::Unknown("this system does not show the locks of files that cannot be opened")
 }
 
-pub(crate) fn taker(_file: &LockFile) -> Option<u32> {
+pub(crate) fn acquirer(_file: &LockFile) -> Option<u32> {
     None
 }
 
@@ -40,8 +37,8 @@ pub(crate) fn attest(_file: &LockFile, _taker: Option<u32>, record: &Record) -> 
         Some((command.pid, identity, true))
     });
     for (pid, identity, command_only) in owner.into_iter().chain(command) {
-        if Identity::of(pid).as_ref() == Some(identity) {
-            return Attested::Owner(Owner {
+        if Identity::from_pid(pid).as_ref() == Some(identity) {
+            return Attested::Owner(ProvenOwner {
                 pid,
                 suspended: process::is_suspended(pid),
                 command_only,

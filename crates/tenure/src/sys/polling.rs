@@ -1,4 +1,5 @@
-//! Waiting where an owner's end cannot be heard (macOS, Windows): by looking again and again.
+//! Waiting for a release by polling (macOS, Windows), where the kernel cannot wake a waiting
+//! process.
 
 use std::ffi::OsStr;
 use std::thread;

@@ -1,15 +1,15 @@
-//! What the kernel says about who has a lock.
+//! Proof of which process has a lock, from what the kernel reports.
 //!
-//! `/proc/locks` names the process that took each lock, and is readable by all. The number may be
-//! that of a process that died since and left the lock to a child, so a number alone proves
-//! nothing: the process must also be the one that the record describes, or show the lock among
-//! its own descriptors (`/proc/PID/fdinfo`).
+//! `/proc/locks` names the process that acquired each lock, and every user can read it. That
+//! process may have exited since and left the lock to a child, so its pid alone proves nothing. The
+//! process must also be the one that the lock record describes, or show the lock among its own
+//! descriptors (`/proc/PID/fdinfo`).
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 
-use super::super::testimony::{Attested, Owner, Word};
+use super::super::types::{Attested, LockState, ProvenOwner};
 use super::super::unix::file::{Directory, FileId, LockFile};
 use super::proc;
 use super::process::{self, Stat};
@@ -17,63 +17,63 @@ use crate::process::Identity;
 use crate::record::{MAX_BYTES, Record};
 use crate::text;
 
-/// The words for locks that one process has alone, and that several may share.
+/// Words of the lock table for an exclusive and a shared lock.
 const EXCLUSIVE: &str = "WRITE";
 const SHARED: &str = "READ";
-/// How often the table is read before a lock counts as not being in it.
-const CLOSED_LOOKS: u32 = 8;
+/// Number of times that the lock table is read before a lock counts as not listed.
+const TABLE_READS: u32 = 8;
 
-/// Looks whether the lock is held. Taken for an instant only if the table does not show it: the
-/// table hides owners outside of our PID namespace, and some file systems from themselves.
-pub(crate) fn peek(file: &LockFile) -> io::Result<Word> {
-    if let Some(pid) = table_entry(file.id()) {
-        return Ok(Word::Held {
-            taker: visible(pid),
-        });
+/// Returns the state of the lock. If the lock table does not list it, a shared lock is held for an
+/// instant: the table hides owners outside of this PID namespace, and some file systems have other
+/// inode numbers in it.
+pub(crate) fn lock_state(file: &LockFile) -> io::Result<LockState> {
+    match table_entry(file.id()) {
+        Some(pid) => Ok(LockState::Held {
+            acquirer: visible(pid),
+        }),
+        None => file.probe(),
     }
-    Ok(if file.probe()? {
-        Word::Free
-    } else {
-        Word::Held { taker: None }
-    })
 }
 
-/// The same for a file that we may not open. The kernel hands out a long table in pieces, and may
-/// skip a line if locks come and go in between, so what is not found is looked for again.
+/// Returns the state of the lock of a file that cannot be opened. The kernel returns a long table
+/// in pieces and may skip a line if locks change in between, so an unlisted lock is searched
+/// several times.
 ///
-/// A lock that the table does not list is free only if the table lists all locks of this file system
-/// under the numbers that we know: in the initial PID namespace, and if it lists a lock that we take
-/// on the directory for the purpose.
-pub(crate) fn peek_closed(directory: &Directory, id: FileId) -> Word {
-    let ours = directory.lock_for_an_instant();
+/// An unlisted lock is free only if the table is known to list all locks of this file system under
+/// the inode numbers of `stat`. That requires the initial PID namespace, and that the table lists a
+/// probe lock on the directory.
+pub(crate) fn lock_state_without_access(directory: &Directory, id: FileId) -> LockState {
+    let probe_lock = directory.lock_shared();
     let mut is_listed = false;
-    for _ in 0..CLOSED_LOOKS {
-        let Some(table) = proc::table("/proc/locks") else {
-            return Word::Unknown("/proc/locks cannot be read here");
+    for _ in 0..TABLE_READS {
+        let Some(table) = proc::read_table("/proc/locks") else {
+            return LockState::Unknown("/proc/locks cannot be read here");
         };
         if let Some(pid) = find_entry(&table, id, &[EXCLUSIVE, SHARED]) {
-            return Word::Held {
-                taker: visible(pid),
+            return LockState::Held {
+                acquirer: visible(pid),
             };
         }
         is_listed |= find_entry(&table, directory.id(), &[SHARED]).is_some();
     }
     if !process::is_in_initial_pid_namespace() {
-        Word::Unknown("/proc/locks does not list the locks outside of this PID namespace")
-    } else if ours.is_none() || !is_listed || directory.id().dev != id.dev {
-        Word::Unknown("/proc/locks does not list the locks of this file system as its files")
+        LockState::Unknown("/proc/locks does not list the locks outside of this PID namespace")
+    } else if probe_lock.is_none() || !is_listed || directory.id().dev != id.dev {
+        LockState::Unknown(
+            "/proc/locks lists this file system's locks under other inode numbers, or not at all",
+        )
     } else {
-        Word::Free
+        LockState::Free
     }
 }
 
-/// Who took a lock that is known to be held.
-pub(crate) fn taker(file: &LockFile) -> Option<u32> {
+/// Returns the process that acquired a lock that is known to be held.
+pub(crate) fn acquirer(file: &LockFile) -> Option<u32> {
     table_entry(file.id()).and_then(visible)
 }
 
-/// Whether the record names the process that has the lock.
-pub(crate) fn attest(file: &LockFile, taker: Option<u32>, record: &Record) -> Attested {
+/// Checks that the lock record names the process that has the lock.
+pub(crate) fn attest(file: &LockFile, acquirer: Option<u32>, record: &Record) -> Attested {
     let claimed = [
         (record.pid, record.process.as_ref(), false),
         record.command.as_ref().map_or((0, None, true), |command| {
@@ -81,21 +81,21 @@ pub(crate) fn attest(file: &LockFile, taker: Option<u32>, record: &Record) -> At
         }),
     ];
     for (pid, identity, command_only) in claimed {
-        let Some(pid) = pid_here(pid, identity, taker) else {
+        let Some(pid) = local_pid(pid, identity, acquirer) else {
             continue;
         };
-        let Some(stat) = Stat::of_living(pid) else {
+        let Some(stat) = Stat::read_living(pid) else {
             continue;
         };
         let same_process = identity.map(|identity| identity.start == stat.start);
         let proven = match same_process {
             Some(false) => false,
-            Some(true) if taker == Some(pid) => true,
-            _ => shows_lock(pid, file.id()),
+            Some(true) if acquirer == Some(pid) => true,
+            _ => has_lock(pid, file.id()),
         };
         if proven {
             let suspended = stat.is_suspended();
-            return Attested::Owner(Owner {
+            return Attested::Owner(ProvenOwner {
                 pid,
                 suspended,
                 command_only,
@@ -105,16 +105,16 @@ pub(crate) fn attest(file: &LockFile, taker: Option<u32>, record: &Record) -> At
     let elsewhere = record.process.as_ref().is_some_and(|identity| {
         identity.boot.as_deref() != process::boot() || identity.pid_ns != process::own_namespace()
     });
-    if elsewhere && taker.is_none() {
+    if elsewhere && acquirer.is_none() {
         Attested::NotVisible
     } else {
         Attested::Unproven
     }
 }
 
-/// The record of a deleted or renamed lock file, read through its owner's own descriptor.
+/// Reads the record of a deleted or renamed lock file through its owner's own descriptor.
 pub(crate) fn record_of_lost_file(pid: u32, key: &str) -> Option<Record> {
-    let key = text::plain(key.to_owned());
+    let key = text::sanitize(key.to_owned());
     each_descriptor(pid, |number| {
         if !lock_lines(pid, number).any(|line| is_exclusive_flock(&line)) {
             return None;
@@ -131,8 +131,8 @@ pub(crate) fn record_of_lost_file(pid: u32, key: &str) -> Option<Record> {
     })
 }
 
-/// Whether the process has the exclusive lock on this file among its descriptors.
-pub(super) fn shows_lock(pid: u32, id: FileId) -> bool {
+/// True if the process has the exclusive lock on this file among its descriptors.
+pub(super) fn has_lock(pid: u32, id: FileId) -> bool {
     let found = each_descriptor(pid, |number| {
         let meta = fs::metadata(format!("/proc/{pid}/fd/{number}")).ok()?;
         let same = FileId {
@@ -144,8 +144,8 @@ pub(super) fn shows_lock(pid: u32, id: FileId) -> bool {
     found.is_some()
 }
 
-/// Whether the process has this socket among its descriptors.
-pub(super) fn shows_socket(pid: u32, inode: u64) -> bool {
+/// True if the process has this socket among its descriptors.
+pub(super) fn has_socket(pid: u32, inode: u64) -> bool {
     let link = format!("socket:[{inode}]");
     let found = each_descriptor(pid, |number| {
         let target = fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?;
@@ -154,19 +154,19 @@ pub(super) fn shows_socket(pid: u32, inode: u64) -> bool {
     found.is_some()
 }
 
-/// The first process of this user that has the socket among its descriptors.
-pub(super) fn who_of_us_shows_socket(inode: u64) -> Option<u32> {
-    let us = rustix::process::geteuid().as_raw();
+/// Returns the first process of this user that has the socket among its descriptors.
+pub(super) fn find_own_process_with_socket(inode: u64) -> Option<u32> {
+    let own_uid = rustix::process::geteuid().as_raw();
     fs::read_dir("/proc")
         .ok()?
         .filter_map(Result::ok)
-        .filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == us))
+        .filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == own_uid))
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .find(|pid| shows_socket(*pid, inode))
+        .find(|pid| has_socket(*pid, inode))
 }
 
-/// The id by which a process that a record names is known here.
-fn pid_here(pid: u32, identity: Option<&Identity>, taker: Option<u32>) -> Option<u32> {
+/// Translates a pid from a lock record into this PID namespace.
+fn local_pid(pid: u32, identity: Option<&Identity>, acquirer: Option<u32>) -> Option<u32> {
     let Some(identity) = identity else {
         return (pid != 0).then_some(pid);
     };
@@ -176,9 +176,9 @@ fn pid_here(pid: u32, identity: Option<&Identity>, taker: Option<u32>) -> Option
     if identity.pid_ns == process::own_namespace() {
         return Some(pid);
     }
-    taker.filter(|taker| {
-        process::innermost_pid(*taker) == Some(pid)
-            && process::namespace_of(*taker) == identity.pid_ns
+    acquirer.filter(|acquirer| {
+        process::innermost_pid(*acquirer) == Some(pid)
+            && process::namespace_of(*acquirer) == identity.pid_ns
     })
 }
 
@@ -190,7 +190,7 @@ fn each_descriptor<T>(pid: u32, mut found: impl FnMut(&str) -> Option<T>) -> Opt
 }
 
 fn lock_lines(pid: u32, number: &str) -> impl Iterator<Item = String> + use<> {
-    let text = proc::short(&format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+    let text = proc::read_small(&format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<String> = text
         .lines()
@@ -200,7 +200,7 @@ fn lock_lines(pid: u32, number: &str) -> impl Iterator<Item = String> + use<> {
     lines.into_iter()
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`
+/// True for a line like `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`.
 fn is_exclusive_flock(line: &str) -> bool {
     let mut words = line.split_ascii_whitespace().skip(1);
     words.next() == Some("FLOCK") && words.nth(1) == Some(EXCLUSIVE)
@@ -210,11 +210,11 @@ fn visible(pid: u32) -> Option<u32> {
     (pid != 0).then_some(pid)
 }
 
-/// The process that `/proc/locks` gives for the exclusive lock on a file, 0 if it is not visible
-/// here. `None` does not mean that the lock is free: file systems with subvolumes or layers show
-/// other numbers here than in `stat`.
+/// Returns the process that `/proc/locks` lists for the exclusive lock on a file, 0 if it is not
+/// visible in this PID namespace. `None` does not prove that the lock is free: file systems with
+/// subvolumes or layers have other inode numbers here than in `stat`.
 fn table_entry(id: FileId) -> Option<u32> {
-    proc::table("/proc/locks").and_then(|table| find_entry(&table, id, &[EXCLUSIVE]))
+    proc::read_table("/proc/locks").and_then(|table| find_entry(&table, id, &[EXCLUSIVE]))
 }
 
 fn find_entry(table: &[u8], id: FileId, kinds: &[&str]) -> Option<u32> {
@@ -239,7 +239,7 @@ mod tests {
         4: FLOCK  ADVISORY  WRITE 0 00:2b:16 0 EOF\n";
 
     #[test]
-    fn only_an_exclusive_flock_that_is_held_counts() {
+    fn table_entry_is_found_only_for_a_held_flock_of_the_wanted_kind() {
         let id = |ino| FileId {
             dev: rustix::fs::makedev(0xfe, 0),
             ino,

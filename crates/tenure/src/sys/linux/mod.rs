@@ -1,10 +1,10 @@
 //! Linux: `/proc`, abstract sockets, pidfds.
 
 pub(crate) mod attest;
-pub(crate) mod guard;
-mod guard_name;
+pub(crate) mod deletion_guard;
 mod proc;
 pub(crate) mod process;
 pub(crate) mod signal;
+mod socket_name;
 mod socket_owner;
 mod waiter;

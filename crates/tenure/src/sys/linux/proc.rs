@@ -1,27 +1,27 @@
-//! Reading `/proc`: the kernel writes the text anew for every `read`, so one large read is much
-//! cheaper than the small ones of the standard library.
+//! Reads files in `/proc`. The kernel generates the text anew for every `read`, so one large read
+//! is much cheaper than the small reads of the standard library.
 
 use std::os::fd::OwnedFd;
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{Mode, OFlags};
 
-const LARGE: usize = 8192;
+const READ_SIZE: usize = 8192;
 
-/// A file of a few lines; `None` if it cannot be read.
-pub(super) fn short(path: &str) -> Option<Vec<u8>> {
+/// Reads a file of a few lines; `None` if it cannot be read.
+pub(super) fn read_small(path: &str) -> Option<Vec<u8>> {
     let file = open(path)?;
-    let mut text = Vec::with_capacity(LARGE);
+    let mut text = Vec::with_capacity(READ_SIZE);
     rustix::io::read(&file, spare_capacity(&mut text)).ok()?;
     Some(text)
 }
 
-/// A table of any length, which the kernel hands out in pieces.
-pub(super) fn table(path: &str) -> Option<Vec<u8>> {
+/// Reads a table of any length, which the kernel returns in pieces.
+pub(super) fn read_table(path: &str) -> Option<Vec<u8>> {
     let file = open(path)?;
-    let mut text = Vec::with_capacity(LARGE);
+    let mut text = Vec::with_capacity(READ_SIZE);
     while rustix::io::read(&file, spare_capacity(&mut text)).ok()? > 0 {
-        text.reserve(LARGE);
+        text.reserve(READ_SIZE);
     }
     Some(text)
 }

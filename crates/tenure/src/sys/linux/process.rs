@@ -1,4 +1,4 @@
-//! Processes, as `/proc` shows them.
+//! Identities, users and states of processes, from `/proc`.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use crate::process::Identity;
 
 pub(crate) use super::super::unix::names::{current_uid, current_user, host, is_running, user};
 
-/// What `/proc/PID/stat` says.
+/// Fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stat {
     pub(super) state: u8,
@@ -16,9 +16,10 @@ pub(super) struct Stat {
 }
 
 impl Stat {
-    /// `None`: there is no such process, or it is dead and only waits to be reaped.
-    pub(super) fn of_living(pid: u32) -> Option<Self> {
-        let text = proc::short(&format!("/proc/{pid}/stat"))?;
+    /// Reads the fields of a process. `None`: it does not exist, or is a zombie that has not been
+    /// reaped.
+    pub(super) fn read_living(pid: u32) -> Option<Self> {
+        let text = proc::read_small(&format!("/proc/{pid}/stat"))?;
         let stat = parse_stat(&text)?;
         (!matches!(stat.state, b'Z' | b'X' | b'x')).then_some(stat)
     }
@@ -30,20 +31,20 @@ impl Stat {
 
 pub(crate) fn identity(pid: u32) -> Option<Identity> {
     Some(Identity {
-        start: Stat::of_living(pid)?.start,
+        start: Stat::read_living(pid)?.start,
         boot: boot().map(str::to_owned),
         pid_ns: own_namespace(),
     })
 }
 
-/// The user as whom a process acts.
+/// Effective user of a process.
 pub(crate) fn user_of(pid: u32) -> Option<u32> {
     let owner = rustix::fs::stat(format!("/proc/{pid}")).ok()?.st_uid;
     if owner != 0 {
         return Some(owner);
     }
-    // A process that may not be inspected is shown as root's, whoever it acts as.
-    let status = proc::short(&format!("/proc/{pid}/status"))?;
+    // `/proc/PID` belongs to root for processes that may not be inspected, whatever their user.
+    let status = proc::read_small(&format!("/proc/{pid}/status"))?;
     let ids = str::from_utf8(&status)
         .ok()?
         .lines()
@@ -51,47 +52,47 @@ pub(crate) fn user_of(pid: u32) -> Option<u32> {
     ids.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Whether the process is stopped.
+/// True if the process is stopped (SIGSTOP, a debugger).
 pub(crate) fn is_suspended(pid: u32) -> bool {
-    Stat::of_living(pid).is_some_and(Stat::is_suspended)
+    Stat::read_living(pid).is_some_and(Stat::is_suspended)
 }
 
-/// Which boot of the machine this is.
+/// Id of the current boot.
 pub(super) fn boot() -> Option<&'static str> {
     static BOOT: OnceLock<Option<String>> = OnceLock::new();
     BOOT.get_or_init(|| {
-        let text = proc::short("/proc/sys/kernel/random/boot_id")?;
+        let text = proc::read_small("/proc/sys/kernel/random/boot_id")?;
         Some(str::from_utf8(&text).ok()?.trim().to_owned())
     })
     .as_deref()
 }
 
-/// The PID namespace in which this process sees ids.
+/// PID namespace of this process.
 pub(super) fn own_namespace() -> Option<u64> {
     static NAMESPACE: OnceLock<Option<u64>> = OnceLock::new();
     *NAMESPACE.get_or_init(|| namespace_link("/proc/self/ns/pid"))
 }
 
-/// True if `/proc` shows every process and every lock of the machine.
+/// True if `/proc` can show every process and every lock of the machine.
 pub(super) fn is_in_initial_pid_namespace() -> bool {
     const PROC_PID_INIT_INO: u64 = 0xEFFF_FFFC;
     own_namespace() == Some(PROC_PID_INIT_INO)
 }
 
-/// True if the numbers of users mean the same here as everywhere.
+/// True if uids have the same meaning here as on the rest of the machine.
 pub(super) fn is_in_initial_user_namespace() -> bool {
     const PROC_USER_INIT_INO: u64 = 0xEFFF_FFFD;
     namespace_link("/proc/self/ns/user") == Some(PROC_USER_INIT_INO)
 }
 
-/// The PID namespace of another process.
+/// PID namespace of another process.
 pub(super) fn namespace_of(pid: u32) -> Option<u64> {
     namespace_link(&format!("/proc/{pid}/ns/pid"))
 }
 
-/// The id that a process has in its own, innermost PID namespace.
+/// Pid of a process in its own, innermost PID namespace.
 pub(super) fn innermost_pid(pid: u32) -> Option<u32> {
-    let status = proc::short(&format!("/proc/{pid}/status"))?;
+    let status = proc::read_small(&format!("/proc/{pid}/status"))?;
     let ids = str::from_utf8(&status)
         .ok()?
         .lines()
@@ -106,12 +107,13 @@ fn namespace_link(path: &str) -> Option<u64> {
     number.parse().ok()
 }
 
-/// The program's name may hold anything, even `)` and spaces: the fields begin after its end.
+/// Parses the fields after the program's name. The name may contain any character, even `)` and
+/// spaces, so the last `)` is its end.
 fn parse_stat(text: &[u8]) -> Option<Stat> {
     let end = text.iter().rposition(|byte| *byte == b')')?;
     let mut fields = text.get(end + 2..)?.split(|byte| *byte == b' ');
     let state = *fields.next()?.first()?;
-    // `starttime` is field 22 of proc_pid_stat(5); the state just taken is field 3.
+    // `starttime` is field 22 of proc_pid_stat(5); the state is field 3.
     let start = std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()?;
     Some(Stat { state, start })
 }
@@ -121,14 +123,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hostile_program_name_does_not_shift_the_fields() {
+    fn parentheses_in_a_program_name_do_not_shift_the_fields() {
         let text = b"42 (a) Z 1 (b) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2\n";
         let stat = parse_stat(text).unwrap();
         assert_eq!((stat.state, stat.start), (b'S', 987_654));
     }
 
     #[test]
-    fn this_process_has_an_identity() {
+    fn own_process_has_an_identity() {
         let me = std::process::id();
         let identity = identity(me).unwrap();
         assert!(identity.boot.is_some() && identity.pid_ns.is_some());

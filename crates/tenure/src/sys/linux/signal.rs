@@ -1,4 +1,4 @@
-//! Asking a process to end, through a descriptor that can never mean another process.
+//! Signals a process through a pidfd, which can never refer to another process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,66 +6,63 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{PidfdFlags, Signal};
 
-use super::super::testimony::Evidence;
+use super::super::types::Evidence;
+use super::super::unix::names;
 pub(crate) use super::super::unix::stop_event::StopEvent;
 use super::attest;
 use super::process::{self, Stat};
 use crate::process::Identity;
 
-/// A process that was proven to be the owner, held fast.
+/// A process that was proven to be the owner, pinned by its pidfd.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct SignalTarget {
     pidfd: OwnedFd,
     pub(crate) pid: u32,
 }
 
-impl Target {
-    /// Takes hold of the process, then proves that it is the owner. In this order the process
-    /// that was checked is the one that will be signalled.
+impl SignalTarget {
+    /// Opens a pidfd and then proves that the process is the owner. In this order the process that
+    /// was checked is the one that is signalled.
     pub(crate) fn prove(
         pid: u32,
         identity: Option<&Identity>,
         evidence: &Evidence<'_>,
     ) -> Result<Self, String> {
-        let raw = i32::try_from(pid)
-            .ok()
-            .filter(|raw| *raw > 1)
-            .and_then(Pid::from_raw);
-        let Some(raw) = raw else {
-            return Err(format!("pid {pid} is never signalled"));
-        };
-        let pidfd =
-            rustix::process::pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match errno {
+        let pidfd = rustix::process::pidfd_open(names::signalable(pid)?, PidfdFlags::empty())
+            .map_err(|errno| match errno {
                 Errno::SRCH => format!("pid {pid} is not running"),
-                Errno::NOSYS => "this kernel has no pidfds (Linux 5.3), without which the wrong \
-                             process could be hit"
+                Errno::NOSYS => "the kernel has no pidfds (they need Linux 5.3 or later), and \
+                                 without one the signal could reach another process"
                     .to_owned(),
-                errno => format!("pid {pid} cannot be held fast: {}", io::Error::from(errno)),
+                errno => format!(
+                    "cannot open a pidfd of pid {pid}: {}",
+                    io::Error::from(errno)
+                ),
             })?;
-        let Some(stat) = Stat::of_living(pid) else {
+        let Some(stat) = Stat::read_living(pid) else {
             return Err(format!("pid {pid} is not running"));
         };
         if let Some(identity) = identity {
             if identity.boot.as_deref() != process::boot() {
                 return Err(format!(
-                    "pid {pid} was recorded before the machine was last started"
+                    "the lock record of pid {pid} was written before the last boot"
                 ));
             }
             if identity.start != stat.start {
                 return Err(format!(
-                    "pid {pid} is now another process, started later than the owner"
+                    "pid {pid} now belongs to another process, which started later than the owner"
                 ));
             }
             if identity.pid_ns != process::namespace_of(pid) {
                 return Err(format!(
-                    "pid {pid} is in another PID namespace than the owner"
+                    "pid {pid} is in a PID namespace other than the owner's"
                 ));
             }
         }
         let shown = match evidence {
-            Evidence::File(file) => attest::shows_lock(pid, file.id()),
+            Evidence::File(file) => attest::has_lock(pid, file.id()),
             Evidence::LostFile { key } => {
                 let lost = attest::record_of_lost_file(pid, key);
                 let named = lost.and_then(|record| match record.command {
@@ -81,17 +78,17 @@ impl Target {
         Ok(Self { pidfd, pid })
     }
 
-    /// Asks it to end.
-    pub(crate) fn ask(&self, _stop_event: Option<&str>) -> io::Result<()> {
+    /// Asks the process to exit.
+    pub(crate) fn request_stop(&self, _stop_event: Option<&str>) -> io::Result<()> {
         self.send(Signal::TERM)
     }
 
-    /// Ends it.
+    /// Kills the process.
     pub(crate) fn kill(&self) -> io::Result<()> {
         self.send(Signal::KILL)
     }
 
-    /// Waits until it is gone. `false`: it still runs.
+    /// Waits until the process has exited. Returns false if it is still running after `limit`.
     pub(crate) fn wait(&self, limit: Duration) -> io::Result<bool> {
         let timeout = Timespec::try_from(limit).unwrap_or(Timespec {
             tv_sec: 1,
@@ -107,7 +104,7 @@ impl Target {
 
     fn send(&self, signal: Signal) -> io::Result<()> {
         match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
-            // Gone already: as good as done.
+            // ESRCH: the process has exited, so the signal has nothing left to do.
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(errno) => Err(errno.into()),
         }

@@ -1,4 +1,4 @@
-//! The user of a socket that is bound to a name, by the kernel's word.
+//! Users and processes of sockets, as the kernel reports them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,20 +7,20 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::proc;
 
-/// The credentials of the process at the other end of a connected socket: its id, 0 if the process is
-/// not visible in our PID namespace, and its user.
+/// Returns pid and uid of the process at the other end of a connected socket. The pid is 0 if the
+/// process is not visible in this PID namespace.
 #[expect(
     unsafe_code,
-    reason = "rustix has no credentials whose process id is 0"
+    reason = "rustix rejects credentials whose process id is 0"
 )]
-pub(super) fn peer(socket: impl AsFd) -> io::Result<(u32, u32)> {
+pub(super) fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
     let mut found = libc::ucred {
         pid: 0,
         uid: 0,
         gid: 0,
     };
     let mut size = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
-    // SAFETY: the descriptor is open, and the structure is as large as `size` says.
+    // SAFETY: the descriptor is open, and `size` is the size of the structure.
     let done = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -36,11 +36,11 @@ pub(super) fn peer(socket: impl AsFd) -> io::Result<(u32, u32)> {
     Ok((u32::try_from(found.pid).unwrap_or(0), found.uid))
 }
 
-/// The inode of the socket that listens on an abstract name.
-/// `/proc/net/unix`: `Num RefCount Protocol Flags Type St Inode Path`.
-pub(super) fn listener(name: &[u8]) -> Option<u64> {
+/// Returns the inode of the socket that listens on an abstract name. Format of `/proc/net/unix`:
+/// `Num RefCount Protocol Flags Type St Inode Path`.
+pub(super) fn listening_inode(name: &[u8]) -> Option<u64> {
     const LISTENS: u64 = 0x10000;
-    let table = proc::table("/proc/self/net/unix")?;
+    let table = proc::read_table("/proc/self/net/unix")?;
     table.split(|byte| *byte == b'\n').find_map(|line| {
         let path = line.strip_suffix(name)?.strip_suffix(b" @")?;
         let mut words = std::str::from_utf8(path).ok()?.split_ascii_whitespace();
@@ -50,9 +50,9 @@ pub(super) fn listener(name: &[u8]) -> Option<u64> {
     })
 }
 
-/// The user who made a socket, asked without connecting to it. `None`: the kernel does not tell (before
-/// Linux 5.3, or without `unix_diag`).
-pub(super) fn user_of(inode: u64) -> Option<u32> {
+/// Returns the user who created a socket, without connecting to it. `None`: the kernel does not
+/// report it (before Linux 5.3, or without `unix_diag`).
+pub(super) fn creator_uid(inode: u64) -> Option<u32> {
     const BY_FAMILY: u16 = 20; // SOCK_DIAG_BY_FAMILY
     const REQUEST: u16 = 1; // NLM_F_REQUEST
     const SHOW_UID: u32 = 0x40; // UDIAG_SHOW_UID
@@ -77,12 +77,12 @@ pub(super) fn user_of(inode: u64) -> Option<u32> {
     .ok()?;
     rustix::net::send(&socket, &request, SendFlags::empty()).ok()?;
     let mut answer = [0; 4096];
-    // The kernel answers within `send`, so that there is nothing to wait for.
+    // The kernel responds within `send`, so `recv` need not wait.
     let (_, size) = rustix::net::recv(&socket, &mut answer, RecvFlags::DONTWAIT).ok()?;
     uid_in(answer.get(..size)?)
 }
 
-/// The attribute `UNIX_DIAG_UID` after `struct nlmsghdr` and `struct unix_diag_msg`.
+/// Finds the attribute `UNIX_DIAG_UID` after `struct nlmsghdr` and `struct unix_diag_msg`.
 fn uid_in(answer: &[u8]) -> Option<u32> {
     const HEADERS: usize = 16 + 16;
     const UID: u16 = 7;
@@ -94,7 +94,8 @@ fn uid_in(answer: &[u8]) -> Option<u32> {
             let value = answer.get(at + 4..at + 8)?;
             return Some(u32::from_ne_bytes(value.try_into().ok()?));
         }
-        // An attribute is at least its own header long, and the next one is aligned.
+        // An attribute is at least as long as its header, so that the loop always advances; the
+        // next one is aligned.
         at += length.max(4).next_multiple_of(4);
     }
 }
@@ -107,18 +108,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_of_a_listening_socket_is_known_without_connecting() {
+    fn creator_of_a_listening_socket_is_found_without_connecting() {
         let name = format!("tenure-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let _listening = UnixListener::bind_addr(&address).unwrap();
-        let inode = listener(name.as_bytes()).expect("it is listed");
-        let me = rustix::process::geteuid().as_raw();
-        assert_eq!(user_of(inode), Some(me));
-        assert_eq!(user_of(1), None);
+        let inode = listening_inode(name.as_bytes()).expect("the socket is listed");
+        let own_uid = rustix::process::geteuid().as_raw();
+        assert_eq!(creator_uid(inode), Some(own_uid));
+        assert_eq!(creator_uid(1), None);
     }
 
     #[test]
-    fn truncated_answer_has_no_user() {
+    fn truncated_response_yields_no_user() {
         let mut answer = vec![0; 32];
         answer.extend(8_u16.to_ne_bytes());
         answer.extend(7_u16.to_ne_bytes());

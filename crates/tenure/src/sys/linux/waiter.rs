@@ -1,4 +1,4 @@
-//! Waiting for an owner without asking again and again.
+//! Waiting for a release without polling.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,21 +12,24 @@ use rustix::net::SocketFlags;
 use rustix::net::sockopt::{self, Timeout};
 
 use super::super::unix::file::Directory;
-use super::guard::{can_own, stream};
-use super::{guard_name, socket_owner};
+use super::deletion_guard::{can_own, stream};
+use super::{socket_name, socket_owner};
 
-/// A waiter looks for itself at least this often, whatever it hears.
+/// Maximum sleep of a waiter. The caller then tries to acquire the key again, in case no wake-up
+/// arrived.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
-/// Waits for an owner to let go.
+/// Waits for an owner to release the key.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
-    /// Connected to the owner's guard. Kept, so that a waiter stands in the line only once.
-    line: Option<OwnedFd>,
+    /// Connection to the owner's deletion guard. It is kept between calls, so that a waiter takes
+    /// up one entry of the connection queue.
+    connection: Option<OwnedFd>,
 }
 
 impl Waiter {
-    /// Sleeps until the owner lets go, at most `limit`; `pause` if that cannot be heard.
+    /// Sleeps until the owner releases the key, at most `limit`. Sleeps for `pause` if there is no
+    /// deletion guard to wait on.
     pub(crate) fn wait(
         &mut self,
         directory: &Directory,
@@ -35,41 +38,41 @@ impl Waiter {
         pause: Duration,
     ) {
         let limit = limit.min(LONGEST_SLEEP);
-        if !matches!(self.hear_release(directory, name, limit), Ok(true)) {
+        if !matches!(self.wait_for_close(directory, name, limit), Ok(true)) {
             thread::sleep(pause.min(limit));
         }
     }
 
-    /// `false`: there is nobody to listen to.
-    fn hear_release(
+    /// Waits until the owner's socket is closed. Returns false if there is no such socket.
+    fn wait_for_close(
         &mut self,
         directory: &Directory,
         name: &OsStr,
         limit: Duration,
     ) -> io::Result<bool> {
         let until = Instant::now() + limit;
-        if self.line.is_none() {
+        if self.connection.is_none() {
             let socket = stream(SocketFlags::CLOEXEC)?;
-            // With the line full, connecting itself waits: until there is room, or the owner is
-            // gone.
+            // If the connection queue is full, `connect` itself waits until there is room or the
+            // owner exits.
             let at_least = limit.max(Duration::from_millis(1));
             sockopt::set_socket_timeout(&socket, Timeout::Send, Some(at_least))?;
-            match rustix::net::connect(&socket, &guard_name::by_inode(directory, name)?) {
+            match rustix::net::connect(&socket, &socket_name::by_inode(directory, name)?) {
                 Ok(()) => {}
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(true),
                 Err(Errno::CONNREFUSED) => return Ok(false),
                 Err(errno) => return Err(errno.into()),
             }
-            let (_, uid) = socket_owner::peer(&socket)?;
+            let (_, uid) = socket_owner::peer_credentials(&socket)?;
             if !can_own(uid, directory.writers()) {
                 return Ok(false);
             }
-            self.line = Some(socket);
+            self.connection = Some(socket);
         }
-        let Some(line) = &self.line else {
+        let Some(connection) = &self.connection else {
             return Ok(false);
         };
-        let mut watched = [PollFd::new(line, PollFlags::empty())];
+        let mut watched = [PollFd::new(connection, PollFlags::empty())];
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).unwrap_or(Timespec {
             tv_sec: 0,
@@ -77,7 +80,7 @@ impl Waiter {
         });
         match rustix::event::poll(&mut watched, Some(&timeout)) {
             Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => self.line = None,
+            Ok(_) => self.connection = None,
             Err(errno) => return Err(errno.into()),
         }
         Ok(true)

@@ -1,5 +1,6 @@
-//! macOS: no way to ask who has a `flock`, no abstract sockets, no pidfds.
+//! macOS: the kernel does not report which process has a `flock`, and has no abstract sockets and
+//! no pidfds.
 
-pub(crate) mod guard;
+pub(crate) mod deletion_guard;
 pub(crate) mod process;
 pub(crate) mod signal;

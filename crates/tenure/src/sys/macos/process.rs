@@ -1,4 +1,4 @@
-//! Processes, as `proc_pidinfo` shows them.
+//! Identities, users and states of processes, from `proc_pidinfo`.
 
 use crate::process::Identity;
 
@@ -16,12 +16,12 @@ pub(crate) fn identity(pid: u32) -> Option<Identity> {
     })
 }
 
-/// The user as whom a process acts.
+/// Effective user of a process.
 pub(crate) fn user_of(pid: u32) -> Option<u32> {
     info(pid).map(|info| info.pbi_uid)
 }
 
-/// Whether the process is stopped.
+/// True if the process is stopped (SIGSTOP, a debugger).
 pub(crate) fn is_suspended(pid: u32) -> bool {
     info(pid).is_some_and(|info| info.pbi_status == STOPPED)
 }
@@ -31,7 +31,7 @@ fn info(pid: u32) -> Option<libc::proc_bsdinfo> {
     let pid = i32::try_from(pid).ok()?;
     let size = i32::try_from(size_of::<libc::proc_bsdinfo>()).ok()?;
     let mut info = std::mem::MaybeUninit::<libc::proc_bsdinfo>::zeroed();
-    // SAFETY: the buffer is as large as `size` says, and the kernel fills all of it or says so.
+    // SAFETY: `size` is the size of the buffer, and the return value is the number of filled bytes.
     let filled = unsafe {
         libc::proc_pidinfo(
             pid,

@@ -1,5 +1,6 @@
-//! Asking a process to end. Without pidfds a window remains between the last check and the
-//! signal; it is a few microseconds long, and the process id would have to come round in it.
+//! Signals a process. Without pidfds a window of a few microseconds remains between the last check
+//! and the signal. The wrong process is signalled only if the owner exits and its pid is reused
+//! within it.
 
 use std::io;
 use std::thread;
@@ -8,44 +9,37 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-use super::super::testimony::Evidence;
+use super::super::types::{Evidence, unidentified};
+use super::super::unix::names;
 pub(crate) use super::super::unix::stop_event::StopEvent;
 use crate::process::Identity;
 
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct SignalTarget {
     pub(crate) pid: u32,
     raw: Pid,
     identity: Identity,
 }
 
-impl Target {
+impl SignalTarget {
     pub(crate) fn prove(
         pid: u32,
         identity: Option<&Identity>,
         _evidence: &Evidence<'_>,
     ) -> Result<Self, String> {
-        let raw = i32::try_from(pid)
-            .ok()
-            .filter(|raw| *raw > 1)
-            .and_then(Pid::from_raw);
-        let Some(raw) = raw else {
-            return Err(format!("pid {pid} is never signalled"));
-        };
+        let raw = names::signalable(pid)?;
         let Some(identity) = identity.cloned() else {
-            return Err(format!(
-                "the record does not say which process pid {pid} was"
-            ));
+            return Err(unidentified(pid));
         };
         if !identity.is_running_as(pid) {
-            return Err(format!("pid {pid} is now another process, or none"));
+            return Err(format!("the process that had pid {pid} has exited"));
         }
         Ok(Self { pid, raw, identity })
     }
 
-    pub(crate) fn ask(&self, _stop_event: Option<&str>) -> io::Result<()> {
+    pub(crate) fn request_stop(&self, _stop_event: Option<&str>) -> io::Result<()> {
         self.send(Signal::TERM)
     }
 
@@ -60,7 +54,7 @@ impl Target {
             if left.is_zero() {
                 return Ok(false);
             }
-            thread::sleep(LOOK_AGAIN.min(left));
+            thread::sleep(POLL_INTERVAL.min(left));
         }
         Ok(true)
     }

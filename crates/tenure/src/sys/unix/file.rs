@@ -1,5 +1,5 @@
-//! Lock directories and lock files. Nothing here follows a link, truncates before the lock is
-//! held, or blocks.
+//! Lock directories and lock files. No function here follows a link, truncates a file before its
+//! lock is held, or blocks.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,21 +12,21 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 
-use super::super::testimony::{Foreign, Opened};
+use super::super::types::{ForeignFile, Opened};
 use super::names;
 use crate::error::Error;
 
-/// How often opening is tried again when files come and go under our hands.
+/// Maximum number of attempts to open a file that other processes keep creating and removing.
 const RETRIES: usize = 1000;
 
-/// Which file this is, whatever its name.
+/// Identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     pub(crate) dev: u64,
     pub(crate) ino: u64,
 }
 
-/// An open directory in which lock files live.
+/// An open directory of lock files.
 #[derive(Debug)]
 pub(crate) struct Directory {
     fd: OwnedFd,
@@ -35,16 +35,16 @@ pub(crate) struct Directory {
     owner: u32,
     group: u32,
     mode: Mode,
-    /// This call created it.
+    /// True if this process has just created the directory.
     created: bool,
 }
 
-/// The users who may create and remove files in a directory, besides root and ourselves.
+/// Users who may create and remove files in a directory, besides root and this user.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writers {
     owner: u32,
-    /// The group or others may write: it could be any user.
+    /// True if group or others may write, so that any user could.
     anyone: bool,
 }
 
@@ -57,9 +57,9 @@ impl Writers {
         }
     }
 
-    /// Those of a directory that may not be there, or may not be opened. In place of one that is not
-    /// there, the owner of its parent decides.
-    pub(crate) fn at(path: &Path) -> Self {
+    /// Determines the writers of a directory that may not exist or may be inaccessible. For a
+    /// missing directory, the owner of its parent counts.
+    pub(crate) fn from_path(path: &Path) -> Self {
         let parent = || rustix::fs::stat(path.parent().unwrap_or(path));
         match rustix::fs::lstat(path) {
             Ok(stat) => Self::new(&stat),
@@ -82,36 +82,42 @@ pub(crate) struct LockFile {
     id: FileId,
     size: u64,
     owner: u32,
-    /// This call created it.
+    /// True if this process has just created the file.
     pub(crate) created: bool,
-    /// The file system is read-only: the file can be locked, but not written.
+    /// True if the file system is read-only: the file can be locked, but not written.
     is_read_only: bool,
 }
 
-/// What lies at a path, seen without touching it.
+/// Result of looking up the path of a lock file, without changing anything.
 #[derive(Debug)]
-pub(crate) enum Look {
+pub(crate) enum Lookup {
     Missing,
     File(LockFile),
     /// A file that only its owner may read.
-    Closed {
+    NoAccess {
         id: FileId,
         uid: u32,
         user: String,
     },
-    /// Its directory may be listed, but not searched.
-    Hidden,
+    /// The directory can be listed, but its files cannot be accessed.
+    Unsearchable,
     Unusable(String),
 }
 
 impl Directory {
-    /// Opens a lock directory, creating it first if asked to. `None`: there is none.
-    pub(crate) fn open(path: &Path, create: bool) -> Result<Option<Self>, Error> {
+    /// Opens a lock directory. Returns `None` if it does not exist.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>, Error> {
         match open_directory(path, OFlags::NOFOLLOW) {
-            Ok(fd) => return Self::trust(fd, path).map(Some),
-            Err(Errno::NOENT) if create => {}
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(not_a_directory(path, errno)),
+            Ok(fd) => Self::from_fd(fd, path).map(Some),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(not_a_directory(path, errno)),
+        }
+    }
+
+    /// Opens a lock directory, and creates it with its ancestors if it does not exist.
+    pub(crate) fn open_or_create(path: &Path) -> Result<Self, Error> {
+        if let Some(directory) = Self::open(path)? {
+            return Ok(directory);
         }
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)
@@ -124,22 +130,22 @@ impl Directory {
         };
         let fd =
             open_directory(path, OFlags::NOFOLLOW).map_err(|errno| not_a_directory(path, errno))?;
-        let directory = Self::trust(fd, path)?;
-        Ok(Some(Self {
+        let directory = Self::from_fd(fd, path)?;
+        Ok(Self {
             created,
             ..directory
-        }))
+        })
     }
 
-    /// Lets other users see which locks are held in a directory that we have just created, whatever the
+    /// Lets other users see which locks are held in a directory that was just created, whatever the
     /// umask. They cannot read the lock files.
-    pub(crate) fn show_to_all(&self) {
+    pub(crate) fn make_listable(&self) {
         if self.created && self.is_ours() {
             let _ = rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(0o755));
         }
     }
 
-    /// The owner of a directory that may not be opened.
+    /// Returns the owner of a directory that cannot be opened.
     pub(crate) fn owner_of(path: &Path) -> String {
         rustix::fs::lstat(path).map_or_else(
             |_| "another user".to_owned(),
@@ -147,17 +153,17 @@ impl Directory {
         )
     }
 
-    /// Opens the directory of a lock file that was named by its path. Links on the way are the
-    /// caller's own.
+    /// Opens the directory of a lock file that the caller named by its path. Links in that path are
+    /// followed, because the caller chose them.
     pub(crate) fn open_parent(path: &Path) -> Result<Self, Error> {
         let fd = open_directory(path, OFlags::empty())
             .map_err(|errno| Error::io("open the directory", path, errno))?;
-        Self::trust(fd, path)
+        Self::from_fd(fd, path)
     }
 
-    fn trust(fd: OwnedFd, path: &Path) -> Result<Self, Error> {
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::io("look at", path, errno))?;
-        if anyone_may_replace_entries(&stat) {
+    fn from_fd(fd: OwnedFd, path: &Path) -> Result<Self, Error> {
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::io("inspect", path, errno))?;
+        if can_anyone_replace_entries(&stat) {
             return Err(anyone_may_write(path));
         }
         Ok(Self {
@@ -171,22 +177,22 @@ impl Directory {
         })
     }
 
-    /// Whether it belongs to the user this process acts as.
+    /// True if the directory belongs to the effective user of this process.
     pub(crate) fn is_ours(&self) -> bool {
         self.owner == geteuid().as_raw()
     }
 
-    /// Whether it belongs to us or to the administrator.
+    /// True if the directory belongs to this user or to root.
     pub(crate) fn is_ours_or_roots(&self) -> bool {
         self.is_ours() || self.owner == 0
     }
 
-    /// The name of the user it belongs to.
+    /// Name of the directory's owner.
     pub(crate) fn owner_name(&self) -> String {
         names::user(self.owner)
     }
 
-    /// True if no other user but root may create, remove or rename files in it.
+    /// True if only this user and root may create, remove or rename files in the directory.
     pub(crate) fn is_ours_alone(&self) -> bool {
         self.is_ours() && !self.mode.intersects(Mode::WGRP | Mode::WOTH)
     }
@@ -199,7 +205,7 @@ impl Directory {
         }
     }
 
-    /// True if another file system, or another part of one, is mounted here.
+    /// True if a file system is mounted at the directory.
     #[cfg(target_os = "linux")]
     pub(crate) fn is_mount_point(&self) -> bool {
         use rustix::fs::{StatxAttributes, StatxFlags};
@@ -207,10 +213,10 @@ impl Directory {
             .is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     }
 
-    /// Takes a shared lock on the directory itself, which ends when the result is dropped. `None`: it
-    /// cannot be had.
+    /// Acquires a shared lock on the directory itself, which is released when the result is
+    /// dropped. `None`: the lock is not available.
     #[cfg(target_os = "linux")]
-    pub(crate) fn lock_for_an_instant(&self) -> Option<OwnedFd> {
+    pub(crate) fn lock_shared(&self) -> Option<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty()).ok()?;
         flock(fd.as_fd(), FlockOperation::NonBlockingLockShared)
@@ -227,34 +233,34 @@ impl Directory {
         self.id
     }
 
-    /// The directory that this one is in.
+    /// Metadata of the parent directory.
     #[cfg(target_os = "linux")]
     pub(crate) fn parent(&self) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.fd, "..", AtFlags::empty())?)
     }
 
-    /// Keeps cleaners of temporary directories away for as long as the directory is open: they
-    /// pass over what is locked. Best effort, since a cleaner may be at work just now.
-    pub(crate) fn keep_cleaners_off(&self) {
+    /// Prevents systemd-tmpfiles from deleting the directory's files while it is open, because
+    /// tmpfiles skips locked directories. Best effort: the lock fails if a cleaner is at work.
+    pub(crate) fn pin_against_tmpfiles(&self) {
         let _ = rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockShared);
     }
 
-    /// Whether the file system is shared with other machines, where a lock lives only as long as
-    /// the client's lease and a removed file may still be open elsewhere.
+    /// True if the file system is shared with other machines. There a lock lasts only as long as
+    /// the client's lease, and a removed file may still be open elsewhere.
     pub(crate) fn is_network(&self) -> bool {
-        rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| network_file_system(&stat))
+        rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| is_network_file_system(&stat))
     }
 
-    /// Opens the lock file, or creates it with mode 0600. A file that root creates in the directory of
-    /// another user belongs to that user, so that one command of root does not lock the user out.
-    pub(crate) fn open_or_create(&self, name: &OsStr) -> Result<Opened, Error> {
+    /// Opens the lock file, or creates it with mode 0600. A file that root creates in another
+    /// user's directory belongs to that user, so that a command of root does not lock the user out.
+    pub(crate) fn open_or_create_file(&self, name: &OsStr) -> Result<Opened, Error> {
         let careful = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let common = OFlags::RDWR | careful;
         let owner_only = Mode::RUSR | Mode::WUSR;
         let mut is_read_only = false;
         for _ in 0..RETRIES {
-            // What exists is opened without O_CREAT: to that, the kernel may answer EACCES for
-            // somebody's file in a sticky directory, and it would lock the directory.
+            // An existing file is opened without O_CREAT. With it, the kernel may respond EACCES
+            // for another user's file in a sticky directory, and it would lock the directory.
             let (fd, created) = match rustix::fs::openat(&self.fd, name, common, Mode::empty()) {
                 Ok(fd) => (fd, false),
                 Err(Errno::NOENT) => {
@@ -273,15 +279,15 @@ impl Directory {
                     let flags = OFlags::RDONLY | careful;
                     match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
                         Ok(fd) => (fd, false),
-                        Err(errno) => return self.cannot_open(name, errno),
+                        Err(errno) => return self.classify_open_error(name, errno),
                     }
                 }
-                Err(errno) => return self.cannot_open(name, errno),
+                Err(errno) => return self.classify_open_error(name, errno),
             };
-            let failed = |errno| Error::io("look at", &self.path.join(name), errno);
+            let failed = |errno| Error::io("inspect", &self.path.join(name), errno);
             let fd = above_standard(fd).map_err(failed)?;
             if created {
-                self.hand_to_owner(&fd);
+                self.chown_to_directory_owner(&fd);
             }
             let stat = rustix::fs::fstat(&fd).map_err(failed)?;
             if stat.st_nlink == 0 {
@@ -291,10 +297,11 @@ impl Directory {
                 return Err(Error::hostile(&self.path.join(name), why));
             }
             let file = LockFile {
+                created,
                 is_read_only,
-                ..LockFile::new(fd, &stat, created)
+                ..LockFile::new(fd, &stat)
             };
-            return Ok(if self.may_use(&stat) {
+            return Ok(if self.can_use(&stat) {
                 Opened::File(file)
             } else {
                 foreign(&stat, Some(file))
@@ -302,58 +309,59 @@ impl Directory {
         }
         Err(Error::hostile(
             &self.path.join(name),
-            "it is being created and removed without end",
+            "other processes create and remove the file faster than it can be opened",
         ))
     }
 
-    /// Gives a file that root has just created to the directory's owner. Best effort: the root of a user
-    /// namespace may not give files to users whom the namespace does not know.
-    fn hand_to_owner(&self, fd: &OwnedFd) {
+    /// Gives a file that root has just created to the directory's owner. Best effort: root of a
+    /// user namespace may not give files to users outside of it.
+    fn chown_to_directory_owner(&self, fd: &OwnedFd) {
         if geteuid().is_root() && self.owner != 0 {
             let (user, group) = (Uid::from_raw(self.owner), Gid::from_raw(self.group));
             let _ = rustix::fs::fchown(fd, Some(user), Some(group));
         }
     }
 
-    /// True for a file of our own, and for root also for a file of the directory's owner.
-    fn may_use(&self, stat: &Stat) -> bool {
+    /// True if this user may use the file as a lock file: it is the user's own, or this is root and
+    /// it is the directory owner's.
+    fn can_use(&self, stat: &Stat) -> bool {
         let user = geteuid();
         stat.st_uid == user.as_raw() || (user.is_root() && stat.st_uid == self.owner)
     }
 
-    /// Opens the lock file for reading, if there is one.
-    pub(crate) fn look(&self, name: &OsStr) -> Result<Look, Error> {
+    /// Opens the lock file for reading, if it exists.
+    pub(crate) fn lookup(&self, name: &OsStr) -> Result<Lookup, Error> {
         let flags =
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => {
                 let stat = rustix::fs::fstat(&fd)
-                    .map_err(|errno| Error::io("look at", &self.path.join(name), errno))?;
+                    .map_err(|errno| Error::io("inspect", &self.path.join(name), errno))?;
                 Ok(match unusable(&stat) {
-                    _ if stat.st_nlink == 0 => Look::Missing,
-                    Some(why) => Look::Unusable(why.to_owned()),
-                    None => Look::File(LockFile::new(fd, &stat, false)),
+                    _ if stat.st_nlink == 0 => Lookup::Missing,
+                    Some(why) => Lookup::Unusable(why.to_owned()),
+                    None => Lookup::File(LockFile::new(fd, &stat)),
                 })
             }
-            Err(Errno::NOENT) => Ok(Look::Missing),
+            Err(Errno::NOENT) => Ok(Lookup::Missing),
             Err(errno) => match self.stat(name) {
                 Ok(stat) => Ok(match unusable(&stat) {
-                    Some(why) => Look::Unusable(why.to_owned()),
-                    None if stat.st_uid != geteuid().as_raw() => Look::Closed {
+                    Some(why) => Lookup::Unusable(why.to_owned()),
+                    None if stat.st_uid != geteuid().as_raw() => Lookup::NoAccess {
                         id: file_id(&stat),
                         uid: stat.st_uid,
                         user: names::user(stat.st_uid),
                     },
-                    None => Look::Unusable(io::Error::from(errno).to_string()),
+                    None => Lookup::Unusable(io::Error::from(errno).to_string()),
                 }),
-                Err(Errno::NOENT) => Ok(Look::Missing),
-                Err(Errno::ACCESS) => Ok(Look::Hidden),
+                Err(Errno::NOENT) => Ok(Lookup::Missing),
+                Err(Errno::ACCESS) => Ok(Lookup::Unsearchable),
                 Err(_) => Err(Error::io("open", &self.path.join(name), errno)),
             },
         }
     }
 
-    /// The names of the files in it.
+    /// Names of the files in the directory, sorted.
     pub(crate) fn names(&self) -> Result<Vec<OsString>, Error> {
         let failed = |errno| Error::io("list the directory", &self.path, errno);
         let mut found = Vec::new();
@@ -365,8 +373,8 @@ impl Directory {
         Ok(found)
     }
 
-    /// Whether the name leads to this file.
-    pub(crate) fn leads_to(&self, name: &OsStr, id: FileId) -> io::Result<bool> {
+    /// True if the name leads to the file with this identity.
+    pub(crate) fn has_entry(&self, name: &OsStr, id: FileId) -> io::Result<bool> {
         match self.stat(name) {
             Ok(stat) => Ok(file_id(&stat) == id),
             Err(Errno::NOENT) => Ok(false),
@@ -386,13 +394,13 @@ impl Directory {
         })
     }
 
-    /// True if the path, resolved anew from the root, leads to this file. If we may not search an
-    /// ancestor any more, the directory that we have open decides.
-    pub(crate) fn is_reached_by(&self, path: &Path, name: &OsStr, id: FileId) -> io::Result<bool> {
+    /// True if the path, resolved anew from the root, leads to the file with this identity. If an
+    /// ancestor can no longer be searched, the name is looked up in the open directory instead.
+    pub(crate) fn has_entry_at(&self, path: &Path, name: &OsStr, id: FileId) -> io::Result<bool> {
         match rustix::fs::lstat(path) {
             Ok(stat) => Ok(file_id(&stat) == id),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
-            Err(_) => self.leads_to(name, id),
+            Err(_) => self.has_entry(name, id),
         }
     }
 
@@ -400,12 +408,12 @@ impl Directory {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
     }
 
-    /// Renames a file in it. A file that has the new name already is replaced.
+    /// Renames a file in the directory, and replaces a file that has the new name.
     pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// Renames a file in it, unless another file has the new name.
+    /// Renames a file in the directory, unless another file has the new name.
     pub(crate) fn rename_to_new(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         let flags = rustix::fs::RenameFlags::NOREPLACE;
         Ok(rustix::fs::renameat_with(
@@ -417,8 +425,8 @@ impl Directory {
         rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Says why an existing file could not be opened.
-    fn cannot_open(&self, name: &OsStr, errno: Errno) -> Result<Opened, Error> {
+    /// Determines why an existing file could not be opened.
+    fn classify_open_error(&self, name: &OsStr, errno: Errno) -> Result<Opened, Error> {
         let path = self.path.join(name);
         let failed = || Err(Error::io("open the lock file", &path, errno));
         let Ok(stat) = self.stat(name) else {
@@ -427,8 +435,8 @@ impl Directory {
         match unusable(&stat) {
             Some(why) => Err(Error::hostile(&path, why)),
             None if stat.st_uid == geteuid().as_raw() => failed(),
-            None => Ok(match self.look(name)? {
-                Look::File(file) => {
+            None => Ok(match self.lookup(name)? {
+                Lookup::File(file) => {
                     foreign(&stat, Some(file).filter(|file| file.id == file_id(&stat)))
                 }
                 _ => foreign(&stat, None),
@@ -438,23 +446,23 @@ impl Directory {
 }
 
 impl LockFile {
-    fn new(fd: OwnedFd, stat: &Stat, created: bool) -> Self {
+    fn new(fd: OwnedFd, stat: &Stat) -> Self {
         Self {
             fd,
             id: file_id(stat),
             size: u64::try_from(stat.st_size).unwrap_or(0),
             owner: stat.st_uid,
-            created,
+            created: false,
             is_read_only: false,
         }
     }
 
-    /// The user that the file belongs to.
+    /// Uid of the file's owner.
     pub(crate) fn owner(&self) -> Option<u32> {
         Some(self.owner)
     }
 
-    /// The length of the content, as this process last saw or wrote it.
+    /// Length of the content, as this process last read or wrote it.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -467,36 +475,28 @@ impl LockFile {
         self.fd.as_fd()
     }
 
-    /// Takes the kernel's lock, without waiting. `false`: somebody else has it.
+    /// Acquires the exclusive lock, without waiting. Returns false if another process has it.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
         self.flock(FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// Takes a shared lock, without waiting. `false`: an owner has the lock.
+    /// Acquires a shared lock, without waiting. Returns false if an owner has the lock.
     pub(crate) fn try_lock_shared(&self) -> io::Result<bool> {
         self.flock(FlockOperation::NonBlockingLockShared)
     }
 
-    /// Whether a lock could be had just now, by taking a shared one for an instant.
-    pub(crate) fn probe(&self) -> io::Result<bool> {
-        let free = self.try_lock_shared()?;
-        if free {
-            self.unlock()?;
-        }
-        Ok(free)
-    }
-
-    /// Lets go, for every process that inherited the descriptor too.
+    /// Releases the lock, also for every process that inherited the descriptor.
     pub(crate) fn unlock(&self) -> io::Result<()> {
         Ok(rustix::fs::flock(&self.fd, FlockOperation::Unlock)?)
     }
 
-    /// Whether the name still leads to this file.
+    /// True if the name in the directory still leads to this file.
     pub(crate) fn is_at(&self, directory: &Directory, name: &OsStr) -> io::Result<bool> {
-        directory.leads_to(name, self.id)
+        directory.has_entry(name, self.id)
     }
 
-    /// The file's beginning, a little more than `limit` bytes of it at most.
+    /// Reads the beginning of the file. Returns at most slightly more than `limit` bytes, so that
+    /// the caller can reject longer files.
     pub(crate) fn read(&self, limit: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let mut chunk = [0; 4096];
@@ -536,8 +536,8 @@ impl LockFile {
         Ok(())
     }
 
-    /// Lets the blocks of an empty file be overwritten where they are (btrfs), so that rewriting
-    /// needs no new ones. Best effort: other file systems do so anyway, or cannot.
+    /// Turns copy-on-write off for an empty file (btrfs), so that rewriting it needs no new blocks.
+    /// Best effort: other file systems overwrite in place anyway, or have no such setting.
     #[cfg(target_os = "linux")]
     pub(crate) fn overwrite_in_place(&self) {
         if let Ok(flags) = rustix::fs::ioctl_getflags(&self.fd) {
@@ -545,7 +545,7 @@ impl LockFile {
         }
     }
 
-    /// There is no such setting.
+    /// Does nothing: only btrfs on Linux has such a setting.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn overwrite_in_place(&self) {}
 
@@ -554,7 +554,8 @@ impl LockFile {
     }
 }
 
-/// Takes the kernel's lock on any file, without waiting. `false`: somebody else has it.
+/// Acquires the exclusive lock on any file, without waiting. Returns false if another process has
+/// it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive)
 }
@@ -573,17 +574,17 @@ impl From<LockFile> for File {
     }
 }
 
-/// Refuses a directory that anyone may write and that is not sticky: whoever can rename its
-/// entries can replace a lock directory inside it.
+/// Rejects a parent directory that every user may write to and that is not sticky. A user who can
+/// rename its entries can replace a lock directory inside it.
 pub(crate) fn check_parent(path: &Path) -> Result<(), Error> {
-    let stat = rustix::fs::stat(path).map_err(|errno| Error::io("look at", path, errno))?;
-    if anyone_may_replace_entries(&stat) {
+    let stat = rustix::fs::stat(path).map_err(|errno| Error::io("inspect", path, errno))?;
+    if can_anyone_replace_entries(&stat) {
         return Err(anyone_may_write(path));
     }
     Ok(())
 }
 
-/// A suffix that keeps this user's directory apart from other users'.
+/// Suffix that distinguishes this user's lock directory from those of other users.
 pub(crate) fn user_suffix() -> Option<String> {
     Some(geteuid().as_raw().to_string())
 }
@@ -594,7 +595,7 @@ fn file_id(stat: &Stat) -> FileId {
         expect(
             clippy::useless_conversion,
             clippy::unnecessary_cast,
-            reason = "dev_t differs between systems"
+            reason = "the type of st_dev and st_ino differs between systems"
         )
     )]
     FileId {
@@ -608,8 +609,8 @@ fn open_directory(path: &Path, extra: OFlags) -> Result<OwnedFd, Errno> {
     above_standard(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-/// With stdin, stdout or stderr closed, a new descriptor takes their number, and what is meant for
-/// them would land in the lock file.
+/// Returns the descriptor with a number above 2. If stdin, stdout or stderr is closed, a new
+/// descriptor gets its number, and later output would be written into the lock file.
 pub(crate) fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     if fd.as_raw_fd() > 2 {
         Ok(fd)
@@ -618,7 +619,7 @@ pub(crate) fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     }
 }
 
-fn anyone_may_replace_entries(stat: &Stat) -> bool {
+fn can_anyone_replace_entries(stat: &Stat) -> bool {
     let mode = Mode::from_raw_mode(stat.st_mode);
     mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX)
 }
@@ -626,7 +627,7 @@ fn anyone_may_replace_entries(stat: &Stat) -> bool {
 fn unusable(stat: &Stat) -> Option<&'static str> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile if stat.st_nlink > 1 => {
-            Some("it is a hard link: the file has a second name elsewhere")
+            Some("it is a hard link: the file has another name")
         }
         FileType::RegularFile => None,
         FileType::Symlink => Some("it is a symbolic link, which is never followed"),
@@ -638,7 +639,7 @@ fn unusable(stat: &Stat) -> Option<&'static str> {
 }
 
 fn foreign(stat: &Stat, file: Option<LockFile>) -> Opened {
-    Opened::Foreign(Foreign {
+    Opened::Foreign(ForeignFile {
         id: file_id(stat),
         uid: stat.st_uid,
         user: names::user(stat.st_uid),
@@ -649,8 +650,8 @@ fn foreign(stat: &Stat, file: Option<LockFile>) -> Opened {
 fn anyone_may_write(path: &Path) -> Error {
     Error::hostile(
         path,
-        "anyone may write to this directory and it is not sticky, so anyone could replace the \
-         lock file (chmod o-w it, or chmod +t)",
+        "every user may write to this directory and it is not sticky, so any user could replace \
+         the lock file (`chmod o-w` or `chmod +t` it)",
     )
 }
 
@@ -676,9 +677,9 @@ fn not_a_directory(path: &Path, errno: Errno) -> Error {
 }
 
 #[cfg(target_os = "linux")]
-fn network_file_system(stat: &rustix::fs::StatFs) -> bool {
-    // NFS, SMB1, SMB2+, Ceph, AFS, 9p, Lustre, GPFS, OCFS2, GFS2, Coda, and FUSE, which is also how
-    // virtiofs presents itself: what the server at its other end does with locks is its own affair.
+fn is_network_file_system(stat: &rustix::fs::StatFs) -> bool {
+    // NFS, SMB1, SMB2+, Ceph, AFS, 9p, Lustre, GPFS, OCFS2, GFS2, Coda, and FUSE, whose number
+    // virtiofs has too. FUSE counts because its server may share the files, and may ignore locks.
     const MAGIC: [u64; 12] = [
         0x6969,
         0xff53_4d42,
@@ -704,15 +705,15 @@ mod tests {
     #[test]
     fn fuse_and_virtiofs_are_network_file_systems_and_a_temporary_directory_is_not() {
         let mut stat = rustix::fs::statfs(std::env::temp_dir()).unwrap();
-        assert!(!network_file_system(&stat));
+        assert!(!is_network_file_system(&stat));
         // FUSE_SUPER_MAGIC of linux/magic.h; virtiofs has no magic number of its own.
         stat.f_type = 0x6573_5546;
-        assert!(network_file_system(&stat));
+        assert!(is_network_file_system(&stat));
     }
 }
 
 #[cfg(target_os = "macos")]
-fn network_file_system(stat: &rustix::fs::StatFs) -> bool {
+fn is_network_file_system(stat: &rustix::fs::StatFs) -> bool {
     const MNT_LOCAL: u32 = 0x1000;
     stat.f_flags & MNT_LOCAL == 0
 }

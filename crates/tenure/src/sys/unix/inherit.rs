@@ -1,29 +1,30 @@
-//! Handing the lock to a command: it gets a copy of the descriptor, and with it the lock.
+//! Passing the lock to a command, which inherits a copy of the descriptor.
 
 use std::io;
 use std::process::{Child, Command};
 
 use rustix::io::FdFlags;
 
-use super::super::guard::Guard;
+use super::super::deletion_guard::DeletionGuard;
 use super::file::LockFile;
 
-/// What must live as long as the command runs. Nothing on Unix: the command has the lock itself.
+/// Handle that must exist while the command runs. Empty on Unix, where the command has the lock
+/// itself.
 #[derive(Debug)]
-pub(crate) struct Bond;
+pub(crate) struct CommandJob;
 
-impl Bond {
+impl CommandJob {
     pub(crate) fn release(self) {}
 }
 
-/// Starts a command that inherits the lock, and what the guard has to give.
+/// Starts a command that inherits the lock and one socket of the deletion guard.
 pub(crate) fn spawn(
     command: &mut Command,
     file: &LockFile,
-    guard: &Guard,
-) -> io::Result<(Child, Bond)> {
-    // Inheritable for the moment of the spawn only. Another thread that starts a program in this
-    // very moment hands the descriptors to that one too, as with any other way to pass one on.
+    guard: &DeletionGuard,
+) -> io::Result<(Child, CommandJob)> {
+    // The descriptors are inheritable only during the spawn. A program that another thread starts
+    // at the same time inherits them too; Unix offers no way to prevent that.
     let inheritable = |flags| {
         rustix::io::fcntl_setfd(file.as_fd(), flags)?;
         guard
@@ -33,5 +34,5 @@ pub(crate) fn spawn(
     inheritable(FdFlags::empty())?;
     let child = command.spawn();
     inheritable(FdFlags::CLOEXEC)?;
-    Ok((child?, Bond))
+    Ok((child?, CommandJob))
 }

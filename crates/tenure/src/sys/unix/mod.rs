@@ -1,4 +1,4 @@
-//! What Linux and macOS share.
+//! Code that Linux and macOS share.
 
 pub(crate) mod file;
 pub(crate) mod inherit;

@@ -1,9 +1,9 @@
-//! On Unix, owners are asked to stop by a signal; there is no event.
+//! Stand-in for the stop event of Windows. On Unix, `stop` sends a signal.
 
 use std::io;
 use std::time::Duration;
 
-/// Never set.
+/// An event that is never set.
 #[derive(Debug)]
 pub(crate) struct StopEvent;
 

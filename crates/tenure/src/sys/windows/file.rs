@@ -1,7 +1,7 @@
 //! Lock directories and lock files.
 //!
-//! Locks are mandatory here: what is locked cannot be read by others. So one byte far beyond the
-//! content is locked, and the record stays readable.
+//! Windows locks are mandatory: other processes cannot read a locked range. So one byte far beyond
+//! the content is locked, and the lock record stays readable.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -24,20 +24,20 @@ use windows_sys::Win32::Storage::FileSystem::{
 };
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
-use super::super::testimony::Opened;
+use super::super::types::Opened;
 use super::handle::wide;
 use crate::error::Error;
 
-/// A file that is being removed cannot be opened for a moment: how often to try, and how far
-/// apart.
+/// Attempts to open a file, and the pause between them. A file that is being removed cannot be
+/// opened for a moment.
 const RETRIES: usize = 500;
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
-/// The locked byte: far beyond any content.
+/// Offset of the locked byte, far beyond any content.
 const LOCKED_BYTE: u64 = 1 << 62;
 const SHARE_ALL: u32 = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
 const DRIVE_REMOTE: u32 = 4;
 
-/// Which file this is, whatever its name.
+/// Identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     volume: u32,
@@ -58,29 +58,33 @@ pub(crate) struct LockFile {
 }
 
 #[derive(Debug)]
-pub(crate) enum Look {
+pub(crate) enum Lookup {
     Missing,
     File(LockFile),
     #[expect(dead_code, reason = "file permissions of this kind exist on Unix only")]
-    Closed {
+    NoAccess {
         id: FileId,
         uid: u32,
         user: String,
     },
-    #[expect(dead_code, reason = "as above")]
-    Hidden,
+    #[expect(dead_code, reason = "file permissions of this kind exist on Unix only")]
+    Unsearchable,
     Unusable(String),
 }
 
 impl Directory {
-    pub(crate) fn open(path: &Path, create: bool) -> Result<Option<Self>, Error> {
+    pub(crate) fn open_or_create(path: &Path) -> Result<Self, Error> {
+        if let Some(directory) = Self::open(path)? {
+            return Ok(directory);
+        }
+        fs::create_dir_all(path).map_err(|error| Error::io("create the directory", path, error))?;
+        let missing = || Error::io("open the directory", path, io::ErrorKind::NotFound);
+        Self::open(path)?.ok_or_else(missing)
+    }
+
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>, Error> {
         let meta = match fs::symlink_metadata(path) {
             Ok(meta) => meta,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && create => {
-                fs::create_dir_all(path)
-                    .and_then(|()| fs::symlink_metadata(path))
-                    .map_err(|error| Error::io("create the directory", path, error))?
-            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io("open the directory", path, error)),
         };
@@ -108,7 +112,8 @@ impl Directory {
         }
     }
 
-    /// Temporary directories belong to one user here; access lists guard the rest.
+    /// Always true: temporary directories belong to one user on Windows, and access lists protect
+    /// other directories.
     pub(crate) fn is_ours(&self) -> bool {
         true
     }
@@ -129,13 +134,13 @@ impl Directory {
         true
     }
 
-    pub(crate) fn show_to_all(&self) {}
+    pub(crate) fn make_listable(&self) {}
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn keep_cleaners_off(&self) {}
+    pub(crate) fn pin_against_tmpfiles(&self) {}
 
     pub(crate) fn is_network(&self) -> bool {
         let path = wide(fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()));
@@ -146,38 +151,36 @@ impl Directory {
         known != 0 && unsafe { GetDriveTypeW(root.as_ptr()) } == DRIVE_REMOTE
     }
 
-    pub(crate) fn open_or_create(&self, name: &OsStr) -> Result<Opened, Error> {
+    pub(crate) fn open_or_create_file(&self, name: &OsStr) -> Result<Opened, Error> {
         let path = self.path.join(name);
         for _ in 0..RETRIES {
-            let (file, created) = match options().create_new(true).open(&path) {
-                Ok(file) => (file, true),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    match options().open(&path) {
-                        Ok(file) => (file, false),
-                        Err(error) if comes_and_goes(&error) => {
-                            if let Some(why) = unusable_path(&path) {
-                                return Err(Error::hostile(&path, why));
-                            }
-                            thread::sleep(RETRY_PAUSE);
-                            continue;
-                        }
-                        Err(error) => return Err(Error::io("open the lock file", &path, error)),
-                    }
-                }
-                Err(error) if comes_and_goes(&error) => {
+            let opened = match options().create_new(true).open(&path) {
+                Ok(file) => Ok((file, true)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options()
+                    .open(&path)
+                    .map(|file| (file, false))
+                    .map_err(|error| ("open the lock file", error)),
+                Err(error) => Err(("create the lock file", error)),
+            };
+            let (file, created) = match opened {
+                Ok(opened) => opened,
+                Err((_, error)) if is_transient(&error) => {
                     if let Some(why) = unusable_path(&path) {
                         return Err(Error::hostile(&path, why));
                     }
                     thread::sleep(RETRY_PAUSE);
                     continue;
                 }
-                Err(error) => return Err(Error::io("create the lock file", &path, error)),
+                Err((act, error)) => return Err(Error::io(act, &path, error)),
             };
-            let info = information(&file).map_err(|error| Error::io("look at", &path, error))?;
+            let info = information(&file).map_err(|error| Error::io("inspect", &path, error))?;
             if let Some(why) = unusable(&info) {
                 return Err(Error::hostile(&path, why));
             }
-            return Ok(Opened::File(LockFile::new(file, &info, created)));
+            return Ok(Opened::File(LockFile {
+                created,
+                ..LockFile::new(file, &info)
+            }));
         }
         let last = options()
             .open(&path)
@@ -185,7 +188,7 @@ impl Directory {
         Err(Error::io("open the lock file", &path, last))
     }
 
-    pub(crate) fn look(&self, name: &OsStr) -> Result<Look, Error> {
+    pub(crate) fn lookup(&self, name: &OsStr) -> Result<Lookup, Error> {
         let path = self.path.join(name);
         let opened = OpenOptions::new()
             .access_mode(GENERIC_READ)
@@ -195,18 +198,18 @@ impl Directory {
         match opened {
             Ok(file) => {
                 let info =
-                    information(&file).map_err(|error| Error::io("look at", &path, error))?;
+                    information(&file).map_err(|error| Error::io("inspect", &path, error))?;
                 Ok(match unusable(&info) {
-                    Some(why) => Look::Unusable(why.to_owned()),
-                    None => Look::File(LockFile::new(file, &info, false)),
+                    Some(why) => Lookup::Unusable(why.to_owned()),
+                    None => Lookup::File(LockFile::new(file, &info)),
                 })
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Look::Missing),
-            // Access is denied to a directory, and to a file that is just being removed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Lookup::Missing),
+            // Windows denies access to a directory, and to a file that is being removed.
             Err(error) => match unusable_path(&path) {
-                Some(why) => Ok(Look::Unusable(why)),
-                None if comes_and_goes(&error) => Ok(Look::Missing),
-                None => Ok(Look::Unusable(error.to_string())),
+                Some(why) => Ok(Lookup::Unusable(why)),
+                None if is_transient(&error) => Ok(Lookup::Missing),
+                None => Ok(Lookup::Unusable(error.to_string())),
             },
         }
     }
@@ -221,8 +224,8 @@ impl Directory {
         Ok(found)
     }
 
-    pub(crate) fn leads_to(&self, name: &OsStr, id: FileId) -> io::Result<bool> {
-        // No access at all is asked for, so that no share mode can stand in the way.
+    pub(crate) fn has_entry(&self, name: &OsStr, id: FileId) -> io::Result<bool> {
+        // Opening with no access rights succeeds whatever share mode other handles have.
         let opened = OpenOptions::new()
             .access_mode(0)
             .share_mode(SHARE_ALL)
@@ -230,7 +233,7 @@ impl Directory {
             .open(self.path.join(name));
         match opened {
             Ok(file) => Ok(file_id(&information(&file)?) == id),
-            Err(error) if comes_and_goes(&error) => Ok(false),
+            Err(error) if is_transient(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -241,8 +244,8 @@ impl Directory {
         })
     }
 
-    pub(crate) fn is_reached_by(&self, _path: &Path, name: &OsStr, id: FileId) -> io::Result<bool> {
-        self.leads_to(name, id)
+    pub(crate) fn has_entry_at(&self, _path: &Path, name: &OsStr, id: FileId) -> io::Result<bool> {
+        self.has_entry(name, id)
     }
 
     pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
@@ -259,12 +262,12 @@ impl Directory {
 }
 
 impl LockFile {
-    fn new(file: File, info: &BY_HANDLE_FILE_INFORMATION, created: bool) -> Self {
+    fn new(file: File, info: &BY_HANDLE_FILE_INFORMATION) -> Self {
         Self {
             file,
             id: file_id(info),
             size: u64::from(info.nFileSizeHigh) << 32 | u64::from(info.nFileSizeLow),
-            created,
+            created: false,
         }
     }
 
@@ -276,19 +279,10 @@ impl LockFile {
         self.lock(0)
     }
 
-    /// Whether a lock could be had just now, by taking a shared one for an instant.
-    pub(crate) fn probe(&self) -> io::Result<bool> {
-        let free = self.try_lock_shared()?;
-        if free {
-            self.unlock()?;
-        }
-        Ok(free)
-    }
-
     pub(crate) fn unlock(&self) -> io::Result<()> {
-        let mut place = locked_byte();
+        let mut range = locked_byte();
         // SAFETY: the handle is open and the structure lives through the call.
-        let done = unsafe { UnlockFileEx(self.file.as_raw_handle(), 0, 1, 0, &raw mut place) };
+        let done = unsafe { UnlockFileEx(self.file.as_raw_handle(), 0, 1, 0, &raw mut range) };
         if done == 0 {
             Err(io::Error::last_os_error())
         } else {
@@ -309,7 +303,7 @@ impl LockFile {
     }
 
     pub(crate) fn is_at(&self, directory: &Directory, name: &OsStr) -> io::Result<bool> {
-        directory.leads_to(name, self.id)
+        directory.has_entry(name, self.id)
     }
 
     pub(crate) fn read(&self, limit: usize) -> io::Result<Vec<u8>> {
@@ -340,7 +334,7 @@ impl LockFile {
         Ok(())
     }
 
-    /// There is no such setting.
+    /// Does nothing: Windows has no such setting.
     pub(crate) fn overwrite_in_place(&self) {}
 
     fn lock(&self, kind: u32) -> io::Result<bool> {
@@ -348,16 +342,17 @@ impl LockFile {
     }
 }
 
-/// Takes the kernel's lock on any file, without waiting. `false`: somebody else has it.
+/// Acquires the exclusive lock on any file, without waiting. Returns false if another process has
+/// it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     lock(file, LOCKFILE_EXCLUSIVE_LOCK)
 }
 
 fn lock(file: &File, kind: u32) -> io::Result<bool> {
-    let mut place = locked_byte();
+    let mut range = locked_byte();
     let flags = kind | LOCKFILE_FAIL_IMMEDIATELY;
     // SAFETY: the handle is open and the structure lives through the call.
-    let done = unsafe { LockFileEx(file.as_raw_handle(), flags, 0, 1, 0, &raw mut place) };
+    let done = unsafe { LockFileEx(file.as_raw_handle(), flags, 0, 1, 0, &raw mut range) };
     if done != 0 {
         return Ok(true);
     }
@@ -368,7 +363,7 @@ fn lock(file: &File, kind: u32) -> io::Result<bool> {
     }
 }
 
-/// Temporary directories belong to one user here.
+/// Accepts every directory: temporary directories belong to one user on Windows.
 pub(crate) fn check_parent(_path: &Path) -> Result<(), Error> {
     Ok(())
 }
@@ -390,7 +385,7 @@ fn options() -> OpenOptions {
 
 fn information(file: &File) -> io::Result<BY_HANDLE_FILE_INFORMATION> {
     let mut info = BY_HANDLE_FILE_INFORMATION::default();
-    // SAFETY: the handle is open and the structure is ours.
+    // SAFETY: the handle is open and the structure outlives the call.
     let done = unsafe { GetFileInformationByHandle(file.as_raw_handle(), &raw mut info) };
     if done == 0 {
         Err(io::Error::last_os_error())
@@ -412,7 +407,7 @@ fn unusable(info: &BY_HANDLE_FILE_INFORMATION) -> Option<&'static str> {
     } else if info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY != 0 {
         Some("it is a directory, not a lock file")
     } else if info.nNumberOfLinks > 1 {
-        Some("it is a hard link: the file has a second name elsewhere")
+        Some("it is a hard link: the file has another name")
     } else {
         None
     }
@@ -429,8 +424,9 @@ fn unusable_path(path: &Path) -> Option<String> {
         .then(|| "it is a directory, not a lock file".to_owned())
 }
 
-/// What opening answers while somebody removes the file, or has it open without sharing it.
-fn comes_and_goes(error: &io::Error) -> bool {
+/// True for errors that opening a file returns while another process removes it or has it open
+/// without sharing it.
+fn is_transient(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || matches!(
             code(error),
@@ -445,14 +441,14 @@ fn code(error: &io::Error) -> Option<u32> {
 }
 
 fn locked_byte() -> OVERLAPPED {
-    let mut place = OVERLAPPED::default();
+    let mut range = OVERLAPPED::default();
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the offset is passed in two halves"
     )]
     {
-        place.Anonymous.Anonymous.Offset = LOCKED_BYTE as u32;
-        place.Anonymous.Anonymous.OffsetHigh = (LOCKED_BYTE >> 32) as u32;
+        range.Anonymous.Anonymous.Offset = LOCKED_BYTE as u32;
+        range.Anonymous.Anonymous.OffsetHigh = (LOCKED_BYTE >> 32) as u32;
     }
-    place
+    range
 }

@@ -9,11 +9,11 @@ pub(crate) struct Handle(HANDLE);
 
 // SAFETY: a handle is a number that any thread of the process may use.
 unsafe impl Send for Handle {}
-// SAFETY: as above; the kernel does its own locking.
+// SAFETY: the kernel synchronizes calls on a handle.
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// Takes ownership of what a call returned; null means that it failed.
+    /// Takes ownership of a handle that a system call returned. Null means that the call failed.
     pub(crate) fn new(raw: HANDLE) -> io::Result<Self> {
         if raw.is_null() {
             Err(io::Error::last_os_error())
@@ -29,7 +29,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours and is closed only here.
+        // SAFETY: this value owns the handle, which is closed only here.
         unsafe { CloseHandle(self.0) };
     }
 }

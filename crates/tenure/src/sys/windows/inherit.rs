@@ -1,5 +1,5 @@
-//! Handing the lock to a command cannot be done here: locks belong to a process. Instead the
-//! command is put into a job that ends with this process, so that none outlives the lock.
+//! A command cannot inherit a lock on Windows, where locks belong to a process. Instead the command
+//! runs in a job that ends with this process, so that no command outlives the lock.
 
 use std::io;
 use std::os::windows::io::AsRawHandle;
@@ -20,16 +20,16 @@ use windows_sys::Win32::System::Threading::{
     CREATE_SUSPENDED, OpenThread, ResumeThread, THREAD_SUSPEND_RESUME,
 };
 
+use super::deletion_guard::DeletionGuard;
 use super::file::LockFile;
-use super::guard::Guard;
 use super::handle::Handle;
 
-/// The job. Closing it ends the command.
+/// Job of the command. Closing it kills the command.
 #[derive(Debug)]
-pub(crate) struct Bond(Handle);
+pub(crate) struct CommandJob(Handle);
 
-impl Bond {
-    /// Lets what the command left running go on.
+impl CommandJob {
+    /// Lets background processes of the command keep running.
     pub(crate) fn release(self) {
         let _ = limit(&self.0, 0);
     }
@@ -38,12 +38,13 @@ impl Bond {
 pub(crate) fn spawn(
     command: &mut Command,
     _file: &LockFile,
-    _guard: &Guard,
-) -> io::Result<(Child, Bond)> {
+    _guard: &DeletionGuard,
+) -> io::Result<(Child, CommandJob)> {
     // SAFETY: no name, no security attributes; the handle is checked.
     let job = Handle::new(unsafe { CreateJobObjectW(ptr::null(), ptr::null()) })?;
     limit(&job, JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE)?;
-    // It must be in the job before it can start anything that is not.
+    // The command is started suspended: it must be in the job before it can start processes outside
+    // of it.
     let mut child = command.creation_flags(CREATE_SUSPENDED).spawn()?;
     // SAFETY: both handles are open.
     let assigned = unsafe { AssignProcessToJobObject(job.raw(), child.as_raw_handle()) };
@@ -57,14 +58,14 @@ pub(crate) fn spawn(
         let _ = child.wait();
         return Err(error);
     }
-    Ok((child, Bond(job)))
+    Ok((child, CommandJob(job)))
 }
 
 fn limit(job: &Handle, flags: u32) -> io::Result<()> {
     let mut limits = JOBOBJECT_EXTENDED_LIMIT_INFORMATION::default();
     limits.BasicLimitInformation.LimitFlags = flags;
     let size = u32::try_from(size_of_val(&limits)).unwrap_or(0);
-    // SAFETY: the structure is of the kind and size that is announced.
+    // SAFETY: the structure has the announced kind and size.
     let done = unsafe {
         SetInformationJobObject(
             job.raw(),
@@ -80,7 +81,7 @@ fn limit(job: &Handle, flags: u32) -> io::Result<()> {
     }
 }
 
-/// Wakes the only thread of a process that was started asleep.
+/// Resumes the only thread of a process that was started suspended.
 fn resume(pid: u32) -> io::Result<()> {
     // SAFETY: plain numbers; the handle is checked.
     let raw = unsafe { CreateToolhelp32Snapshot(TH32CS_SNAPTHREAD, 0) };
@@ -92,7 +93,7 @@ fn resume(pid: u32) -> io::Result<()> {
         dwSize: u32::try_from(size_of::<THREADENTRY32>()).unwrap_or(0),
         ..THREADENTRY32::default()
     };
-    // SAFETY: the snapshot is open and the structure says its size.
+    // SAFETY: the snapshot is open and the structure contains its size.
     let mut more = unsafe { Thread32First(snapshot.raw(), &raw mut entry) };
     while more != 0 {
         if entry.th32OwnerProcessID == pid {
@@ -105,7 +106,7 @@ fn resume(pid: u32) -> io::Result<()> {
             }
             return Ok(());
         }
-        // SAFETY: as above.
+        // SAFETY: the snapshot is open and the structure contains its size.
         more = unsafe { Thread32Next(snapshot.raw(), &raw mut entry) };
     }
     Err(io::Error::other("the command has no thread to start"))

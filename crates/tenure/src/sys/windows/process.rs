@@ -1,4 +1,5 @@
-//! Processes, through handles: while one is open, the id is not used again.
+//! Identities and states of processes, through handles. While a handle is open, the pid is not
+//! reused.
 
 use std::io;
 
@@ -35,7 +36,7 @@ pub(crate) fn is_running(pid: u32) -> bool {
     }
 }
 
-/// Windows suspends threads, not processes.
+/// Always false: Windows suspends threads, not processes.
 pub(crate) fn is_suspended(_pid: u32) -> bool {
     false
 }
@@ -44,7 +45,7 @@ pub(crate) fn host() -> Option<String> {
     std::env::var("COMPUTERNAME").ok()
 }
 
-/// Users have no numbers here, and what the record says about them is not checked.
+/// Always `None`: Windows has no numeric user ids, and the user in a lock record is not checked.
 pub(crate) fn current_uid() -> Option<u32> {
     None
 }
@@ -71,11 +72,11 @@ pub(super) fn is_alive(process: &Handle) -> bool {
     unsafe { WaitForSingleObject(process.raw(), 0) == WAIT_TIMEOUT }
 }
 
-/// When the process was created, in units of 100 ns.
+/// Creation time of the process, in units of 100 ns.
 pub(super) fn creation_time(process: &Handle) -> Option<u64> {
     let mut times = [FILETIME::default(); 4];
     let [created, exited, kernel, user] = &mut times;
-    // SAFETY: the handle is open and the four structures are ours.
+    // SAFETY: the handle is open and the four structures outlive the call.
     let done = unsafe { GetProcessTimes(process.raw(), created, exited, kernel, user) };
     (done != 0).then(|| u64::from(created.dwHighDateTime) << 32 | u64::from(created.dwLowDateTime))
 }

@@ -1,4 +1,4 @@
-//! Ending a process: by an event that it waits on, or by force.
+//! Stopping a process: through an event that it waits on, or by killing it.
 
 use std::io;
 use std::ptr;
@@ -13,42 +13,40 @@ use windows_sys::Win32::System::Threading::{
 use super::handle::{Handle, wide};
 use super::process;
 use crate::process::Identity;
-use crate::sys::testimony::Evidence;
+use crate::sys::types::{Evidence, unidentified};
 
-/// A process that was proven to be the owner, held fast by its handle.
+/// A process that was proven to be the owner, pinned by its handle.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct SignalTarget {
     process: Handle,
     pub(crate) pid: u32,
 }
 
-impl Target {
+impl SignalTarget {
     pub(crate) fn prove(
         pid: u32,
         identity: Option<&Identity>,
         _evidence: &Evidence<'_>,
     ) -> Result<Self, String> {
         let Some(identity) = identity else {
-            return Err(format!(
-                "the record does not say which process pid {pid} was"
-            ));
+            return Err(unidentified(pid));
         };
         let access = PROCESS_QUERY_LIMITED_INFORMATION | PROCESS_SYNCHRONIZE | PROCESS_TERMINATE;
         let process = process::open(pid, access)
             .map_err(|error| format!("pid {pid} cannot be opened: {error}"))?;
         if !process::is_alive(&process) || process::creation_time(&process) != Some(identity.start)
         {
-            return Err(format!("pid {pid} is now another process, or none"));
+            return Err(format!("the process that had pid {pid} has exited"));
         }
         Ok(Self { process, pid })
     }
 
-    pub(crate) fn ask(&self, stop_event: Option<&str>) -> io::Result<()> {
+    pub(crate) fn request_stop(&self, stop_event: Option<&str>) -> io::Result<()> {
         let Some(name) = stop_event else {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 format!(
-                    "pid {} does not wait for a stop request; it can only be ended by force",
+                    "pid {} does not accept stop requests; it can only be killed",
                     self.pid
                 ),
             ));
@@ -76,7 +74,7 @@ impl Target {
     }
 }
 
-/// The event by which this process is asked to stop.
+/// Event that asks this process to stop.
 #[derive(Debug)]
 pub(crate) struct StopEvent {
     event: Handle,
@@ -101,7 +99,7 @@ impl StopEvent {
 }
 
 fn wait(handle: &Handle, limit: Duration) -> bool {
-    // One short of "for ever".
+    // u32::MAX means "forever" to WaitForSingleObject.
     let millis = u32::try_from(limit.as_millis())
         .unwrap_or(u32::MAX)
         .min(u32::MAX - 1);

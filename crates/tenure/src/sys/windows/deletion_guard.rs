@@ -14,25 +14,19 @@ use windows_sys::Win32::Storage::FileSystem::{
 };
 
 pub(crate) use super::super::polling::Waiter;
-use super::super::testimony::GuardOwner;
+use super::super::types::{GuardAttempt, GuardOwner};
 use super::file::Directory;
 
-/// Somebody may have the file open for deletion: how often to try again.
+/// Attempts to open the file, and the pause between them. Another process may have it open for
+/// deletion.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
-pub(crate) struct Guard(Option<File>);
+pub(crate) struct DeletionGuard(Option<File>);
 
-#[derive(Debug)]
-pub(crate) enum Take {
-    Taken(Guard),
-    #[expect(dead_code, reason = "only Linux can tell")]
-    Held(GuardOwner),
-}
-
-impl Guard {
-    pub(crate) fn take(directory: &Directory, name: &OsStr) -> io::Result<Take> {
+impl DeletionGuard {
+    pub(crate) fn try_acquire(directory: &Directory, name: &OsStr) -> io::Result<GuardAttempt> {
         let path = directory.path().join(name);
         for _ in 0..TRIES {
             let pinned = OpenOptions::new()
@@ -41,20 +35,20 @@ impl Guard {
                 .custom_flags(FILE_FLAG_OPEN_REPARSE_POINT)
                 .open(&path);
             match pinned {
-                Ok(file) => return Ok(Take::Taken(Self(Some(file)))),
-                // The file is gone: the check of its place will find that out.
+                Ok(file) => return Ok(GuardAttempt::Acquired(Self(Some(file)))),
+                // The file is gone; the caller's check of the path finds that out.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                 Err(_) => thread::sleep(PAUSE),
             }
         }
-        Ok(Take::Taken(Self(None)))
+        Ok(GuardAttempt::Acquired(Self(None)))
     }
 
-    pub(crate) fn is_complete(&self) -> bool {
+    pub(crate) fn is_exclusive(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Lets the file be removed.
+    /// Closes the handle, which would prevent the owner from removing its file.
     pub(crate) fn allow_removal(&mut self) {
         self.0 = None;
     }
@@ -64,19 +58,11 @@ impl Guard {
     }
 }
 
-/// Whether an owner was seen through its guard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
-    Nobody,
-    #[expect(dead_code, reason = "only Linux can tell")]
-    Owner(GuardOwner),
+/// Always `None`: Windows does not delete a file that is held, so every owner has its lock file.
+pub(crate) fn owner(_directory: &Directory, _name: &OsStr) -> Option<GuardOwner> {
+    None
 }
 
-/// A held file cannot be deleted here, so no owner is ever without one.
-pub(crate) fn look(_directory: &Directory, _name: &OsStr) -> Seen {
-    Seen::Nobody
-}
-
-pub(crate) fn look_without_directory(_dir: &Path, _name: &OsStr) -> Seen {
-    Seen::Nobody
+pub(crate) fn owner_without_directory(_dir: &Path, _name: &OsStr) -> Option<GuardOwner> {
+    None
 }

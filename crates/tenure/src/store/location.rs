@@ -1,4 +1,4 @@
-//! Which directory a key's file is in.
+//! Directories in which lock files are stored.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -10,47 +10,49 @@ use crate::holder::Holder;
 use crate::key::{Key, absolute};
 use crate::sys::file::{self, Directory};
 
-/// Where a store keeps its files.
+/// Location of the lock files of a store.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
-    /// `{temp}/{program}`, or `{temp}/{program}-{uid}` where that belongs to somebody else.
-    Shared { temp: PathBuf, program: String },
-    /// A directory that somebody chose.
-    Given(PathBuf),
+pub(crate) enum StoreLocation {
+    /// `{temp}/{program}`, or `{temp}/{program}-{uid}` if the former belongs to another user.
+    PerProgram { temp: PathBuf, program: String },
+    /// A directory that the caller named.
+    Fixed(PathBuf),
 }
 
-/// A directory in which a key's file may be.
+/// A directory that may contain the lock file of a key.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum LockDirectory {
     Open(Directory),
-    /// Another user's, which we may not search: what is in it cannot be told.
-    Closed {
+    /// Another user's directory that this process may not search, so its lock files are unknown.
+    NoAccess {
         path: PathBuf,
         user: String,
     },
 }
 
-/// The file to lock for one key, and where else the key may be held.
+/// The lock file of a key, and the other directory in which the key may be held.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct LockTarget {
     pub(crate) key: Key,
     pub(crate) directory: Directory,
     pub(crate) name: OsString,
     elsewhere: Option<PathBuf>,
-    /// The directory is ours alone, so that cleaners may be kept off all of it.
+    /// The directory belongs to this user, so that locking it against tmpfiles cleaners affects no
+    /// other user.
     pub(crate) own_directory: bool,
     path: PathBuf,
 }
 
-impl Place {
-    /// The directory in which files are created, as far as can be told without creating it.
+impl StoreLocation {
+    /// Directory in which lock files would be created. Nothing is created, so the result is a
+    /// forecast.
     pub(crate) fn dir(&self) -> PathBuf {
         match self {
-            Self::Given(dir) => dir.clone(),
-            Self::Shared { temp, program } => {
+            Self::Fixed(dir) => dir.clone(),
+            Self::PerProgram { temp, program } => {
                 let temp = &absolute(temp.clone());
                 let first = temp.join(program);
-                let ours = match Directory::open(&first, false) {
+                let ours = match Directory::open(&first) {
                     Ok(found) => found.is_none_or(|directory| directory.is_ours()),
                     Err(error) => !is_denied(&error),
                 };
@@ -70,30 +72,31 @@ impl Place {
         }
     }
 
-    /// Opens the directory to create the key's file in.
-    pub(crate) fn target(&self, key: &Key) -> Result<Target, Error> {
+    /// Opens the directory in which the lock file of the key is created.
+    pub(crate) fn target(&self, key: &Key) -> Result<LockTarget, Error> {
         let (directory, elsewhere, own_directory) = match (key.own_path(), self) {
             (Some((dir, _)), _) => (Directory::open_parent(&dir)?, None, false),
-            (None, Self::Given(dir)) => {
-                let directory = created(dir)?;
+            (None, Self::Fixed(dir)) => {
+                let directory = Directory::open_or_create(dir)?;
                 if !directory.is_ours_or_roots() {
                     return Err(not_ours(&directory));
                 }
                 let ours = directory.is_ours();
                 (directory, None, ours)
             }
-            (None, Self::Shared { temp, program }) => {
+            (None, Self::PerProgram { temp, program }) => {
                 let temp = &absolute(temp.clone());
                 file::check_parent(temp)?;
-                let first = unless_closed(Directory::open(&temp.join(program), true))?;
+                let first = unless_denied(Directory::open_or_create(&temp.join(program)))?;
                 if let Some(first) = &first {
-                    first.show_to_all();
+                    first.make_listable();
                 }
                 match (first, own(temp, program)) {
                     (Some(first), None) => (first, None, true),
                     (Some(first), Some(own)) if first.is_ours() => (first, Some(own), true),
                     (_, own) => {
-                        let second = created(&own.unwrap_or_else(|| temp.join(program)))?;
+                        let own = own.unwrap_or_else(|| temp.join(program));
+                        let second = Directory::open_or_create(&own)?;
                         if !second.is_ours() {
                             return Err(not_ours(&second));
                         }
@@ -104,7 +107,7 @@ impl Place {
         };
         let name = key.file_name();
         let path = directory.path().join(&name);
-        Ok(Target {
+        Ok(LockTarget {
             key: key.clone(),
             directory,
             name,
@@ -114,22 +117,22 @@ impl Place {
         })
     }
 
-    /// The directories in which the key's file may be, without creating any.
-    pub(crate) fn existing(&self, key: Option<&Key>) -> Result<Vec<Found>, Error> {
+    /// Opens the directories that may contain the lock file of the key, and creates none.
+    pub(crate) fn existing(&self, key: Option<&Key>) -> Result<Vec<LockDirectory>, Error> {
         if let Some((dir, _)) = key.and_then(Key::own_path) {
             return match Directory::open_parent(&dir) {
                 Err(error) if is_kind(&error, ErrorKind::NotFound) => Ok(Vec::new()),
-                opened => Ok(vec![Found::Open(opened?)]),
+                opened => Ok(vec![LockDirectory::Open(opened?)]),
             };
         }
         let mut found = Vec::new();
         match self {
-            Self::Given(dir) => found.extend(Directory::open(dir, false)?.map(Found::Open)),
-            Self::Shared { temp, program } => {
+            Self::Fixed(dir) => found.extend(Directory::open(dir)?.map(LockDirectory::Open)),
+            Self::PerProgram { temp, program } => {
                 let temp = &absolute(temp.clone());
-                found.extend(open_or_closed(temp.join(program))?);
+                found.extend(open_or_denied(temp.join(program))?);
                 if let Some(own) = own(temp, program) {
-                    found.extend(Directory::open(&own, false)?.map(Found::Open));
+                    found.extend(Directory::open(&own)?.map(LockDirectory::Open));
                 }
             }
         }
@@ -137,50 +140,42 @@ impl Place {
     }
 }
 
-impl Target {
+impl LockTarget {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Who holds the key in the other directory. That is opened only now, with our own lock held:
-    /// of two processes that chose differently, the later one sees the earlier one's lock.
+    /// Returns the holder of the key in the other directory. Must be called with this process's own
+    /// lock held: of two processes that chose different directories, the later one then finds the
+    /// lock of the earlier one.
     pub(crate) fn holder_elsewhere(&self) -> Result<Option<Box<Holder>>, Error> {
         let Some(path) = &self.elsewhere else {
             return Ok(None);
         };
-        match open_or_closed(path.clone())? {
+        match open_or_denied(path.clone())? {
             Some(found) => inspect::held_in(&found, &self.key, &self.name),
             None => Ok(None),
         }
     }
 }
 
-fn created(path: &Path) -> Result<Directory, Error> {
-    match Directory::open(path, true)? {
-        Some(directory) => Ok(directory),
-        None => Err(Error::hostile(
-            path,
-            "it vanished as soon as it was created",
-        )),
-    }
-}
-
-/// Opens a directory of another user, or finds that it is closed to us. `None`: there is none.
-fn open_or_closed(path: PathBuf) -> Result<Option<Found>, Error> {
-    match Directory::open(&path, false) {
+/// Opens a directory, which may be another user's and inaccessible. `None`: it does not exist.
+fn open_or_denied(path: PathBuf) -> Result<Option<LockDirectory>, Error> {
+    match Directory::open(&path) {
         Err(error) if is_denied(&error) => {
             let user = Directory::owner_of(&path);
-            Ok(Some(Found::Closed { path, user }))
+            Ok(Some(LockDirectory::NoAccess { path, user }))
         }
-        opened => Ok(opened?.map(Found::Open)),
+        opened => Ok(opened?.map(LockDirectory::Open)),
     }
 }
 
-/// A directory that its owner closed to us cannot be the one in which we create files.
-fn unless_closed(opened: Result<Option<Directory>, Error>) -> Result<Option<Directory>, Error> {
+/// Returns `None` for a directory that this process may not search, and so cannot create lock files
+/// in.
+fn unless_denied(opened: Result<Directory, Error>) -> Result<Option<Directory>, Error> {
     match opened {
         Err(error) if is_denied(&error) => Ok(None),
-        other => other,
+        opened => opened.map(Some),
     }
 }
 

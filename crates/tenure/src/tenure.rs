@@ -1,4 +1,4 @@
-//! The tenure itself: held while it exists.
+//! The guard that a process holds while it owns a key.
 
 use std::path::Path;
 use std::process::{Child, Command};
@@ -10,13 +10,13 @@ use crate::Key;
 use crate::error::Error;
 use crate::process::Identity;
 use crate::record::{self, Record};
-use crate::store::{FilePlace, Held, Store};
+use crate::store::{Held, LossCheck, Store};
 use crate::sys::inherit;
 
-/// Sole ownership of a key. Dropping it lets go.
+/// Sole ownership of a key. Dropping the tenure releases the key.
 ///
-/// It can be stored, moved to another thread and kept for as long as the program runs. A child
-/// that is forked off does not release its parent's tenure by dropping its copy.
+/// A tenure can be stored and moved to another thread. A forked child that drops its copy does not
+/// release the tenure of its parent.
 ///
 /// ```
 /// use tenure::{Key, Store};
@@ -30,13 +30,13 @@ use crate::sys::inherit;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "the key is let go as soon as the tenure is dropped"]
+#[must_use = "the key is released as soon as the tenure is dropped"]
 pub struct Tenure {
     held: Option<Held>,
     record: Record,
-    /// The record that others read is not this one, for this reason.
+    /// Write error of the lock record: the file does not contain `record`.
     record_error: Option<Error>,
-    /// The process that acquired it. A forked child has a copy, but owns nothing.
+    /// Process that acquired the key. A forked child has a copy of the tenure, but owns nothing.
     owner: u32,
 }
 
@@ -45,14 +45,15 @@ pub struct Tenure {
 pub struct Running {
     /// The command's process.
     pub child: Child,
-    bond: inherit::Bond,
+    job: inherit::CommandJob,
 }
 
 impl Running {
-    /// Forgets that the command and the tenure belong together, once the command has ended: what
-    /// it left running goes on. (On Windows, it would otherwise be ended with this process.)
+    /// Ends the bond between the command and the tenure after the command has exited: its
+    /// background processes keep running. (On Windows they would otherwise be killed with this
+    /// process.)
     pub fn finish(self) {
-        self.bond.release();
+        self.job.release();
     }
 }
 
@@ -66,59 +67,59 @@ impl Tenure {
         }
     }
 
-    /// Takes a key in the default store, or says at once who has it.
+    /// Acquires a key in the default store. Fails at once if it is held; the error names the
+    /// holder.
     pub fn acquire(key: &Key) -> Result<Self, Error> {
         Store::default().claim(key).try_acquire()
     }
 
-    /// What others read about this owner.
+    /// Lock record that other processes read about this owner.
     pub fn record(&self) -> &Record {
         &self.record
     }
 
-    /// The reason why the record could not be written when the key was taken. The key is held all the
-    /// same; others are told that its owner is unknown. `None` once the record was written, which
-    /// every change of the record ([`set_field`](Self::set_field)) tries again.
+    /// Error that prevented writing the lock record when the key was acquired. The key is held
+    /// nevertheless; other processes see an unknown owner. Every change of the record
+    /// ([`set_field`](Self::set_field)) tries to write it again, and a success clears the error.
     pub fn record_error(&self) -> Option<&Error> {
         self.record_error.as_ref()
     }
 
-    /// The fencing token: larger than that of every earlier owner of this key in this store.
+    /// Fencing token: larger than the token of every earlier owner of this key in this store.
     ///
-    /// Send it along with what you write; a receiver that refuses a smaller token than the
-    /// largest it has seen is safe from an owner that was replaced without noticing. One hole
-    /// remains in a file store: if the clock is set back while the key is free and its file is
-    /// removed, tokens start again from the clock ([`Claim::keep_file`](crate::Claim::keep_file)
-    /// closes it).
+    /// Send the token with every write. A receiver that rejects tokens smaller than the largest one
+    /// it has seen is safe from an owner that was replaced without noticing. One exception remains
+    /// in a file store: if the clock is set back while the key is free and its file is removed,
+    /// tokens start again from the clock. [`Claim::keep_file`](crate::Claim::keep_file) avoids it.
     pub fn token(&self) -> u64 {
         self.record.token
     }
 
-    /// The lock file.
+    /// Path of the lock file.
     pub fn path(&self) -> &Path {
         self.held.as_ref().map_or(Path::new(""), Held::path)
     }
 
-    /// Whether the path no longer leads to our lock file: it was deleted, renamed or replaced behind our
-    /// back, one of its ancestors was renamed, or a symbolic link on the way was switched. One system
-    /// call; [`watch`](Self::watch) asks again and again.
+    /// True if the path no longer leads to this lock file: the file was deleted, renamed or
+    /// replaced, an ancestor directory was renamed, or a symbolic link on the path was changed. The
+    /// check costs one system call; [`watch`](Self::watch) repeats it.
     ///
-    /// On Linux the deletion guard still keeps other owners out, within the same network namespace; but
-    /// a path that leads to another directory is another key, which another process may own. On macOS
+    /// On Linux the deletion guard still excludes other owners within the same network namespace. A
+    /// path that leads to another directory is another key, which another process may own. On macOS
     /// another process may own the key in every case. On Windows a held file cannot be deleted or
     /// renamed.
     pub fn lost(&self) -> bool {
         self.held.as_ref().is_none_or(Held::is_lost)
     }
 
-    pub(crate) fn place(&self) -> std::io::Result<FilePlace> {
+    pub(crate) fn loss_check(&self) -> std::io::Result<LossCheck> {
         match &self.held {
-            Some(held) => held.place(),
+            Some(held) => held.loss_check(),
             None => Err(std::io::ErrorKind::NotFound.into()),
         }
     }
 
-    /// Adds a field to the record, or changes it.
+    /// Adds a field to the lock record, or changes it.
     ///
     /// Fields in the file that this process did not write are kept.
     pub fn set_field(
@@ -130,37 +131,38 @@ impl Tenure {
         self.rewrite()
     }
 
-    /// Starts a command that inherits the lock, and names it in the record.
+    /// Starts a command that inherits the lock, and names the command in the lock record.
     ///
-    /// If this process is killed, nobody else gets the key while the command lives. (Windows: the
-    /// command is ended with this process.) When this process releases the tenure, the key is
-    /// free, even if the command or something it started still runs.
+    /// If this process is killed, the key stays held while the command runs. (Windows: the command
+    /// is killed with this process.) When this process releases the tenure, the key is free, even
+    /// if the command or one of its children still runs.
     pub fn spawn(&mut self, command: &mut Command) -> std::io::Result<Running> {
         let Some(held) = &self.held else {
             return Err(std::io::ErrorKind::NotFound.into());
         };
-        let (child, bond) = inherit::spawn(command, held.file(), held.guard())?;
-        self.record.command = Some(record::Command {
+        let (child, job) = inherit::spawn(command, held.file(), held.guard())?;
+        self.record.command = Some(record::RecordedCommand {
             pid: child.id(),
             program: Path::new(command.get_program())
                 .file_name()
                 .map(|name| name.to_string_lossy().into_owned()),
-            process: Identity::of(child.id()),
+            process: Identity::from_pid(child.id()),
         });
         if let Err(error) = self.rewrite() {
-            tracing::warn!(%error, "the command runs, but the record does not name it");
+            tracing::warn!(%error, "the command was started, but the lock record does not name it");
         }
-        Ok(Running { child, bond })
+        Ok(Running { child, job })
     }
 
-    /// Announces an event by which `stop` can ask this owner to end, where there are no signals.
+    /// Names the event in the lock record through which `stop` asks this owner to exit on systems
+    /// without signals.
     pub(crate) fn announce_stop_event(&mut self, name: String) -> Result<(), Error> {
         self.record.stop_event = Some(name);
         self.rewrite()
     }
 
-    /// Lets go of the key and leaves file and record as a crash would: the next owner takes them
-    /// over and can [`inherit`](crate::Claim::inherit) from them.
+    /// Releases the key and leaves the file and its record as a crash would. The next owner takes
+    /// them over and can [`inherit`](crate::Claim::inherit) fields.
     pub fn leave(mut self) -> Result<(), Error> {
         let Some(held) = self.held.take() else {
             return Ok(());
@@ -169,13 +171,14 @@ impl Tenure {
             held.abandon();
             return Ok(());
         }
-        tracing::debug!(path = %held.path().display(), token = self.record.token, "left");
-        held.release(true)
+        tracing::debug!(path = %held.path().display(), token = self.record.token, "released without removing the lock file");
+        held.release_only()
     }
 
-    /// Lets go and reports whether everything went well. The key is free in any case.
+    /// Releases the key and reports errors, for example a lock file that could not be removed. The
+    /// key is free in any case.
     pub fn release(mut self) -> Result<(), Error> {
-        self.let_go()
+        self.release_held()
     }
 
     fn rewrite(&mut self) -> Result<(), Error> {
@@ -192,7 +195,7 @@ impl Tenure {
         Ok(())
     }
 
-    fn let_go(&mut self) -> Result<(), Error> {
+    fn release_held(&mut self) -> Result<(), Error> {
         let Some(mut held) = self.held.take() else {
             return Ok(());
         };
@@ -200,15 +203,16 @@ impl Tenure {
             held.abandon();
             return Ok(());
         }
-        // Also before the file is removed: who meets the owner without its file can then tell that it
-        // is letting go, and has not lost the file.
+        // The mark is also written to a file that is removed next. A process that finds the owner
+        // without its file can then distinguish a release in progress from a file that was lost.
         let kept = held.is_kept();
         self.record.released_at = Some(SystemTime::now());
         let marked = held.write(&self.record);
         let path = held.path().to_owned();
-        held.release(kept)?;
+        held.release()?;
         tracing::debug!(path = %path.display(), token = self.record.token, "released");
-        // A record that was never written needs no mark, and its error was reported before.
+        // A lock record that was never written needs no mark, and its error was reported on
+        // acquire.
         if kept && self.record_error.is_none() {
             marked
         } else {
@@ -219,8 +223,8 @@ impl Tenure {
 
 impl Drop for Tenure {
     fn drop(&mut self) {
-        if let Err(error) = self.let_go() {
-            tracing::warn!(%error, "releasing a tenure");
+        if let Err(error) = self.release_held() {
+            tracing::warn!(%error, "releasing the key failed");
         }
     }
 }
