@@ -11,9 +11,8 @@ fn root() -> PathBuf {
 }
 
 fn read(path: &Path) -> String {
-    let text = fs::read_to_string(path);
-    text.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-        .replace("\r\n", "\n")
+    let text = fs::read_to_string(path).unwrap();
+    text.replace("\r\n", "\n")
 }
 
 fn page(name: &str) -> String {
@@ -98,6 +97,70 @@ fn troubleshooting_page_lists_every_error_code() {
         gone.is_empty(),
         "on the page, but not in the code: {gone:?}"
     );
+}
+
+/// Words in a quoted message that stand for a value.
+const PLACEHOLDERS: [&str; 12] = [
+    "N", "M", "MAX", "NAME", "URL", "MODEL", "PATH", "CAUSE", "USER", "PID", "TIME", "..",
+];
+
+/// The constant parts of a message that a page quotes; short ones are left out.
+fn fragments(message: &str) -> Vec<String> {
+    let is_value = |word: &str| {
+        let word = word.trim_matches(|c: char| ",:;()".contains(c));
+        PLACEHOLDERS.contains(&word) || word.contains(|c: char| c.is_ascii_digit())
+    };
+    let words: Vec<&str> = message.split(' ').collect();
+    let parts = words.split(|word| is_value(word));
+    let texts = parts.map(|words| words.join(" "));
+    let trimmed = texts.map(|text| text.trim_matches(|c: char| ",:;.()".contains(c)).to_owned());
+    trimmed.filter(|text| text.len() > 5).collect()
+}
+
+/// Every text in backquotes in the first column of the tables of a section.
+fn quoted_in_first_column(page: &str, heading: &str) -> Vec<String> {
+    let (_, rest) = page.split_once(&format!("\n{heading}\n")).unwrap();
+    let section = rest.split("\n## ").next().unwrap_or_default();
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    let cells = rows.filter_map(|row| row.strip_prefix("| ")?.split(" | ").next());
+    cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn troubleshooting_page_quotes_messages_of_the_code() {
+    let crates = ["llmlb", "spool", "tenure", "tenure-cli"];
+    let dirs = crates.map(|name| root().join("crates").join(name).join("src"));
+    let sources = dirs.iter().flat_map(|dir| files(dir, ".rs"));
+    let is_test = |path: &PathBuf| {
+        path.iter()
+            .any(|part| part == "tests" || part == "tests.rs")
+    };
+    let sources = sources.filter(|path| !is_test(path));
+    let sources: Vec<String> = sources.map(|path| read(&path)).collect();
+    // A literal may go on in the next line.
+    let pieces = sources.iter().flat_map(|text| text.split("\\\n"));
+    let code: String = pieces.map(str::trim_start).collect();
+    let page = page("docs/troubleshooting.md");
+    let mut unknown = Vec::new();
+    for heading in [
+        "## Frequent log lines",
+        "## llmlb status",
+        "## tenure status",
+        "## usage pending",
+        "## usage verify",
+    ] {
+        let quoted = quoted_in_first_column(&page, heading);
+        assert!(quoted.len() > 5, "{heading}: {quoted:?}");
+        for message in quoted {
+            let missing = fragments(&message)
+                .into_iter()
+                .find(|part| !code.contains(part));
+            unknown.extend(missing.map(|part| format!("{heading}: `{message}`: {part}")));
+        }
+    }
+    assert!(unknown.is_empty(), "not in the code: {unknown:#?}");
 }
 
 /// True if a file of the crate, whose path has this part, has such a function.
