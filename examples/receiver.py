@@ -7,23 +7,23 @@ db.execute("CREATE TABLE IF NOT EXISTS batches (key TEXT PRIMARY KEY)")
 db.execute("CREATE TABLE IF NOT EXISTS records (id TEXT PRIMARY KEY, record TEXT NOT NULL)")
 
 class Receiver(BaseHTTPRequestHandler):
-    protocol_version, timeout = "HTTP/1.1", 1  # connections are kept, but not for ever
+    protocol_version, timeout = "HTTP/1.1", 1  # keep-alive; idle connections are closed after 1 s
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         sent = self.headers.get("Authorization", "").encode()
         if not hmac.compare_digest(sent, f"Bearer {token}".encode()):
-            return self.answer(401)
+            return self.respond(401)
         batch, key = json.loads(body), self.headers["Idempotency-Key"]
-        with db:  # one transaction: all of the batch is kept, or nothing
+        with db:  # one transaction: the whole batch is stored, or nothing
             new = db.execute("INSERT OR IGNORE INTO batches VALUES (?)", [key])
-            if new.rowcount:  # else it came before, and only our answer was lost
-                records = batch if isinstance(batch, list) else batch["records"]  # CloudEvents, or ours
+            if new.rowcount:  # else it was stored before, and only the response was lost
+                records = batch if isinstance(batch, list) else batch["records"]  # CloudEvents, or llmlb's JSON
                 rows = [(record["id"], json.dumps(record)) for record in records]
                 db.executemany("INSERT OR IGNORE INTO records VALUES (?, ?)", rows)
-        self.answer(200)  # only now: it is on the disk
+        self.respond(200)  # only after the commit: the batch is on disk
 
-    def answer(self, status):
+    def respond(self, status):
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()

@@ -72,7 +72,7 @@ fn the_example_takes_each_record_once() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_is_dropped_as_the_page_shows() {
-    let page = include_str!("../../../../docs/usage.md");
+    let page = include_str!("../../../../docs/billing.md");
     let (_, rest) = page.split_once("```sh\nstaging=~/").expect("the example");
     let (script, _) = rest.split_once("```").expect("its end");
     let place = Place::new();
@@ -104,7 +104,7 @@ fn listed(table: &str) -> Vec<&str> {
 
 #[test]
 fn the_page_names_every_field_of_a_record() {
-    let page = include_str!("../../../../docs/metering.md");
+    let page = include_str!("../../../../docs/billing.md");
     let (_, rest) = page.split_once("## What is recorded").expect("the section");
     let (section, _) = rest.split_once("**Never recorded").expect("its end");
     let fields = listed(section);

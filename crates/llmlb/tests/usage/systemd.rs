@@ -79,12 +79,7 @@ fn pages_show_the_units_as_they_are() {
         let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == name).unwrap();
         assert!(text.contains(unit), "{name} differs");
     };
-    page(
-        "llmlb.service",
-        include_str!("../../../../docs/operations.md"),
-    );
-    page(
-        "llmlb-usage.service",
-        include_str!("../../../../docs/usage.md"),
-    );
+    let production = include_str!("../../../../docs/production.md");
+    page("llmlb.service", production);
+    page("llmlb-usage.service", production);
 }

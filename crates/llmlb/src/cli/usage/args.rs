@@ -21,7 +21,7 @@ Examples:
   llmlb usage verify                               nothing lost, nothing counted twice
 
 The token of the receiver: LLMLB_USAGE_TOKEN, or a file (--token-file).
-More: docs/usage.md";
+More: docs/billing.md";
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -60,7 +60,7 @@ pub(super) struct Report {
     #[arg(long, value_name = "FIELD", value_delimiter = ',', value_parser = By::named)]
     pub(super) by: Vec<By>,
 
-    /// Print JSON (docs/usage.md)
+    /// Print JSON (docs/billing.md)
     #[arg(long, conflicts_with = "csv")]
     pub(super) json: bool,
 
@@ -170,14 +170,14 @@ pub(super) struct Deliver {
     #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = Format::named)]
     pub(super) format: Format,
 
-    /// Print what was done as JSON (docs/usage.md)
+    /// Print what was done as JSON (docs/billing.md)
     #[arg(long, conflicts_with = "every")]
     pub(super) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Look {
-    /// Print JSON (docs/usage.md)
+    /// Print JSON (docs/billing.md)
     #[arg(long)]
     pub(super) json: bool,
 }

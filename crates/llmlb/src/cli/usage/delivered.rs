@@ -1,4 +1,4 @@
-//! What `deliver --json` prints: docs/usage.md.
+//! What `deliver --json` prints: docs/billing.md.
 
 use serde::Serialize;
 use spool::Run;

@@ -1,4 +1,4 @@
-//! The documented forms: docs/usage.md. Every field is always there; what is not known is `null`.
+//! The documented forms: docs/billing.md. Every field is always there; what is not known is `null`.
 
 use std::time::SystemTime;
 

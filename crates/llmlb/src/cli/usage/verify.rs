@@ -80,7 +80,7 @@ pub(super) fn verify(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fail
     let count = counted(books.problems.len() as u64, "problem");
     Err(
         Failure::new(exit::FAILED, format!("the books do not balance: {count}"))
-            .hint("docs/usage.md says what each means"),
+            .hint("docs/troubleshooting.md explains each message"),
     )
 }
 

@@ -70,6 +70,18 @@ fn the_example_of_the_page_is_good() {
     }
 }
 
+#[test]
+fn production_example_is_valid() {
+    let page = include_str!("../../../../../docs/production.md").replace("\r\n", "\n");
+    let (_, rest) = page.split_once("```toml\n").unwrap();
+    let (example, _) = rest.split_once("```").unwrap();
+    let config = Run::with_file(example)
+        .env("OPENAI_API_KEY", "k")
+        .env("BILLING_TOKEN", "t")
+        .good();
+    assert_eq!(config.backends.len(), 2);
+}
+
 /// All that the page lists.
 fn everything() -> impl Iterator<Item = &'static Setting> {
     const ALIAS: &[Setting] = &[settings::ALIAS];
