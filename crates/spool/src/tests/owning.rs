@@ -49,10 +49,10 @@ fn dropping_the_lock_leaves_its_record_for_the_next_owner() {
 fn lock_record_does_not_bring_back_entries_that_were_consolidated() {
     let place = Place::new();
     let set = ["x", "y"].map(|_| format!("{}.jsonl", crate::time::new_id()));
-    std::fs::write(place.data().staging.join(&set[1]), "").unwrap();
+    fs::write(place.data().staging.join(&set[1]), "").unwrap();
     let lock = own(&place, &set).unwrap();
     for path in Set::paths(&place.data().staging) {
-        let _ = std::fs::remove_file(path);
+        let _ = fs::remove_file(path);
     }
     drop(lock);
     let next = own(&place, &[]).unwrap();
