@@ -145,7 +145,6 @@ impl Head {
 }
 
 /// Reads a chunk; `Some(None)` is the last one. `None` if the connection ended before it did.
-#[expect(clippy::option_option, reason = "a chunk, the end, or neither")]
 pub fn read_chunk(from: &mut impl BufRead) -> Option<Option<Vec<u8>>> {
     framing::read_chunk(from).ok()
 }

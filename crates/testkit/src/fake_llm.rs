@@ -16,11 +16,13 @@ const MODELS: &str = "/v1/models";
 /// goes to its script.
 pub struct FakeLlm(ScriptedServer);
 
+type ModelsScript = dyn Fn(&Received) -> Reply + Send + Sync;
+
 /// Options of a [`FakeLlm`] that is not started yet.
 pub struct FakeLlmBuilder {
     address: SocketAddr,
     /// `None` if the script responds to these requests, too.
-    models: Option<Box<dyn Fn(&Received) -> Reply + Send + Sync>>,
+    models: Option<Box<ModelsScript>>,
     body_rule: Box<BodyRule>,
 }
 
