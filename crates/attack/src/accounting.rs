@@ -74,11 +74,11 @@ fn websocket(target: &Target) -> Outcome {
     })?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("server.body_memory", "\"16MiB\"")
         .start()?;
-    let mut client = Http1::connect(server.address())?;
+    let mut client = Http1::connect(server.address)?;
     client.send(upgrade().to_bytes())?;
     let status = client.response()?.status();
     if status != 101 {
@@ -120,7 +120,7 @@ fn unread_lists(target: &Target) -> Outcome {
     let llm = many_models()?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("server.body_memory", "\"16MiB\"")
         .start()?;
@@ -129,7 +129,7 @@ fn unread_lists(target: &Target) -> Outcome {
         initial_window: 0,
         ..Http2Options::default()
     };
-    let mut client = Http2::connect_with(server.address(), &options)?;
+    let mut client = Http2::connect_with(server.address, &options)?;
     let mut streams = Vec::new();
     for _ in 0..STREAMS {
         streams.push(client.get("/v1/models")?);
@@ -163,13 +163,13 @@ fn idle_http2(target: &Target) -> Outcome {
     let llm = FakeLlm::start("m", script)?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("server.body_memory", "\"16MiB\"")
         .start()?;
     let mut idle = Vec::new();
     for _ in 0..CONNECTIONS {
-        let mut client = Http2::connect(server.address())?;
+        let mut client = Http2::connect(server.address)?;
         // A server that closes the connection has had enough.
         let Ok(stream) = client.get("/healthz") else {
             continue;
@@ -183,7 +183,7 @@ fn idle_http2(target: &Target) -> Outcome {
     let request = Request::chat("m", &"y".repeat(1_000_000)).to_bytes();
     let mut clients = Vec::new();
     for _ in 0..2 {
-        let mut client = Http1::connect(server.address())?;
+        let mut client = Http1::connect(server.address)?;
         let _ = client.send(&request);
         clients.push(client);
     }
@@ -230,7 +230,7 @@ fn beyond_http1(target: &Target, filling: Filling) -> Outcome {
     let llm = FakeLlm::start("m", script)?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("server.body_memory", "\"24MiB\"")
         // A slow machine must not close the connections that wait for their turn.
@@ -239,7 +239,7 @@ fn beyond_http1(target: &Target, filling: Filling) -> Outcome {
     let before = resources::resident_memory(server.pid())?;
     let mut clients = Vec::new();
     for _ in 0..CONNECTIONS {
-        clients.extend(Http1::connect(server.address()).ok());
+        clients.extend(Http1::connect(server.address).ok());
     }
     large_requests(&mut clients);
     if filling == Filling::BehindBody {
@@ -304,7 +304,7 @@ fn paths(target: &Target) -> Outcome {
     let llm = FakeLlm::start("m", script)?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("server.body_memory", "\"16MiB\"")
         .start()?;
@@ -312,7 +312,7 @@ fn paths(target: &Target) -> Outcome {
     let path = format!("/v1/chat/completions?x={}", "y".repeat(30_000));
     let mut clients = Vec::new();
     for _ in 0..CONNECTIONS {
-        let Ok(mut client) = Http2::connect(server.address()) else {
+        let Ok(mut client) = Http2::connect(server.address) else {
             continue;
         };
         for _ in 0..STREAMS {

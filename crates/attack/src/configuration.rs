@@ -64,7 +64,7 @@ fn strange_file(target: &Target, strangeness: Strangeness) -> Outcome {
     let sandbox = target.sandbox()?;
     let (program, directory) = prepare(&sandbox, strangeness, &llm.url())?;
     let started = sandbox
-        .serve()
+        .server()
         .program(&program)
         .in_directory(&directory)
         .variable("SECRET_OF_OPERATOR", SECRET)
@@ -153,7 +153,7 @@ fn kubernetes(target: &Target) -> Outcome {
         ("LLMLB_INTERNAL_PORT_80_TCP_PORT", "80"),
         ("LLMLB_INTERNAL_PORT_80_TCP_ADDR", "10.0.0.1"),
     ];
-    let mut server = sandbox.serve().backend(&llm.url());
+    let mut server = sandbox.server().backend(&llm.url());
     for (name, value) in variables {
         server = server.variable(name, value);
     }

@@ -49,7 +49,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
 fn hold(server: &LlmlbServer) -> Result<Vec<TcpStream>, Box<dyn Error>> {
     let mut held = Vec::new();
     for _ in 0..HELD {
-        if let Ok(mut stream) = TcpStream::connect(server.address()) {
+        if let Ok(mut stream) = TcpStream::connect(server.address) {
             // Half a request: the connection is not idle.
             let _ = stream.write_all(b"GET /v1/models HTTP/1.1\r\n");
             held.push(stream);
@@ -69,11 +69,11 @@ fn unrecorded(target: &Target) -> Outcome {
         Reply::json(200, chat_completion("ok", 100, 50)).after(Duration::from_millis(150))
     })?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url());
+    let server = sandbox.server().backend(&llm.url());
     let server = server.max_descriptors(DESCRIPTORS).start()?;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
-        clients.push(Http1::connect(server.address())?);
+        clients.push(Http1::connect(server.address)?);
     }
     // Opens the backend connections that the later requests use.
     ask_all(&mut clients, "before");
@@ -116,13 +116,13 @@ fn undelivered(target: &Target) -> Outcome {
     let receiver = UsageReceiver::accepting()?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
-        .setting("usage.url", &format!("\"{}\"", receiver.url()))
+        .setting("usage.url", &format!("\"{}\"", receiver.url))
         .setting("usage.every", "\"1s\"")
         .max_descriptors(DESCRIPTORS)
         .start()?;
-    let mut client = Http1::connect(server.address())?;
+    let mut client = Http1::connect(server.address)?;
     let held = hold(&server)?;
     client.send(Request::chat("m", "hello").to_bytes())?;
     let response = client.response()?.status();
@@ -159,7 +159,7 @@ fn backend_connections(target: &Target) -> Outcome {
     let llm = FakeLlm::start("m", script)?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("server.trusted_proxies", "[\"127.0.0.1\"]")
         .max_descriptors(2 * DESCRIPTORS)
@@ -174,7 +174,7 @@ fn backend_connections(target: &Target) -> Outcome {
     let mut clients = Vec::new();
     let mut streams = Vec::new();
     for number in 0..CONNECTIONS {
-        let mut client = Http2::connect(server.address())?;
+        let mut client = Http2::connect(server.address)?;
         for _ in 0..STREAMS {
             let stream = client.open(&fields, false)?;
             client.data(stream, br#"{"model":"m"}"#, true)?;
@@ -215,7 +215,7 @@ const IDLE_SETTINGS: [&str; 3] = [
 fn pinging(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let mut server = sandbox.serve().backend(&llm.url());
+    let mut server = sandbox.server().backend(&llm.url());
     let mut limit = Duration::from_secs(95);
     for name in IDLE_SETTINGS {
         if sandbox.accepts_setting(name, "\"1s\"")? {
@@ -224,7 +224,7 @@ fn pinging(target: &Target) -> Outcome {
         }
     }
     let server = server.start()?;
-    let client = Http2::connect(server.address())?;
+    let client = Http2::connect(server.address)?;
     let began = Instant::now();
     while began.elapsed() < limit && !client.is_closed() {
         // Pings of the client are traffic as well.

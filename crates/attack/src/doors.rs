@@ -72,7 +72,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
 fn strange_names(target: &Target, field: &str, values: &[&str]) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let mut trusted = Vec::new();
     for value in values {
         let response = server.send(&Request::chat("m", "hello").field(field, value))?;
@@ -91,10 +91,10 @@ fn strange_names(target: &Target, field: &str, values: &[&str]) -> Outcome {
 fn own_names(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let uname = rustix::system::uname();
     let machine = uname.nodename().to_string_lossy().into_owned();
-    let port = server.address().port();
+    let port = server.address.port();
     let hosts = [
         "localhost".to_owned(),
         format!("127.0.0.1:{port}"),
@@ -131,14 +131,14 @@ fn own_names(target: &Target) -> Outcome {
 fn two_names(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let mut accepted = Vec::new();
     for (authority, host) in [
         ("localhost", "evil.example"),
         ("localhost", "127.0.0.1"),
         ("127.0.0.1", "evil.example"),
     ] {
-        let mut client = Http2::connect(server.address())?;
+        let mut client = Http2::connect(server.address)?;
         let fields = [
             (":method", "GET"),
             (":scheme", "http"),
@@ -170,7 +170,7 @@ fn two_names(target: &Target) -> Outcome {
 fn status_through_proxy(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let direct = server.send(&Request::get("/status"))?.status();
     let mut shown = Vec::new();
     let fields = [
@@ -226,7 +226,7 @@ fn port_of_another_user(target: &Target) -> Outcome {
     let _stranger = UserServer::start(&helper, STRANGER, STRANGE_PORT, "strange")?;
     let _own = UserServer::start(&helper, OPERATOR, OWN_PORT, "own")?;
     let server = sandbox
-        .serve()
+        .server()
         .program(&llmlb)
         .in_directory(&sandbox.path("work"))
         .under(&[

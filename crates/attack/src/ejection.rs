@@ -90,7 +90,7 @@ fn by_unauthorized(target: &Target) -> Outcome {
     let (one, two) = (FakeLlm::start("m", reply)?, FakeLlm::start("m", reply)?);
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend_with(&one.url(), "name = \"one\"")
         .backend_with(&two.url(), "name = \"two\"")
         .start()?;
@@ -123,7 +123,7 @@ fn by_prompt(target: &Target) -> Outcome {
     let (one, two) = (FakeLlm::start("m", engine)?, FakeLlm::start("m", engine)?);
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend_with(&one.url(), "name = \"one\"")
         .backend_with(&two.url(), "name = \"two\"")
         .start()?;
@@ -140,7 +140,7 @@ fn by_prompt(target: &Target) -> Outcome {
 fn last_backend(target: &Target) -> Outcome {
     let llm = FakeLlm::start("m", engine)?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend_with(&llm.url(), "name = \"one\"");
+    let server = sandbox.server().backend_with(&llm.url(), "name = \"one\"");
     let server = server.start()?;
     let mut was_ejected = false;
     for number in 0..6 {
@@ -181,7 +181,7 @@ fn by_truncation(target: &Target) -> Outcome {
     let two = FakeLlm::start("m", crashing_engine)?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend_with(&one.url(), "name = \"one\"")
         .backend_with(&two.url(), "name = \"two\"")
         .start()?;
@@ -198,7 +198,7 @@ fn by_truncation(target: &Target) -> Outcome {
 fn last_by_truncation(target: &Target) -> Outcome {
     let llm = FakeLlm::start("m", crashing_engine)?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend_with(&llm.url(), "name = \"one\"");
+    let server = sandbox.server().backend_with(&llm.url(), "name = \"one\"");
     let server = server.start()?;
     let mut was_ejected = false;
     for number in 0..6 {
@@ -239,13 +239,13 @@ fn by_websocket(target: &Target) -> Outcome {
     let two = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend_with(&one.url(), "name = \"one\"")
         .backend_with(&two.url(), "name = \"two\"")
         .start()?;
     let mut was_ejected = false;
     for gate in gates.iter().take(ATTEMPTS) {
-        let mut client = Http1::connect(server.address())?;
+        let mut client = Http1::connect(server.address)?;
         // Without a model the request goes to the first backend.
         client.send(Request::websocket("/v1/realtime").to_bytes())?;
         let status = client.response()?.status();
@@ -280,7 +280,7 @@ fn retry_after_date(target: &Target) -> Outcome {
     let other = FakeLlm::start("m", ok)?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend_with(&limited.url(), "name = \"limited\"")
         .backend_with(&other.url(), "name = \"other\"")
         .start()?;
@@ -310,7 +310,7 @@ fn backend_key(target: &Target) -> Outcome {
         let llm = FakeLlm::start("m", move |_| error(status))?;
         let sandbox = target.sandbox()?;
         let server = sandbox
-            .serve()
+            .server()
             .backend_with(&llm.url(), "api_key_env = \"BACKEND_KEY\"")
             .variable("BACKEND_KEY", "sk-of-the-operator")
             .start()?;
@@ -339,7 +339,7 @@ impl Twins {
         let failing = FakeLlm::start("m", |_| error(500))?;
         let healthy = FakeLlm::start("m", ok)?;
         let server = sandbox
-            .serve()
+            .server()
             .backend_with(&failing.url(), "name = \"failing\"")
             .backend_with(&healthy.url(), "name = \"healthy\"")
             .start()?;

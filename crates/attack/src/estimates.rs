@@ -111,7 +111,7 @@ fn recorded_prompt(target: &Target, path: &str, body: &str) -> Result<(u16, u64)
         Reply::json(200, r#"{"choices":[{"message":{"content":"ok"}}]}"#)
     })?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let status = server.send(&Request::post(path, body))?.status();
     let record = sandbox.records()?.pop().unwrap_or_default();
     Ok((status, record["prompt_tokens"].as_u64().unwrap_or(0)))
@@ -143,7 +143,7 @@ fn partial(target: &Target, usage: &str) -> Outcome {
     );
     let llm = FakeLlm::start("m", move |_| Reply::json(200, &body))?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     server.send(&Request::chat("m", "five six seven eight"))?;
     let record = sandbox.records()?.pop().unwrap_or_default();
     let number = |name: &str| record[name].as_u64().unwrap_or(0);

@@ -228,7 +228,7 @@ const MARK: &str = "mark-of-the-client";
 fn reaching(target: &Target, fields: &[&str]) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let mut reached = Vec::new();
     for field in fields {
         // One request per field: some are a reason to reject it.
@@ -238,7 +238,7 @@ fn reaching(target: &Target, fields: &[&str]) -> Outcome {
     let requests = llm.requests();
     let forwarded = requests.len();
     for request in requests {
-        let marked = request.head.fields.into_iter();
+        let marked = request.head.fields.clone().into_iter();
         let marked = marked.filter(|(_, value)| value.contains(MARK));
         reached.extend(marked.map(|(name, _)| name));
     }
@@ -273,7 +273,7 @@ fn in_query(target: &Target) -> Outcome {
     ];
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let mut reached = Vec::new();
     for name in names {
         let before = llm.requests().len();
@@ -300,7 +300,7 @@ fn in_query(target: &Target) -> Outcome {
 fn in_websocket_protocol(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let protocols = format!("realtime, openai-insecure-api-key.{MARK}");
     let upgrade = Request::get("/v1/realtime?model=m")
         .field("connection", "upgrade")
@@ -322,7 +322,7 @@ fn range_on_get(target: &Target) -> Outcome {
     let fields = ["range", "if-none-match", "if-modified-since", "if-range"];
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     for request in [
         Request::get("/v1/files/f/content"),
         Request::chat("m", "hi"),
@@ -351,7 +351,7 @@ fn range_on_get(target: &Target) -> Outcome {
 fn allowed(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let mut request = Request::chat("m", "hello");
     for (name, value) in ALLOWED {
         request = request.field(name, value);
@@ -379,7 +379,7 @@ fn of_the_account(target: &Target) -> Outcome {
         Reply::response(200, &fields, chat_completion("ok", 100, 50))
     })?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let response = server.send(&Request::chat("m", "hello"))?;
     let fields = response.head.fields.iter();
     let reached: Vec<_> = fields
@@ -397,10 +397,10 @@ fn of_the_account(target: &Target) -> Outcome {
 fn backend_address(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let response = server.send(&Request::chat("m", "hello"))?;
     let shown = response.head.field("x-llmlb-backend").unwrap_or("nothing");
-    let port = llm.address().port().to_string();
+    let port = llm.address.port().to_string();
     let is_hidden = !shown.contains(&port) && !shown.contains("127.0.0.1");
     verdict(is_hidden, format!("x-llmlb-backend: {shown}"))
 }

@@ -65,8 +65,8 @@ fn paced_resets(target: &Target) -> Outcome {
     const OPEN: usize = 40;
     let (llm, gate) = slow_backend()?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
-    let mut client = Http2::connect(server.address())?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
+    let mut client = Http2::connect(server.address)?;
     let began = Instant::now();
     let mut open = VecDeque::new();
     let mut sent = 0;
@@ -110,11 +110,11 @@ fn resets_after_head(target: &Target) -> Outcome {
     })?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("server.max_resets", PER_MINUTE)
         .start()?;
-    let mut client = Http2::connect(server.address())?;
+    let mut client = Http2::connect(server.address)?;
     let began = Instant::now();
     let mut sent = 0;
     while sent < STREAMS && !client.is_closed() {
@@ -146,8 +146,8 @@ fn rapid_resets(target: &Target) -> Outcome {
     const STREAMS: usize = 2000;
     let (llm, gate) = slow_backend()?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
-    let mut client = Http2::connect(server.address())?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
+    let mut client = Http2::connect(server.address)?;
     let mut bytes = Vec::new();
     for _ in 0..STREAMS {
         let fields = [
@@ -178,9 +178,9 @@ fn continuations(target: &Target) -> Outcome {
     const FRAMES: usize = 4000;
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let before = resources::resident_memory(server.pid())?;
-    let client = Http2::connect(server.address())?;
+    let client = Http2::connect(server.address)?;
     let block = testkit::hpack::encode(&[("x-field", &"x".repeat(8000))]);
     client.send(&Frame::new(FrameKind::Headers, 0, 1, []))?;
     let frame = Frame::new(FrameKind::Continuation, 0, 1, block);
@@ -209,9 +209,9 @@ fn settings(target: &Target) -> Outcome {
     const MAX_HEADER_LIST_SIZE: u16 = 6;
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
-    let client = Http2::connect(server.address())?;
-    let settings = testkit::eventually("the server announces its settings", || {
+    let server = sandbox.server().backend(&llm.url()).start()?;
+    let client = Http2::connect(server.address)?;
+    let settings = testkit::try_eventually("the server announces its settings", || {
         let frames = client.control_frames();
         let is_first = |frame: &Frame| frame.kind == FrameKind::Settings && frame.flags == 0;
         frames.into_iter().find(is_first)
@@ -233,8 +233,8 @@ fn settings(target: &Target) -> Outcome {
 fn header_bytes(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
-    let mut client = Http1::connect(server.address())?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
+    let mut client = Http1::connect(server.address)?;
     let mut head = String::from("GET /healthz HTTP/1.1\r\nhost: localhost\r\n");
     for number in 0..30 {
         let value = "x".repeat(10_000);

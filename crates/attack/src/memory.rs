@@ -59,7 +59,7 @@ fn announced(target: &Target) -> Outcome {
     const CLIENTS: usize = 40;
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url());
+    let server = sandbox.server().backend(&llm.url());
     let server = server.max_address_space(1 << 30).start()?;
     let piece = [b' '; 15 << 10];
     let mut clients = Vec::new();
@@ -67,7 +67,7 @@ fn announced(target: &Target) -> Outcome {
     for _ in 0..CLIENTS {
         let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n\
                     content-type: application/json\r\ncontent-length: 33554432\r\n\r\n";
-        let Ok(mut client) = Http1::connect(server.address()) else {
+        let Ok(mut client) = Http1::connect(server.address) else {
             break;
         };
         if client.send(head).is_ok() && client.send(piece).is_ok() {
@@ -81,7 +81,7 @@ fn announced(target: &Target) -> Outcome {
         sent += client.send(piece).map_or(0, |()| piece.len());
     }
     is_reached(Duration::from_secs(1), || !server.is_running());
-    let end = match server.exit_status()? {
+    let end = match server.process.exit_status()? {
         Some(status) => format!("server ended: {status}"),
         None => "server runs".to_owned(),
     };
@@ -104,7 +104,7 @@ fn window_0(target: &Target, held: Held) -> Outcome {
     let llm = many_models()?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("server.send_timeout", "\"2s\"")
         .start()?;
@@ -113,7 +113,7 @@ fn window_0(target: &Target, held: Held) -> Outcome {
         initial_window: 0,
         ..Http2Options::default()
     };
-    let mut client = Http2::connect_with(server.address(), &options)?;
+    let mut client = Http2::connect_with(server.address, &options)?;
     let mut streams = Vec::new();
     for _ in 0..STREAMS {
         let opened = match held {
@@ -166,7 +166,7 @@ fn beyond_body_memory(target: &Target, filling: Filling) -> Outcome {
     let llm = many_models()?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("server.body_memory", "\"16MiB\"")
         .start()?;
@@ -196,7 +196,7 @@ fn fill(server: &LlmlbServer, filling: Filling) -> Option<Http2> {
         initial_window: 0,
         ..Http2Options::default()
     };
-    let mut client = Http2::connect_with(server.address(), &options).ok()?;
+    let mut client = Http2::connect_with(server.address, &options).ok()?;
     let piece = [b' '; 16 << 10];
     let long = "x".repeat(14_000);
     for _ in 0..STREAMS {
@@ -254,7 +254,7 @@ fn model_list(target: &Target) -> Outcome {
         .start(|_| Reply::json(200, "{}"))?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("upstream.probe_interval", "\"1s\"")
         .start()?;

@@ -214,7 +214,7 @@ fn first_model(text: &str) -> Option<String> {
 fn swapped(target: &Target, path: &str, variation: &Variation) -> Outcome {
     let llm = backend(&[CHEAP, DEAR])?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let mut request = Request::new("POST", path);
     for content_type in variation.content_types {
         request = request.field("content-type", content_type);
@@ -242,7 +242,7 @@ fn only_models(target: &Target) -> Outcome {
     let llm = backend(&[CHEAP, DEAR])?;
     let sandbox = target.sandbox()?;
     let allowed = format!("only_models = [\"{CHEAP}\"]");
-    let server = sandbox.serve().backend_with(&llm.url(), &allowed);
+    let server = sandbox.server().backend_with(&llm.url(), &allowed);
     let server = server.start()?;
     let variation = labelled();
     let request = Request::new("POST", "/v1/chat/completions")

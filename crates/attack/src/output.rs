@@ -42,14 +42,14 @@ const DANGEROUS: &[char] = &[
 fn control_characters(target: &Target, format: &str) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let model: String = DANGEROUS.iter().collect();
     let model = format!("evil-{model}-end");
     let body = json!({ "model": model, "messages": [] }).to_string();
     server.send(&Request::post("/v1/chat/completions", body))?;
-    server.stop()?;
-    let report = sandbox.run(&["usage", format])?;
-    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    server.try_stop()?;
+    let report = sandbox.try_run(&format!("usage {format}"))?;
+    let text = report.stdout;
     let printed: Vec<_> = DANGEROUS
         .iter()
         .filter(|char| text.contains(**char))
@@ -68,16 +68,16 @@ fn long_method(target: &Target) -> Outcome {
     const LONGEST: usize = 2000;
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let method = "A".repeat(60_000);
-    let mut client = Http1::connect(server.address())?;
+    let mut client = Http1::connect(server.address)?;
     // The server may respond and close before it has read everything.
     let _ = client.send(format!(
         "{method} /v1/x HTTP/1.1\r\nhost: localhost\r\n\r\n"
     ));
     let status = client.response().map_or(0, |response| response.status());
     // The log is written when the server ends, at the latest.
-    server.stop()?;
+    server.try_stop()?;
     let longest = server.log().lines().map(str::len).max().unwrap_or(0);
     let evidence = format!("answered {status}, longest line of the log {longest} bytes");
     verdict(longest <= LONGEST, evidence)
@@ -98,11 +98,11 @@ fn created_changes(target: &Target) -> Outcome {
         .start(|_| Reply::json(200, "{}"))?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("upstream.probe_interval", "\"100ms\"")
         .start()?;
-    testkit::eventually("the backend was probed", || {
+    testkit::try_eventually("the backend was probed", || {
         (llm.probes().len() > PROBES).then_some(())
     })?;
     thread::sleep(Duration::from_millis(100));

@@ -9,8 +9,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
 use testkit::{
-    FakeLlm, Http1, LlmlbServer, Received, Reply, Request, Step, chat_completion, eventually,
-    resources,
+    FakeLlm, Http1, LlmlbServer, Received, Reply, Request, Step, chat_completion, resources,
+    try_eventually,
 };
 
 use crate::{Attack, Outcome, Target, Verdict, verdict};
@@ -78,8 +78,8 @@ fn streamed(prompt: &str) -> Request {
 
 /// Waits until the server works on no request.
 fn wait_until_idle(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
-    eventually("no request is in flight", || {
-        let status = server.status().ok()?;
+    try_eventually("no request is in flight", || {
+        let status = server.try_status().ok()?;
         let mut backends = status["backends"].as_array()?.iter();
         let is_idle = backends.all(|backend| backend["in_flight"] == 0);
         is_idle.then_some(())
@@ -89,8 +89,8 @@ fn wait_until_idle(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
 
 /// Waits until a backend works on a request.
 fn wait_until_busy(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
-    eventually("a request is in flight", || {
-        let status = server.status().ok()?;
+    try_eventually("a request is in flight", || {
+        let status = server.try_status().ok()?;
         let mut backends = status["backends"].as_array()?.iter();
         backends.any(|one| one["in_flight"] != 0).then_some(())
     })?;
@@ -103,15 +103,15 @@ type Way = fn(&LlmlbServer) -> Result<(), Box<dyn Error>>;
 fn time_wait(target: &Target) -> Outcome {
     let (one, two) = (FakeLlm::start("m", engine)?, FakeLlm::start("m", engine)?);
     let kept = || -> Result<BTreeSet<String>, Box<dyn Error>> {
-        let mut kept = resources::closed_first(one.address().port())?;
-        kept.append(&mut resources::closed_first(two.address().port())?);
+        let mut kept = resources::closed_first(one.address.port())?;
+        kept.append(&mut resources::closed_first(two.address.port())?);
         Ok(kept)
     };
     let mut before = kept()?;
     let sandbox = target.sandbox()?;
     let key = "api_key_env = \"BACKEND_KEY\"";
     let server = sandbox
-        .serve()
+        .server()
         .backend_with(&one.url(), key)
         .backend_with(&two.url(), key)
         .variable("BACKEND_KEY", "sk-of-the-operator")
@@ -150,7 +150,7 @@ fn time_wait(target: &Target) -> Outcome {
 
 /// Disconnects within the response, or before it.
 fn cancel(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
-    let mut client = Http1::connect(server.address())?;
+    let mut client = Http1::connect(server.address)?;
     client.send(streamed(prompt).to_bytes())?;
     if prompt == "endless" {
         client.response_head()?;
@@ -164,7 +164,7 @@ fn cancel(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
 
 /// Disconnects within an upload that passes.
 fn cancel_upload(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
-    let mut client = Http1::connect(server.address())?;
+    let mut client = Http1::connect(server.address)?;
     client.send(
         "POST /v1/files HTTP/1.1\r\nhost: localhost\r\n\
          content-type: application/octet-stream\r\ncontent-length: 1000000\r\n\r\nx",
@@ -205,16 +205,16 @@ fn exhausted(target: &Target) -> Outcome {
     with_few_ports(target, EXHAUSTED, |target| {
         let llm = FakeLlm::start("m", engine)?;
         let sandbox = target.sandbox()?;
-        let server = sandbox.serve().backend(&llm.url()).start()?;
+        let server = sandbox.server().backend(&llm.url()).start()?;
         let attempts = usize::from(PORTS) * 3 / 2;
         let mut refused = 0;
         for number in 0..attempts {
-            let mut client = Http1::connect_from(source(number), server.address())?;
+            let mut client = Http1::connect_from(source(number), server.address)?;
             client.send(streamed("endless").to_bytes())?;
             refused += usize::from(client.response_head()?.status() != 200);
             client.reset()?;
         }
-        let mut victim = Http1::connect_from(source(0), server.address())?;
+        let mut victim = Http1::connect_from(source(0), server.address)?;
         victim.send(Request::chat("m", "victim").to_bytes())?;
         let victim = victim.response()?.status();
         let evidence = format!(
@@ -236,13 +236,13 @@ fn one_backend(target: &Target) -> Outcome {
         let free = FakeLlm::start("m", |_| Reply::json(200, "{}"))?;
         let sandbox = target.sandbox()?;
         let server = sandbox
-            .serve()
+            .server()
             .backend_with(&busy.url(), "name = \"busy\"")
             .backend_with(&free.url(), "name = \"free\"")
             .start()?;
         let mut held = Vec::new();
         let is_full = (0..usize::from(PORTS) + 50).any(|number| {
-            let Ok(mut client) = Http1::connect_from(source(number), server.address()) else {
+            let Ok(mut client) = Http1::connect_from(source(number), server.address) else {
                 return false;
             };
             let is_sent = client.send(Request::chat("a", "hold").to_bytes()).is_ok();
@@ -255,7 +255,7 @@ fn one_backend(target: &Target) -> Outcome {
             return Err("the ports were not exhausted".into());
         }
         // Requests without a model go to the first backend that can serve them.
-        let mut victim = Http1::connect_from(source(0), server.address())?;
+        let mut victim = Http1::connect_from(source(0), server.address)?;
         victim.send(Request::get("/v1/files/f").to_bytes())?;
         let status = victim.response()?.status();
         let served = free.requests().len();

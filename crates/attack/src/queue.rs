@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testkit::{
-    FakeLlm, Gate, Http1, LlmlbServer, Received, Reply, Request, chat_completion, eventually,
+    FakeLlm, Gate, Http1, LlmlbServer, Received, Reply, Request, chat_completion, try_eventually,
 };
 
 use crate::{Attack, Outcome, Target, verdict};
@@ -79,8 +79,8 @@ fn begin(address: SocketAddr, source: IpAddr, request: &Request) -> Result<Http1
 }
 
 fn wait_until_queued(server: &LlmlbServer, count: usize) -> Result<(), Box<dyn Error>> {
-    eventually("the requests wait in the queue", || {
-        let status = server.status().ok()?;
+    try_eventually("the requests wait in the queue", || {
+        let status = server.try_status().ok()?;
         (status["waiting"].as_u64()? >= count as u64).then_some(())
     })?;
     Ok(())
@@ -93,9 +93,9 @@ fn overtaken(
     flood: impl Fn(usize) -> Request,
     (source, victim): (IpAddr, &Request),
 ) -> Outcome {
-    let address = server.address();
+    let address = server.address;
     let first = begin(address, ATTACKER, &flood(0))?;
-    eventually("the slot is taken", || busy.llm.requests().pop())?;
+    try_eventually("the slot is taken", || busy.llm.requests().pop())?;
     let mut attackers = vec![first];
     for number in 1..FLOOD {
         attackers.push(begin(address, ATTACKER, &flood(number))?);
@@ -122,7 +122,7 @@ fn invented(target: &Target) -> Outcome {
     let busy = Busy::start()?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend_with(&busy.llm.url(), "max_concurrent = 1")
         .start()?;
     let flood = |number| {
@@ -137,7 +137,7 @@ fn behind_proxy(target: &Target) -> Outcome {
     let busy = Busy::start()?;
     let sandbox = target.sandbox()?;
     let mut server = sandbox
-        .serve()
+        .server()
         .backend_with(&busy.llm.url(), "max_concurrent = 1");
     let trusted = ("server.trusted_proxies", "[\"127.0.0.1\"]");
     if sandbox.accepts_setting(trusted.0, trusted.1)? {
@@ -154,18 +154,18 @@ fn full_queue(target: &Target) -> Outcome {
     let busy = Busy::start()?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend_with(&busy.llm.url(), "max_concurrent = 1")
         .setting("server.queue", &QUEUE.to_string())
         .start()?;
     let flood = Request::chat("m", "flood");
-    let mut attackers = vec![begin(server.address(), ATTACKER, &flood)?];
-    eventually("the slot is taken", || busy.llm.requests().pop())?;
+    let mut attackers = vec![begin(server.address, ATTACKER, &flood)?];
+    try_eventually("the slot is taken", || busy.llm.requests().pop())?;
     for _ in 0..QUEUE {
-        attackers.push(begin(server.address(), ATTACKER, &flood)?);
+        attackers.push(begin(server.address, ATTACKER, &flood)?);
     }
     wait_until_queued(&server, QUEUE)?;
-    let mut waiting = begin(server.address(), VICTIM, &Request::chat("m", "victim"))?;
+    let mut waiting = begin(server.address, VICTIM, &Request::chat("m", "victim"))?;
     // The victim is either rejected at once, or waits until the slot is free.
     thread::sleep(Duration::from_millis(50));
     busy.gate.open();
@@ -193,22 +193,22 @@ fn full_of_one_credential(target: &Target) -> Outcome {
     let busy = Busy::start()?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend_with(&busy.llm.url(), "max_concurrent = 1")
         .setting("server.queue", &QUEUE.to_string())
         .start()?;
     let flood = Request::chat("m", "flood").field("authorization", "Bearer heavy");
-    let mut attackers = vec![begin(server.address(), ATTACKER, &flood)?];
-    eventually("the slot is taken", || busy.llm.requests().pop())?;
+    let mut attackers = vec![begin(server.address, ATTACKER, &flood)?];
+    try_eventually("the slot is taken", || busy.llm.requests().pop())?;
     for _ in 0..QUEUE {
-        attackers.push(begin(server.address(), ATTACKER, &flood)?);
+        attackers.push(begin(server.address, ATTACKER, &flood)?);
     }
     wait_until_queued(&server, QUEUE)?;
     let mut victims = Vec::new();
     for number in 0..VICTIMS {
         let credential = format!("Bearer light-{number}");
         let victim = Request::chat("m", "victim").field("authorization", credential);
-        victims.push(begin(server.address(), ATTACKER, &victim)?);
+        victims.push(begin(server.address, ATTACKER, &victim)?);
     }
     // As many requests are rejected as there are victims, whoever sent them. The slot is taken
     // until then, so that none is served.

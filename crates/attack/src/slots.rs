@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use testkit::{
     FakeLlm, Http1, Http2, Http2Options, LlmlbServer, Reply, Request, Sandbox, Step,
-    chat_completion, eventually,
+    chat_completion, try_eventually,
 };
 
 use crate::{Attack, Outcome, Target, verdict};
@@ -50,7 +50,7 @@ fn time_to_slot(
     mut keep: impl FnMut(),
 ) -> Result<Option<Duration>, Box<dyn Error>> {
     let began = Instant::now();
-    let mut other = Http1::connect(server.address())?;
+    let mut other = Http1::connect(server.address)?;
     other.send(Request::chat("m", "other").to_bytes())?;
     while began.elapsed() < HELD_FOR {
         keep();
@@ -75,15 +75,15 @@ fn slow_upload(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend_with(&llm.url(), "max_concurrent = 1")
         .setting("server.body_timeout", "\"2s\"")
         .start()?;
-    let mut upload = Http1::connect(server.address())?;
+    let mut upload = Http1::connect(server.address)?;
     let head = "POST /v1/files HTTP/1.1\r\nhost: localhost\r\n\
                 content-type: application/octet-stream\r\ncontent-length: 1000000\r\n\r\nx";
     upload.send(head)?;
-    eventually("the upload has the slot", || {
+    try_eventually("the upload has the slot", || {
         let connections = llm.received_bytes();
         let text = connections
             .iter()
@@ -102,7 +102,7 @@ fn slow_upload(target: &Target) -> Outcome {
 /// others wait; all other limits have their defaults.
 fn serve_one_slot(sandbox: &Sandbox, llm: &FakeLlm) -> Result<LlmlbServer, Box<dyn Error>> {
     let mut server = sandbox
-        .serve()
+        .server()
         .backend_with(&llm.url(), "max_concurrent = 1");
     if sandbox.accepts_setting("server.stall_timeout", "\"1s\"")? {
         server = server.setting("server.stall_timeout", "\"1s\"");
@@ -114,7 +114,7 @@ fn stalled_upload(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
     let server = serve_one_slot(&sandbox, &llm)?;
-    let mut upload = Http1::connect(server.address())?;
+    let mut upload = Http1::connect(server.address)?;
     let head = "POST /v1/files HTTP/1.1\r\nhost: localhost\r\n\
                 content-type: application/octet-stream\r\ncontent-length: 1000000\r\n\r\n";
     upload.send(head)?;
@@ -141,7 +141,7 @@ fn window_0(target: &Target) -> Outcome {
         initial_window: 0,
         ..Http2Options::default()
     };
-    let mut client = Http2::connect_with(server.address(), &options)?;
+    let mut client = Http2::connect_with(server.address, &options)?;
     let body = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}"#;
     client.post("/v1/chat/completions", body.as_bytes())?;
     has_slot(&server)?;
@@ -151,8 +151,8 @@ fn window_0(target: &Target) -> Outcome {
 
 /// Waits until one request is in flight.
 fn has_slot(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
-    eventually("the attacker has the slot", || {
-        let status = server.status().ok()?;
+    try_eventually("the attacker has the slot", || {
+        let status = server.try_status().ok()?;
         (status["in_flight"].as_u64()? > 0).then_some(())
     })?;
     Ok(())
@@ -169,7 +169,7 @@ fn silent_websocket(target: &Target) -> Outcome {
     })?;
     let sandbox = target.sandbox()?;
     let mut server = sandbox
-        .serve()
+        .server()
         .backend_with(&llm.url(), "max_concurrent = 1");
     let mut limit = "no tunnel_idle setting";
     for name in ["server.tunnel_idle", "upstream.tunnel_idle"] {
@@ -179,7 +179,7 @@ fn silent_websocket(target: &Target) -> Outcome {
         }
     }
     let server = server.start()?;
-    let mut websocket = Http1::connect(server.address())?;
+    let mut websocket = Http1::connect(server.address)?;
     let upgrade = Request::websocket("/v1/realtime?model=m");
     websocket.send(upgrade.to_bytes())?;
     let status = websocket.response()?.status();
@@ -195,11 +195,11 @@ fn short_timeout(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&llm.url())
         .setting("server.body_timeout", "\"500ms\"")
         .start()?;
-    let mut client = Http1::connect(server.address())?;
+    let mut client = Http1::connect(server.address)?;
     let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n\
                 content-type: application/json\r\ncontent-length: 1000000\r\n\r\n{";
     client.send(head)?;

@@ -257,14 +257,14 @@ fn cross(target: &Target, carriers: &[Carrier]) -> Outcome {
 fn crossing(target: &Target, llm: &FakeLlm, carriers: &[Carrier], judged: Judged) -> Outcome {
     let sandbox = target.sandbox()?;
     // With one worker every client shares the idle backend connections.
-    let server = sandbox.serve().backend(&llm.url());
+    let server = sandbox.server().backend(&llm.url());
     let server = server.setting("server.workers", "1").start()?;
     let (mut attempts, mut crossed, mut statuses) = (0, 0, Vec::new());
     for carrier in carriers {
         for _ in 0..ATTEMPTS {
             attempts += 1;
-            statuses.extend(carrier(server.address())?);
-            crossed += usize::from(victims(server.address())? > 0);
+            statuses.extend(carrier(server.address)?);
+            crossed += usize::from(victims(server.address)? > 0);
         }
     }
     // The backend parses what it has; nothing else is on its way.
@@ -375,10 +375,10 @@ fn extra_bytes(target: &Target) -> Outcome {
 fn reused(target: &Target, method: &str, response: fn() -> String) -> Outcome {
     let llm = FakeLlm::start("m", move |_| Reply::raw(response()))?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url());
+    let server = sandbox.server().backend(&llm.url());
     let server = server.setting("server.workers", "1").start()?;
     for _ in 0..ATTEMPTS {
-        let mut client = Http1::connect(server.address())?;
+        let mut client = Http1::connect(server.address)?;
         let request = match method {
             "POST" => Request::chat("m", "hello"),
             method => Request::new(method, "/v1/files/f"),
@@ -398,7 +398,7 @@ fn reused(target: &Target, method: &str, response: fn() -> String) -> Outcome {
 fn own_pages(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let mut answered = Vec::new();
     for path in [
         "/v1/models",

@@ -102,10 +102,10 @@ pub(crate) fn attacks() -> Vec<Attack> {
 fn unmetered(target: &Target, spelling: &str, is_http2: bool) -> Outcome {
     let llm = backend()?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"input":"hi"}"#;
     let status = if is_http2 {
-        let mut client = Http2::connect(server.address())?;
+        let mut client = Http2::connect(server.address)?;
         let stream = client.post(spelling, body.as_bytes())?;
         is_reached(testkit::DEADLINE, || client.end(stream).is_some());
         client.status(stream).unwrap_or(0)
@@ -131,7 +131,7 @@ fn unmetered(target: &Target, spelling: &str, is_http2: bool) -> Outcome {
 fn forwarded(target: &Target, spelling: &str) -> Outcome {
     let llm = backend()?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let status = server.send(&Request::post(spelling, "{}"))?.status();
     match llm.requests().pop() {
         None => rejected(status),

@@ -39,7 +39,7 @@ impl Target {
 
     /// Returns an empty sandbox for this program.
     pub(crate) fn sandbox(&self) -> io::Result<Sandbox> {
-        Sandbox::new(&self.llmlb)
+        Sandbox::try_new(&self.llmlb)
     }
 
     /// Copies a program to a place where every user can run it.
@@ -67,8 +67,8 @@ impl Target {
             .arg(name)
             .arg(&self.llmlb);
         let sandbox = self.sandbox()?;
-        let finished = sandbox.finish(&mut command)?;
-        let output = String::from_utf8_lossy(&finished.stdout).into_owned();
+        let finished = sandbox.try_finish(&mut command)?;
+        let output = finished.stdout;
         let mut lines = output.lines();
         let line = lines.next().unwrap_or_default();
         let evidence = line.split_once(name).map(|(_, evidence)| evidence.trim());

@@ -69,7 +69,7 @@ fn stream(reports_usage: bool) -> Reply {
 fn websocket(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let upgrade = Request::get("/v1/responses")
         .field("connection", "upgrade")
         .field("upgrade", "websocket")
@@ -85,7 +85,7 @@ fn client_secret(target: &Target) -> Outcome {
     let llm = FakeLlm::start("m", |_| Reply::json(200, r#"{"value":"ek_secret"}"#))?;
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .variable("OPERATORS_KEY", "sk-operator")
         .backend_with(&llm.url(), "api_key_env = \"OPERATORS_KEY\"")
         .start()?;
@@ -103,7 +103,7 @@ fn binary_embeddings(target: &Target) -> Outcome {
         Reply::response(200, &[("content-type", "application/octet-stream")], "abcd")
     })?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let body = format!(
         r#"{{"model":"m","encoding_format":"bytes","input":"{}"}}"#,
         "some words ".repeat(400)
@@ -134,7 +134,7 @@ fn echoed_option(target: &Target) -> Outcome {
         stream(asks)
     })?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let evil = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://evil/stream_options.png"}}]}]}"#;
     server.send(&Request::post(CHAT, evil))?;
     let victim = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}"#;
@@ -155,7 +155,7 @@ fn suppressed(target: &Target, options: &str) -> Outcome {
         stream(last.starts_with("true"))
     })?;
     let sandbox = target.sandbox()?;
-    let server = sandbox.serve().backend(&llm.url()).start()?;
+    let server = sandbox.server().backend(&llm.url()).start()?;
     let body = format!(r#"{{"model":"m","stream":true,"messages":[],"stream_options":{options}}}"#);
     let status = server.send(&Request::post(CHAT, body))?.status();
     if status != 200 {
@@ -179,7 +179,7 @@ fn missing_id(target: &Target) -> Outcome {
     let (one, two) = (FakeLlm::start("m", answer)?, FakeLlm::start("m", answer)?);
     let sandbox = target.sandbox()?;
     let server = sandbox
-        .serve()
+        .server()
         .backend(&one.url())
         .backend(&two.url())
         .start()?;

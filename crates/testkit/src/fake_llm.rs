@@ -1,13 +1,14 @@
 //! An LLM server that responds as a script says.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::ops::Deref;
+use std::sync::Arc;
 
 use serde_json::json;
 
 use crate::message::Head;
-use crate::server::{BodyHandling, Received, Reply, ScriptedServer};
+use crate::server::{BodyHandling, BodyRule, Received, Reply, Script, ScriptedServer};
 
 const MODELS: &str = "/v1/models";
 
@@ -15,11 +16,14 @@ const MODELS: &str = "/v1/models";
 /// goes to its script.
 pub struct FakeLlm(ScriptedServer);
 
+type ModelsScript = dyn Fn(&Received) -> Reply + Send + Sync;
+
 /// Options of a [`FakeLlm`] that is not started yet.
 pub struct FakeLlmBuilder {
     address: SocketAddr,
-    models: Box<dyn Fn(&Received) -> Reply + Send + Sync>,
-    body_rule: Box<dyn Fn(&Head) -> BodyHandling + Send + Sync>,
+    /// `None` if the script responds to these requests, too.
+    models: Option<Box<ModelsScript>>,
+    body_rule: Box<BodyRule>,
 }
 
 impl FakeLlm {
@@ -42,28 +46,56 @@ impl FakeLlm {
         let list = model_list(models);
         FakeLlmBuilder {
             address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
-            models: Box::new(move |_| Reply::json(200, &list)),
+            models: Some(Box::new(move |_| Reply::json(200, &list))),
             body_rule: Box::new(|_| BodyHandling::Read),
         }
     }
 
+    /// Starts a server with these models. The handler writes the response to every other request,
+    /// byte by byte.
+    #[track_caller]
+    pub fn handling(
+        models: &[&str],
+        handler: impl Fn(&Received, &mut TcpStream) + Send + Sync + 'static,
+    ) -> Self {
+        Self::builder(models).handle(handler)
+    }
+
+    /// Starts a server whose handler writes the response to every request, also to those for the
+    /// model list.
+    #[track_caller]
+    pub fn handling_all(
+        handler: impl Fn(&Received, &mut TcpStream) + Send + Sync + 'static,
+    ) -> Self {
+        Self::builder(&[]).without_models().handle(handler)
+    }
+
+    /// Number of requests, apart from those for the model list.
+    pub fn count(&self) -> usize {
+        self.requests().len()
+    }
+
+    /// Values of `Authorization` that came with the requests for the model list, concatenated.
+    pub fn probe_credentials(&self) -> String {
+        let probes = self.0.executed();
+        let probes = probes.iter().filter(|one| one.path().ends_with(MODELS));
+        probes
+            .filter_map(|one| one.head.header("authorization"))
+            .collect()
+    }
+
     /// Requests that reached the script, in order: all but those for the model list.
-    pub fn requests(&self) -> Vec<Received> {
+    pub fn requests(&self) -> Vec<Arc<Received>> {
         let mut executed = self.0.executed();
         executed.retain(|request| !is_probe(request));
         executed
     }
 
     /// Requests for the model list.
-    pub fn probes(&self) -> Vec<Received> {
+    pub fn probes(&self) -> Vec<Arc<Received>> {
         let mut executed = self.0.executed();
-        executed.retain(is_probe);
+        executed.retain(|request| is_probe(request));
         executed
-    }
-
-    /// Closes the server and all its connections.
-    pub fn stop(&mut self) {
-        self.0.stop();
     }
 }
 
@@ -96,7 +128,14 @@ impl FakeLlmBuilder {
         mut self,
         reply: impl Fn(&Received) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        self.models = Box::new(reply);
+        self.models = Some(Box::new(reply));
+        self
+    }
+
+    /// Leaves requests for the model list to the script.
+    #[must_use]
+    pub fn without_models(mut self) -> Self {
+        self.models = None;
         self
     }
 
@@ -105,15 +144,29 @@ impl FakeLlmBuilder {
         self,
         script: impl Fn(&Received) -> Reply + Send + Sync + 'static,
     ) -> io::Result<FakeLlm> {
-        let models = self.models;
-        let script = move |request: &Received| {
-            if is_probe(request) {
-                models(request)
-            } else {
-                script(request)
-            }
+        self.start_with(Box::new(move |request, _| script(request)))
+    }
+
+    /// Starts the server with a handler that writes responses itself, byte by byte.
+    #[track_caller]
+    pub fn handle(
+        self,
+        handler: impl Fn(&Received, &mut TcpStream) + Send + Sync + 'static,
+    ) -> FakeLlm {
+        let script = move |request: &Received, stream: &mut TcpStream| {
+            handler(request, stream);
+            Reply::nothing()
         };
-        ScriptedServer::start_at(self.address, self.body_rule, script).map(FakeLlm)
+        self.start_with(Box::new(script)).expect("a free port")
+    }
+
+    fn start_with(self, script: Box<Script>) -> io::Result<FakeLlm> {
+        let models = self.models;
+        let script = move |request: &Received, stream: &mut TcpStream| match &models {
+            Some(models) if is_probe(request) => models(request),
+            _ => script(request, stream),
+        };
+        ScriptedServer::start_at(self.address, self.body_rule, Box::new(script)).map(FakeLlm)
     }
 }
 

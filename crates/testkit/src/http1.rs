@@ -1,20 +1,20 @@
 //! An HTTP/1.1 client that sends any bytes.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
+use crate::framing::{self, Unframed};
 use crate::message::{Head, Request, Response};
-use crate::server::find;
 use crate::wait::DEADLINE;
 
 /// Client connection that sends any bytes and reads responses.
 #[derive(Debug)]
 pub struct Http1 {
-    stream: TcpStream,
-    unread: Vec<u8>,
+    /// Reader of the connection, for tests that read other than by whole responses.
+    pub reader: BufReader<TcpStream>,
 }
 
 /// Sends one request on a new connection and returns the response.
@@ -39,18 +39,19 @@ impl Http1 {
         Self::new(socket.into())
     }
 
-    fn new(stream: TcpStream) -> io::Result<Self> {
+    /// Uses a connection that exists.
+    pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(DEADLINE))?;
         stream.set_write_timeout(Some(DEADLINE))?;
         Ok(Self {
-            stream,
-            unread: Vec::new(),
+            reader: BufReader::new(stream),
         })
     }
 
     /// Sends these bytes.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
-        self.stream.write_all(bytes.as_ref())
+        self.reader.get_mut().write_all(bytes.as_ref())
     }
 
     /// Reads a final response; informational ones are skipped.
@@ -60,13 +61,18 @@ impl Http1 {
 
     /// Reads a final response that is complete within `limit`; the error is `TimedOut` otherwise.
     pub fn response_within(&mut self, limit: Duration) -> io::Result<Response> {
-        let deadline = Instant::now() + limit;
+        let mut reader = self.until(Instant::now() + limit);
         loop {
-            let head = self.head(deadline)?;
+            let head = framing::read_head(&mut reader)?.ok_or(io::ErrorKind::UnexpectedEof)?;
             if (100..200).contains(&head.status()) && head.status() != 101 {
                 continue;
             }
-            let (body, is_complete) = self.body(&head, deadline)?;
+            let mut body = Vec::new();
+            let ended = framing::read_body(&head, Unframed::ToEnd, &mut reader, &mut body);
+            let is_complete = match ended {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
+                ended => ended.is_ok(),
+            };
             return Ok(Response {
                 head,
                 body,
@@ -77,123 +83,72 @@ impl Http1 {
 
     /// Reads the head of a response and leaves its body: for responses to HEAD.
     pub fn response_head(&mut self) -> io::Result<Head> {
-        self.head(Instant::now() + DEADLINE)
+        let mut reader = self.until(Instant::now() + DEADLINE);
+        framing::read_head(&mut reader)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     /// Reads bytes until the server closes the connection or `limit` has passed. The second value is
     /// true if the server closed it.
     pub fn read_to_end(&mut self, limit: Duration) -> (Vec<u8>, bool) {
-        let deadline = Instant::now() + limit;
-        let is_closed = loop {
-            match self.fill(deadline) {
-                Ok(true) => {}
-                Ok(false) => break true,
-                Err(error) => break error.kind() != io::ErrorKind::TimedOut,
-            }
-        };
-        (std::mem::take(&mut self.unread), is_closed)
+        let mut bytes = Vec::new();
+        let ended = self.until(Instant::now() + limit).read_to_end(&mut bytes);
+        let is_closed =
+            ended.map_or_else(|error| error.kind() != io::ErrorKind::TimedOut, |_| true);
+        (bytes, is_closed)
     }
 
     /// Ends the client's side of the connection.
     pub fn finish_sending(&self) -> io::Result<()> {
-        self.stream.shutdown(Shutdown::Write)
+        self.reader.get_ref().shutdown(Shutdown::Write)
     }
 
     /// Closes the connection with a TCP reset.
     pub fn reset(self) -> io::Result<()> {
-        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
+        SockRef::from(self.reader.get_ref()).set_linger(Some(Duration::ZERO))
     }
 
-    fn head(&mut self, deadline: Instant) -> io::Result<Head> {
-        loop {
-            if let Some(end) = find(&self.unread, b"\r\n\r\n") {
-                let bytes: Vec<u8> = self.unread.drain(..end + 4).collect();
-                return Ok(Head::parse(&bytes[..end]));
+    /// Returns a reader that fails with `TimedOut` at this time.
+    fn until(&mut self, deadline: Instant) -> ReadUntil<'_> {
+        ReadUntil {
+            reader: &mut self.reader,
+            deadline,
+        }
+    }
+}
+
+/// Reader with a deadline for all that it reads.
+struct ReadUntil<'a> {
+    reader: &'a mut BufReader<TcpStream>,
+    deadline: Instant,
+}
+
+impl BufRead for ReadUntil<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.reader.buffer().is_empty() {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
             }
-            self.must_fill(deadline)?;
+            self.reader.get_ref().set_read_timeout(Some(left))?;
         }
-    }
-
-    /// Reads the body; false if the connection ended before it did.
-    fn body(&mut self, head: &Head, deadline: Instant) -> io::Result<(Vec<u8>, bool)> {
-        let mut body = Vec::new();
-        let ended = if matches!(head.status(), 101 | 204 | 304) {
-            Ok(())
-        } else if head.is_chunked() {
-            self.chunks(&mut body, deadline)
-        } else if let Some(length) = head.content_length() {
-            self.exactly(&mut body, length, deadline)
-        } else {
-            while self.fill(deadline)? {}
-            body = std::mem::take(&mut self.unread);
-            Ok(())
-        };
-        match ended {
-            Ok(()) => Ok((body, true)),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(error),
-            Err(_) => Ok((body, false)),
-        }
-    }
-
-    fn chunks(&mut self, body: &mut Vec<u8>, deadline: Instant) -> io::Result<()> {
-        loop {
-            let size = self.line(deadline)?;
-            let size = usize::from_str_radix(size.trim(), 16)
-                .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "chunk size"))?;
-            if size == 0 {
-                while !self.line(deadline)?.is_empty() {}
-                return Ok(());
-            }
-            self.exactly(body, size, deadline)?;
-            self.line(deadline)?;
-        }
-    }
-
-    fn line(&mut self, deadline: Instant) -> io::Result<String> {
-        loop {
-            if let Some(end) = find(&self.unread, b"\r\n") {
-                let bytes: Vec<u8> = self.unread.drain(..end + 2).collect();
-                return Ok(String::from_utf8_lossy(&bytes[..end]).into_owned());
-            }
-            self.must_fill(deadline)?;
-        }
-    }
-
-    fn exactly(&mut self, body: &mut Vec<u8>, count: usize, deadline: Instant) -> io::Result<()> {
-        let end = body.len() + count;
-        loop {
-            let part = self.unread.len().min(end - body.len());
-            body.extend(self.unread.drain(..part));
-            if body.len() == end {
-                return Ok(());
-            }
-            self.must_fill(deadline)?;
-        }
-    }
-
-    fn must_fill(&mut self, deadline: Instant) -> io::Result<()> {
-        if self.fill(deadline)? {
-            return Ok(());
-        }
-        Err(io::ErrorKind::UnexpectedEof.into())
-    }
-
-    /// Reads what there is; false at the end of the connection.
-    fn fill(&mut self, deadline: Instant) -> io::Result<bool> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(Some(left))?;
-        let mut buffer = [0; 16 << 10];
-        let count = self.stream.read(&mut buffer).map_err(|error| {
+        self.reader.fill_buf().map_err(|error| {
             // Unix reports a read timeout as `WouldBlock`.
             match error.kind() {
                 io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
                 _ => error,
             }
-        })?;
-        self.unread.extend_from_slice(&buffer[..count]);
-        Ok(count > 0)
+        })
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.reader.consume(count);
+    }
+}
+
+impl Read for ReadUntil<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.fill_buf()?.read(buffer)?;
+        self.consume(count);
+        Ok(count)
     }
 }

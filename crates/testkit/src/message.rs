@@ -45,6 +45,12 @@ impl Head {
             .map(|(_, value)| value.as_str())
     }
 
+    /// Returns the values of all fields of this name, in any case, joined by commas.
+    pub fn header(&self, name: &str) -> Option<String> {
+        let values: Vec<_> = self.fields_named(name).collect();
+        (!values.is_empty()).then(|| values.join(", "))
+    }
+
     /// True if a field of this name contains the comma-separated token, in any case.
     pub fn has_token(&self, name: &str, token: &str) -> bool {
         self.fields_named(name)

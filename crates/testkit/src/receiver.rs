@@ -1,13 +1,20 @@
 //! A receiver of usage records that responds as a script says.
 
+use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::sandbox::Sandbox;
 use crate::server::{Received, Reply, ScriptedServer};
 
 /// Scriptable receiver of usage batches.
-pub struct UsageReceiver(ScriptedServer);
+pub struct UsageReceiver {
+    /// URL to configure as `usage.url`.
+    pub url: String,
+    server: ScriptedServer,
+}
 
 impl UsageReceiver {
     /// Starts a receiver that accepts every batch.
@@ -15,25 +22,87 @@ impl UsageReceiver {
         Self::start(|_| Reply::response(200, &[], ""))
     }
 
-    /// Starts a receiver that responds to each batch as the script says.
-    pub fn start(script: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
-        ScriptedServer::start(script).map(Self)
+    /// Starts a receiver that responds to every batch with this status.
+    #[track_caller]
+    pub fn always(status: u16) -> Self {
+        Self::judging(move |_| Reply::response(status, &[], ""))
     }
 
-    /// URL to configure as `usage.url`.
-    pub fn url(&self) -> String {
-        format!("{}/usage", self.0.url())
+    /// Starts a receiver that responds to each batch as the script says.
+    pub fn start(script: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
+        let server = ScriptedServer::start(script)?;
+        let url = format!("{}/usage", server.url());
+        Ok(Self { url, server })
+    }
+
+    /// Like [`UsageReceiver::start`], but a failure is the test's failure.
+    #[track_caller]
+    pub fn judging(script: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start(script).expect("a free port")
     }
 
     /// Batches received so far, accepted or not.
-    pub fn batches(&self) -> Vec<Received> {
-        self.0.executed()
+    pub fn batches(&self) -> Vec<Arc<Received>> {
+        self.server.executed()
     }
 
     /// Records of all batches received so far. A batch that was sent twice counts twice.
     pub fn records(&self) -> Vec<Value> {
-        let records = |batch: &Received| batch.json()["records"].as_array().cloned();
         let batches = self.batches();
-        batches.iter().filter_map(records).flatten().collect()
+        batches.iter().flat_map(|batch| records(batch)).collect()
     }
+
+    /// Records by their ids. A batch counts once, by its idempotency key; it must have the same bytes
+    /// each time.
+    #[track_caller]
+    pub fn distinct_records(&self) -> Vec<Value> {
+        self.distinct().0
+    }
+
+    /// Number of records that came in more than one batch.
+    #[track_caller]
+    pub fn repeated_records(&self) -> usize {
+        self.distinct().1
+    }
+
+    /// Values of the field `n` of all records, sorted.
+    pub fn numbers(&self) -> Vec<u64> {
+        let records = self.records();
+        let mut numbers: Vec<_> = records.iter().filter_map(|one| one["n"].as_u64()).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Delivers everything in the data directory of a sandbox.
+    #[track_caller]
+    pub fn deliver(&self, sandbox: &Sandbox) {
+        let finished = sandbox.run(&format!("usage deliver --now --to {}", self.url));
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+    }
+
+    #[track_caller]
+    fn distinct(&self) -> (Vec<Value>, usize) {
+        let mut batches = HashMap::new();
+        let mut distinct = BTreeMap::new();
+        let mut repeated = 0;
+        for batch in self.batches() {
+            let key = batch.json()["idempotency_key"].clone();
+            let key = key.as_str().expect("an idempotency key").to_owned();
+            assert_eq!(batch.head.field("idempotency-key"), Some(key.as_str()));
+            if let Some(before) = batches.insert(key, batch.body.clone()) {
+                assert!(before == batch.body, "a batch came again with other bytes");
+                continue;
+            }
+            for record in records(&batch) {
+                let id = record["id"].as_str().expect("an id").to_owned();
+                repeated += usize::from(distinct.insert(id, record).is_some());
+            }
+        }
+        (distinct.into_values().collect(), repeated)
+    }
+}
+
+fn records(batch: &Received) -> Vec<Value> {
+    let records = batch.json()["records"].as_array().cloned();
+    records.unwrap_or_default()
 }

@@ -7,6 +7,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::wait::try_eventually;
+
 /// Returns every record in a data directory, staged or in a batch, in the order of the ids.
 pub fn all(data_dir: &Path) -> io::Result<Vec<Value>> {
     let mut records = BTreeMap::new();
@@ -14,10 +16,14 @@ pub fn all(data_dir: &Path) -> io::Result<Vec<Value>> {
     for (dir, is_batch) in [("_staging", false), ("spool", true), ("archive", true)] {
         for text in texts(&data_dir.join(dir))? {
             let found = if is_batch { batch(&text) } else { entry(&text) };
-            records.extend(found.into_iter().map(|record| {
+            for record in found {
                 let id = record["id"].as_str().unwrap_or_default().to_owned();
-                (id, record)
-            }));
+                let known = records.insert(id, record.clone());
+                if known.is_some_and(|known| known != record) {
+                    let error = format!("two different records with one id: {record}");
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            }
         }
     }
     Ok(records.into_values().collect())
@@ -33,18 +39,13 @@ pub fn of_request(data_dir: &Path, request_id: &str) -> io::Result<Vec<Value>> {
 /// Returns the texts of the files in a directory. A file that is renamed meanwhile is read again
 /// under its new name.
 fn texts(dir: &Path) -> io::Result<Vec<String>> {
-    const ROUNDS: usize = 20;
-    for _ in 0..ROUNDS {
-        match try_texts(dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if !dir.exists() {
-                    return Ok(Vec::new());
-                }
-            }
-            texts => return texts,
+    let texts = try_eventually("the directory can be read", || match try_texts(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            (!dir.exists()).then(|| Ok(Vec::new()))
         }
-    }
-    try_texts(dir)
+        texts => Some(texts),
+    });
+    texts.map_err(|timed_out| io::Error::new(io::ErrorKind::TimedOut, timed_out))?
 }
 
 fn try_texts(dir: &Path) -> io::Result<Vec<String>> {

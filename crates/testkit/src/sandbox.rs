@@ -1,18 +1,18 @@
 //! Directories of one test's own, and llmlb commands that use nothing else.
 
 use std::fmt::Write;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::process::{Finished, Process};
 use crate::records;
-use crate::serve::ServeBuilder;
-use crate::wait::eventually;
+use crate::serve::{LlmlbServer, ServeBuilder};
 
 /// Temporary directory with the lock directory, the data directory and the output of every llmlb
 /// process started in it. Dropping it removes the directory.
@@ -22,32 +22,33 @@ pub struct Sandbox {
     launched: AtomicU32,
 }
 
-/// Exit code and output of a process that has ended.
-#[derive(Debug)]
-pub struct Finished {
-    /// Exit code; `None` if a signal ended the process.
-    pub code: Option<i32>,
-    /// Standard output.
-    pub stdout: Vec<u8>,
-    /// Standard error, with invalid UTF-8 replaced.
-    pub stderr: String,
-}
-
-/// A child process with its output in files.
-pub(crate) struct Launched {
-    pub(crate) child: Child,
-    pub(crate) stdout: PathBuf,
-    pub(crate) stderr: PathBuf,
+/// Returns an empty [`Sandbox`] for the llmlb program that cargo built for the calling test.
+#[macro_export]
+macro_rules! sandbox {
+    () => {
+        $crate::Sandbox::new(env!("CARGO_BIN_EXE_llmlb"))
+    };
 }
 
 impl Sandbox {
     /// Returns an empty sandbox for this llmlb program.
-    pub fn new(llmlb: &Path) -> io::Result<Self> {
+    #[track_caller]
+    pub fn new(llmlb: impl AsRef<Path>) -> Self {
+        Self::try_new(llmlb).expect("a temporary directory")
+    }
+
+    /// Like [`Sandbox::new`], but returns the failure.
+    pub fn try_new(llmlb: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self {
             dir: tempfile::Builder::new().prefix("llmlb-test-").tempdir()?,
-            llmlb: llmlb.to_owned(),
+            llmlb: llmlb.as_ref().to_owned(),
             launched: AtomicU32::new(0),
         })
+    }
+
+    /// Path of the sandbox itself.
+    pub fn root(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Path of a file in the sandbox.
@@ -55,9 +56,37 @@ impl Sandbox {
         self.dir.path().join(name)
     }
 
-    /// Path of the data directory.
+    /// Writes a file in the sandbox and returns its path.
+    #[track_caller]
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, content).expect("the file is written");
+        path
+    }
+
+    /// Path of the data directory. llmlb creates it.
     pub fn data_dir(&self) -> PathBuf {
         self.path("data")
+    }
+
+    /// Path of the lock directory. llmlb creates it.
+    pub fn locks(&self) -> PathBuf {
+        self.path("locks")
+    }
+
+    /// Path of the lock file of a server's port.
+    pub fn lock_file(&self, port: u16) -> PathBuf {
+        self.locks().join(format!("serve_{port}.lock"))
+    }
+
+    /// Names of the files in the lock directory.
+    pub fn lock_files(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.locks()) else {
+            return Vec::new();
+        };
+        entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect()
     }
 
     /// Path of the llmlb program.
@@ -65,15 +94,16 @@ impl Sandbox {
         &self.llmlb
     }
 
-    /// Returns an llmlb command. Its environment has no `LLMLB_` variables but those that name the
-    /// directories of the sandbox.
-    pub fn command(&self, args: &[&str]) -> Command {
-        self.command_of(&self.llmlb, args)
+    /// Returns an llmlb command with these words, which spaces separate. Its environment has no
+    /// `LLMLB_` variables but those that name the directories of the sandbox.
+    pub fn command(&self, words: &str) -> Command {
+        let words: Vec<_> = words.split_whitespace().collect();
+        self.command_of(&self.llmlb, &words)
     }
 
     /// Returns a command like [`Sandbox::command`] that runs another program, such as a wrapper.
-    pub fn command_of(&self, program: &Path, args: &[&str]) -> Command {
-        let mut command = Command::new(program);
+    pub fn command_of(&self, program: impl AsRef<Path>, args: &[&str]) -> Command {
+        let mut command = Command::new(program.as_ref());
         command.args(args).current_dir(self.dir.path());
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("LLMLB_") {
@@ -81,45 +111,73 @@ impl Sandbox {
             }
         }
         command
-            .env("LLMLB_LOCK_DIR", self.path("locks"))
+            .env("LLMLB_LOCK_DIR", self.locks())
             .env("LLMLB_DATA_DIR", self.data_dir())
             .env_remove("NOTIFY_SOCKET");
         command
     }
 
-    /// Runs llmlb to its end.
-    pub fn run(&self, args: &[&str]) -> io::Result<Finished> {
-        self.finish(&mut self.command(args))
+    /// Starts a command with its output in files of the sandbox.
+    #[track_caller]
+    pub fn start(&self, command: &mut Command) -> Process {
+        self.try_start(command).expect("the process starts")
+    }
+
+    /// Like [`Sandbox::start`], but returns the failure.
+    pub fn try_start(&self, command: &mut Command) -> io::Result<Process> {
+        let number = self.launched.fetch_add(1, Ordering::Relaxed);
+        let stdout = self.path(&format!("{number}.out"));
+        let stderr = self.path(&format!("{number}.err"));
+        Process::start(command, &stdout, &stderr)
+    }
+
+    /// Runs llmlb with these words to its end.
+    #[track_caller]
+    pub fn run(&self, words: &str) -> Finished {
+        self.start(&mut self.command(words)).finish()
+    }
+
+    /// Like [`Sandbox::run`], but returns the failure.
+    pub fn try_run(&self, words: &str) -> io::Result<Finished> {
+        self.try_finish(&mut self.command(words))
     }
 
     /// Runs a command to its end. A process that does not end within the deadline is killed.
-    pub fn finish(&self, command: &mut Command) -> io::Result<Finished> {
-        let mut launched = self.launch(command)?;
-        let status = eventually("the process ends", || launched.child.try_wait().transpose());
-        let Ok(status) = status else {
-            launched.child.kill()?;
-            launched.child.wait()?;
-            return Err(io::ErrorKind::TimedOut.into());
-        };
-        Ok(Finished {
-            code: status?.code(),
-            stdout: fs::read(&launched.stdout)?,
-            stderr: text(&launched.stderr),
-        })
+    pub fn try_finish(&self, command: &mut Command) -> io::Result<Finished> {
+        self.try_start(command)?.try_finish()
+    }
+
+    /// Starts `llmlb serve` with these words on a free port and waits until it serves.
+    #[track_caller]
+    pub fn serve(&self, words: &str) -> LlmlbServer {
+        self.serve_with(&mut self.command(&format!("serve -p 0 {words}")))
+    }
+
+    /// Starts a command that is an llmlb server and waits until it serves.
+    #[track_caller]
+    pub fn serve_with(&self, command: &mut Command) -> LlmlbServer {
+        let server = LlmlbServer::wait_for(self.start(command));
+        server.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Returns the options of an llmlb server that is not started yet.
-    pub fn serve(&self) -> ServeBuilder<'_> {
+    pub fn server(&self) -> ServeBuilder<'_> {
         ServeBuilder::new(self)
+    }
+
+    /// Returns the report of `llmlb status --json` on one port, and the exit code.
+    #[track_caller]
+    pub fn status(&self, port: u16) -> (Value, Option<i32>) {
+        let finished = self.run(&format!("status --json -p {port}"));
+        (finished.json()["servers"][0].clone(), finished.code)
     }
 
     /// True if llmlb knows this setting and accepts this TOML value for it. Attacks on limits that
     /// earlier versions did not have use it.
     pub fn accepts_setting(&self, name: &str, value: &str) -> io::Result<bool> {
-        let file = self.path("setting.toml");
-        fs::write(&file, toml(&[(name.to_owned(), value.to_owned())], &[]))?;
-        let file = file.to_string_lossy();
-        let checked = self.run(&["check", "--config", &file])?;
+        let text = toml(&[(name.to_owned(), value.to_owned())], &[]);
+        fs::write(self.path("setting.toml"), text)?;
+        let checked = self.try_run("check --config setting.toml")?;
         Ok(checked.code == Some(0))
     }
 
@@ -132,27 +190,6 @@ impl Sandbox {
     pub fn record_of(&self, request_id: &str) -> io::Result<Option<Value>> {
         Ok(records::of_request(&self.data_dir(), request_id)?.pop())
     }
-
-    pub(crate) fn launch(&self, command: &mut Command) -> io::Result<Launched> {
-        let number = self.launched.fetch_add(1, Ordering::Relaxed);
-        let stdout = self.path(&format!("{number}.out"));
-        let stderr = self.path(&format!("{number}.err"));
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(File::create(&stdout)?)
-            .stderr(File::create(&stderr)?)
-            .spawn()?;
-        Ok(Launched {
-            child,
-            stdout,
-            stderr,
-        })
-    }
-}
-
-/// Returns the text of a file that may be in the middle of a character.
-pub(crate) fn text(path: &Path) -> String {
-    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
 /// Returns a configuration file. Names are like `server.queue`, values are TOML.

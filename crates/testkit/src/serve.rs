@@ -2,17 +2,20 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
+use crate::connection::{self, Answer};
 use crate::http1;
 use crate::message::{Request, Response};
-use crate::sandbox::{Launched, Sandbox, text, toml};
-use crate::wait::eventually;
+use crate::process::Process;
+use crate::sandbox::{Sandbox, toml};
+use crate::server::stop_listening;
+use crate::wait::{try_eventually, until};
 
 /// Options of an llmlb server that is not started yet. The server listens on a free loopback port
 /// and has default settings, apart from those added here.
@@ -104,8 +107,7 @@ impl<'a> ServeBuilder<'a> {
     /// Starts the server and waits until it serves.
     pub fn start(self) -> io::Result<LlmlbServer> {
         let mut command = self.command()?;
-        let launched = self.sandbox.launch(&mut command)?;
-        LlmlbServer::wait_for(launched)
+        LlmlbServer::wait_for(self.sandbox.try_start(&mut command)?)
     }
 
     fn command(&self) -> io::Result<Command> {
@@ -129,69 +131,51 @@ impl<'a> ServeBuilder<'a> {
 }
 
 /// A running llmlb server. Dropping it kills the process.
+#[derive(Debug)]
 pub struct LlmlbServer {
-    address: SocketAddr,
-    pid: u32,
-    stderr: PathBuf,
-    launched: Mutex<Launched>,
+    /// Process of the server.
+    pub process: Process,
+    /// Address of the server.
+    pub address: SocketAddr,
 }
 
 impl LlmlbServer {
-    fn wait_for(mut launched: Launched) -> io::Result<Self> {
-        let stderr = launched.stderr.clone();
-        let listening = eventually("the server listens", || {
-            if let Ok(Some(status)) = launched.child.try_wait() {
-                let log = text(&stderr);
+    pub(crate) fn wait_for(process: Process) -> io::Result<Self> {
+        let listening = try_eventually("the server listens", || {
+            if let Ok(Some(status)) = process.exit_status() {
+                let log = process.stderr();
                 return Some(Err(io::Error::other(format!("{status}: {}", log.trim()))));
             }
-            let log = text(&stderr);
+            let log = process.stderr();
             let after = log.split("listening on http://").nth(1)?;
-            let address = after.split_whitespace().next()?;
+            let (address, _) = after.split_once(char::is_whitespace)?;
             let address = address.trim_end_matches(|char: char| !char.is_ascii_digit());
             address.parse().ok().map(Ok)
         });
-        let pid = launched.child.id();
-        let address = match listening {
-            Ok(Ok(address)) => address,
-            Ok(Err(error)) => return Err(error),
-            Err(timed_out) => {
-                let _ = launched.child.kill();
-                let _ = launched.child.wait();
-                return Err(io::Error::new(io::ErrorKind::TimedOut, timed_out));
-            }
-        };
-        Ok(Self {
-            address,
-            pid,
-            stderr,
-            launched: Mutex::new(launched),
-        })
+        let listening =
+            listening.map_err(|timed_out| io::Error::new(io::ErrorKind::TimedOut, timed_out));
+        let address = listening??;
+        Ok(Self { process, address })
     }
 
-    /// Address of the server.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Port of the server.
+    pub fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// Process id of the server.
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.process.pid()
     }
 
     /// Standard error of the server so far: its log.
     pub fn log(&self) -> String {
-        text(&self.stderr)
+        self.process.stderr()
     }
 
     /// True while the process runs.
     pub fn is_running(&self) -> bool {
-        matches!(self.exit_status(), Ok(None))
-    }
-
-    /// Exit status of a process that has ended.
-    pub fn exit_status(&self) -> io::Result<Option<ExitStatus>> {
-        let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
-        launched.child.try_wait()
+        self.process.is_running()
     }
 
     /// Sends one request on a new connection and returns the response.
@@ -199,49 +183,73 @@ impl LlmlbServer {
         http1::send(self.address, request)
     }
 
+    /// Sends a GET on a new connection and returns the response.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Answer {
+        connection::get(self.address, path)
+    }
+
+    /// Sends a POST of a JSON body on a new connection and returns the response.
+    #[track_caller]
+    pub fn post(&self, path: &str, body: &str) -> Answer {
+        connection::post(self.address, path, body)
+    }
+
     /// State of the server as `/status` reports it.
-    pub fn status(&self) -> io::Result<Value> {
+    #[track_caller]
+    pub fn status(&self) -> Value {
+        self.get("/status").json()
+    }
+
+    /// Like [`LlmlbServer::status`], but returns the failure.
+    pub fn try_status(&self) -> io::Result<Value> {
         Ok(self.send(&Request::get("/status"))?.json())
     }
 
     /// State of the backend with this name, or of the first one if the name is empty.
     pub fn backend_status(&self, name: &str) -> io::Result<Value> {
-        let status = self.status()?;
+        let status = self.try_status()?;
         let backends = status["backends"].as_array();
         let mut backends = backends.into_iter().flatten();
         let backend = backends.find(|one| name.is_empty() || one["name"] == name);
         Ok(backend.cloned().unwrap_or_default())
     }
 
-    /// Asks the server to drain (SIGTERM) and waits until it has ended. Elsewhere than on Unix the
-    /// process is killed.
-    pub fn stop(&self) -> io::Result<ExitStatus> {
-        self.terminate()?;
-        eventually("the server ends", || self.exit_status().transpose())
+    /// Waits until this number of requests is in flight.
+    #[track_caller]
+    pub fn until_in_flight(&self, count: u64) {
+        until("that many requests are in flight", || {
+            self.status()["in_flight"] == count
+        });
+    }
+
+    /// Drains the server (SIGTERM), waits until it has ended and returns its exit code. Elsewhere
+    /// than on Unix the process is killed.
+    #[track_caller]
+    pub fn stop(&self) -> Option<i32> {
+        let status = self.try_stop();
+        status.unwrap_or_else(|error| panic!("{error}")).code()
+    }
+
+    /// Like [`LlmlbServer::stop`], but returns the failure.
+    pub fn try_stop(&self) -> io::Result<ExitStatus> {
+        self.process.terminate()?;
+        try_eventually("the server ends", || self.process.exit_status().transpose())
             .map_err(|timed_out| io::Error::new(io::ErrorKind::TimedOut, timed_out))?
-    }
-
-    #[cfg(unix)]
-    fn terminate(&self) -> io::Result<()> {
-        use rustix::process::{Pid, Signal, kill_process};
-        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
-        kill_process(pid, Signal::TERM)?;
-        Ok(())
-    }
-
-    #[cfg(not(unix))]
-    fn terminate(&self) -> io::Result<()> {
-        let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
-        launched.child.kill()
     }
 }
 
-impl Drop for LlmlbServer {
-    fn drop(&mut self) {
-        let launched = self.launched.get_mut();
-        let launched = launched.unwrap_or_else(PoisonError::into_inner);
-        let _ = launched.child.kill();
-        let _ = launched.child.wait();
+/// Returns a free port outside the range from which the system takes ports for connections: no
+/// other process gets it before the test does.
+#[track_caller]
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = u16::try_from(10_000 + number % 20_000).expect("a port");
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            stop_listening(&listener);
+            return port;
+        }
     }
 }

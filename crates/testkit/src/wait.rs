@@ -24,7 +24,20 @@ impl Error for TimedOut {}
 
 /// Polls `check` until it returns a value, for at most [`DEADLINE`]. `condition` completes the
 /// sentence "timed out waiting until ..".
-pub fn eventually<T>(condition: &str, check: impl FnMut() -> Option<T>) -> Result<T, TimedOut> {
+#[track_caller]
+pub fn eventually<T>(condition: &str, check: impl FnMut() -> Option<T>) -> T {
+    let value = try_eventually(condition, check);
+    value.unwrap_or_else(|timed_out| panic!("{timed_out}"))
+}
+
+/// Polls `is_true` until it returns true, for at most [`DEADLINE`].
+#[track_caller]
+pub fn until(condition: &str, mut is_true: impl FnMut() -> bool) {
+    eventually(condition, || is_true().then_some(()));
+}
+
+/// Like [`eventually`], but returns the failure.
+pub fn try_eventually<T>(condition: &str, check: impl FnMut() -> Option<T>) -> Result<T, TimedOut> {
     poll(DEADLINE, check).ok_or_else(|| TimedOut(condition.to_owned()))
 }
 

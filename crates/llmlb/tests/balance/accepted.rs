@@ -5,19 +5,18 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
-
-use crate::backends::{ASK, CHAT, asked, backend, backend_of, ok, serve};
-use crate::http::{Connection, Head, read_chunk};
-use crate::process::PATIENCE;
-use crate::support::Place;
-use crate::{mock, raw};
+use testkit::{
+    Connection, DEADLINE, Head,
+    backends::{ASK, CHAT, asked, backend, backend_of, ok, serve},
+    raw, read_chunk, wire,
+};
 
 /// The size of the large upload: far beyond `server.max_body`.
 const LARGE: usize = 200_000_000;
 
 #[test]
 fn curl_data_without_a_content_type_reaches_the_backend_unchanged() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend_of(&["a", "m"], ok);
     let server = serve(&place, &[&mock], &[]);
     let url = format!("http://{}{CHAT}", server.address);
@@ -45,7 +44,7 @@ fn curl_data_without_a_content_type_reaches_the_backend_unchanged() {
 
 #[test]
 fn multipart_form_of_dot_net_reaches_the_backend_unchanged() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (other, mock) = (backend_of(&["a"], ok), backend_of(&["whisper-1"], ok));
     let server = serve(&place, &[&other, &mock], &[]);
     let boundary = "4d3b8b2c-1d2e-4f53-9a3c-6d2d2c8f9a10";
@@ -84,7 +83,7 @@ fn multipart_form_of_dot_net_reaches_the_backend_unchanged() {
 
 #[test]
 fn base_url_with_a_trailing_slash_reaches_the_plain_path() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[]);
     // `http://host/v1/` and `/chat/completions`; `http://host/` and `/v1/...`; a trailing slash.
@@ -104,7 +103,7 @@ fn base_url_with_a_trailing_slash_reaches_the_plain_path() {
 
 #[test]
 fn upload_of_200_mb_to_files_is_streamed_unchanged() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let pattern = pattern();
     let (sender, arrived) = channel();
     let sender = Mutex::new(sender);
@@ -123,7 +122,7 @@ fn upload_of_200_mb_to_files_is_streamed_unchanged() {
             .unwrap()
             .send((path, expected.result()))
             .unwrap();
-        mock::json(reader.get_mut(), 200, "{}");
+        wire::json(reader.get_mut(), 200, "{}");
     });
     let server = place.serve(&format!("--backend {}", raw.url()));
     #[cfg(target_os = "linux")]
@@ -143,7 +142,7 @@ fn upload_of_200_mb_to_files_is_streamed_unchanged() {
         let _ = upload(client.reader.get_mut(), &pattern, is_chunked);
         let answer = client.answer();
         assert_eq!(answer.status(), 200, "{answer:?}");
-        let (line, received) = arrived.recv_timeout(PATIENCE).unwrap();
+        let (line, received) = arrived.recv_timeout(DEADLINE).unwrap();
         assert_eq!(line, "POST /v1/files HTTP/1.1");
         assert_eq!(received, Ok(length), "{framing}");
     }

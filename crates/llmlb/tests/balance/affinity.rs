@@ -1,9 +1,10 @@
 //! Prompts that begin alike go where their beginning is known. (L7)
 
 use std::collections::HashSet;
-
-use crate::backends::{CHAT, backend, count, ok, serve, served_by};
-use crate::support::{Place, Server};
+use testkit::{
+    LlmlbServer,
+    backends::{CHAT, backend, count, ok, serve, served_by},
+};
 
 /// A prompt of some kilobytes, unlike every other one.
 fn prompt(number: usize) -> String {
@@ -11,7 +12,7 @@ fn prompt(number: usize) -> String {
     format!(r#""You are assistant {number}. {}""#, words.join(" "))
 }
 
-fn ask(server: &Server, messages: &str) -> String {
+fn ask(server: &LlmlbServer, messages: &str) -> String {
     let body = format!(r#"{{"model":"m","messages":[{messages}]}}"#);
     let answer = server.post(CHAT, &body);
     assert_eq!(answer.status(), 200);
@@ -20,7 +21,7 @@ fn ask(server: &Server, messages: &str) -> String {
 
 #[test]
 fn the_same_long_prompt_goes_to_the_same_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let backends = [(); 4].map(|()| backend(ok));
     let server = serve(&place, &backends.each_ref(), &[]);
     let mut chosen = HashSet::new();
@@ -42,7 +43,7 @@ fn the_same_long_prompt_goes_to_the_same_backend() {
 
 #[test]
 fn a_conversation_stays_where_it_is_while_it_grows() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let backends = [(); 4].map(|()| backend(ok));
     let server = serve(&place, &backends.each_ref(), &[]);
     let message = |turn| format!(r#"{{"role":"user","content":{}}}"#, prompt(turn));
@@ -56,12 +57,12 @@ fn a_conversation_stays_where_it_is_while_it_grows() {
 
 #[test]
 fn a_prompt_that_everyone_sends_does_not_drown_one_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     // They begin, and do not end before the test does.
     let backends = [(); 3].map(|()| {
         backend(|_, stream| {
-            crate::mock::begin_stream(stream);
-            crate::mock::chunk(stream, "1");
+            testkit::wire::begin_stream(stream);
+            testkit::wire::chunk(stream, "1");
             let _ = std::io::Read::read(stream, &mut [0]);
         })
     });
@@ -69,7 +70,7 @@ fn a_prompt_that_everyone_sends_does_not_drown_one_backend() {
     let body = format!(r#"{{"model":"m","messages":[{}]}}"#, prompt(1));
     let clients: Vec<_> = (0..30)
         .map(|_| {
-            let mut client = crate::http::Connection::open(server.address);
+            let mut client = testkit::Connection::open(server.address);
             client.send_post(CHAT, &body);
             assert_eq!(client.head().status(), 200);
             client
@@ -85,7 +86,7 @@ fn a_prompt_that_everyone_sends_does_not_drown_one_backend() {
 
 #[test]
 fn a_known_prompt_is_answered_elsewhere_if_its_backend_is_gone() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let backends = [(); 2].map(|()| backend(ok));
     let server = serve(
         &place,

@@ -2,16 +2,16 @@
 
 use std::collections::HashSet;
 use std::io::{BufRead, Read, Write};
-
-use crate::backends::{
-    ASK, CHAT, UNPROBED, asked, backend, close, code, count, ok, send_and_close, serve,
+use testkit::{
+    Connection, FakeLlm, Head,
+    backends::{
+        ASK, CHAT, UNPROBED, asked, backend, close, code, count, ok, send_and_close, serve,
+    },
+    wire,
 };
-use crate::http::{Connection, Head};
-use crate::mock::{self, Mock};
-use crate::support::Place;
 
 /// A backend that answers these bytes.
-fn answering(bytes: &'static str) -> Mock {
+fn answering(bytes: &'static str) -> FakeLlm {
     backend(move |_, stream| {
         let _ = stream.write_all(bytes.as_bytes());
     })
@@ -52,7 +52,7 @@ fn with_trailers(client: &mut Connection) -> (String, Vec<String>) {
 
 #[test]
 fn trailers_of_an_answer_reach_a_client_that_wants_them() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = answering(WITH_TRAILERS);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -66,7 +66,7 @@ fn trailers_of_an_answer_reach_a_client_that_wants_them() {
 
 #[test]
 fn trailers_do_not_confuse_a_client_that_does_not_want_them() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = answering(WITH_TRAILERS);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -80,7 +80,7 @@ fn trailers_do_not_confuse_a_client_that_does_not_want_them() {
 
 #[test]
 fn an_answer_to_head_has_a_length_and_no_body() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = answering("HTTP/1.1 200 OK\r\ncontent-length: 1000\r\nx-own: yes\r\n\r\n");
     let server = serve(&place, &[&mock], &[("LLMLB_WORKERS", "1")]);
     let mut client = Connection::open(server.address);
@@ -99,7 +99,7 @@ fn an_answer_to_head_has_a_length_and_no_body() {
 
 #[test]
 fn an_answer_to_head_in_chunks_has_no_body_either() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = answering("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -127,7 +127,7 @@ fn answers_that_never_have_a_body_have_none() {
             200,
         ),
     ] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let mock = answering(answer);
         let server = serve(&place, &[&mock], UNPROBED);
         let mut client = Connection::open(server.address);
@@ -144,7 +144,7 @@ fn answers_that_never_have_a_body_have_none() {
 
 #[test]
 fn a_body_where_none_may_be_is_not_taken_for_the_next_answer() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let evil = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil";
     let length = evil.len();
     for status in ["204 No Content", "304 Not Modified"] {
@@ -181,7 +181,7 @@ fn what_a_backend_says_beforehand_does_not_confuse_anyone() {
         "HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 X\r\n\r\n",
     ] {
         for at_once in [true, false] {
-            let place = Place::new();
+            let place = testkit::sandbox!();
             let mock = backend(move |_, stream| {
                 let answer = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlast";
                 if at_once {
@@ -206,7 +206,7 @@ fn what_a_backend_says_beforehand_does_not_confuse_anyone() {
 
 #[test]
 fn a_backend_that_never_stops_informing_has_not_answered() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let pieces = "HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
         while stream.write_all(pieces.as_bytes()).is_ok() {}
@@ -220,13 +220,13 @@ fn a_backend_that_never_stops_informing_has_not_answered() {
 
 #[test]
 fn a_backend_that_only_informs_and_hangs_up_has_not_answered() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let bad = backend(|_, stream| {
         send_and_close(stream, b"HTTP/1.1 103 Early Hints\r\n\r\n");
     });
     let good = backend(ok);
     let server = serve(&place, &[&bad, &good], UNPROBED);
-    crate::backends::nobody_notices(&server, || count(&bad), &good);
+    testkit::backends::nobody_notices(&server, || count(&bad), &good);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn an_answer_that_ends_with_its_connection_is_whole() {
         "HTTP/1.0 200 OK",
         "HTTP/1.1 200 OK\r\nconnection: close",
     ] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let mock = backend(move |_, stream| {
             let body = "x".repeat(100_000);
             send_and_close(stream, format!("{head}\r\n\r\n{body}").as_bytes());
@@ -253,7 +253,7 @@ fn an_answer_that_ends_with_its_connection_is_whole() {
 
 #[test]
 fn a_status_without_words_is_one() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     for answer in [
         "HTTP/1.1 200\r\ncontent-length: 2\r\n\r\n{}",
         "HTTP/1.1 200 \r\ncontent-length: 2\r\n\r\n{}",
@@ -268,7 +268,7 @@ fn a_status_without_words_is_one() {
 
 #[test]
 fn chunks_with_names_and_zeros_are_chunks() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = answering(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n\
          0005;name=value\r\nfirst\r\n000A\r\n0123456789\r\n000;last\r\n\r\n",
@@ -283,7 +283,7 @@ fn chunks_with_names_and_zeros_are_chunks() {
 
 #[test]
 fn a_chunk_that_comes_in_pieces_is_passed_on_whole() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
             5\r\nfirst\r\na\r\n0123456789\r\n0\r\n\r\n";
@@ -301,18 +301,18 @@ fn a_chunk_that_comes_in_pieces_is_passed_on_whole() {
 
 #[test]
 fn a_large_answer_arrives_byte_by_byte() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let body: Vec<u8> = (0..=255).cycle().take(8 << 20).collect();
     let sent = body.clone();
     let mock = backend(move |request, stream| {
         if request.text().contains("chunks") {
-            mock::begin_stream(stream);
+            wire::begin_stream(stream);
             for piece in sent.chunks(100_000) {
                 let _ = stream.write_all(format!("{:x}\r\n", piece.len()).as_bytes());
                 let _ = stream.write_all(piece);
                 let _ = stream.write_all(b"\r\n");
             }
-            mock::end_stream(stream);
+            wire::end_stream(stream);
         } else {
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", sent.len());
             let _ = stream.write_all(head.as_bytes());
@@ -328,8 +328,8 @@ fn a_large_answer_arrives_byte_by_byte() {
 
 #[test]
 fn requests_that_do_not_wait_for_answers_are_answered_in_order() {
-    let place = Place::new();
-    let mock = backend(|request, stream| mock::json(stream, 200, &request.text()));
+    let place = testkit::sandbox!();
+    let mock = backend(|request, stream| wire::json(stream, 200, &request.text()));
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     let body = |number| format!(r#"{{"model":"m","number":{number}}}"#);
@@ -352,7 +352,7 @@ fn requests_that_do_not_wait_for_answers_are_answered_in_order() {
 
 #[test]
 fn a_client_that_wants_no_further_answer_gets_none() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -363,7 +363,7 @@ fn a_client_that_wants_no_further_answer_gets_none() {
 
 #[test]
 fn a_backend_that_closes_within_a_keep_alive_answer_does_not_end_the_clients_connection() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
         send_and_close(
             stream,

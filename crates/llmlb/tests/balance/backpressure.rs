@@ -8,13 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use ::http::Method;
-
-use crate::backends::{ASK, CHAT, UNPROBED, backend, serve};
-use crate::h2_client::{connected, request, send};
-use crate::http::Connection;
-use crate::mock::{self, Mock};
-use crate::raw;
-use crate::support::Place;
+use testkit::{
+    Connection, FakeLlm,
+    backends::{ASK, CHAT, UNPROBED, backend, serve},
+    h2_client::{connected, request, send},
+    raw, wire,
+};
 
 const MIB: usize = 1 << 20;
 /// More than the systems on the way and a balancer that behaves would hold.
@@ -43,7 +42,7 @@ fn assert_held_up(poured: &AtomicUsize) {
 }
 
 /// A backend whose answers do not end, and how much of them was taken.
-fn endless() -> (Mock, Arc<AtomicUsize>) {
+fn endless() -> (FakeLlm, Arc<AtomicUsize>) {
     let poured = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&poured);
     let mock = backend(move |_, stream| {
@@ -57,7 +56,7 @@ fn endless() -> (Mock, Arc<AtomicUsize>) {
 
 #[test]
 fn a_client_that_does_not_read_holds_up_its_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, poured) = endless();
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -70,7 +69,7 @@ fn a_client_that_does_not_read_holds_up_its_backend() {
 
 #[test]
 fn a_client_of_http_2_that_does_not_read_holds_up_its_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, poured) = endless();
     let server = serve(&place, &[&mock], UNPROBED);
     connected(server.address, async |client| {
@@ -84,13 +83,13 @@ fn a_client_of_http_2_that_does_not_read_holds_up_its_backend() {
 
 #[test]
 fn a_backend_that_does_not_read_holds_up_its_client() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (go_on, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let raw = raw::heads(move |_, reader| {
         let _ = wait.lock().unwrap().recv();
         let _ = reader.read(&mut [0]);
-        mock::json(reader.get_mut(), 200, "{}");
+        wire::json(reader.get_mut(), 200, "{}");
     });
     let server = place.serve(&format!("--backend {}", raw.url()));
     let client = TcpStream::connect(server.address).unwrap();
@@ -107,7 +106,7 @@ fn a_backend_that_does_not_read_holds_up_its_client() {
             pour(&mut client.try_clone().unwrap(), &poured);
         });
         assert_held_up(&poured);
-        crate::backends::close(&client);
+        testkit::backends::close(&client);
     });
     drop(go_on);
     server.until_in_flight(0);

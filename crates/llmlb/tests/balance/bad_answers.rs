@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::backends::{ASK, CHAT, PROBED_OFTEN, UNPROBED, backend, count, ok, serve, served_by};
-use crate::http::{Answer, Connection, read_chunk};
-use crate::mock::{self, Mock};
-use crate::process::until;
 use crate::real::Real;
-use crate::support::Place;
+use testkit::{
+    Answer, Connection, FakeLlm,
+    backends::{ASK, CHAT, PROBED_OFTEN, UNPROBED, backend, count, ok, serve, served_by},
+    read_chunk, until, wire,
+};
 
 /// Asks often, one after the other, each time something else. Returns the answers of the bad backend.
-fn ask_often(bad: &Mock) -> Vec<Answer> {
-    let place = Place::new();
+fn ask_often(bad: &FakeLlm) -> Vec<Answer> {
+    let place = testkit::sandbox!();
     let good = backend(|request, stream| {
         // It works, and so it takes longer than to fail.
         thread::sleep(Duration::from_millis(3));
@@ -33,7 +33,7 @@ fn ask_often(bad: &Mock) -> Vec<Answer> {
 }
 
 /// A backend that fails every question at once, with this status and these fields.
-fn failing(status: &'static str) -> Mock {
+fn failing(status: &'static str) -> FakeLlm {
     backend(move |_, stream| {
         let head = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}");
         let _ = std::io::Write::write_all(stream, head.as_bytes());
@@ -73,11 +73,11 @@ fn a_bad_question_says_nothing_about_the_backend() {
 
 #[test]
 fn one_that_cuts_every_answer_is_left_alone() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let bad = backend(|_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, "data: 1\n\n");
-        crate::backends::close(stream);
+        wire::begin_stream(stream);
+        wire::chunk(stream, "data: 1\n\n");
+        testkit::backends::close(stream);
     });
     let good = backend(|request, stream| {
         thread::sleep(Duration::from_millis(3));
@@ -97,7 +97,7 @@ fn one_that_cuts_every_answer_is_left_alone() {
 
 #[test]
 fn what_waits_for_the_only_backend_outlives_its_hanging() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let only = Real::start();
     let mut command = place.command(&format!("serve -p 0 {}", only.flag()));
     let server = place.serve_with(command.envs(PROBED_OFTEN.iter().copied()));
@@ -117,27 +117,27 @@ fn what_waits_for_the_only_backend_outlives_its_hanging() {
 
 #[test]
 fn one_that_is_too_busy_for_probes_is_not_taken_for_one_that_hangs() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (is_busy, probes) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicUsize::new(0)),
     );
     let (busy, unanswered) = (Arc::clone(&is_busy), Arc::clone(&probes));
     // As those are that have a thread for each request, and no more.
-    let only = Mock::raw("127.0.0.1:0".parse().unwrap(), move |request, stream| {
-        if request.path() == CHAT {
+    let only = FakeLlm::handling_all(move |request, stream| {
+        if request.target() == CHAT {
             busy.store(true, Ordering::SeqCst);
-            mock::begin_stream(stream);
+            wire::begin_stream(stream);
             while busy.load(Ordering::SeqCst) {
-                mock::chunk(stream, "data: word\n\n");
+                wire::chunk(stream, "data: word\n\n");
                 thread::sleep(Duration::from_millis(20));
             }
-            mock::end_stream(stream);
+            wire::end_stream(stream);
         } else if busy.load(Ordering::SeqCst) {
             unanswered.fetch_add(1, Ordering::SeqCst);
             let _ = stream.read(&mut [0]);
         } else {
-            mock::json(stream, 200, r#"{"data":[{"id":"m"}]}"#);
+            wire::json(stream, 200, r#"{"data":[{"id":"m"}]}"#);
         }
     });
     let server = serve(&place, &[&only], PROBED_OFTEN);

@@ -1,13 +1,13 @@
 //! How much memory the bodies of requests may take together. (L10, L11)
 
 use std::io::Read;
-
-use crate::backends::{ASK, CHAT, backend, code, count, ok, serve};
-use crate::h2_client::{connect, request, run, send};
-use crate::http::Connection;
-use crate::mock;
-use crate::process::{eventually, until};
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, LlmlbServer,
+    backends::{ASK, CHAT, backend, code, count, ok, serve},
+    eventually,
+    h2_client::{connect, request, run, send},
+    until, wire,
+};
 
 const LIMITS: &[(&str, &str)] = &[
     ("LLMLB_MAX_BODY", "1MiB"),
@@ -23,7 +23,7 @@ fn question(length: usize) -> String {
 }
 
 /// A client that has sent this much of a question, and pauses.
-fn pausing(server: &Server, question: &str, sent: usize) -> Connection {
+fn pausing(server: &LlmlbServer, question: &str, sent: usize) -> Connection {
     let mut client = Connection::open(server.address);
     client.send(format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -36,7 +36,7 @@ fn pausing(server: &Server, question: &str, sent: usize) -> Connection {
 
 /// A client that has sent so much of a question that there is no room for another one, whose client is
 /// told as it expects.
-fn filling(server: &Server, question: &str) -> Connection {
+fn filling(server: &LlmlbServer, question: &str) -> Connection {
     eventually("there is no room", || {
         // If the other one was quicker, this one has none.
         let first = pausing(server, question, 500_000);
@@ -52,7 +52,7 @@ fn filling(server: &Server, question: &str) -> Connection {
 }
 
 /// Everything was given back: one body may have all there is.
-fn until_empty(server: &Server) {
+fn until_empty(server: &LlmlbServer) {
     until("there is room again", || {
         server.post(CHAT, &question(1 << 20)).status() == 200
     });
@@ -60,7 +60,7 @@ fn until_empty(server: &Server) {
 
 #[test]
 fn what_does_not_fit_is_refused_until_there_is_room_again() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
     let large = question(600_000);
@@ -77,7 +77,7 @@ fn what_does_not_fit_is_refused_until_there_is_room_again() {
 
 #[test]
 fn what_a_client_that_leaves_had_is_given_back_and_no_more() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
     let large = question(600_000);
@@ -94,13 +94,13 @@ fn what_a_client_that_leaves_had_is_given_back_and_no_more() {
 
 #[test]
 fn a_body_is_held_until_it_is_answered_and_not_while_it_is() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|request, stream| {
         if request.text().contains("silent") {
             let _ = stream.read(&mut [0]);
         } else if request.text().contains("endless") {
-            mock::begin_stream(stream);
-            mock::chunk(stream, "data: 1\n\n");
+            wire::begin_stream(stream);
+            wire::chunk(stream, "data: 1\n\n");
             let _ = stream.read(&mut [0]);
         } else {
             ok(request, stream);
@@ -134,9 +134,9 @@ fn address_space(pid: u32) -> u64 {
 #[cfg(target_os = "linux")]
 #[test]
 fn announced_length_takes_no_memory() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], crate::backends::UNPROBED);
+    let server = serve(&place, &[&mock], testkit::backends::UNPROBED);
     let limit = Some(address_space(server.process.pid()) + (256 << 20));
     let limit = rustix::process::Rlimit {
         current: limit,
@@ -168,7 +168,7 @@ fn announced_length_takes_no_memory() {
 
 #[test]
 fn client_that_sends_on_after_a_refusal_sees_the_response() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
     for _ in 0..5 {
@@ -184,7 +184,7 @@ fn client_that_sends_on_after_a_refusal_sees_the_response() {
 
 #[test]
 fn idle_http_2_connections_leave_the_memory_to_others() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
     run(async {

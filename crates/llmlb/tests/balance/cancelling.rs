@@ -6,16 +6,15 @@ use std::time::Duration;
 use ::http::Method;
 use h2::Reason;
 use h2::client::Builder;
-
-use crate::backends::{ASK, CHAT, backend, count, ok, serve};
-use crate::h2_client::{Client, connect, post, request, run, send};
-use crate::http::Connection;
-use crate::mock::Mock;
-use crate::process::until;
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, FakeLlm, LlmlbServer, Sandbox,
+    backends::{ASK, CHAT, backend, count, ok, serve},
+    h2_client::{Client, connect, post, request, run, send},
+    until,
+};
 
 /// A backend that responds to nothing but `ASK`.
-fn silent() -> Mock {
+fn silent() -> FakeLlm {
     backend(|request, stream| {
         if request.text() == ASK {
             return ok(request, stream);
@@ -24,7 +23,7 @@ fn silent() -> Mock {
     })
 }
 
-fn limited(place: &Place, mock: &Mock, per_minute: &str) -> Server {
+fn limited(place: &Sandbox, mock: &FakeLlm, per_minute: &str) -> LlmlbServer {
     let limits = [
         ("LLMLB_PROBE_INTERVAL", "1h"),
         ("LLMLB_MAX_RESETS", per_minute),
@@ -33,7 +32,7 @@ fn limited(place: &Place, mock: &Mock, per_minute: &str) -> Server {
 }
 
 /// Cancels a request that a backend works on.
-async fn cancel_one(client: &Client, mock: &Mock) -> Result<(), h2::Error> {
+async fn cancel_one(client: &Client, mock: &FakeLlm) -> Result<(), h2::Error> {
     let before = count(mock);
     let mut ready = client.clone().ready().await?;
     let (response, mut body) = ready.send_request(request(Method::POST, CHAT), false)?;
@@ -51,7 +50,7 @@ async fn cancel_one(client: &Client, mock: &Mock) -> Result<(), h2::Error> {
 
 #[test]
 fn client_that_cancels_too_many_requests_loses_its_http_2_connection() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = silent();
     // Ten at once.
     let server = limited(&place, &mock, "100");
@@ -75,7 +74,7 @@ fn client_that_cancels_too_many_requests_loses_its_http_2_connection() {
 
 #[test]
 fn client_that_cancels_requests_within_the_limit_keeps_its_http_2_connection() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = silent();
     for per_minute in ["1200", "0"] {
         let server = limited(&place, &mock, per_minute);
@@ -91,17 +90,17 @@ fn client_that_cancels_requests_within_the_limit_keeps_its_http_2_connection() {
 }
 
 /// A backend whose responses begin and do not end.
-fn endless() -> Mock {
+fn endless() -> FakeLlm {
     backend(|_, stream| {
-        crate::mock::begin_stream(stream);
-        crate::mock::chunk(stream, "data: 1\n\n");
+        testkit::wire::begin_stream(stream);
+        testkit::wire::chunk(stream, "data: 1\n\n");
         let _ = stream.read(&mut [0]);
     })
 }
 
 #[test]
 fn responses_that_are_cancelled_before_their_end_count() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = endless();
     // Ten at once.
     let server = limited(&place, &mock, "100");
@@ -128,7 +127,7 @@ fn responses_that_are_cancelled_before_their_end_count() {
 
 #[test]
 fn responses_that_are_cancelled_now_and_then_keep_their_connection() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = endless();
     let server = limited(&place, &mock, "1200");
     run(async {
@@ -143,15 +142,15 @@ fn responses_that_are_cancelled_now_and_then_keep_their_connection() {
 
 #[test]
 fn responses_that_are_complete_do_not_count() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|request, stream| {
         if request.text() == ASK {
             return ok(request, stream);
         }
-        crate::mock::begin_stream(stream);
-        crate::mock::chunk(stream, "data: 1\n\n");
-        crate::mock::chunk(stream, "data: [DONE]\n\n");
-        crate::mock::end_stream(stream);
+        testkit::wire::begin_stream(stream);
+        testkit::wire::chunk(stream, "data: 1\n\n");
+        testkit::wire::chunk(stream, "data: [DONE]\n\n");
+        testkit::wire::end_stream(stream);
     });
     let server = limited(&place, &mock, "10");
     run(async {
@@ -167,7 +166,7 @@ fn responses_that_are_complete_do_not_count() {
 
 #[test]
 fn requests_wait_when_their_address_has_cancelled_many_on_other_connections() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = silent();
     // Ten per minute for the address, one of them at once.
     let server = limited(&place, &mock, "1");

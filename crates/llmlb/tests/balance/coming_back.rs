@@ -5,20 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::backends::{
-    ASK, CHAT, Occupied, UNPROBED, address, backend, backend_at, code, count, ok, serve, served_by,
-};
-use crate::mock::{self, Mock, Request};
-use crate::process::until;
 use crate::real::Real;
-use crate::support::{Place, Server};
+use testkit::{
+    FakeLlm, LlmlbServer, Received,
+    backends::{
+        ASK, CHAT, Occupied, UNPROBED, address, backend, backend_at, code, count, ok, serve,
+        served_by,
+    },
+    until, wire,
+};
 
 /// Asks until this backend answers; no other answer may be an error.
 #[expect(
     clippy::print_stderr,
     reason = "how long it took is for scripts to judge"
 )]
-fn until_it_serves(what: &str, server: &Server, label: &str) {
+fn until_it_serves(what: &str, server: &LlmlbServer, label: &str) {
     let from = Instant::now();
     until(what, || {
         let answer = server.post(CHAT, ASK);
@@ -30,7 +32,7 @@ fn until_it_serves(what: &str, server: &Server, label: &str) {
 
 #[test]
 fn a_backend_that_was_started_anew_gets_requests_again() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mut victim, other) = (Real::start(), Real::start());
     let server = place.serve(&format!("{} {}", victim.flag(), other.flag()));
     victim.kill();
@@ -44,7 +46,7 @@ fn a_backend_that_was_started_anew_gets_requests_again() {
 
 #[test]
 fn a_backend_that_is_back_is_used_before_anybody_has_asked_how_it_is() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mut only = Real::start();
     let server = place.serve(&only.flag());
     for _ in 0..5 {
@@ -61,7 +63,7 @@ fn a_backend_that_is_back_is_used_before_anybody_has_asked_how_it_is() {
 
 #[test]
 fn the_only_backend_gets_requests_again_when_it_is_back() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mut only = Real::start();
     let server = place.serve(&only.flag());
     only.kill();
@@ -77,12 +79,12 @@ fn the_only_backend_gets_requests_again_when_it_is_back() {
 }
 
 /// A backend that fails questions, but not probes, as long as it is ill.
-fn patient() -> (Mock, Arc<AtomicBool>) {
+fn patient() -> (FakeLlm, Arc<AtomicBool>) {
     let ill = Arc::new(AtomicBool::new(true));
     let is_ill = Arc::clone(&ill);
-    let mock = backend(move |request: &Request, stream: &mut TcpStream| {
+    let mock = backend(move |request: &Received, stream: &mut TcpStream| {
         if is_ill.load(Ordering::SeqCst) {
-            mock::json(stream, 503, "ill");
+            wire::json(stream, 503, "ill");
         } else {
             ok(request, stream);
         }
@@ -92,7 +94,7 @@ fn patient() -> (Mock, Arc<AtomicBool>) {
 
 #[test]
 fn a_backend_that_only_fails_questions_is_left_alone_until_it_is_well() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let ((patient, ill), other) = (patient(), backend(ok));
     let server = serve(&place, &[&patient, &other], UNPROBED);
     for _ in 0..300 {
@@ -115,7 +117,7 @@ fn a_backend_that_only_fails_questions_is_left_alone_until_it_is_well() {
 
 #[test]
 fn if_all_have_failed_they_are_asked_all_the_same() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let patients = [patient(), patient()];
     let server = serve(&place, &[&patients[0].0, &patients[1].0], UNPROBED);
     for _ in 0..20 {
@@ -130,7 +132,7 @@ fn if_all_have_failed_they_are_asked_all_the_same() {
 
 #[test]
 fn three_failures_in_a_row_send_a_backend_away_and_fewer_do_not() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let ((patient, ill), mut other) = (patient(), Occupied::new());
     ill.store(false, Ordering::SeqCst);
     let server = other.beside(&place, &patient);
@@ -158,7 +160,7 @@ fn three_failures_in_a_row_send_a_backend_away_and_fewer_do_not() {
 
 #[test]
 fn a_backend_that_comes_late_gets_requests_without_being_asked_for() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (late, other) = (address(), backend(ok));
     let server = place.serve(&format!(
         "--backend http://{late} --backend {}",

@@ -8,16 +8,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::Value;
+use testkit::{
+    Answer, Connection, DEADLINE, Head, LlmlbServer,
+    backends::{ASK, CHAT, backend, code, ok, serve},
+    h2_client::{answer, next, post, request, send},
+    raw, until, wire,
+};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
-
-use crate::backends::{ASK, CHAT, backend, code, ok, serve};
-use crate::h2_client::{answer, next, post, request, send};
-use crate::http::{Answer, Connection, Head};
-use crate::mock;
-use crate::process::{PATIENCE, until};
-use crate::raw;
-use crate::support::{Place, Server};
 
 /// Connections from this machine that are accepted beyond the limit.
 const EXTRA_LOCAL: usize = 4;
@@ -39,7 +37,7 @@ fn status(client: &mut Connection) -> Value {
 }
 
 /// The response to a connection that is not admitted, on which nothing was sent.
-fn rejected(server: &Server) -> Answer {
+fn rejected(server: &LlmlbServer) -> Answer {
     let mut client = Connection::open(server.address);
     let response = client.answer();
     assert!(client.is_closed());
@@ -49,7 +47,7 @@ fn rejected(server: &Server) -> Answer {
 #[test]
 fn connections_beyond_the_limit_get_503_and_are_closed() {
     const MAX: usize = 6;
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let max = MAX.to_string();
     let settings = [
@@ -79,7 +77,7 @@ fn connections_beyond_the_limit_get_503_and_are_closed() {
     assert_eq!(connections["max"], MAX, "{connections}");
     assert_eq!(connections["rejected"], 50, "{connections}");
     assert_eq!(connections["rejected_per_address"], 0, "{connections}");
-    let log = server.process.err();
+    let log = server.process.stderr();
     let lines = log.matches("rejecting connections: 6 are open").count();
     assert_eq!(lines, 1, "{log}");
 
@@ -93,7 +91,7 @@ fn connections_beyond_the_limit_get_503_and_are_closed() {
 
 #[test]
 fn an_upgraded_connection_counts_until_it_is_closed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = raw::heads(|_, reader| {
         let agreed = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
             upgrade: websocket\r\n\r\n";
@@ -121,7 +119,7 @@ fn an_upgraded_connection_counts_until_it_is_closed() {
 
 #[test]
 fn an_idle_http_2_connection_that_answers_pings_is_closed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], SHORT_IDLE);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -152,14 +150,14 @@ fn an_idle_http_2_connection_that_answers_pings_is_closed() {
             drop(client);
         }
     };
-    let closed = runtime.block_on(async { timeout(PATIENCE, closed).await });
+    let closed = runtime.block_on(async { timeout(DEADLINE, closed).await });
     closed.expect("the server closes idle connections");
 }
 
 #[test]
 fn an_http_2_client_that_never_says_anything_more_is_closed() {
     const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], SHORT_IDLE);
     // With and without its settings; in neither case it confirms ours, or a ping.
@@ -178,18 +176,18 @@ fn an_http_2_client_that_never_says_anything_more_is_closed() {
 
 #[test]
 fn a_stream_that_outlasts_the_idle_time_is_not_cut() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (go_on, told) = channel::<()>();
     let told = Mutex::new(told);
     let mock = backend(move |_, stream: &mut TcpStream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, "data: 1\n\n");
+        wire::begin_stream(stream);
+        wire::chunk(stream, "data: 1\n\n");
         let _ = told.lock().unwrap().recv();
-        mock::chunk(stream, "data: 2\n\n");
-        mock::end_stream(stream);
+        wire::chunk(stream, "data: 2\n\n");
+        wire::end_stream(stream);
     });
     let server = serve(&place, &[&mock], SHORT_IDLE);
-    crate::h2_client::connected(server.address, async |client| {
+    testkit::h2_client::connected(server.address, async |client| {
         let response = send(&client, request(::http::Method::POST, CHAT), ASK).await;
         let mut body = response.await.unwrap().into_body();
         assert_eq!(next(&mut body).await.unwrap().unwrap(), "data: 1\n\n");
@@ -206,7 +204,7 @@ fn a_stream_that_outlasts_the_idle_time_is_not_cut() {
 
 #[test]
 fn an_idle_http_1_connection_and_an_unfinished_head_are_closed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], SHORT_IDLE);
     let mut idle = Connection::open(server.address);
@@ -230,11 +228,11 @@ fn an_idle_http_1_connection_and_an_unfinished_head_are_closed() {
 
 #[test]
 fn http_2_streams_beyond_the_limit_wait_for_the_others() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let settings = [("LLMLB_PROBE_INTERVAL", "1h"), ("LLMLB_MAX_STREAMS", "7")];
     let server = serve(&place, &[&mock], &settings);
-    crate::h2_client::connected(server.address, async |client| {
+    testkit::h2_client::connected(server.address, async |client| {
         // The server's settings have come when the first response has.
         assert_eq!(post(&client, CHAT, ASK).await.status, 200);
         assert_eq!(client.current_max_send_streams(), 7);

@@ -2,49 +2,50 @@
 
 use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};
-
-use crate::backends::{ASK, CHAT, UNPROBED, backend, code, count, ok, serve};
-use crate::http::Connection;
-use crate::mock::{Mock, Request};
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, FakeLlm, LlmlbServer, Received, Sandbox,
+    backends::{ASK, CHAT, UNPROBED, backend, code, count, ok, serve},
+};
 
 /// The prompt that crashes a backend.
 const POISON: &str = r#"{"model":"m","x":"poison"}"#;
 
 /// A backend that stops listening and closes its connections when it is sent the poison, as a
 /// process does that crashes.
-fn fragile() -> Arc<Mock> {
-    let itself: Arc<OnceLock<Arc<Mock>>> = Arc::default();
+fn fragile() -> Arc<FakeLlm> {
+    let itself: Arc<OnceLock<Arc<FakeLlm>>> = Arc::default();
     let known = Arc::clone(&itself);
-    let mock = Arc::new(backend(move |request: &Request, stream: &mut TcpStream| {
-        if request.text() == POISON {
-            known.get().unwrap().stop();
-        } else {
-            ok(request, stream);
-        }
-    }));
+    let mock = Arc::new(backend(
+        move |request: &Received, stream: &mut TcpStream| {
+            if request.text() == POISON {
+                known.get().unwrap().stop();
+            } else {
+                ok(request, stream);
+            }
+        },
+    ));
     itself.get_or_init(|| Arc::clone(&mock));
     mock
 }
 
 /// The number of backends that were sent the poison.
-fn crashed(backends: &[Arc<Mock>]) -> usize {
-    let poisoned = |mock: &&Arc<Mock>| {
-        let requests = mock.requests.lock().unwrap();
+fn crashed(backends: &[Arc<FakeLlm>]) -> usize {
+    let poisoned = |mock: &&Arc<FakeLlm>| {
+        let requests = mock.requests();
         requests.iter().any(|one| one.text() == POISON)
     };
     backends.iter().filter(poisoned).count()
 }
 
-fn serve_all(place: &Place, backends: &[Arc<Mock>]) -> Server {
-    let backends: Vec<&Mock> = backends.iter().map(|one| &**one).collect();
+fn serve_all(place: &Sandbox, backends: &[Arc<FakeLlm>]) -> LlmlbServer {
+    let backends: Vec<&FakeLlm> = backends.iter().map(|one| &**one).collect();
     let one_worker = [UNPROBED, &[("LLMLB_WORKERS", "1")]].concat();
     serve(place, &backends, &one_worker)
 }
 
 #[test]
 fn prompt_that_crashes_backends_reaches_two_of_them() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let backends = [(); 4].map(|()| fragile());
     let server = serve_all(&place, &backends);
     let answer = server.post(CHAT, POISON);
@@ -58,7 +59,7 @@ fn prompt_that_crashes_backends_reaches_two_of_them() {
 
 #[test]
 fn prompt_that_crashes_backends_over_idle_connections_reaches_two_of_them() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let backends = [(); 4].map(|()| fragile());
     let server = serve_all(&place, &backends);
     // Every backend has an idle connection when the poison comes.

@@ -3,14 +3,13 @@
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
-
-use crate::backends::{ASK, CHAT, UNPROBED, backend, close, count, ok, send_and_close, serve};
-use crate::h2_client::{self, connected};
-use crate::http::{Connection, Head, read_chunk};
-use crate::mock::{self, Mock};
-use crate::process::until;
-use crate::raw::reset;
-use crate::support::Place;
+use testkit::{
+    Connection, FakeLlm, Head,
+    backends::{ASK, CHAT, UNPROBED, backend, close, count, ok, send_and_close, serve},
+    h2_client::{self, connected},
+    raw::reset,
+    read_chunk, until, wire,
+};
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
 
@@ -29,8 +28,8 @@ const BREAKS: &[(&str, &str)] = &[
 ];
 
 /// Every request that the backend begins to answer is cut, and nobody else is asked.
-fn assert_cut(what: &str, bad: &Mock) {
-    let place = Place::new();
+fn assert_cut(what: &str, bad: &FakeLlm) {
+    let place = testkit::sandbox!();
     let good = backend(ok);
     let server = serve(&place, &[bad, &good], UNPROBED);
     until("the bad backend is tried", || {
@@ -91,7 +90,7 @@ fn an_answer_of_known_length_that_breaks_off_never_ends_well() {
             let head = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n";
             send_and_close(stream, format!("{head}{sent}").as_bytes());
         });
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let server = serve(&place, &[&bad], UNPROBED);
         let mut client = Connection::open(server.address);
         client.send_post(CHAT, ASK);
@@ -108,7 +107,7 @@ fn an_answer_of_known_length_that_breaks_off_never_ends_well() {
 
 #[test]
 fn an_answer_without_length_that_is_reset_never_ends_well() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     // The reset must not overtake what was sent before: so the client has that first.
     let (arrived, waiting) = channel();
     let waiting = Mutex::new(waiting);
@@ -131,18 +130,18 @@ fn an_answer_without_length_that_is_reset_never_ends_well() {
 
 #[test]
 fn over_http_2_a_cut_resets_the_stream_and_no_other() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|request, stream| {
         if request.text().contains("length") {
             let half = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf";
             return send_and_close(stream, half);
         }
-        mock::begin_stream(stream);
-        mock::chunk(stream, "first");
+        wire::begin_stream(stream);
+        wire::chunk(stream, "first");
         if request.text().contains("cut") {
             close(stream);
         }
-        mock::end_stream(stream);
+        wire::end_stream(stream);
     });
     let server = serve(&place, &[&mock], UNPROBED);
     connected(server.address, async |client| {

@@ -8,25 +8,24 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
-
-use crate::backends::{CHAT, backend_of};
-use crate::h2_client::{self, request, send};
-use crate::http::{Connection, Head};
-use crate::mock::{self, Mock};
-use crate::process::{PATIENCE, until};
-use crate::support::{LLMLB, Place, Server};
+use testkit::{
+    Connection, DEADLINE, FakeLlm, Head, LlmlbServer, Sandbox,
+    backends::{CHAT, backend_of},
+    h2_client::{self, request, send},
+    until, wire,
+};
 
 /// The limit of open files.
 const LIMIT: usize = 128;
 
 /// `llmlb` with these words, two workers and a limit of open files.
-fn limited(place: &Place, words: &str, limit: usize) -> Command {
+fn limited(place: &Sandbox, words: &str, limit: usize) -> Command {
     let inner = place.command(words);
     let mut command = Command::new("sh");
     command
         .arg("-c")
         .arg(format!("ulimit -n {limit} && exec \"$0\" \"$@\""))
-        .arg(LLMLB)
+        .arg(place.llmlb())
         .args(inner.get_args())
         .current_dir(place.path(""))
         .env("LLMLB_WORKERS", "2")
@@ -42,11 +41,10 @@ fn limited(place: &Place, words: &str, limit: usize) -> Command {
 }
 
 /// A receiver that keeps the ids of all records.
-fn receiver() -> (Mock, Arc<Mutex<BTreeSet<String>>>) {
+fn receiver() -> (FakeLlm, Arc<Mutex<BTreeSet<String>>>) {
     let ids: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     let kept = Arc::clone(&ids);
-    let any = "127.0.0.1:0".parse().unwrap();
-    let mock = Mock::raw(any, move |request, stream| {
+    let mock = FakeLlm::handling_all(move |request, stream| {
         let batch: Value = serde_json::from_slice(&request.body).unwrap();
         let records = batch["records"].as_array().unwrap().iter();
         let of_records = records.map(|record| record["id"].as_str().unwrap().to_owned());
@@ -63,7 +61,7 @@ fn receiver() -> (Mock, Arc<Mutex<BTreeSet<String>>>) {
 
 /// A backend that answers when it has as many requests as are expected, and not before.
 struct Gathering {
-    mock: Mock,
+    mock: FakeLlm,
     expected: Arc<AtomicUsize>,
 }
 
@@ -78,9 +76,9 @@ impl Gathering {
             let round = (*count - 1) / wanted.load(Ordering::SeqCst);
             let is_whole = |count: &usize| *count / wanted.load(Ordering::SeqCst) > round;
             all.notify_all();
-            let waited = all.wait_timeout_while(count, PATIENCE, |count| !is_whole(count));
+            let waited = all.wait_timeout_while(count, DEADLINE, |count| !is_whole(count));
             drop(waited);
-            mock::json(
+            wire::json(
                 stream,
                 200,
                 r#"{"usage":{"prompt_tokens":3,"completion_tokens":4}}"#,
@@ -91,7 +89,7 @@ impl Gathering {
 }
 
 /// Opens connections until one is rejected.
-fn all_connections(server: &Server) -> Vec<Connection> {
+fn all_connections(server: &LlmlbServer) -> Vec<Connection> {
     let mut held = Vec::new();
     loop {
         let mut client = Connection::open(server.address);
@@ -128,7 +126,7 @@ fn status(client: &mut Connection) -> Value {
 #[test]
 fn requests_are_recorded_and_delivered_while_clients_hold_every_descriptor() {
     const ROUNDS: usize = 3;
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (receiver, ids) = receiver();
     let backend = Gathering::serving("m");
     let words = format!("serve -p 0 --backend {}", backend.mock.url());
@@ -152,13 +150,13 @@ fn requests_are_recorded_and_delivered_while_clients_hold_every_descriptor() {
     assert_eq!(status["usage"]["lost"], 0, "{status}");
     assert_eq!(status["usage"]["error"], Value::Null, "{status}");
     assert_eq!(status["connections"]["open"], held.len(), "{status}");
-    let log = server.process.err();
+    let log = server.process.stderr();
     assert!(!log.contains("oo many open files"), "{log}");
 }
 
 #[test]
 fn idle_backend_connections_are_closed_when_other_backends_need_them() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (one, two) = (Gathering::serving("one"), Gathering::serving("two"));
     let urls = [&one, &two].map(|backend| format!("--backend {}", backend.mock.url()));
     let server = place.serve_with(&mut limited(
@@ -183,22 +181,22 @@ fn idle_backend_connections_are_closed_when_other_backends_need_them() {
 #[test]
 fn http_2_streams_cannot_take_the_descriptors_of_the_reserve() {
     const STREAMS: usize = 200;
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (receiver, ids) = receiver();
     let released = Arc::new((Mutex::new(false), Condvar::new()));
     let (gate, probes) = (Arc::clone(&released), Arc::new(AtomicUsize::new(0)));
     let probed = Arc::clone(&probes);
-    let mock = Mock::raw("127.0.0.1:0".parse().unwrap(), move |request, stream| {
-        if request.path() == "/v1/models" {
+    let mock = FakeLlm::handling_all(move |request, stream| {
+        if request.target() == "/v1/models" {
             probed.fetch_add(1, Ordering::SeqCst);
-            mock::json(stream, 200, r#"{"data":[{"id":"m"}]}"#);
+            wire::json(stream, 200, r#"{"data":[{"id":"m"}]}"#);
             return;
         }
         let (is_open, opened) = &*gate;
         let open = is_open.lock().unwrap();
-        let waited = opened.wait_timeout_while(open, PATIENCE, |open| !*open);
+        let waited = opened.wait_timeout_while(open, DEADLINE, |open| !*open);
         drop(waited);
-        mock::json(stream, 200, "{}");
+        wire::json(stream, 200, "{}");
     });
     let words = format!("serve -p 0 --backend {}", mock.url());
     let mut command = limited(&place, &words, LIMIT);
@@ -242,34 +240,34 @@ fn http_2_streams_cannot_take_the_descriptors_of_the_reserve() {
     });
     let status = server.status();
     assert_eq!(status["usage"]["lost"], 0, "{status}");
-    let log = server.process.err();
+    let log = server.process.stderr();
     assert!(!log.contains("oo many open files"), "{log}");
 }
 
 #[test]
 fn a_limit_of_open_files_that_is_too_low_is_an_error() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let outcome = place
         .start(&mut limited(&place, "serve -p 0 --demo", 40))
         .finish();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     assert!(
-        outcome.err.contains("the limit of open files is 40"),
+        outcome.stderr.contains("the limit of open files is 40"),
         "{outcome:?}"
     );
-    assert!(outcome.err.contains("ulimit -n 1024"), "{outcome:?}");
+    assert!(outcome.stderr.contains("ulimit -n 1024"), "{outcome:?}");
     assert!(place.lock_files().is_empty(), "{outcome:?}");
 }
 
 #[test]
 fn a_connection_limit_beyond_the_open_files_is_reduced_with_a_warning() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mut command = limited(&place, "serve -p 0 --demo", LIMIT);
     command.env("LLMLB_MAX_CONNECTIONS", "5000");
     let server = place.serve_with(&mut command);
     let max = server.status()["connections"]["max"].as_u64().unwrap();
     assert!((1..128).contains(&max), "{max}");
-    let log = server.process.err();
+    let log = server.process.stderr();
     assert!(
         log.contains("server.max_connections is 5000, but the limit of open files (128) allows"),
         "{log}"

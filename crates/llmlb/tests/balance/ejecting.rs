@@ -5,15 +5,14 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
-
-use crate::backends::{
-    ASK, CHAT, Occupied, UNPROBED, backend, backend_of, close, code, count, ok, serve, serve_file,
-    served_by,
+use testkit::{
+    Connection, FakeLlm, LlmlbServer, Received, Sandbox,
+    backends::{
+        ASK, CHAT, Occupied, UNPROBED, backend, backend_of, close, code, count, ok, serve,
+        serve_file, served_by,
+    },
+    until, wire,
 };
-use crate::http::Connection;
-use crate::mock::{self, Mock, Request};
-use crate::process::until;
-use crate::support::{Place, Server};
 
 /// A prompt of its own for each number.
 fn prompt(number: usize) -> String {
@@ -21,24 +20,24 @@ fn prompt(number: usize) -> String {
 }
 
 /// A backend that responds with this status, and no more.
-fn answering(status: u16) -> Mock {
-    backend(move |_, stream| mock::json(stream, status, "{}"))
+fn answering(status: u16) -> FakeLlm {
+    backend(move |_, stream| wire::json(stream, status, "{}"))
 }
 
 /// A backend that responds 500 to requests with this text in them.
-fn failing_on(text: &'static str) -> Mock {
-    backend(move |request: &Request, stream: &mut TcpStream| {
+fn failing_on(text: &'static str) -> FakeLlm {
+    backend(move |request: &Received, stream: &mut TcpStream| {
         let status = if request.text().contains(text) {
             500
         } else {
             200
         };
-        mock::json(stream, status, "{}");
+        wire::json(stream, status, "{}");
     })
 }
 
 /// Which of the backends are ejected, in the order of the configuration.
-fn ejected(server: &Server) -> Vec<bool> {
+fn ejected(server: &LlmlbServer) -> Vec<bool> {
     let status = server.status();
     let backends = status["backends"].as_array().unwrap().iter();
     backends
@@ -47,7 +46,7 @@ fn ejected(server: &Server) -> Vec<bool> {
 }
 
 /// Sends each of the prompts until this backend has received so many requests.
-fn send_until(server: &Server, backend: &Mock, requests: usize, prompts: &[usize]) {
+fn send_until(server: &LlmlbServer, backend: &FakeLlm, requests: usize, prompts: &[usize]) {
     let mut prompts = prompts.iter().cycle();
     until("the backend has its requests", || {
         let number = prompts.next().unwrap();
@@ -59,7 +58,7 @@ fn send_until(server: &Server, backend: &Mock, requests: usize, prompts: &[usize
 #[test]
 fn requests_to_other_endpoints_do_not_eject_a_backend() {
     for status in [401, 403, 500] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (first, other) = (answering(status), backend(ok));
         let server = serve(&place, &[&first, &other], UNPROBED);
         for number in 0..6 {
@@ -76,7 +75,7 @@ fn requests_to_other_endpoints_do_not_eject_a_backend() {
 #[test]
 fn one_prompt_that_fails_does_not_eject_a_backend() {
     for status in [401, 403, 500] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (bad, good) = (answering(status), backend(ok));
         let server = serve(&place, &[&bad, &good], UNPROBED);
         send_until(&server, &bad, 10, &[1, 2]);
@@ -87,7 +86,7 @@ fn one_prompt_that_fails_does_not_eject_a_backend() {
 #[test]
 fn three_prompts_that_fail_eject_a_backend() {
     for status in [401, 403, 500] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (bad, good) = (answering(status), backend(ok));
         let server = serve(&place, &[&bad, &good], UNPROBED);
         send_until(&server, &bad, 3, &[1]);
@@ -98,23 +97,23 @@ fn three_prompts_that_fail_eject_a_backend() {
             server.post(CHAT, &prompt(number));
             ejected(&server) == [true, false]
         });
-        let log = server.process.err();
+        let log = server.process.stderr();
         let line = log.lines().find(|line| line.contains(" ejected for "));
         assert!(line.unwrap().contains(&status.to_string()), "{log}");
     }
 }
 
 /// A backend whose responses begin well and end early.
-fn cutting() -> Mock {
+fn cutting() -> FakeLlm {
     backend(|_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, "1");
+        wire::begin_stream(stream);
+        wire::chunk(stream, "1");
         close(stream);
     })
 }
 
 /// Sends a prompt and reads as much of the response as there is.
-fn read_prompt(server: &Server, number: usize) {
+fn read_prompt(server: &LlmlbServer, number: usize) {
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, &prompt(number));
     let head = client.head();
@@ -124,7 +123,7 @@ fn read_prompt(server: &Server, number: usize) {
 
 #[test]
 fn responses_to_three_prompts_that_end_early_eject_a_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, good) = (cutting(), backend(ok));
     let server = serve(&place, &[&bad, &good], UNPROBED);
     until("one prompt was cut often", || {
@@ -138,7 +137,7 @@ fn responses_to_three_prompts_that_end_early_eject_a_backend() {
         read_prompt(&server, number);
         ejected(&server) == [true, false]
     });
-    let log = server.process.err();
+    let log = server.process.stderr();
     let line = log.lines().find(|line| line.contains(" ejected for "));
     assert!(line.unwrap().ends_with("the last one cut"), "{log}");
 }
@@ -146,7 +145,7 @@ fn responses_to_three_prompts_that_end_early_eject_a_backend() {
 #[cfg(target_os = "linux")]
 #[test]
 fn one_prompt_of_two_clients_that_fails_ejects_a_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, good) = (answering(500), backend(ok));
     let server = serve(&place, &[&bad, &good], UNPROBED);
     let ask = |last: u8| {
@@ -168,7 +167,7 @@ fn one_prompt_of_two_clients_that_fails_ejects_a_backend() {
 
 #[test]
 fn success_in_between_prevents_the_ejection() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, other) = (failing_on("crash"), backend(ok));
     let server = serve(&place, &[&bad, &other], UNPROBED);
     for number in 0..5 {
@@ -187,7 +186,7 @@ fn success_in_between_prevents_the_ejection() {
 
 #[test]
 fn last_backend_of_a_model_is_never_ejected_by_what_clients_provoke() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let only = answering(500);
     let server = serve(&place, &[&only], UNPROBED);
     for number in 0..20 {
@@ -196,7 +195,7 @@ fn last_backend_of_a_model_is_never_ejected_by_what_clients_provoke() {
     assert_eq!(ejected(&server), [false]);
     // Another backend has the model that fails, but not the other one.
     let both = backend_of(&["m", "only-here"], |_, stream| {
-        mock::json(stream, 500, "{}");
+        wire::json(stream, 500, "{}");
     });
     let good = backend(ok);
     let server = serve(&place, &[&both, &good], UNPROBED);
@@ -211,7 +210,7 @@ fn last_backend_of_a_model_is_never_ejected_by_what_clients_provoke() {
 
 #[test]
 fn prompts_that_fail_everywhere_eject_no_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let twins = [failing_on("crash"), failing_on("crash")];
     let server = serve(&place, &[&twins[0], &twins[1]], UNPROBED);
     for number in 0..30 {
@@ -224,7 +223,7 @@ fn prompts_that_fail_everywhere_eject_no_backend() {
 }
 
 /// A backend that responds 429 with these headers.
-fn exhausted(headers: String) -> Mock {
+fn exhausted(headers: String) -> FakeLlm {
     backend(move |_, stream| {
         let response = format!("HTTP/1.1 429 X\r\n{headers}content-length: 2\r\n\r\n{{}}");
         let _ = stream.write_all(response.as_bytes());
@@ -240,7 +239,7 @@ fn in_half_a_minute() -> String {
 #[test]
 fn retry_after_gives_a_backend_a_rest_in_seconds_and_until_a_date() {
     for headers in ["retry-after: 30\r\n".to_owned(), in_half_a_minute()] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (busy, other) = (exhausted(headers), backend(ok));
         let server = serve(&place, &[&busy, &other], UNPROBED);
         until("it says that it is busy", || {
@@ -257,7 +256,7 @@ fn retry_after_gives_a_backend_a_rest_in_seconds_and_until_a_date() {
 #[test]
 fn rate_limit_without_a_time_does_not_eject_a_backend() {
     for headers in ["", "retry-after: soon\r\n", "retry-after: 0\r\n"] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (busy, mut other) = (exhausted(headers.to_owned()), Occupied::new());
         let server = other.beside(&place, &busy);
         for number in 0..20 {
@@ -271,7 +270,7 @@ fn rate_limit_without_a_time_does_not_eject_a_backend() {
 
 #[test]
 fn retry_after_takes_neither_the_last_backend_nor_counts_elsewhere() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let only = exhausted(in_half_a_minute());
     let server = serve(&place, &[&only], UNPROBED);
     for _ in 0..5 {
@@ -288,7 +287,7 @@ fn retry_after_takes_neither_the_last_backend_nor_counts_elsewhere() {
 }
 
 /// A server whose backend has a key, and one that has none.
-fn serve_with_key(place: &Place, backend: &Mock) -> Server {
+fn serve_with_key(place: &Sandbox, backend: &FakeLlm) -> LlmlbServer {
     let file = format!(
         "[upstream]\nprobe_interval = \"1h\"\n\
          [[backend]]\nname = \"cloud\"\nurl = \"{}\"\napi_key_env = \"CLOUD_KEY\"\n",
@@ -302,9 +301,9 @@ fn serve_with_key(place: &Place, backend: &Mock) -> Server {
 #[test]
 fn rejection_of_our_own_key_is_a_bad_gateway() {
     for status in [401, 403] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let cloud = backend(move |_, stream| {
-            mock::json(stream, status, r#"{"error":"Incorrect key sk-se***et"}"#);
+            wire::json(stream, status, r#"{"error":"Incorrect key sk-se***et"}"#);
         });
         let server = serve_with_key(&place, &cloud);
         for _ in 0..3 {
@@ -323,11 +322,11 @@ fn rejection_of_our_own_key_is_a_bad_gateway() {
         assert_eq!(count(&cloud), 9);
         let status = status.to_string();
         until("it is logged", || {
-            let log = server.process.err();
+            let log = server.process.stderr();
             let failed = format!(" failed=cloud error={status} ");
             log.lines().filter(|line| line.contains(&failed)).count() == 9
         });
-        let log = server.process.err();
+        let log = server.process.stderr();
         let named = log.lines().filter(|line| line.contains("api_key_env"));
         let named: Vec<_> = named.collect();
         assert_eq!(named.len(), 1, "{log}");
@@ -340,15 +339,14 @@ fn rejection_of_our_own_key_is_a_bad_gateway() {
 #[test]
 fn rejection_of_our_own_key_is_a_bad_gateway_also_after_probes() {
     for status in [401, 403] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let is_rejected = Arc::new(AtomicBool::new(status == 403));
         let rejects = Arc::clone(&is_rejected);
-        let anywhere = ([127, 0, 0, 1], 0).into();
-        let cloud = Mock::raw(anywhere, move |_, stream| {
+        let cloud = FakeLlm::handling_all(move |_, stream| {
             if rejects.load(Ordering::Relaxed) {
-                mock::json(stream, status, "{}");
+                wire::json(stream, status, "{}");
             } else {
-                mock::json(stream, 200, r#"{"data":[{"id":"m"}]}"#);
+                wire::json(stream, 200, r#"{"data":[{"id":"m"}]}"#);
             }
         });
         let file = format!(
@@ -380,7 +378,7 @@ fn rejection_of_our_own_key_is_a_bad_gateway_also_after_probes() {
 #[test]
 fn rejection_by_a_backend_without_a_key_passes_unchanged() {
     for status in [401, 403] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let open = backend(move |_, stream| {
             let response = format!(
                 "HTTP/1.1 {status} X\r\nwww-authenticate: Bearer\r\ncontent-length: 9\r\n\r\nits words"

@@ -4,23 +4,22 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-
-use crate::backends::{
-    ASK, CHAT, UNPROBED, address, asked, backend, backend_at, backend_of, count, ok, serve,
-    serve_file,
+use testkit::{
+    Connection, DEADLINE, FakeLlm, LlmlbServer, Received,
+    backends::{
+        ASK, CHAT, UNPROBED, address, asked, backend, backend_at, backend_of, count, ok, serve,
+        serve_file,
+    },
+    until, wire,
 };
-use crate::http::Connection;
-use crate::mock::{self, Mock, Request};
-use crate::process::{PATIENCE, until};
-use crate::support::{Place, Server};
 
 const MESSAGES: &str = "/v1/messages";
 
 /// A backend that knows all endpoints but this one.
-fn without(path: &'static str, status: u16, error: &'static str) -> Mock {
-    backend(move |request: &Request, stream: &mut TcpStream| {
-        if request.path() == path {
-            mock::json(stream, status, error);
+fn without(path: &'static str, status: u16, error: &'static str) -> FakeLlm {
+    backend(move |request: &Received, stream: &mut TcpStream| {
+        if request.target() == path {
+            wire::json(stream, status, error);
         } else {
             ok(request, stream);
         }
@@ -28,12 +27,15 @@ fn without(path: &'static str, status: u16, error: &'static str) -> Mock {
 }
 
 /// How often this endpoint was asked for.
-fn asked_for(mock: &Mock, path: &str) -> usize {
-    asked(mock).iter().filter(|one| one.path() == path).count()
+fn asked_for(mock: &FakeLlm, path: &str) -> usize {
+    asked(mock)
+        .iter()
+        .filter(|one| one.target() == path)
+        .count()
 }
 
 /// Sends requests to an endpoint until the first backend has received one, then more.
-fn send(server: &Server, path: &str, first: &Mock) {
+fn send(server: &LlmlbServer, path: &str, first: &FakeLlm) {
     let before = asked_for(first, path);
     until("it was asked", || {
         server.post(path, ASK);
@@ -53,7 +55,7 @@ fn backend_without_an_endpoint_is_asked_for_it_once() {
         ("/v1/audio/speech", 404),
         ("/v1/pooling", 404),
     ] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (lacking, other) = (without(path, status, r#"{"detail":"X"}"#), backend(ok));
         let server = serve(&place, &[&lacking, &other], UNPROBED);
         send(&server, path, &lacking);
@@ -65,7 +67,7 @@ fn backend_without_an_endpoint_is_asked_for_it_once() {
 
 #[test]
 fn error_about_a_model_says_nothing_about_the_endpoint() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let error = r#"{"error":{"message":"The model `m` does not exist."}}"#;
     let (lacking, other) = (without(CHAT, 404, error), backend(ok));
     let server = serve(&place, &[&lacking, &other], UNPROBED);
@@ -80,7 +82,7 @@ fn error_about_a_model_says_nothing_about_the_endpoint() {
 
 #[test]
 fn endpoint_that_was_served_once_is_not_given_up() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let lost = Arc::new(AtomicBool::new(false));
     let is_lost = Arc::clone(&lost);
     let first = backend(move |_, stream| {
@@ -89,7 +91,7 @@ fn endpoint_that_was_served_once_is_not_given_up() {
         } else {
             200
         };
-        mock::json(stream, status, "{}");
+        wire::json(stream, status, "{}");
     });
     let other = backend(ok);
     let server = serve(&place, &[&first, &other], UNPROBED);
@@ -102,7 +104,7 @@ fn endpoint_that_was_served_once_is_not_given_up() {
 
 #[test]
 fn endpoint_that_no_backend_serves_is_asked_for_all_the_same() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let error = r#"{"detail":"Not Found"}"#;
     let all = [without(MESSAGES, 404, error), without(MESSAGES, 404, error)];
     let server = serve(&place, &[&all[0], &all[1]], UNPROBED);
@@ -116,13 +118,13 @@ fn endpoint_that_no_backend_serves_is_asked_for_all_the_same() {
 
 #[test]
 fn request_waits_for_a_backend_that_serves_the_endpoint() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let lacking = without(MESSAGES, 404, r#"{"detail":"Not Found"}"#);
     let (go_on, wait) = channel::<()>();
     let wait = Mutex::new(wait);
-    let narrow = backend(move |request: &Request, stream: &mut TcpStream| {
+    let narrow = backend(move |request: &Received, stream: &mut TcpStream| {
         if request.text().contains("hold") {
-            let _ = wait.lock().unwrap().recv_timeout(PATIENCE);
+            let _ = wait.lock().unwrap().recv_timeout(DEADLINE);
         }
         ok(request, stream);
     });
@@ -149,9 +151,9 @@ fn request_waits_for_a_backend_that_serves_the_endpoint() {
 
 #[test]
 fn restarted_backend_is_asked_for_the_endpoint_again() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let at = address();
-    let lacking = backend_at(at, &["m"], |_, stream| mock::json(stream, 404, "{}"));
+    let lacking = backend_at(at, &["m"], |_, stream| wire::json(stream, 404, "{}"));
     let other = backend_of(&["m"], ok);
     let settings = [("LLMLB_PROBE_INTERVAL", "100ms")];
     let server = serve(&place, &[&lacking, &other], &settings);

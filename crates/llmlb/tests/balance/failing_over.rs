@@ -5,19 +5,18 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use crate::backends::{
-    ASK, CHAT, UNPROBED, address, asked, backend, backend_at, close, code, count, nobody_notices,
-    ok, serve, served_by,
+use testkit::{
+    Connection, FakeLlm, Received,
+    backends::{
+        ASK, CHAT, UNPROBED, address, asked, backend, backend_at, close, code, count,
+        nobody_notices, ok, serve, served_by,
+    },
+    raw::{self, Raw},
+    until, wire,
 };
-use crate::http::Connection;
-use crate::mock::{self, Mock, Request};
-use crate::process::until;
-use crate::raw::{self, Raw};
-use crate::support::Place;
 
 /// A backend that answers so.
-fn answering(status: u16) -> Mock {
+fn answering(status: u16) -> FakeLlm {
     backend(move |_, stream| refuse(stream, status))
 }
 
@@ -31,13 +30,13 @@ fn refuse(stream: &mut TcpStream, status: u16) {
     );
 }
 
-fn hang_up(_: &Request, stream: &mut TcpStream) {
+fn hang_up(_: &Received, stream: &mut TcpStream) {
     close(stream);
 }
 
 #[test]
 fn a_backend_that_refuses_connections_is_not_noticed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, good) = (backend(ok), backend(ok));
     let server = serve(&place, &[&bad, &good], UNPROBED);
     bad.stop();
@@ -51,7 +50,7 @@ fn a_backend_that_refuses_connections_is_not_noticed() {
 
 #[test]
 fn a_backend_that_hangs_up_at_once_is_not_noticed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, good) = (backend_at(address(), &["m"], ok), backend(ok));
     let server = serve(&place, &[&first, &good], UNPROBED);
     first.stop();
@@ -61,7 +60,7 @@ fn a_backend_that_hangs_up_at_once_is_not_noticed() {
 
 #[test]
 fn a_backend_that_resets_connections_is_not_noticed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, good) = (backend_at(address(), &["m"], ok), backend(ok));
     let server = serve(&place, &[&first, &good], UNPROBED);
     first.stop();
@@ -71,7 +70,7 @@ fn a_backend_that_resets_connections_is_not_noticed() {
 
 #[test]
 fn a_backend_that_hangs_up_on_a_question_is_not_noticed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, good) = (backend(hang_up), backend(ok));
     let server = serve(&place, &[&bad, &good], UNPROBED);
     nobody_notices(&server, || count(&bad), &good);
@@ -80,7 +79,7 @@ fn a_backend_that_hangs_up_on_a_question_is_not_noticed() {
 #[test]
 fn a_backend_that_is_unavailable_is_not_noticed() {
     for status in [502, 503, 504] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (bad, good) = (answering(status), backend(ok));
         let server = serve(&place, &[&bad, &good], UNPROBED);
         nobody_notices(&server, || count(&bad), &good);
@@ -89,7 +88,7 @@ fn a_backend_that_is_unavailable_is_not_noticed() {
 
 #[test]
 fn healthy_twin_serves_every_request_that_got_a_500() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, good) = (answering(500), backend(ok));
     let server = serve(&place, &[&bad, &good], UNPROBED);
     let statuses: Vec<u16> = (0..60)
@@ -103,13 +102,13 @@ fn healthy_twin_serves_every_request_that_got_a_500() {
     assert!(failures > 0);
     let failed = format!(" failed={} error=500 ", bad.address);
     until("the log names each 500", || {
-        let log = server.process.err();
+        let log = server.process.stderr();
         log.lines().filter(|line| line.contains(&failed)).count() == failures
     });
     let last = server.status()["backends"][0]["last_error"].clone();
     assert_eq!(last["status"], 500, "{last}");
     assert!(last["at"].as_str().unwrap().ends_with('Z'), "{last}");
-    let text = place.run(&format!("status -p {}", server.port())).out;
+    let text = place.run(&format!("status -p {}", server.port())).stdout;
     assert!(text.contains("last error 500"), "{text}");
 }
 
@@ -124,7 +123,7 @@ fn first_500_reaches_the_client_if_the_second_backend_fails_too() {
         "is gone",
         "is missing",
     ] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let seconds = second.to_owned();
         // Each backend plays the second one after the other was asked.
         let is_second = Arc::new(AtomicBool::new(false));
@@ -135,12 +134,12 @@ fn first_500_reaches_the_client_if_the_second_backend_fails_too() {
                     return refuse(stream, 500);
                 }
                 match second.parse() {
-                    Ok(status) => mock::json(stream, status, "not this"),
+                    Ok(status) => wire::json(stream, status, "not this"),
                     Err(_) => close(stream),
                 }
             })
         });
-        let backends: &[&Mock] = match second {
+        let backends: &[&FakeLlm] = match second {
             "is missing" => &[&all[0]],
             _ => &[&all[0], &all[1]],
         };
@@ -160,7 +159,7 @@ fn first_500_reaches_the_client_if_the_second_backend_fails_too() {
 #[test]
 fn second_response_to_a_500_reaches_the_client_if_it_is_an_answer() {
     for status in [200, 400, 409, 429] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (bad, other) = (answering(500), answering(status));
         let server = serve(&place, &[&bad, &other], UNPROBED);
         for _ in 0..10 {
@@ -173,7 +172,7 @@ fn second_response_to_a_500_reaches_the_client_if_it_is_an_answer() {
 
 #[test]
 fn connection_that_is_refused_is_not_the_one_more_attempt_of_a_500() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, gone, good) = (answering(500), backend(ok), backend(ok));
     let server = serve(&place, &[&bad, &gone, &good], UNPROBED);
     gone.stop();
@@ -184,7 +183,7 @@ fn connection_that_is_refused_is_not_the_one_more_attempt_of_a_500() {
 
 #[test]
 fn request_that_got_a_500_is_tried_on_two_backends_at_most() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let all = [500; 4].map(answering);
     let server = serve(&place, &all.each_ref(), UNPROBED);
     let answer = server.post(CHAT, ASK);
@@ -197,7 +196,7 @@ fn request_that_got_a_500_is_tried_on_two_backends_at_most() {
 
 #[test]
 fn request_without_a_model_gets_its_500() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, good) = (answering(500), backend(ok));
     let server = serve(&place, &[&bad, &good], UNPROBED);
     assert_eq!(server.post("/v1/moderations", "{}").status(), 500);
@@ -219,7 +218,7 @@ fn every_kind_of_question_may_be_asked_again() {
         "score",
     ];
     for path in paths {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (bad, good) = (answering(503), backend(ok));
         let server = serve(&place, &[&bad, &good], UNPROBED);
         until("the bad backend is tried", || {
@@ -233,7 +232,7 @@ fn every_kind_of_question_may_be_asked_again() {
 #[test]
 fn an_unavailable_backend_answers_as_it_likes_if_it_is_the_only_one() {
     for status in [502, 503, 504] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let only = answering(status);
         let server = serve(&place, &[&only], UNPROBED);
         let answer = server.post(CHAT, ASK);
@@ -248,7 +247,7 @@ fn an_unavailable_backend_answers_as_it_likes_if_it_is_the_only_one() {
 
 #[test]
 fn if_all_are_unavailable_each_is_asked_once_and_the_answer_is_one_of_theirs() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let all = [answering(503), answering(503)];
     let server = serve(&place, &[&all[0], &all[1]], UNPROBED);
     let answer = server.post(CHAT, ASK);
@@ -264,7 +263,7 @@ fn if_all_are_unavailable_each_is_asked_once_and_the_answer_is_one_of_theirs() {
 
 #[test]
 fn a_refusal_is_passed_on_even_if_the_others_are_gone() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (gone, busy) = (backend(ok), answering(503));
     let server = serve(&place, &[&gone, &busy], UNPROBED);
     gone.stop();
@@ -279,7 +278,7 @@ fn a_refusal_is_passed_on_even_if_the_others_are_gone() {
 
 #[test]
 fn a_request_is_tried_on_three_backends_at_most() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let all = [503; 5].map(answering);
     let server = serve(&place, &all.each_ref(), UNPROBED);
     assert_eq!(server.post(CHAT, ASK).status(), 503);
@@ -289,7 +288,7 @@ fn a_request_is_tried_on_three_backends_at_most() {
 
 #[test]
 fn backends_that_fail_in_different_ways_are_not_noticed_either() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (gone, rude, good) = (backend(ok), backend(hang_up), backend(ok));
     let server = serve(&place, &[&gone, &rude, &good], UNPROBED);
     gone.stop();
@@ -299,7 +298,7 @@ fn backends_that_fail_in_different_ways_are_not_noticed_either() {
 #[test]
 fn what_a_backend_decided_is_not_decided_again_elsewhere() {
     for status in [400, 401, 404, 408, 409, 422, 429, 501, 505, 529] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let all = [answering(status), answering(status)];
         let server = serve(&place, &[&all[0], &all[1]], UNPROBED);
         let answer = server.post(CHAT, ASK);
@@ -314,7 +313,7 @@ fn what_a_backend_decided_is_not_decided_again_elsewhere() {
 #[test]
 fn what_is_no_question_is_not_sent_to_another_backend() {
     for hangs_up in [true, false] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let bad = backend(move |_, stream| {
             if hangs_up {
                 close(stream);
@@ -347,7 +346,7 @@ fn what_is_no_question_is_not_sent_to_another_backend() {
 
 #[test]
 fn what_was_never_sent_may_go_to_another_backend_whatever_it_is() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, good) = (backend(ok), backend(ok));
     let server = serve(&place, &[&bad, &good], UNPROBED);
     bad.stop();
@@ -360,7 +359,7 @@ fn what_was_never_sent_may_go_to_another_backend_whatever_it_is() {
 
 #[test]
 fn a_deletion_is_sent_once() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let bad = backend(hang_up);
     let server = serve(&place, &[&bad], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -373,7 +372,7 @@ fn a_deletion_is_sent_once() {
 
 #[test]
 fn the_second_backend_gets_the_same_bytes_as_the_first() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, good) = (answering(502), backend(ok));
     let server = serve(&place, &[&bad, &good], UNPROBED);
     let filler = "\\u00e9é \\t".repeat(100_000);
@@ -398,12 +397,12 @@ fn the_second_backend_gets_the_same_bytes_as_the_first() {
 
 #[test]
 fn a_stream_fails_over_as_long_as_it_has_not_begun() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let bad = backend(hang_up);
     let good = backend(|_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, "data: 1\n\n");
-        mock::end_stream(stream);
+        wire::begin_stream(stream);
+        wire::chunk(stream, "data: 1\n\n");
+        wire::end_stream(stream);
     });
     let server = serve(&place, &[&bad, &good], UNPROBED);
     until("the bad backend is tried", || {
@@ -418,7 +417,7 @@ fn a_stream_fails_over_as_long_as_it_has_not_begun() {
 
 #[test]
 fn when_all_hang_up_the_client_is_told_what_happened() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let all = [backend(hang_up), backend(hang_up)];
     let server = serve(&place, &[&all[0], &all[1]], UNPROBED);
     let answer = server.post(CHAT, ASK);
@@ -430,7 +429,7 @@ fn when_all_hang_up_the_client_is_told_what_happened() {
 
 #[test]
 fn when_all_are_gone_the_client_is_told_when_to_come_back() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let all = [backend(ok), backend(ok)];
     let server = serve(&place, &[&all[0], &all[1]], UNPROBED);
     for one in &all {

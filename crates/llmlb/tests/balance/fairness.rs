@@ -2,29 +2,26 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::backends::CHAT;
-use crate::http::Connection;
-use crate::process::PATIENCE;
 use crate::queue::{Narrow, body, refused};
-use crate::support::{Place, Server};
+use testkit::{Connection, DEADLINE, LlmlbServer, backends::CHAT};
 
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const VICTIM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
 /// A connection whose near end has this address.
-pub(crate) fn connect_from(source: Ipv4Addr, server: &Server) -> Connection {
+pub(crate) fn connect_from(source: Ipv4Addr, server: &LlmlbServer) -> Connection {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let source = SocketAddr::from((source, 0));
     socket.bind(&source.into()).unwrap();
     socket
-        .connect_timeout(&server.address.into(), PATIENCE)
+        .connect_timeout(&server.address.into(), DEADLINE)
         .unwrap();
     Connection::over(socket.into())
 }
 
 /// Sends a request from this address; its response has not been read.
-fn send(server: &Server, source: Ipv4Addr, key: Option<&str>, name: &str) -> Connection {
+fn send(server: &LlmlbServer, source: Ipv4Addr, key: Option<&str>, name: &str) -> Connection {
     let mut client = connect_from(source, server);
     let body = body(name);
     let key = key.map(|key| format!("authorization: Bearer {key}\r\n"));
@@ -37,13 +34,13 @@ fn send(server: &Server, source: Ipv4Addr, key: Option<&str>, name: &str) -> Con
     client
 }
 
-fn until_waiting(server: &Server, count: u64) {
-    crate::process::until("requests wait", || server.status()["waiting"] == count);
+fn until_waiting(server: &LlmlbServer, count: u64) {
+    testkit::until("requests wait", || server.status()["waiting"] == count);
 }
 
 #[test]
 fn invented_credentials_do_not_multiply_the_share_of_an_address() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let narrow = Narrow::new();
     let server = narrow.serve(&place, &[]);
     let mut clients = vec![send(&server, ATTACKER, Some("k"), "first")];
@@ -70,7 +67,7 @@ fn invented_credentials_do_not_multiply_the_share_of_an_address() {
 
 #[test]
 fn full_queue_rejects_the_newest_request_of_the_address_with_the_most() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let narrow = Narrow::new();
     let server = narrow.serve(&place, &[("LLMLB_QUEUE", "3")]);
     let mut running = send(&server, ATTACKER, Some("k"), "running");
@@ -106,7 +103,7 @@ fn full_queue_rejects_the_newest_request_of_the_address_with_the_most() {
 
 #[test]
 fn full_queue_of_equal_clients_rejects_the_request_that_comes_last() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let narrow = Narrow::new();
     let server = narrow.serve(&place, &[("LLMLB_QUEUE", "2")]);
     let mut running = send(&server, ATTACKER, None, "running");

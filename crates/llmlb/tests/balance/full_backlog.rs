@@ -1,10 +1,10 @@
 //! A backend whose queue of connections is full, and who does not accept any. (L8)
 
 use socket2::{Domain, Socket, Type};
-
-use crate::backends::{ASK, CHAT, address, backend, backend_at, code, ok, serve, served_by};
-use crate::process::until;
-use crate::support::Place;
+use testkit::{
+    backends::{ASK, CHAT, address, backend, backend_at, code, ok, serve, served_by},
+    until,
+};
 
 /// A port at which nobody accepts, and whose queue is full: who connects waits.
 struct Full {
@@ -39,7 +39,7 @@ const SHORT_CONNECT: &[(&str, &str)] = &[
 
 #[test]
 fn a_backend_that_does_not_accept_in_time_is_not_noticed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, good) = (backend_at(address(), &["m"], ok), backend(ok));
     let server = serve(&place, &[&bad, &good], SHORT_CONNECT);
     bad.stop();
@@ -54,7 +54,7 @@ fn a_backend_that_does_not_accept_in_time_is_not_noticed() {
 
 #[test]
 fn if_the_only_backend_does_not_accept_in_time_the_client_is_told() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let bad = backend_at(address(), &["m"], ok);
     let server = serve(&place, &[&bad], SHORT_CONNECT);
     bad.stop();

@@ -3,14 +3,12 @@
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
-
-use crate::backends::{
-    ASK, CHAT, UNPROBED, backend, code, count, nobody_notices, ok, send_and_close, serve,
+use testkit::{
+    Connection, DEADLINE, FakeLlm,
+    backends::{
+        ASK, CHAT, UNPROBED, backend, code, count, nobody_notices, ok, send_and_close, serve,
+    },
 };
-use crate::http::Connection;
-use crate::mock::Mock;
-use crate::process::PATIENCE;
-use crate::support::Place;
 
 /// Instead of an answer's head, and whether the connection ends with it.
 const NO_HEADS: &[(&str, &[u8], bool)] = &[
@@ -73,7 +71,7 @@ const NO_HEADS: &[(&str, &[u8], bool)] = &[
     ("zeros", &[0; 4096], false),
 ];
 
-fn answering(bytes: &'static [u8], closes: bool) -> Mock {
+fn answering(bytes: &'static [u8], closes: bool) -> FakeLlm {
     backend(move |_, stream| {
         if closes {
             send_and_close(stream, bytes);
@@ -86,7 +84,7 @@ fn answering(bytes: &'static [u8], closes: bool) -> Mock {
 #[test]
 fn garbage_instead_of_an_answer_is_not_noticed() {
     for (what, bytes, closes) in NO_HEADS {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (bad, good) = (answering(bytes, *closes), backend(ok));
         let server = serve(&place, &[&bad, &good], UNPROBED);
         eprintln!("{what}");
@@ -97,7 +95,7 @@ fn garbage_instead_of_an_answer_is_not_noticed() {
 #[test]
 fn garbage_of_the_only_backend_is_an_error_of_its_own() {
     for (what, bytes, closes) in NO_HEADS {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let bad = answering(bytes, *closes);
         let server = serve(&place, &[&bad], UNPROBED);
         let answer = server.post(CHAT, ASK);
@@ -109,7 +107,7 @@ fn garbage_of_the_only_backend_is_an_error_of_its_own() {
 }
 
 /// A head of ten megabytes, in one line or in many. It ends when nobody listens any more.
-fn endless_head(line: &'static str) -> Mock {
+fn endless_head(line: &'static str) -> FakeLlm {
     backend(move |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nx-first: ");
         for _ in 0..(10 << 20) / line.len() {
@@ -124,7 +122,7 @@ fn endless_head(line: &'static str) -> Mock {
 #[test]
 fn an_absurd_head_is_not_noticed_and_not_kept() {
     for line in ["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "a\r\nx-more: "] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (bad, good) = (endless_head(line), backend(ok));
         let server = serve(&place, &[&bad, &good], UNPROBED);
         nobody_notices(&server, || count(&bad), &good);
@@ -137,7 +135,7 @@ fn an_absurd_head_is_not_noticed_and_not_kept() {
 
 #[test]
 fn what_follows_an_answer_is_not_the_next_one() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     // More than it announced; then what looks like an answer to whoever asks next.
     for more in [
         "and more",
@@ -159,7 +157,7 @@ fn what_follows_an_answer_is_not_the_next_one() {
 
 #[test]
 fn what_comes_unasked_on_an_idle_connection_answers_nobody() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (ask, asked_for) = channel();
     let (done, seen) = channel();
     let channels = Mutex::new((asked_for, done));
@@ -179,6 +177,6 @@ fn what_comes_unasked_on_an_idle_connection_answers_nobody() {
         let answer = client.answer();
         assert_eq!((answer.status(), answer.text().as_str()), (200, "good"));
         ask.send(()).unwrap();
-        seen.recv_timeout(PATIENCE).unwrap();
+        seen.recv_timeout(DEADLINE).unwrap();
     }
 }

@@ -1,15 +1,15 @@
 //! How large the head of a request may be. (L11)
 
 use std::io::Write;
-
-use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve};
-use crate::h2_client::{answer, connected, request, send};
-use crate::http::{Connection, Head};
-use crate::process::until;
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, Head, LlmlbServer,
+    backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve},
+    h2_client::{answer, connected, request, send},
+    until,
+};
 
 /// Sends a head of any size. The other side may stop listening; what it said is there all the same.
-fn status(server: &Server, head: &str) -> Option<u16> {
+fn status(server: &LlmlbServer, head: &str) -> Option<u16> {
     let mut client = Connection::open(server.address);
     let _ = client.reader.get_mut().write_all(head.as_bytes());
     Head::read(&mut client.reader).map(|head| head.status())
@@ -17,7 +17,7 @@ fn status(server: &Server, head: &str) -> Option<u16> {
 
 #[test]
 fn a_head_that_is_too_large_is_refused() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let large = "x".repeat(1 << 20);
@@ -56,13 +56,13 @@ fn a_head_that_is_too_large_is_refused() {
         );
         assert_eq!(server.post(CHAT, ASK).status(), 200);
     }
-    assert!(asked(&mock).iter().all(|one| one.path() == CHAT));
+    assert!(asked(&mock).iter().all(|one| one.target() == CHAT));
     server.until_in_flight(0);
 }
 
 #[test]
 fn a_head_of_usual_size_passes() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     // As large as the tokens of single sign-on get.
@@ -74,7 +74,7 @@ fn a_head_of_usual_size_passes() {
     let head = format!("GET /v1/files?{token} HTTP/1.1\r\nhost: localhost\r\n{many}\r\n");
     assert_eq!(status(&server, &head), Some(200));
     let asked = asked(&mock);
-    assert_eq!(asked[0].path(), format!("/v1/files?{token}"));
+    assert_eq!(asked[0].target(), format!("/v1/files?{token}"));
     for n in 0..60 {
         let value = asked[0].head.header(&format!("x-stainless-{n}"));
         assert_eq!(value, Some(n.to_string()));
@@ -89,7 +89,7 @@ fn sized(bytes: usize) -> String {
 
 #[test]
 fn heads_beyond_max_header_get_431_and_the_setting_moves_the_limit() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     assert_eq!(status(&server, &sized(31 << 10)), Some(200));
@@ -97,7 +97,7 @@ fn heads_beyond_max_header_get_431_and_the_setting_moves_the_limit() {
     for (setting, allowed, rejected) in
         [("8KiB", 7 << 10, 9 << 10), ("300KiB", 299 << 10, 301 << 10)]
     {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let server = serve(&place, &[&mock], &[("LLMLB_MAX_HEADER", setting)]);
         assert_eq!(status(&server, &sized(allowed)), Some(200), "{setting}");
         assert_eq!(status(&server, &sized(rejected)), Some(431), "{setting}");
@@ -106,7 +106,7 @@ fn heads_beyond_max_header_get_431_and_the_setting_moves_the_limit() {
 
 #[test]
 fn a_head_with_more_than_100_fields_gets_431() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     for (fields, expected) in [(100, 200), (101, 431)] {
@@ -119,7 +119,7 @@ fn a_head_with_more_than_100_fields_gets_431() {
 
 #[test]
 fn http_2_heads_beyond_max_header_get_431() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     connected(server.address, async |client| {
@@ -135,7 +135,7 @@ fn http_2_heads_beyond_max_header_get_431() {
 
 #[test]
 fn log_has_a_line_for_a_head_that_cannot_be_parsed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[("LLMLB_MAX_HEADER", "300KiB")]);
     let (large, long) = ("x".repeat(301 << 10), "y".repeat(70_000));
@@ -164,9 +164,9 @@ fn log_has_a_line_for_a_head_that_cannot_be_parsed() {
         let (expected, line) = status_and_line;
         assert_eq!(status(&server, &head), Some(expected), "{line}");
         let line = format!("llmlb: {line} ms=");
-        until(&line, || server.process.err().contains(&line));
+        until(&line, || server.process.stderr().contains(&line));
     }
-    let log = server.process.err();
+    let log = server.process.stderr();
     assert!(!log.contains("secret"), "{log}");
     let lines = log.lines().filter(|line| line.contains(" bytes=0 id="));
     assert_eq!(lines.count(), 5, "{log}");

@@ -1,13 +1,13 @@
 //! The names by which a private server may be called, and the pages that may use it. (L11)
 
 use ::http::Method;
+use testkit::{
+    Answer, Connection, LlmlbServer,
+    backends::{UNPROBED, asked, backend, code, ok, serve},
+    h2_client,
+};
 
-use crate::backends::{UNPROBED, asked, backend, code, ok, serve};
-use crate::h2_client;
-use crate::http::{Answer, Connection};
-use crate::support::{Place, Server};
-
-fn get(server: &Server, fields: &str) -> Answer {
+fn get(server: &LlmlbServer, fields: &str) -> Answer {
     let mut client = Connection::open(server.address);
     client.send(format!("GET /v1/files HTTP/1.1\r\n{fields}\r\n"));
     client.answer()
@@ -21,7 +21,7 @@ fn machine() -> String {
 
 #[test]
 fn a_private_server_is_called_by_its_own_names_only() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let settings = [
         UNPROBED[0],
@@ -71,7 +71,7 @@ fn a_private_server_is_called_by_its_own_names_only() {
 
 #[test]
 fn a_private_server_is_used_by_pages_of_this_machine_only() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let settings = [
         UNPROBED[0],
@@ -122,7 +122,7 @@ fn a_private_server_is_used_by_pages_of_this_machine_only() {
 
 #[test]
 fn an_authority_that_differs_from_the_host_is_refused() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     h2_client::connected(server.address, async |client| {

@@ -4,18 +4,18 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use ::http::Method;
 use bytes::Bytes;
-
-use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve};
-use crate::h2_client::{answer, connected, next, post, request, send};
-use crate::mock;
-use crate::process::PATIENCE;
-use crate::support::Place;
+use testkit::{
+    DEADLINE,
+    backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve},
+    h2_client::{answer, connected, next, post, request, send},
+    wire,
+};
 
 #[test]
 fn a_request_over_http_2_is_answered_like_any_other() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
-        mock::json(stream, 200, r#"{"id":"1"}"#);
+        wire::json(stream, 200, r#"{"id":"1"}"#);
     });
     let server = serve(&place, &[&mock], UNPROBED);
     connected(server.address, async |client| {
@@ -41,7 +41,7 @@ fn a_request_over_http_2_is_answered_like_any_other() {
 
 #[test]
 fn what_the_balancer_itself_answers_is_answered_over_http_2_too() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     connected(server.address, async |client| {
@@ -58,7 +58,7 @@ fn what_the_balancer_itself_answers_is_answered_over_http_2_too() {
 #[test]
 fn requests_on_one_connection_do_not_wait_for_each_other() {
     const STREAMS: usize = 20;
-    let place = Place::new();
+    let place = testkit::sandbox!();
     // Nobody is answered before all are there.
     let here = Arc::new((Mutex::new(0), Condvar::new()));
     let mock = backend(move |request, stream| {
@@ -67,11 +67,11 @@ fn requests_on_one_connection_do_not_wait_for_each_other() {
         *count += 1;
         all.notify_all();
         let (count, waited) = all
-            .wait_timeout_while(count, PATIENCE, |count| *count < STREAMS)
+            .wait_timeout_while(count, DEADLINE, |count| *count < STREAMS)
             .unwrap();
         drop(count);
         assert!(!waited.timed_out());
-        mock::json(stream, 200, &request.text());
+        wire::json(stream, 200, &request.text());
     });
     let server = serve(&place, &[&mock], UNPROBED);
     connected(server.address, async |client| {
@@ -90,15 +90,15 @@ fn requests_on_one_connection_do_not_wait_for_each_other() {
 
 #[test]
 fn every_token_comes_over_http_2_before_the_next_one_is_sent() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (tokens, to_send) = std::sync::mpsc::channel::<&str>();
     let to_send = Mutex::new(to_send);
     let mock = backend(move |_, stream| {
-        mock::begin_stream(stream);
+        wire::begin_stream(stream);
         while let Ok(token) = to_send.lock().unwrap().recv() {
-            mock::chunk(stream, token);
+            wire::chunk(stream, token);
         }
-        mock::end_stream(stream);
+        wire::end_stream(stream);
     });
     let server = serve(&place, &[&mock], UNPROBED);
     connected(server.address, async |client| {
@@ -115,8 +115,8 @@ fn every_token_comes_over_http_2_before_the_next_one_is_sent() {
 
 #[test]
 fn large_bodies_pass_over_http_2_both_ways() {
-    let place = Place::new();
-    let mock = backend(|request, stream| mock::json(stream, 200, &request.text()));
+    let place = testkit::sandbox!();
+    let mock = backend(|request, stream| wire::json(stream, 200, &request.text()));
     let server = serve(&place, &[&mock], UNPROBED);
     let body = format!(r#"{{"model":"m","x":"{}"}}"#, "0123456789".repeat(400_000));
     connected(server.address, async |client| {
@@ -128,7 +128,7 @@ fn large_bodies_pass_over_http_2_both_ways() {
 
 #[test]
 fn trailers_of_an_answer_reach_a_client_of_http_2() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
         use std::io::Write;
         let _ = stream.write_all(
@@ -150,7 +150,7 @@ fn trailers_of_an_answer_reach_a_client_of_http_2() {
 
 #[test]
 fn answers_without_a_body_end_over_http_2() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|request, stream| {
         use std::io::Write;
         let answer = if request.head.line.starts_with("HEAD") {
@@ -178,7 +178,7 @@ fn answers_without_a_body_end_over_http_2() {
 
 #[test]
 fn an_upload_over_http_2_without_a_length_arrives_whole() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let piece: Vec<u8> = (0..=255).cycle().take(1000).collect();

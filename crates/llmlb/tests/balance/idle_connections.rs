@@ -5,15 +5,15 @@ use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::Mutex;
 use std::thread;
-
-use crate::backends::{ASK, CHAT, Occupied, UNPROBED, asked, backend, close, ok, serve};
-use crate::http::{Connection, Head};
-use crate::mock::{self, Mock, Request};
-use crate::raw::{self, Raw};
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, FakeLlm, Head, LlmlbServer, Received,
+    backends::{ASK, CHAT, Occupied, UNPROBED, asked, backend, close, ok, serve},
+    raw::{self, Raw},
+    wire,
+};
 
 /// Several clients ask hundreds of questions; each gets its answer.
-fn assert_all_answered(server: &Server, body: &str) {
+fn assert_all_answered(server: &LlmlbServer, body: &str) {
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -32,7 +32,7 @@ fn assert_all_answered(server: &Server, body: &str) {
 
 /// A backend that answers the first request of each connection; of the second, only its arrival is
 /// noticed.
-fn one_each(end: impl Fn(&TcpStream) + Send + Sync + 'static) -> Mock {
+fn one_each(end: impl Fn(&TcpStream) + Send + Sync + 'static) -> FakeLlm {
     let served = Mutex::new(HashSet::new());
     backend(move |request, stream| {
         if served.lock().unwrap().insert(request.connection) {
@@ -45,7 +45,7 @@ fn one_each(end: impl Fn(&TcpStream) + Send + Sync + 'static) -> Mock {
 
 #[test]
 fn a_backend_that_closes_when_the_next_request_comes_is_not_noticed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = one_each(close);
     let server = serve(&place, &[&mock], UNPROBED);
     assert_all_answered(&server, ASK);
@@ -53,7 +53,7 @@ fn a_backend_that_closes_when_the_next_request_comes_is_not_noticed() {
 
 #[test]
 fn a_backend_that_resets_when_the_next_request_comes_is_not_noticed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = one_each(raw::reset);
     let server = serve(&place, &[&mock], UNPROBED);
     assert_all_answered(&server, ASK);
@@ -61,7 +61,7 @@ fn a_backend_that_resets_when_the_next_request_comes_is_not_noticed() {
 
 #[test]
 fn a_backend_that_closes_right_after_its_answer_is_not_noticed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|request, stream| {
         ok(request, stream);
         close(stream);
@@ -73,7 +73,7 @@ fn a_backend_that_closes_right_after_its_answer_is_not_noticed() {
 /// Serves one request, and of the next one reads nothing but the head.
 fn half_reader(_: &Head, reader: &mut BufReader<TcpStream>, body: usize) {
     let _ = reader.read_exact(&mut vec![0; body]);
-    mock::json(reader.get_mut(), 200, "{}");
+    wire::json(reader.get_mut(), 200, "{}");
     if Head::read(reader).is_some() {
         close(reader.get_mut());
     }
@@ -81,7 +81,7 @@ fn half_reader(_: &Head, reader: &mut BufReader<TcpStream>, body: usize) {
 
 #[test]
 fn a_backend_that_closes_before_it_has_read_the_next_request_is_not_noticed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let body = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(300_000));
     let length = body.len();
     let raw: Raw = raw::heads(move |head, reader| half_reader(head, reader, length));
@@ -92,7 +92,7 @@ fn a_backend_that_closes_before_it_has_read_the_next_request_is_not_noticed() {
 
 #[test]
 fn a_stale_connection_is_nobodys_failure() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (stale, mut other) = (one_each(close), Occupied::new());
     // If three of them counted as failures in a row, requests would have to wait for the other.
     let server = other.beside(&place, &stale);
@@ -105,8 +105,8 @@ fn a_stale_connection_is_nobodys_failure() {
 }
 
 /// Answers so, and keeps the connection.
-fn answering(answer: &'static str) -> Mock {
-    backend(move |_: &Request, stream: &mut TcpStream| {
+fn answering(answer: &'static str) -> FakeLlm {
+    backend(move |_: &Received, stream: &mut TcpStream| {
         let _ = stream.write_all(answer.as_bytes());
     })
 }
@@ -118,7 +118,7 @@ fn a_connection_that_the_backend_will_not_use_again_is_not() {
         "HTTP/1.1 200 OK\r\nConnection: x, Close\r\ncontent-length: 2\r\n\r\n{}",
         "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\n{}",
     ] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let mock = answering(answer);
         let server = serve(&place, &[&mock], UNPROBED);
         for _ in 0..10 {
@@ -131,7 +131,7 @@ fn a_connection_that_the_backend_will_not_use_again_is_not() {
 
 #[test]
 fn a_connection_of_an_old_backend_that_offers_to_keep_it_is_used_again() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock =
         answering("HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\n{}");
     let server = serve(&place, &[&mock], UNPROBED);

@@ -2,28 +2,28 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-
-use crate::backends::{asked, backend_of, code, serve};
-use crate::http::Connection;
-use crate::mock::{self, Mock, Request};
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, FakeLlm, LlmlbServer, Received,
+    backends::{asked, backend_of, code, serve},
+    wire,
+};
 
 /// A backend whose ids say whose they are.
-fn keeper(name: &'static str, models: &[&str]) -> Mock {
-    backend_of(models, move |request: &Request, stream: &mut TcpStream| {
-        let path = request.path().trim_start_matches("/v1/");
+fn keeper(name: &'static str, models: &[&str]) -> FakeLlm {
+    backend_of(models, move |request: &Received, stream: &mut TcpStream| {
+        let path = request.target().trim_start_matches("/v1/");
         let kind = path.split(['/', '?']).next().unwrap_or_default();
         if request.text().contains("\"stream\":true") {
-            mock::begin_stream(stream);
-            mock::chunk(
+            wire::begin_stream(stream);
+            wire::chunk(
                 stream,
                 &format!(
                     "event: response.created\ndata: {{\"type\":\"response.created\",\
                      \"response\":{{\"id\":\"resp_stream_{name}\",\"object\":\"response\"}}}}\n\n"
                 ),
             );
-            mock::chunk(stream, "event: response.completed\ndata: {}\n\n");
-            return mock::end_stream(stream);
+            wire::chunk(stream, "event: response.completed\ndata: {}\n\n");
+            return wire::end_stream(stream);
         }
         let id = match kind {
             "responses" => format!("resp_{name}"),
@@ -31,33 +31,33 @@ fn keeper(name: &'static str, models: &[&str]) -> Mock {
             other => format!("{other}_{name}"),
         };
         let body = format!("{{\n  \"id\": \"{id}\",\n  \"object\": \"{kind}\"\n}}");
-        mock::json(stream, 200, &body);
+        wire::json(stream, 200, &body);
     })
 }
 
 /// Two of them; the first is the one that gets what nobody issued.
-fn keepers() -> (Mock, Mock) {
+fn keepers() -> (FakeLlm, FakeLlm) {
     (
         keeper("a", &["both", "only-a"]),
         keeper("b", &["both", "only-b"]),
     )
 }
 
-fn id(server: &Server, path: &str, body: &str) -> String {
+fn id(server: &LlmlbServer, path: &str, body: &str) -> String {
     let answer = server.post(path, body);
     assert_eq!(answer.status(), 200, "{answer:?}");
     answer.json()["id"].as_str().unwrap().to_owned()
 }
 
 /// Whether the last request went to the second.
-fn went_to_b(b: &Mock, line: &str) {
+fn went_to_b(b: &FakeLlm, line: &str) {
     let last = asked(b).last().map(|one| one.head.line.clone());
     assert_eq!(last, Some(format!("{line} HTTP/1.1")));
 }
 
 #[test]
 fn an_id_in_a_path_leads_to_who_issued_it() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (a, b) = keepers();
     let server = serve(&place, &[&a, &b], &[]);
     for (path, expected) in [
@@ -87,7 +87,7 @@ fn an_id_in_a_path_leads_to_who_issued_it() {
 
 #[test]
 fn an_id_that_nobody_issued_leads_to_the_first_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (a, b) = keepers();
     let server = serve(&place, &[&a, &b], &[]);
     for path in [
@@ -102,7 +102,7 @@ fn an_id_that_nobody_issued_leads_to_the_first_backend() {
 
 #[test]
 fn a_response_that_goes_on_goes_on_where_it_began() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (a, b) = keepers();
     let server = serve(&place, &[&a, &b], &[]);
     for (model, expected) in [("only-b", &b), ("only-a", &a)] {
@@ -122,7 +122,7 @@ fn a_response_that_goes_on_goes_on_where_it_began() {
 
 #[test]
 fn the_id_of_a_streamed_response_is_known_too() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (a, b) = keepers();
     let server = serve(&place, &[&a, &b], &[]);
     let body = r#"{"model":"only-b","stream":true}"#;
@@ -142,7 +142,7 @@ fn the_id_of_a_streamed_response_is_known_too() {
 
 #[test]
 fn what_only_a_backend_that_is_gone_knows_is_not_asked_elsewhere() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (a, b) = keepers();
     let server = serve(&place, &[&a, &b], &[("LLMLB_PROBE_INTERVAL", "1h")]);
     let id = id(&server, "/v1/responses", r#"{"model":"only-b"}"#);
@@ -161,24 +161,24 @@ fn what_only_a_backend_that_is_gone_knows_is_not_asked_elsewhere() {
 }
 
 /// A backend that answers with this.
-fn saying(models: &[&str], answer: &'static str) -> Mock {
+fn saying(models: &[&str], answer: &'static str) -> FakeLlm {
     backend_of(models, move |_, stream| {
         if answer.starts_with("data:") {
-            mock::begin_stream(stream);
+            wire::begin_stream(stream);
             // One piece at a time, however it is cut.
             for piece in answer.as_bytes().chunks(7) {
-                mock::chunk(stream, std::str::from_utf8(piece).unwrap());
+                wire::chunk(stream, std::str::from_utf8(piece).unwrap());
             }
-            mock::end_stream(stream);
+            wire::end_stream(stream);
         } else {
-            mock::json(stream, 200, answer);
+            wire::json(stream, 200, answer);
         }
     })
 }
 
 #[test]
 fn an_id_that_a_client_wrote_itself_leads_nowhere_else() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let a = keeper("a", &["only-a"]);
     for (path, answer) in [
         // What a client calls metadata comes back in the answer.
@@ -215,7 +215,7 @@ fn an_id_that_a_client_wrote_itself_leads_nowhere_else() {
         assert_eq!(asked_b.status(), 200);
         let before = asked(&b).len();
         let answer = server.get("/v1/responses/resp_a");
-        assert_eq!(crate::backends::served_by(&answer), a.address.to_string());
+        assert_eq!(testkit::backends::served_by(&answer), a.address.to_string());
         assert_eq!(asked(&b).len(), before);
         assert_eq!(server.get("/v1/responses/resp_b").status(), 200);
         went_to_b(&b, "GET /v1/responses/resp_b");
@@ -224,19 +224,19 @@ fn an_id_that_a_client_wrote_itself_leads_nowhere_else() {
 
 #[test]
 fn the_id_of_a_response_is_known_whatever_it_is_followed_by() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let a = keeper("a", &["only-a"]);
     let long = "x".repeat(100_000);
     let b = backend_of(&["only-b"], move |_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(
+        wire::begin_stream(stream);
+        wire::chunk(
             stream,
             &format!(
                 "event: response.created\ndata: {{\"type\":\"response.created\",\"response\":\
                  {{\"id\":\"resp_long\",\"instructions\":\"{long}\"}}}}\n\n"
             ),
         );
-        mock::end_stream(stream);
+        wire::end_stream(stream);
     });
     let server = serve(&place, &[&a, &b], &[]);
     let body = r#"{"model":"only-b","stream":true}"#;
@@ -247,7 +247,7 @@ fn the_id_of_a_response_is_known_whatever_it_is_followed_by() {
 
 #[test]
 fn a_chat_completion_is_remembered_if_it_is_stored() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let a = keeper("a", &["only-a"]);
     let whole = r#"{"id":"chatcmpl-1","object":"chat.completion"}"#;
     let stream = "data: {\"id\":\"chatcmpl-1\",\"choices\":[]}\n\ndata: [DONE]\n\n";
@@ -261,7 +261,7 @@ fn a_chat_completion_is_remembered_if_it_is_stored() {
             let server = serve(&place, &[&a, &b], &[]);
             assert_eq!(server.post("/v1/chat/completions", body).status(), 200);
             let answer = server.get("/v1/chat/completions/chatcmpl-1");
-            let is_known = crate::backends::served_by(&answer) == b.address.to_string();
+            let is_known = testkit::backends::served_by(&answer) == b.address.to_string();
             assert_eq!(is_known, is_stored, "{body}");
         }
     }
@@ -269,7 +269,7 @@ fn a_chat_completion_is_remembered_if_it_is_stored() {
 
 #[test]
 fn a_file_that_an_upload_becomes_is_known() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let a = keeper("a", &["only-a"]);
     let b = saying(
         &["only-b"],
@@ -297,7 +297,7 @@ const COMPRESSED: &[u8] = &[
 
 #[test]
 fn an_id_is_known_also_if_the_client_understands_compressed_answers() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let b = backend_of(&["only-b"], |request, stream| {
         let accepted = request.head.header("accept-encoding").unwrap_or_default();
         if accepted.contains("gzip") {
@@ -307,7 +307,7 @@ fn an_id_is_known_also_if_the_client_understands_compressed_answers() {
             );
             let _ = stream.write_all(&[head.as_bytes(), COMPRESSED].concat());
         } else {
-            mock::json(stream, 200, r#"{"id": "file-gzip"}"#);
+            wire::json(stream, 200, r#"{"id": "file-gzip"}"#);
         }
     });
     let a = keeper("a", &["only-a"]);

@@ -1,12 +1,13 @@
 //! What clients learn of the backends: names that the operator gave, and no addresses. (L11)
 
-use crate::backends::{ASK, CHAT, asked, backend, backend_at, ok, serve_file, served_by};
-use crate::process::until;
-use crate::support::Place;
+use testkit::{
+    backends::{ASK, CHAT, asked, backend, backend_at, ok, serve_file, served_by},
+    until,
+};
 
 #[test]
 fn clients_see_an_ordinal_of_a_backend_without_a_name() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, second, third) = (backend(ok), backend(ok), backend(ok));
     let file = format!(
         "[[backend]]\nurl = \"{}\"\n[[backend]]\nurl = \"{}\"\nname = \"gpu\"\n\
@@ -34,12 +35,12 @@ fn clients_see_an_ordinal_of_a_backend_without_a_name() {
     let status = server.status();
     assert_eq!(status["backends"][0]["name"], first.address.to_string());
     let line = format!(" backend={} ", first.address);
-    until("it is logged", || server.process.err().contains(&line));
+    until("it is logged", || server.process.stderr().contains(&line));
 }
 
 #[test]
 fn a_label_is_never_the_name_of_another_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, second) = (backend(ok), backend(ok));
     let file = format!(
         "[[backend]]\nurl = \"{}\"\nname = \"backend-2\"\n[[backend]]\nurl = \"{}\"\n",
@@ -60,14 +61,16 @@ fn a_label_is_never_the_name_of_another_backend() {
 
 #[test]
 fn errors_and_model_lists_do_not_name_addresses() {
-    let place = Place::new();
-    let address = crate::backends::address();
+    let place = testkit::sandbox!();
+    let address = testkit::backends::address();
     let file = format!(
         "[upstream]\nprobe_interval = \"1h\"\n\
          [[backend]]\nurl = \"http://{address}\"\nmodels = [\"m\"]\n\
          [[backend]]\nurl = \"http://127.0.0.1:1\"\n"
     );
-    let hanging_up = backend_at(address, &["m"], |_, stream| crate::backends::close(stream));
+    let hanging_up = backend_at(address, &["m"], |_, stream| {
+        testkit::backends::close(stream)
+    });
     let server = serve_file(&place, &file);
     let port = address.port().to_string();
     let list = server.get("/v1/models").text();

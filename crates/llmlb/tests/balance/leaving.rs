@@ -8,14 +8,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use ::http::Method;
-
-use crate::backends::{ASK, CHAT, UNPROBED, backend, ok, serve};
-use crate::h2_client::{self, connected, next, request};
-use crate::http::{Connection, read_chunk};
-use crate::mock::{self, Mock};
-use crate::process::PATIENCE;
-use crate::raw;
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, DEADLINE, FakeLlm, LlmlbServer,
+    backends::{ASK, CHAT, UNPROBED, backend, ok, serve},
+    h2_client::{self, connected, next, request},
+    raw, read_chunk, wire,
+};
 
 /// What a backend sees of a request.
 #[derive(Debug, PartialEq)]
@@ -25,7 +23,7 @@ enum Seen {
 }
 
 /// A backend that tells what it sees, and answers the beginning of a stream, or nothing.
-fn witness(answers: bool) -> (Mock, Receiver<(Seen, Instant)>) {
+fn witness(answers: bool) -> (FakeLlm, Receiver<(Seen, Instant)>) {
     let (sender, receiver) = channel();
     let sender = Mutex::new(sender);
     let mock = backend(move |request, stream: &mut TcpStream| {
@@ -36,8 +34,8 @@ fn witness(answers: bool) -> (Mock, Receiver<(Seen, Instant)>) {
             let _ = sender.lock().unwrap().send((seen, Instant::now()));
         };
         if answers {
-            mock::begin_stream(stream);
-            mock::chunk(stream, "first");
+            wire::begin_stream(stream);
+            wire::chunk(stream, "first");
         }
         tell(Seen::Begun);
         if matches!(stream.read(&mut [0]), Ok(0) | Err(_)) {
@@ -48,7 +46,7 @@ fn witness(answers: bool) -> (Mock, Receiver<(Seen, Instant)>) {
 }
 
 fn begun(seen: &Receiver<(Seen, Instant)>) {
-    assert_eq!(seen.recv_timeout(PATIENCE).unwrap().0, Seen::Begun);
+    assert_eq!(seen.recv_timeout(DEADLINE).unwrap().0, Seen::Begun);
 }
 
 /// The same while the client's connection has to go on.
@@ -66,8 +64,8 @@ async fn begun_meanwhile(seen: &Receiver<(Seen, Instant)>) {
     clippy::print_stderr,
     reason = "how long it took is for scripts to judge"
 )]
-fn left(what: &str, since: Instant, seen: &Receiver<(Seen, Instant)>, server: &Server) {
-    let (seen, at) = seen.recv_timeout(PATIENCE).unwrap();
+fn left(what: &str, since: Instant, seen: &Receiver<(Seen, Instant)>, server: &LlmlbServer) {
+    let (seen, at) = seen.recv_timeout(DEADLINE).unwrap();
     assert_eq!(seen, Seen::Left);
     let took = at.saturating_duration_since(since);
     eprintln!("{what}: the backend knows after {} ms", took.as_millis());
@@ -77,7 +75,7 @@ fn left(what: &str, since: Instant, seen: &Receiver<(Seen, Instant)>, server: &S
 
 #[test]
 fn a_client_that_leaves_before_the_first_byte_ends_the_request() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, seen) = witness(false);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -90,7 +88,7 @@ fn a_client_that_leaves_before_the_first_byte_ends_the_request() {
 
 #[test]
 fn a_client_that_leaves_in_the_middle_ends_the_request() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, seen) = witness(true);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -109,7 +107,7 @@ fn a_client_that_leaves_in_the_middle_ends_the_request() {
 #[test]
 fn a_client_whose_machine_resets_the_connection_ends_the_request() {
     for answers in [false, true] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (mock, seen) = witness(answers);
         let server = serve(&place, &[&mock], UNPROBED);
         let mut client = Connection::open(server.address);
@@ -123,7 +121,7 @@ fn a_client_whose_machine_resets_the_connection_ends_the_request() {
 
 #[test]
 fn a_client_that_leaves_is_nobodys_failure() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, seen) = witness(false);
     let other = backend(ok);
     let server = serve(&place, &[&mock, &other], UNPROBED);
@@ -139,20 +137,20 @@ fn a_client_that_leaves_is_nobodys_failure() {
             }
         }
         drop(client);
-        assert_eq!(seen.recv_timeout(PATIENCE).unwrap().0, Seen::Left);
+        assert_eq!(seen.recv_timeout(DEADLINE).unwrap().0, Seen::Left);
         server.until_in_flight(0);
     }
     assert_eq!(server.status()["backends"][0]["up"], true);
-    crate::process::until("it is asked", || {
+    testkit::until("it is asked", || {
         let answer = server.post(CHAT, r#"{"model":"m","x":"quick"}"#);
-        crate::backends::served_by(&answer) == mock.address.to_string()
+        testkit::backends::served_by(&answer) == mock.address.to_string()
     });
 }
 
 #[test]
 fn over_http_2_a_stream_that_is_given_up_ends_the_request_and_no_other() {
     for answers in [false, true] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (mock, seen) = witness(answers);
         let server = serve(&place, &[&mock], UNPROBED);
         connected(server.address, async |client| {
@@ -179,7 +177,7 @@ fn over_http_2_a_stream_that_is_given_up_ends_the_request_and_no_other() {
 
 #[test]
 fn over_http_2_a_client_that_leaves_ends_all_its_requests() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, seen) = witness(false);
     let server = serve(&place, &[&mock], UNPROBED);
     connected(server.address, async |client| {
@@ -192,14 +190,14 @@ fn over_http_2_a_client_that_leaves_ends_all_its_requests() {
         }
     });
     for _ in 0..5 {
-        assert_eq!(seen.recv_timeout(PATIENCE).unwrap().0, Seen::Left);
+        assert_eq!(seen.recv_timeout(DEADLINE).unwrap().0, Seen::Left);
     }
     server.until_in_flight(0);
 }
 
 #[test]
 fn a_client_that_leaves_within_its_upload_ends_it_at_the_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (sender, seen) = channel();
     let sender = Mutex::new(sender);
     let raw = raw::heads(move |_, reader| {
@@ -213,9 +211,9 @@ fn a_client_that_leaves_within_its_upload_ends_it_at_the_backend() {
         "POST /v1/whatever HTTP/1.1\r\nhost: localhost\r\n\
          content-type: application/octet-stream\r\ncontent-length: 1000\r\n\r\nhalf",
     );
-    assert_eq!(seen.recv_timeout(PATIENCE), Ok(Seen::Begun));
+    assert_eq!(seen.recv_timeout(DEADLINE), Ok(Seen::Begun));
     drop(client);
-    assert_eq!(seen.recv_timeout(PATIENCE), Ok(Seen::Left));
+    assert_eq!(seen.recv_timeout(DEADLINE), Ok(Seen::Left));
     server.until_in_flight(0);
 }
 
@@ -223,7 +221,7 @@ fn a_client_that_leaves_within_its_upload_ends_it_at_the_backend() {
 fn a_client_that_says_it_has_no_more_to_send_is_not_forgotten() {
     // Whether it still listens cannot be told from whether it left: it may be answered or not, but
     // nothing may stay.
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);

@@ -5,24 +5,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
-
-use crate::backends::{ASK, CHAT, backend, ok, serve_file};
-use crate::mock::{self, Mock, Request};
-use crate::support::{Place, Server};
+use testkit::{
+    FakeLlm, LlmlbServer, Received,
+    backends::{ASK, CHAT, backend, ok, serve_file},
+    wire,
+};
 
 /// A backend that takes its time and remembers how much it had to do at once.
-fn counting() -> (Mock, Arc<AtomicUsize>) {
+fn counting() -> (FakeLlm, Arc<AtomicUsize>) {
     let (now, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
     let record = Arc::clone(&most);
-    let mock = backend(move |request: &Request, stream: &mut TcpStream| {
+    let mock = backend(move |request: &Received, stream: &mut TcpStream| {
         let busy = now.fetch_add(1, Ordering::SeqCst) + 1;
         record.fetch_max(busy, Ordering::SeqCst);
         thread::sleep(Duration::from_millis(10));
         now.fetch_sub(1, Ordering::SeqCst);
         if request.text().contains("stream") {
-            mock::begin_stream(stream);
-            mock::chunk(stream, "data: 1\n\n");
-            mock::end_stream(stream);
+            wire::begin_stream(stream);
+            wire::chunk(stream, "data: 1\n\n");
+            wire::end_stream(stream);
         } else {
             ok(request, stream);
         }
@@ -30,13 +31,13 @@ fn counting() -> (Mock, Arc<AtomicUsize>) {
     (mock, most)
 }
 
-fn limited(mock: &Mock, limit: usize) -> String {
+fn limited(mock: &FakeLlm, limit: usize) -> String {
     let url = mock.url();
     format!("[[backend]]\nurl = \"{url}\"\nmax_concurrent = {limit}\n")
 }
 
 /// So many clients, each with a few questions; all are answered.
-fn ask(server: &Server, clients: usize) {
+fn ask(server: &LlmlbServer, clients: usize) {
     thread::scope(|scope| {
         for client in 0..clients {
             scope.spawn(move || {
@@ -54,7 +55,7 @@ fn ask(server: &Server, clients: usize) {
 
 #[test]
 fn a_backend_never_gets_more_at_a_time_than_it_may() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, most) = counting();
     let server = serve_file(&place, &limited(&mock, 2));
     ask(&server, 20);
@@ -63,7 +64,7 @@ fn a_backend_never_gets_more_at_a_time_than_it_may() {
 
 #[test]
 fn each_backend_has_its_own_limit() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let all = [counting(), counting()];
     let file = limited(&all[0].0, 1) + &limited(&all[1].0, 3);
     let server = serve_file(&place, &file);
@@ -74,8 +75,8 @@ fn each_backend_has_its_own_limit() {
 
 #[test]
 fn a_request_that_failed_over_holds_a_place_at_one_backend_only() {
-    let place = Place::new();
-    let bad = backend(|_, stream| mock::json(stream, 503, "{}"));
+    let place = testkit::sandbox!();
+    let bad = backend(|_, stream| wire::json(stream, 503, "{}"));
     let (good, most) = counting();
     let file = limited(&bad, 1) + &limited(&good, 2);
     let server = serve_file(&place, &file);

@@ -1,16 +1,15 @@
 //! What a client may write at any length is not repeated at that length. (L10, L13)
 
 use ::http::Method;
-
-use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, code, ok, serve};
-use crate::h2_client;
-use crate::http::{Answer, Connection};
-use crate::process::until;
-use crate::support::{Place, Server};
+use testkit::{
+    Answer, Connection, LlmlbServer,
+    backends::{ASK, CHAT, UNPROBED, asked, backend, code, ok, serve},
+    h2_client, until,
+};
 
 #[test]
 fn the_log_says_no_more_of_a_models_name_than_one_can_read() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[]);
     for letter in ["x", "é", "\\u0001"] {
@@ -22,16 +21,16 @@ fn the_log_says_no_more_of_a_models_name_than_one_can_read() {
     let path = format!("/v1/{}", "y".repeat(30_000));
     assert_eq!(server.get(&path).status(), 200);
     until("all are logged", || {
-        let said = server.process.err();
+        let said = server.process.stderr();
         said.lines().filter(|line| line.contains(" id=")).count() == 4
     });
-    let said = server.process.err();
+    let said = server.process.stderr();
     let longest = said.lines().map(str::len).max().unwrap_or_default();
     assert!(longest < 4000, "a line of {longest} bytes");
     assert!(said.contains("model=xxxx"), "{said}");
 }
 
-fn answer_to(server: &Server, method: &str) -> Answer {
+fn answer_to(server: &LlmlbServer, method: &str) -> Answer {
     let mut client = Connection::open(server.address);
     client.send(format!(
         "{method} {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -42,9 +41,9 @@ fn answer_to(server: &Server, method: &str) -> Answer {
 }
 
 /// The lines of the log that tell of requests.
-fn request_lines(server: &Server, count: usize) -> Vec<String> {
-    crate::process::eventually("all requests are logged", || {
-        let said = server.process.err();
+fn request_lines(server: &LlmlbServer, count: usize) -> Vec<String> {
+    testkit::eventually("all requests are logged", || {
+        let said = server.process.stderr();
         let lines = said.lines().filter(|line| line.contains(" id="));
         let lines: Vec<String> = lines.map(str::to_owned).collect();
         (lines.len() == count).then_some(lines)
@@ -53,7 +52,7 @@ fn request_lines(server: &Server, count: usize) -> Vec<String> {
 
 #[test]
 fn methods_that_no_api_uses_reach_neither_a_backend_nor_the_log_in_full() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let long = "X".repeat(20_000);
@@ -92,7 +91,7 @@ fn methods_that_no_api_uses_reach_neither_a_backend_nor_the_log_in_full() {
 
 #[test]
 fn every_method_of_the_apis_is_forwarded() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
@@ -112,7 +111,7 @@ fn every_method_of_the_apis_is_forwarded() {
 
 #[test]
 fn unsafe_characters_of_a_client_are_escaped_in_the_log() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let body = r#"{"model":"a\u001b[2J\u009b\u202eb\n"}"#;

@@ -1,36 +1,14 @@
 //! The balancer when things go wrong, and everything that may pass through it: real processes, real
 //! sockets, real signals. (L5, L6, L7, L8)
 //!
-//! `support`, `process`, `mock`, `http` and `network` are those of the `serve` tests; `backends`
-//! starts backends and balancers, `real` backends in processes of their own, `raw` listeners that
-//! speak no HTTP unless told to, `h2_client` is a client of HTTP/2. The other modules are tests, by
-//! topic.
+//! `real` starts backends in processes of their own. The other modules are tests, by topic.
 #![cfg(unix)]
 #![expect(
     clippy::expect_used,
-    clippy::panic,
     clippy::unwrap_used,
     reason = "helpers fail the test that called them"
 )]
 
-#[path = "../serve/http.rs"]
-mod http;
-#[expect(dead_code, reason = "the `serve` tests use the rest")]
-#[path = "../serve/mock.rs"]
-mod mock;
-#[cfg_attr(
-    not(target_os = "linux"),
-    expect(dead_code, reason = "tests for Linux use the rest")
-)]
-#[path = "../serve/process.rs"]
-mod process;
-#[expect(dead_code, reason = "the `serve` tests use the rest")]
-#[path = "../serve/support.rs"]
-mod support;
-
-mod backends;
-mod h2_client;
-mod raw;
 mod real;
 
 mod accepted;

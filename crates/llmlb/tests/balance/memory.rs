@@ -1,12 +1,13 @@
 //! How much memory requests can make the server take. (L10, L11)
 
 use std::fs;
-
-use crate::backends::{CHAT, backend, code, count, ok, serve};
-use crate::support::{Place, Server};
+use testkit::{
+    LlmlbServer,
+    backends::{CHAT, backend, code, count, ok, serve},
+};
 
 /// The most memory that a server had, in bytes.
-pub(crate) fn peak(server: &Server) -> usize {
+pub(crate) fn peak(server: &LlmlbServer) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", server.process.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let number = line.unwrap().split_whitespace().next().unwrap();
@@ -15,7 +16,7 @@ pub(crate) fn peak(server: &Server) -> usize {
 
 #[test]
 fn large_body_that_is_not_json_is_rejected_without_taking_it_apart() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[]);
     let before = peak(&server);

@@ -10,11 +10,11 @@ use std::time::Duration;
 use ::http::{Method, Request};
 use bytes::Bytes;
 use h2::client::Builder;
-
-use crate::backends::{CHAT, backend, backend_of, ok, serve};
-use crate::h2_client::{Client, connect, request, run};
-use crate::mock::Mock;
-use crate::support::{Place, Server};
+use testkit::{
+    FakeLlm, LlmlbServer,
+    backends::{CHAT, backend, backend_of, ok, serve},
+    h2_client::{Client, connect, request, run},
+};
 
 const MIB: usize = 1 << 20;
 const BOUND: usize = 16 * MIB;
@@ -32,7 +32,7 @@ const LIMITS: &[(&str, &str)] = &[
 ];
 
 /// A figure of the process, in bytes.
-fn memory(server: &Server, name: &str) -> usize {
+fn memory(server: &LlmlbServer, name: &str) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", server.process.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     let number = line.unwrap().split_whitespace().next().unwrap();
@@ -40,7 +40,7 @@ fn memory(server: &Server, name: &str) -> usize {
 }
 
 /// Waits until the server's memory does not grow any more, and returns by how much it has grown.
-fn grown(server: &Server, before: usize) -> usize {
+fn grown(server: &LlmlbServer, before: usize) -> usize {
     let mut last = 0;
     loop {
         let peak = memory(server, "VmHWM:");
@@ -53,7 +53,7 @@ fn grown(server: &Server, before: usize) -> usize {
 }
 
 #[track_caller]
-fn assert_bound(server: &Server, before: usize) {
+fn assert_bound(server: &LlmlbServer, before: usize) {
     let grown = grown(server, before);
     assert!(grown <= BOUND + BESIDES, "grown by {} MiB", grown / MIB);
 }
@@ -74,7 +74,7 @@ async fn open_upload(
 /// Clients that open so many connections, with so many streams on each, which all send so much of a
 /// body and stop.
 fn hold_uploads(
-    server: &Server,
+    server: &LlmlbServer,
     connections: usize,
     streams: usize,
     sent: usize,
@@ -131,7 +131,7 @@ fn with_fields() -> Request<()> {
 
 #[test]
 fn small_bodies_over_http_2_stay_within_the_bound() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
     hold_uploads(&server, 60, 50, 15_000, chat);
@@ -139,7 +139,7 @@ fn small_bodies_over_http_2_stay_within_the_bound() {
 
 #[test]
 fn large_bodies_over_http_2_stay_within_the_bound() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
     hold_uploads(&server, 60, 20, 500_000, chat);
@@ -147,9 +147,9 @@ fn large_bodies_over_http_2_stay_within_the_bound() {
 
 #[test]
 fn bodies_that_pass_over_http_2_stay_within_the_bound() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     // It reads nothing.
-    let raw = crate::raw::heads(|_, _| std::thread::park());
+    let raw = testkit::raw::heads(|_, _| std::thread::park());
     let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
     let server = place.serve_with(command.envs(LIMITS.iter().copied()));
     hold_uploads(&server, 60, 20, 500_000, file);
@@ -157,14 +157,14 @@ fn bodies_that_pass_over_http_2_stay_within_the_bound() {
 
 #[test]
 fn header_fields_over_http_2_stay_within_the_bound() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
     hold_uploads(&server, 12, 60, 100, with_fields);
 }
 
 /// Clients of HTTP/1.1 that send this as long as they can, and read nothing.
-fn hold_sent(server: &Server, connections: usize, sent: &[u8]) {
+fn hold_sent(server: &LlmlbServer, connections: usize, sent: &[u8]) {
     let before = memory(server, "VmHWM:");
     let mut held = Vec::new();
     for _ in 0..connections {
@@ -201,7 +201,7 @@ fn partial(kind: &str, path: &str, sent: usize) -> Vec<u8> {
 #[test]
 fn bodies_over_http_1_stay_within_the_bound() {
     for sent in [15_000, 300_000] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let mock = backend(ok);
         let server = serve(&place, &[&mock], LIMITS);
         hold_sent(&server, 800, &partial("application/json", CHAT, sent));
@@ -210,8 +210,8 @@ fn bodies_over_http_1_stay_within_the_bound() {
 
 #[test]
 fn bodies_that_pass_over_http_1_stay_within_the_bound() {
-    let place = Place::new();
-    let raw = crate::raw::heads(|_, _| std::thread::park());
+    let place = testkit::sandbox!();
+    let raw = testkit::raw::heads(|_, _| std::thread::park());
     let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
     let server = place.serve_with(command.envs(LIMITS.iter().copied()));
     let sent = partial("application/octet-stream", "/v1/whatever", 3_000_000);
@@ -220,7 +220,7 @@ fn bodies_that_pass_over_http_1_stay_within_the_bound() {
 
 #[test]
 fn unfinished_heads_stay_within_the_bound() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
     let head = format!(
@@ -231,7 +231,7 @@ fn unfinished_heads_stay_within_the_bound() {
 }
 
 /// A backend with long answers.
-fn talkative() -> Mock {
+fn talkative() -> FakeLlm {
     backend(|_, stream| {
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
         let _ = stream.write_all(head.as_bytes());
@@ -242,7 +242,7 @@ fn talkative() -> Mock {
 
 #[test]
 fn unread_responses_over_http_1_stay_within_the_bound() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = talkative();
     let server = serve(&place, &[&mock], LIMITS);
     let asking = format!(
@@ -254,7 +254,7 @@ fn unread_responses_over_http_1_stay_within_the_bound() {
 
 #[test]
 fn unread_lists_of_models_over_http_1_stay_within_the_bound() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let names: Vec<_> = (0..1000).map(|number| format!("{number:0>100}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mock = backend_of(&names, ok);
@@ -288,7 +288,7 @@ fn unfinished_head_over_http_2() -> Vec<u8> {
 
 #[test]
 fn unfinished_heads_over_http_2_stay_within_the_bound() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], LIMITS);
     hold_sent(&server, 400, &unfinished_head_over_http_2());
@@ -318,16 +318,16 @@ fn questions_over_http_2(streams: u32) -> Vec<u8> {
 
 #[test]
 fn unread_responses_over_http_2_with_open_windows_stay_within_the_bound() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = talkative();
     let server = serve(&place, &[&mock], LIMITS);
     hold_sent(&server, 20, &questions_over_http_2(20));
-    assert!(crate::backends::count(&mock) >= 100);
+    assert!(testkit::backends::count(&mock) >= 100);
 }
 
 /// Clients of HTTP/2 that ask for something on many streams, and take nothing of it.
 fn hold_responses(
-    server: &Server,
+    server: &LlmlbServer,
     connections: usize,
     window: u32,
     asking: impl Fn() -> Request<()>,
@@ -361,7 +361,7 @@ fn hold_responses(
 
 #[test]
 fn unread_responses_over_http_2_stay_within_the_bound() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = talkative();
     let server = serve(&place, &[&mock], LIMITS);
     hold_responses(&server, 8, 1, chat, r#"{"model":"m"}"#);
@@ -369,7 +369,7 @@ fn unread_responses_over_http_2_stay_within_the_bound() {
 
 #[test]
 fn unread_lists_of_models_over_http_2_stay_within_the_bound() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let names: Vec<_> = (0..1000).map(|number| format!("{number:0>100}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mock = backend_of(&names, ok);

@@ -4,37 +4,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
-
-use crate::backends::serve;
-use crate::mock::{self, Mock};
-use crate::process::until;
-use crate::support::{Place, Server};
+use testkit::{FakeLlm, LlmlbServer, backends::serve, until, wire};
 
 /// A backend whose list of models is made anew for each probe, which are counted.
-fn listing(list: impl Fn(usize) -> String + Send + Sync + 'static) -> (Mock, Arc<AtomicUsize>) {
+fn listing(list: impl Fn(usize) -> String + Send + Sync + 'static) -> (FakeLlm, Arc<AtomicUsize>) {
     let probes = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&probes);
-    let mock = Mock::raw(
-        "127.0.0.1:0".parse().unwrap(),
-        move |request, stream| match request.path() {
-            "/v1/models" => {
-                let number = counted.fetch_add(1, Ordering::SeqCst);
-                mock::json(stream, 200, &list(number));
-            }
-            _ => mock::json(stream, 200, "{}"),
-        },
-    );
+    let mock = FakeLlm::handling_all(move |request, stream| match request.target() {
+        "/v1/models" => {
+            let number = counted.fetch_add(1, Ordering::SeqCst);
+            wire::json(stream, 200, &list(number));
+        }
+        _ => wire::json(stream, 200, "{}"),
+    });
     (mock, probes)
 }
 
-fn models(server: &Server) -> Vec<Value> {
+fn models(server: &LlmlbServer) -> Vec<Value> {
     let list = server.get("/v1/models").json();
     list["data"].as_array().unwrap().clone()
 }
 
 #[test]
 fn a_list_whose_creation_times_change_is_the_same_list() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     // As llama.cpp and vLLM describe their models: with the time of the request.
     let (mock, probes) = listing(|number| {
         format!(
@@ -53,13 +46,13 @@ fn a_list_whose_creation_times_change_is_the_same_list() {
     assert_eq!(first[1]["max_model_len"], 8192);
     until("it was probed often", || probes.load(Ordering::SeqCst) > 5);
     assert_eq!(models(&server), first);
-    let said = server.process.err();
+    let said = server.process.stderr();
     assert!(!said.contains("now serves"), "{said}");
 }
 
 #[test]
 fn a_list_in_another_order_is_the_same_list_and_a_new_model_keeps_the_others_as_they_were() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, probes) = listing(|number| {
         let (a, b) = (r#""id":"a""#, r#""id":"b""#);
         let (first, second) = if number % 2 == 0 { (a, b) } else { (b, a) };
@@ -77,13 +70,13 @@ fn a_list_in_another_order_is_the_same_list_and_a_new_model_keeps_the_others_as_
     for model in models(&server).iter().filter(|model| model["id"] != "c") {
         assert_eq!(model["created"], 0, "{model}");
     }
-    let said = server.process.err();
+    let said = server.process.stderr();
     assert_eq!(said.matches("now serves").count(), 1, "{said}");
 }
 
 /// The most memory that a server had, in bytes.
 #[cfg(target_os = "linux")]
-fn peak(server: &Server) -> usize {
+fn peak(server: &LlmlbServer) -> usize {
     let status = format!("/proc/{}/status", server.process.pid());
     let status = std::fs::read_to_string(status).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -94,7 +87,7 @@ fn peak(server: &Server) -> usize {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_list_of_half_a_million_models_takes_little_memory_and_the_first_ones_are_used() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, _) = listing(|_| {
         let ids: Vec<_> = (0..500_000)
             .map(|n| format!("{{\"id\":\"{n:x}\"}}"))
@@ -105,11 +98,11 @@ fn a_list_of_half_a_million_models_takes_little_memory_and_the_first_ones_are_us
         ("LLMLB_PROBE_INTERVAL", "100ms"),
         ("LLMLB_PROBE_TIMEOUT", "1m"),
     ];
-    let small = crate::backends::backend(crate::backends::ok);
+    let small = testkit::backends::backend(testkit::backends::ok);
     let before = peak(&serve(&place, &[&small], &settings));
-    let status = |server: &Server, name: &str| {
+    let status = |server: &LlmlbServer, name: &str| {
         let body = format!(r#"{{"model":"{name}"}}"#);
-        server.post(crate::backends::CHAT, &body).status()
+        server.post(testkit::backends::CHAT, &body).status()
     };
     let server = serve(&place, &[&mock], &settings);
     until("it is up", || status(&server, "0") == 200);
@@ -119,7 +112,7 @@ fn a_list_of_half_a_million_models_takes_little_memory_and_the_first_ones_are_us
     // The list itself, once more while it grows, and what is kept of it.
     let more = peak(&server) - before;
     assert!(more < 80 << 20, "{} MiB more", more >> 20);
-    let said = server.process.err();
+    let said = server.process.stderr();
     let words = "the first 10000 of 500000 models are used (upstream.max_models)";
     assert!(said.contains(words), "{said}");
 }
@@ -127,7 +120,7 @@ fn a_list_of_half_a_million_models_takes_little_memory_and_the_first_ones_are_us
 #[cfg(target_os = "linux")]
 #[test]
 fn descriptions_of_megabytes_are_not_kept() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let long = "x".repeat(3 << 20);
     let list = format!(
         r#"{{"data":[{{"id":"a","owned_by":"{long}","object":"model","x":[{}0]}},

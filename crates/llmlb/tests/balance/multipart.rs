@@ -1,8 +1,9 @@
 //! Forms with files: the model is one of their fields. (L5, L6)
 
-use crate::backends::{asked, backend_of, code, count, ok, serve};
-use crate::http::{Answer, Connection};
-use crate::support::{Place, Server};
+use testkit::{
+    Answer, Connection, LlmlbServer,
+    backends::{asked, backend_of, code, count, ok, serve},
+};
 
 /// A form of these fields; the second word is what follows the name.
 fn form(boundary: &str, fields: &[(&str, &str, &[u8])]) -> Vec<u8> {
@@ -21,7 +22,7 @@ fn form(boundary: &str, fields: &[(&str, &str, &[u8])]) -> Vec<u8> {
     out
 }
 
-fn send(server: &Server, path: &str, kind: &str, body: &[u8]) -> Answer {
+fn send(server: &LlmlbServer, path: &str, kind: &str, body: &[u8]) -> Answer {
     let mut client = Connection::open(server.address);
     client.send(format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
@@ -41,7 +42,7 @@ fn noise() -> Vec<u8> {
 
 #[test]
 fn a_form_goes_to_who_serves_the_model_that_it_names() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, second) = (backend_of(&["a"], ok), backend_of(&["whisper"], ok));
     let server = serve(&place, &[&first, &second], &[]);
     let noise = noise();
@@ -67,7 +68,7 @@ fn a_form_goes_to_who_serves_the_model_that_it_names() {
 
 #[test]
 fn a_boundary_may_be_written_in_many_ways() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, second) = (backend_of(&["a"], ok), backend_of(&["whisper"], ok));
     let server = serve(&place, &[&first, &second], &[]);
     let long = "----WebKitFormBoundary7MA4YWxkTrZu0gW";
@@ -86,7 +87,7 @@ fn a_boundary_may_be_written_in_many_ways() {
 
 #[test]
 fn what_a_file_contains_is_not_taken_for_a_field() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, second) = (backend_of(&["evil"], ok), backend_of(&["whisper"], ok));
     let server = serve(&place, &[&first, &second], &[]);
     let other = form("other", &[("model", "", b"evil")]);
@@ -110,7 +111,7 @@ fn what_a_file_contains_is_not_taken_for_a_field() {
 
 #[test]
 fn form_that_parsers_read_differently_is_rejected() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, second) = (backend_of(&["evil"], ok), backend_of(&["whisper"], ok));
     let server = serve(&place, &[&first, &second], &[]);
     let evil = b"content-disposition: form-data; name=\"model\"\r\n\r\nevil\r\n";
@@ -144,7 +145,7 @@ fn form_that_parsers_read_differently_is_rejected() {
 
 #[test]
 fn an_unknown_model_in_a_form_is_told() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend_of(&["whisper"], ok);
     let server = serve(&place, &[&mock], &[]);
     let body = form("XyZ", &[("model", "", b"other")]);
@@ -155,7 +156,7 @@ fn an_unknown_model_in_a_form_is_told() {
 
 #[test]
 fn a_form_without_a_model_goes_to_the_first_backend_as_it_is() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, second) = (backend_of(&["a"], ok), backend_of(&["b"], ok));
     let server = serve(&place, &[&first, &second], &[]);
     let noise = noise();
@@ -175,7 +176,7 @@ fn a_form_without_a_model_goes_to_the_first_backend_as_it_is() {
 
 #[test]
 fn a_form_in_chunks_is_routed_too() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, second) = (backend_of(&["a"], ok), backend_of(&["whisper"], ok));
     let server = serve(&place, &[&first, &second], &[]);
     let noise = noise();
@@ -197,7 +198,7 @@ fn a_form_in_chunks_is_routed_too() {
 
 #[test]
 fn a_form_beyond_the_limit_is_refused() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend_of(&["whisper"], ok);
     let server = serve(&place, &[&mock], &[("LLMLB_MAX_BODY", "1KiB")]);
     let noise = [7; 2000];

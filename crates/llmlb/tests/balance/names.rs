@@ -1,12 +1,13 @@
 //! Models under other names, and which of a backend's models are used. (L6)
 
-use crate::backends::{CHAT, asked, backend_of, code, count, ok, serve_file, served_by};
-use crate::mock::Mock;
-use crate::process::until;
-use crate::support::{Place, Server};
+use testkit::{
+    FakeLlm, LlmlbServer,
+    backends::{CHAT, asked, backend_of, code, count, ok, serve_file, served_by},
+    until,
+};
 
 /// The configuration of backends that have names of their own.
-fn file(backends: &[(&str, &Mock, &str)], aliases: &str) -> String {
+fn file(backends: &[(&str, &FakeLlm, &str)], aliases: &str) -> String {
     let backends: Vec<_> = backends
         .iter()
         .map(|(name, mock, more)| {
@@ -17,7 +18,7 @@ fn file(backends: &[(&str, &Mock, &str)], aliases: &str) -> String {
     format!("{}\n[aliases]\n{aliases}\n", backends.concat())
 }
 
-fn models(server: &Server) -> Vec<String> {
+fn models(server: &LlmlbServer) -> Vec<String> {
     let list = server.get("/v1/models").json();
     let data = list["data"].as_array().unwrap();
     data.iter()
@@ -27,7 +28,7 @@ fn models(server: &Server) -> Vec<String> {
 
 #[test]
 fn an_alias_is_replaced_by_the_name_of_the_model_and_nothing_else_is() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend_of(&["llama-3.3-70b", "other"], ok);
     let server = serve_file(
         &place,
@@ -68,7 +69,7 @@ fn an_alias_is_replaced_by_the_name_of_the_model_and_nothing_else_is() {
 
 #[test]
 fn an_alias_stands_for_what_each_backend_calls_the_model() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (a, b) = (backend_of(&["qwen-a"], ok), backend_of(&["qwen-b"], ok));
     let server = serve_file(
         &place,
@@ -97,9 +98,9 @@ fn an_alias_stands_for_what_each_backend_calls_the_model() {
 
 #[test]
 fn when_an_alias_fails_over_the_next_backend_gets_its_own_name() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let bad = backend_of(&["qwen-a"], |_, stream| {
-        crate::mock::json(stream, 503, "{}");
+        testkit::wire::json(stream, 503, "{}");
     });
     let good = backend_of(&["qwen-b"], ok);
     let server = serve_file(
@@ -120,7 +121,7 @@ fn when_an_alias_fails_over_the_next_backend_gets_its_own_name() {
 
 #[test]
 fn an_alias_of_a_model_that_nobody_has_is_unknown() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend_of(&["m"], ok);
     let server = serve_file(&place, &file(&[("a", &mock, "")], "fast = \"gone\""));
     let answer = server.post(CHAT, r#"{"model":"fast"}"#);
@@ -135,7 +136,7 @@ fn an_alias_of_a_model_that_nobody_has_is_unknown() {
 
 #[test]
 fn an_alias_works_in_the_other_protocols_too() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend_of(&["claude"], ok);
     let server = serve_file(&place, &file(&[("a", &mock, "")], "smart = \"claude\""));
     for path in ["/v1/messages", "/v1/responses", "/v1/embeddings"] {
@@ -151,7 +152,7 @@ fn an_alias_works_in_the_other_protocols_too() {
 
 #[test]
 fn ollama_is_asked_without_the_tag_that_it_adds() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend_of(&["llama3:latest", "qwen:7b"], ok);
     let server = serve_file(&place, &file(&[("a", &mock, "kind = \"ollama\"")], ""));
     for name in ["llama3", "llama3:latest", "qwen:7b"] {
@@ -165,7 +166,7 @@ fn ollama_is_asked_without_the_tag_that_it_adds() {
 
 #[test]
 fn only_the_models_that_are_allowed_are_used() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let a = backend_of(&["llama-8b", "llama-70b", "secret", "gpt"], ok);
     let b = backend_of(&["gpt", "other"], ok);
     let server = serve_file(
@@ -192,7 +193,7 @@ fn only_the_models_that_are_allowed_are_used() {
 
 #[test]
 fn alias_in_a_large_body_is_replaced_and_the_rest_arrives_unchanged() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend_of(&["real"], ok);
     let server = serve_file(&place, &file(&[("a", &mock, "")], "fast = \"real\""));
     let (before, after) = ("0123456789".repeat(70_000), "9876543210".repeat(70_000));

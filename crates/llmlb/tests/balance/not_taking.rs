@@ -8,13 +8,12 @@ use ::http::Method;
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::Builder;
-
-use crate::backends::{ASK, CHAT, backend, backend_of, ok, serve};
-use crate::h2_client::{connect, connected, next, post, request, run, send};
-use crate::http::Connection;
-use crate::mock::{self, Mock, Request};
-use crate::process::until;
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, FakeLlm, LlmlbServer, Received,
+    backends::{ASK, CHAT, backend, backend_of, ok, serve},
+    h2_client::{connect, connected, next, post, request, run, send},
+    until, wire,
+};
 
 const SHORT: &[(&str, &str)] = &[
     ("LLMLB_PROBE_INTERVAL", "1h"),
@@ -26,8 +25,8 @@ const LARGE: usize = 64 << 20;
 const LARGE_QUESTION: &str = r#"{"model":"m","large":true}"#;
 
 /// A backend with long answers, if they are asked for.
-fn talkative() -> Mock {
-    backend(|request: &Request, stream: &mut TcpStream| {
+fn talkative() -> FakeLlm {
+    backend(|request: &Received, stream: &mut TcpStream| {
         if !request.text().contains("large") {
             return ok(request, stream);
         }
@@ -40,7 +39,7 @@ fn talkative() -> Mock {
 
 #[test]
 fn a_client_that_takes_nothing_is_given_up() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = talkative();
     let server = serve(&place, &[&mock], SHORT);
     let mut client = Connection::open(server.address);
@@ -52,14 +51,14 @@ fn a_client_that_takes_nothing_is_given_up() {
 }
 
 /// The log names the limit.
-fn assert_logged(server: &Server) {
+fn assert_logged(server: &LlmlbServer) {
     let line = "POST /v1/chat/completions 200 send_timeout";
-    until("it is logged", || server.process.err().contains(line));
+    until("it is logged", || server.process.stderr().contains(line));
 }
 
 #[test]
 fn a_stream_of_http_2_of_which_nothing_is_taken_is_given_up_and_no_other() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = talkative();
     let server = serve(&place, &[&mock], SHORT);
     connected(server.address, async |client| {
@@ -85,10 +84,10 @@ fn a_stream_of_http_2_of_which_nothing_is_taken_is_given_up_and_no_other() {
 
 #[test]
 fn a_stream_of_http_2_of_which_little_is_taken_goes_on() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let text = "x".repeat(1 << 20);
     let sent = text.clone();
-    let mock = backend(move |_, stream| mock::json(stream, 200, &sent));
+    let mock = backend(move |_, stream| wire::json(stream, 200, &sent));
     let limits = [("LLMLB_SEND_TIMEOUT", "2s")];
     let server = serve(&place, &[&mock], &limits);
     connected(server.address, async |client| {
@@ -120,8 +119,8 @@ async fn reset_of(response: h2::client::ResponseFuture) -> Option<Reason> {
 
 #[test]
 fn responses_over_http_2_are_reset_while_the_window_of_their_stream_stays_shut() {
-    let place = Place::new();
-    let mock = backend(|_, stream| mock::json(stream, 200, r#"{"id":"short"}"#));
+    let place = testkit::sandbox!();
+    let mock = backend(|_, stream| wire::json(stream, 200, r#"{"id":"short"}"#));
     let server = serve(&place, &[&mock], SHORT);
     run(async {
         let shut = Builder::new().initial_window_size(0).clone();
@@ -148,7 +147,7 @@ fn responses_over_http_2_are_reset_while_the_window_of_their_stream_stays_shut()
 
 #[test]
 fn long_response_of_our_own_is_reset_when_its_rest_is_not_taken() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let names: Vec<_> = (0..1000).map(|number| format!("{number:0>100}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mock = backend_of(&names, ok);
@@ -166,7 +165,7 @@ fn long_response_of_our_own_is_reset_when_its_rest_is_not_taken() {
 
 #[test]
 fn connection_is_closed_when_the_end_of_a_short_response_is_not_taken() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], SHORT);
     run(async {
@@ -188,7 +187,7 @@ fn connection_is_closed_when_the_end_of_a_short_response_is_not_taken() {
 
 #[test]
 fn stream_of_http_2_is_reset_when_it_is_taken_byte_by_byte() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = talkative();
     let server = serve(&place, &[&mock], SHORT);
     run(async {

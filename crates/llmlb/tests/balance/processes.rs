@@ -2,13 +2,14 @@
 
 use std::thread;
 
-use crate::backends::{ASK, CHAT, PROBED_OFTEN, UNPROBED, code, named_by_address, served_by};
-use crate::http::{Connection, read_chunk};
-use crate::process::until;
 use crate::real::Real;
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, LlmlbServer, Sandbox,
+    backends::{ASK, CHAT, PROBED_OFTEN, UNPROBED, code, named_by_address, served_by},
+    read_chunk, until,
+};
 
-fn serve(place: &Place, backends: &[&Real], settings: &[(&str, &str)]) -> Server {
+fn serve(place: &Sandbox, backends: &[&Real], settings: &[(&str, &str)]) -> LlmlbServer {
     let config = named_by_address(backends.iter().map(|one| one.address));
     std::fs::write(place.path("backends.toml"), config).unwrap();
     let mut command = place.command("serve -p 0 --config backends.toml");
@@ -17,7 +18,7 @@ fn serve(place: &Place, backends: &[&Real], settings: &[(&str, &str)]) -> Server
 
 #[test]
 fn a_killed_backend_is_not_noticed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mut victim, other) = (Real::start(), Real::start());
     let server = serve(&place, &[&victim, &other], UNPROBED);
     // Both have connections that wait for requests.
@@ -37,7 +38,7 @@ fn a_killed_backend_is_not_noticed() {
 
 #[test]
 fn a_backend_killed_within_an_answer_is_an_error_for_that_answer_alone() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mut victim, other) = (Real::start(), Real::start());
     let server = serve(&place, &[&victim, &other], UNPROBED);
     let held = r#"{"model":"m","hold":true}"#;
@@ -72,7 +73,7 @@ fn a_backend_killed_within_an_answer_is_an_error_for_that_answer_alone() {
 
 #[test]
 fn requests_that_wait_for_a_backend_that_hangs_are_answered_by_another() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (victim, other) = (Real::start(), Real::start());
     let server = serve(&place, &[&victim, &other], PROBED_OFTEN);
     victim.hang();
@@ -96,7 +97,7 @@ fn requests_that_wait_for_a_backend_that_hangs_are_answered_by_another() {
 
 #[test]
 fn an_answer_that_has_begun_outlives_a_backend_that_hangs_for_a_while() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let only = Real::start();
     let server = serve(&place, &[&only], PROBED_OFTEN);
     let mut client = Connection::open(server.address);
@@ -116,7 +117,7 @@ fn an_answer_that_has_begun_outlives_a_backend_that_hangs_for_a_while() {
 
 #[test]
 fn when_the_only_backend_hangs_the_client_is_told() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let only = Real::start();
     let settings = [
         ("LLMLB_PROBE_INTERVAL", "100ms"),

@@ -2,14 +2,13 @@
 //! (L7, L11)
 
 use std::sync::mpsc::channel;
+use testkit::{
+    Connection, DEADLINE, LlmlbServer,
+    backends::{CHAT, backend, serve},
+    until, wire,
+};
 
-use crate::backends::{CHAT, backend, serve};
-use crate::http::Connection;
-use crate::mock;
-use crate::process::{PATIENCE, until};
-use crate::support::{Place, Server};
-
-fn status(server: &Server, fields: &str) -> u16 {
+fn status(server: &LlmlbServer, fields: &str) -> u16 {
     let mut client = Connection::open(server.address);
     client.send(format!(
         "GET /status HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n"
@@ -19,9 +18,9 @@ fn status(server: &Server, fields: &str) -> u16 {
 
 #[test]
 fn a_request_that_came_through_a_proxy_is_not_local() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     for settings in [&[][..], &[("LLMLB_TRUSTED_PROXIES", "127.0.0.1")]] {
-        let server = serve(&place, &[&backend(crate::backends::ok)], settings);
+        let server = serve(&place, &[&backend(testkit::backends::ok)], settings);
         assert_eq!(status(&server, ""), 200);
         assert_eq!(status(&server, "x-request-id: 1\r\n"), 200);
         for field in [
@@ -44,7 +43,7 @@ fn a_request_that_came_through_a_proxy_is_not_local() {
 /// The order in which a backend with room for one gets requests. The first client sends three
 /// requests, then another sends one. Each client is a header that it sends.
 fn order(settings: &[(&str, &str)], first: &str, second: &str) -> String {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (tell, arrived) = channel();
     let tell = std::sync::Mutex::new(tell);
     let (go_on, wait) = channel::<()>();
@@ -53,8 +52,8 @@ fn order(settings: &[(&str, &str)], first: &str, second: &str) -> String {
         let name = request.text();
         let name = name.split('"').nth(7).unwrap_or_default().to_owned();
         tell.lock().unwrap().send(name).unwrap();
-        let _ = wait.lock().unwrap().recv_timeout(PATIENCE);
-        mock::json(stream, 200, "{}");
+        let _ = wait.lock().unwrap().recv_timeout(DEADLINE);
+        wire::json(stream, 200, "{}");
     });
     let url = mock.url();
     let file = format!("[[backend]]\nurl = \"{url}\"\nmax_concurrent = 1\n");
@@ -62,7 +61,7 @@ fn order(settings: &[(&str, &str)], first: &str, second: &str) -> String {
     let mut command = place.command("serve -p 0");
     let server = place.serve_with(command.envs(settings.iter().copied()));
     let mut clients = Vec::new();
-    let next = || arrived.recv_timeout(PATIENCE).unwrap();
+    let next = || arrived.recv_timeout(DEADLINE).unwrap();
     let mut order = Vec::new();
     for (name, field) in [("0", first), ("1", first), ("2", first), ("3", second)] {
         let mut client = Connection::open(server.address);

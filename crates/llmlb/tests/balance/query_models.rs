@@ -2,15 +2,14 @@
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
-
-use crate::backends::{asked, backend_of, code, count, ok, serve, serve_file};
-use crate::http::{Answer, Connection};
-use crate::mock::{Mock, Request};
-use crate::support::{Place, Server};
+use testkit::{
+    Answer, Connection, FakeLlm, LlmlbServer, Received,
+    backends::{asked, backend_of, code, count, ok, serve, serve_file},
+};
 
 /// Agrees to speak WebSocket, says who it is, and hangs up.
-fn talker(name: &'static str, models: &[&str]) -> Mock {
-    backend_of(models, move |request: &Request, stream: &mut TcpStream| {
+fn talker(name: &'static str, models: &[&str]) -> FakeLlm {
+    backend_of(models, move |request: &Received, stream: &mut TcpStream| {
         if request.head.header("upgrade").is_none() {
             return ok(request, stream);
         }
@@ -26,11 +25,11 @@ fn talker(name: &'static str, models: &[&str]) -> Mock {
 }
 
 /// Two of them; the first is the one that gets what names no model.
-fn talkers() -> (Mock, Mock) {
+fn talkers() -> (FakeLlm, FakeLlm) {
     (talker("a", &["only-a"]), talker("b", &["only-b"]))
 }
 
-fn connect(server: &Server, target: &str) -> Answer {
+fn connect(server: &LlmlbServer, target: &str) -> Answer {
     let mut client = Connection::open(server.address);
     client.send(format!(
         "GET {target} HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\n\
@@ -41,16 +40,16 @@ fn connect(server: &Server, target: &str) -> Answer {
 }
 
 /// The targets of what this backend was asked.
-fn targets(mock: &Mock) -> Vec<String> {
+fn targets(mock: &FakeLlm) -> Vec<String> {
     asked(mock)
         .iter()
-        .map(|one| one.path().to_owned())
+        .map(|one| one.target().to_owned())
         .collect()
 }
 
 #[test]
 fn it_leads_to_who_serves_it() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (a, b) = talkers();
     let server = serve(&place, &[&a, &b], &[]);
     for (target, name) in [
@@ -72,7 +71,7 @@ fn it_leads_to_who_serves_it() {
 
 #[test]
 fn it_counts_for_every_request_in_whose_body_none_can_be_named() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (a, b) = talkers();
     let server = serve(&place, &[&a, &b], &[]);
     assert_eq!(server.get("/v1/things?model=only-b").status(), 200);
@@ -94,7 +93,7 @@ fn it_counts_for_every_request_in_whose_body_none_can_be_named() {
 
 #[test]
 fn one_that_nobody_serves_is_unknown() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (a, b) = talkers();
     let server = serve(&place, &[&a, &b], &[]);
     let answer = connect(&server, "/v1/realtime?model=gone");
@@ -105,7 +104,7 @@ fn one_that_nobody_serves_is_unknown() {
 
 #[test]
 fn one_that_may_not_be_used_is_unknown() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = talker("a", &["open", "secret"]);
     let url = mock.url();
     let file = format!("[[backend]]\nurl = \"{url}\"\nonly_models = [\"open\"]\n");
@@ -117,7 +116,7 @@ fn one_that_may_not_be_used_is_unknown() {
 
 #[test]
 fn two_names_are_none() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (a, b) = talkers();
     let server = serve(&place, &[&a, &b], &[]);
     for query in [
@@ -137,7 +136,7 @@ fn two_names_are_none() {
 
 #[test]
 fn an_alias_is_replaced_and_nothing_else_is() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (a, b) = talkers();
     let file = format!(
         "[[backend]]\nurl = \"{}\"\n[[backend]]\nurl = \"{}\"\n\
@@ -155,7 +154,7 @@ fn an_alias_is_replaced_and_nothing_else_is() {
 
 #[test]
 fn the_name_of_a_model_is_escaped_in_a_query() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = talker("a", &["a b/c&d=e:é"]);
     let url = mock.url();
     let file = format!("[[backend]]\nurl = \"{url}\"\n[aliases]\nodd = \"a b/c&d=e:é\"\n");

@@ -3,16 +3,15 @@
 use std::net::TcpStream;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
-
-use crate::backends::{CHAT, backend, code};
-use crate::http::{Answer, Connection};
-use crate::mock::{self, Mock, Request};
-use crate::process::PATIENCE;
-use crate::support::{Place, Server};
+use testkit::{
+    Answer, Connection, DEADLINE, FakeLlm, LlmlbServer, Received, Sandbox,
+    backends::{CHAT, backend, code},
+    wire,
+};
 
 /// A backend with room for one, which says whose request it has and answers when it is let.
 pub(crate) struct Narrow {
-    mock: Mock,
+    mock: FakeLlm,
     arrived: Receiver<String>,
     go_on: Sender<()>,
 }
@@ -22,11 +21,11 @@ impl Narrow {
         let (tell, arrived) = channel();
         let (go_on, wait) = channel();
         let channels = Mutex::new((tell, wait));
-        let mock = backend(move |request: &Request, stream: &mut TcpStream| {
+        let mock = backend(move |request: &Received, stream: &mut TcpStream| {
             let channels = channels.lock().unwrap();
             let _ = channels.0.send(request.text());
-            let _ = channels.1.recv_timeout(PATIENCE);
-            mock::json(stream, 200, "{}");
+            let _ = channels.1.recv_timeout(DEADLINE);
+            wire::json(stream, 200, "{}");
         });
         Self {
             mock,
@@ -36,7 +35,7 @@ impl Narrow {
     }
 
     /// A balancer that sends it one request at a time.
-    pub(crate) fn serve(&self, place: &Place, settings: &[(&str, &str)]) -> Server {
+    pub(crate) fn serve(&self, place: &Sandbox, settings: &[(&str, &str)]) -> LlmlbServer {
         let url = self.mock.url();
         let file = format!("[[backend]]\nurl = \"{url}\"\nmax_concurrent = 1\n");
         std::fs::write(place.path("llmlb.toml"), file).unwrap();
@@ -46,7 +45,7 @@ impl Narrow {
 
     /// Whose request it has now.
     pub(crate) fn has(&self) -> String {
-        self.arrived.recv_timeout(PATIENCE).unwrap()
+        self.arrived.recv_timeout(DEADLINE).unwrap()
     }
 
     pub(crate) fn let_go(&self) {
@@ -59,7 +58,7 @@ pub(crate) fn body(name: &str) -> String {
 }
 
 /// A request that somebody sent, and whose answer has not been read.
-fn sent(server: &Server, name: &str) -> Connection {
+fn sent(server: &LlmlbServer, name: &str) -> Connection {
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, &body(name));
     client
@@ -74,7 +73,7 @@ pub(crate) fn refused(answer: &Answer, why: &str) {
 
 #[test]
 fn who_waits_is_served_when_there_is_room() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let narrow = Narrow::new();
     let server = narrow.serve(&place, &[]);
     let mut first = sent(&server, "first");
@@ -92,7 +91,7 @@ fn who_waits_is_served_when_there_is_room() {
 
 #[test]
 fn without_a_queue_nobody_waits() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let narrow = Narrow::new();
     let server = narrow.serve(&place, &[("LLMLB_QUEUE", "0")]);
     let mut first = sent(&server, "first");
@@ -109,7 +108,7 @@ fn without_a_queue_nobody_waits() {
 
 #[test]
 fn a_full_queue_is_told_at_once_and_keeps_who_is_in_it() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let narrow = Narrow::new();
     let server = narrow.serve(&place, &[("LLMLB_QUEUE", "2")]);
     let mut first = sent(&server, "first");
@@ -117,13 +116,13 @@ fn a_full_queue_is_told_at_once_and_keeps_who_is_in_it() {
     let mut waiting = [sent(&server, "second"), sent(&server, "third")];
     server.until_in_flight(3);
     // They may have been counted before they queued: so ask until it is full.
-    crate::process::until("the queue is full", || {
+    testkit::until("the queue is full", || {
         let mut client = sent(&server, "fourth");
         let stream = client.reader.get_ref();
         stream
             .set_read_timeout(Some(std::time::Duration::from_secs(1)))
             .unwrap();
-        let Some(head) = crate::http::Head::read(&mut client.reader) else {
+        let Some(head) = testkit::Head::read(&mut client.reader) else {
             return false;
         };
         let body = head.body(&mut client.reader);
@@ -141,7 +140,7 @@ fn a_full_queue_is_told_at_once_and_keeps_who_is_in_it() {
 
 #[test]
 fn who_waits_too_long_is_told() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let narrow = Narrow::new();
     let server = narrow.serve(&place, &[("LLMLB_QUEUE_TIMEOUT", "200ms")]);
     let mut first = sent(&server, "first");
@@ -151,12 +150,12 @@ fn who_waits_too_long_is_told() {
     assert_eq!(first.answer().status(), 200);
     server.until_in_flight(0);
     // Whoever gave up waiting was never sent.
-    assert_eq!(crate::backends::count(&narrow.mock), 1);
+    assert_eq!(testkit::backends::count(&narrow.mock), 1);
 }
 
 #[test]
 fn who_leaves_the_queue_makes_room_in_it() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let narrow = Narrow::new();
     let server = narrow.serve(&place, &[("LLMLB_QUEUE", "1")]);
     let mut first = sent(&server, "first");
@@ -178,7 +177,7 @@ fn who_leaves_the_queue_makes_room_in_it() {
 
 #[test]
 fn who_asks_much_does_not_keep_others_waiting() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let narrow = Narrow::new();
     let server = narrow.serve(&place, &[]);
     let send = |key: &str, name: &str| {
@@ -214,7 +213,7 @@ fn who_asks_much_does_not_keep_others_waiting() {
 
 #[test]
 fn who_waits_for_a_backend_that_goes_away_is_told() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let narrow = Narrow::new();
     let server = narrow.serve(&place, &[("LLMLB_PROBE_INTERVAL", "100ms")]);
     let _first = sent(&server, "first");

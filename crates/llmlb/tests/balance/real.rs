@@ -8,10 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-
-use crate::backends::{address, backend_at};
-use crate::mock::{self, Request};
-use crate::process::until;
+use testkit::{
+    Received,
+    backends::{address, backend_at},
+    until, wire,
+};
 
 const ADDRESS: &str = "TEST_BACKEND_ADDRESS";
 
@@ -92,25 +93,25 @@ fn plays_a_backend() {
 }
 
 /// Answers with what came, all at once; or as a stream, if that is asked for.
-fn play(request: &Request, stream: &mut TcpStream) {
+fn play(request: &Received, stream: &mut TcpStream) {
     let text = request.text();
     if text.contains(r#""stream":true"#) {
-        mock::begin_stream(stream);
+        wire::begin_stream(stream);
         for number in 0..10 {
-            mock::chunk(stream, &format!("data: {number}\n\n"));
+            wire::chunk(stream, &format!("data: {number}\n\n"));
         }
-        mock::end_stream(stream);
+        wire::end_stream(stream);
     } else if text.contains(r#""pause":true"#) {
-        mock::begin_stream(stream);
-        mock::chunk(stream, "data: first\n\n");
+        wire::begin_stream(stream);
+        wire::chunk(stream, "data: first\n\n");
         thread::sleep(Duration::from_secs(1));
-        mock::chunk(stream, "data: last\n\n");
-        mock::end_stream(stream);
+        wire::chunk(stream, "data: last\n\n");
+        wire::end_stream(stream);
     } else if text.contains(r#""hold":true"#) {
-        mock::begin_stream(stream);
-        mock::chunk(stream, "data: first\n\n");
+        wire::begin_stream(stream);
+        wire::chunk(stream, "data: first\n\n");
         let _ = stream.read(&mut [0]);
     } else {
-        mock::json(stream, 200, &text);
+        wire::json(stream, 200, &text);
     }
 }

@@ -1,14 +1,13 @@
 //! Every request has an id, from end to end. (L8, L13)
 
 use std::io::Write;
+use testkit::{
+    Answer, Connection, LlmlbServer,
+    backends::{ASK, CHAT, UNPROBED, asked, backend, count, ok, serve},
+    until, wire,
+};
 
-use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, count, ok, serve};
-use crate::http::{Answer, Connection};
-use crate::mock;
-use crate::process::until;
-use crate::support::{Place, Server};
-
-fn ask(server: &Server, id: &str) -> Answer {
+fn ask(server: &LlmlbServer, id: &str) -> Answer {
     let mut client = Connection::open(server.address);
     client.send(format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{id}content-type: application/json\r\n\
@@ -24,7 +23,7 @@ fn id(answer: &Answer) -> String {
 
 #[test]
 fn an_id_of_the_client_is_kept() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let long = "x".repeat(128);
@@ -39,7 +38,7 @@ fn an_id_of_the_client_is_kept() {
 
 #[test]
 fn an_id_is_made_where_there_is_none_or_a_bad_one() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let long = "x".repeat(129);
@@ -69,7 +68,7 @@ fn an_id_is_made_where_there_is_none_or_a_bad_one() {
 
 #[test]
 fn every_answer_has_an_id_whoever_gives_it() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     for answer in [
@@ -92,7 +91,7 @@ fn every_answer_has_an_id_whoever_gives_it() {
 
 #[test]
 fn an_id_of_the_backend_comes_under_another_name() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let _ = stream
             .write_all(b"HTTP/1.1 200 OK\r\nX-Request-Id: its-own\r\ncontent-length: 2\r\n\r\n{}");
@@ -106,8 +105,8 @@ fn an_id_of_the_backend_comes_under_another_name() {
 
 #[test]
 fn a_request_that_fails_over_keeps_its_id() {
-    let place = Place::new();
-    let bad = backend(|_, stream| mock::json(stream, 503, "{}"));
+    let place = testkit::sandbox!();
+    let bad = backend(|_, stream| wire::json(stream, 503, "{}"));
     let good = backend(ok);
     let server = serve(&place, &[&bad, &good], UNPROBED);
     until("the bad one is tried", || {
@@ -126,7 +125,7 @@ fn a_request_that_fails_over_keeps_its_id() {
 
 #[test]
 fn errors_under_messages_have_the_shape_that_its_clients_know() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let answer = server.post("/v1/messages", r#"{"model":"other"}"#);

@@ -2,10 +2,10 @@
 
 use std::io::Read;
 use std::time::Duration;
-
-use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve};
-use crate::http::Connection;
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, LlmlbServer,
+    backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve},
+};
 
 /// By then a request that got through has been answered.
 const ENOUGH: Duration = Duration::from_secs(2);
@@ -14,7 +14,7 @@ const SMUGGLED: &str = "GET /v1/smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 /// Sends these bytes, and gives everything that comes back until the connection ends, or nothing
 /// more comes.
-fn all_answers(server: &Server, bytes: &[u8]) -> String {
+fn all_answers(server: &LlmlbServer, bytes: &[u8]) -> String {
     let mut client = Connection::open(server.address);
     let stream = client.reader.get_ref();
     stream.set_read_timeout(Some(ENOUGH)).unwrap();
@@ -56,7 +56,7 @@ const AMBIGUOUS: &[&str] = &[
 
 #[test]
 fn a_request_that_could_be_two_is_none() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     for head in AMBIGUOUS {
@@ -83,7 +83,7 @@ fn a_request_that_could_be_two_is_none() {
 
 #[test]
 fn a_length_beside_chunks_is_refused_or_ignored() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     for order in [
@@ -99,7 +99,7 @@ fn a_length_beside_chunks_is_refused_or_ignored() {
     }
     // Who goes on after that must have closed the connection.
     for one in asked(&mock) {
-        assert_ne!(one.path(), "/v1/smuggled");
+        assert_ne!(one.target(), "/v1/smuggled");
         assert!(one.body.is_empty());
         let both = [
             one.head.header("content-length"),
@@ -111,7 +111,7 @@ fn a_length_beside_chunks_is_refused_or_ignored() {
 
 #[test]
 fn chunks_that_could_be_read_in_two_ways_are_refused() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     for chunks in [
@@ -136,12 +136,16 @@ fn chunks_that_could_be_read_in_two_ways_are_refused() {
             );
         }
     }
-    assert!(asked(&mock).iter().all(|one| one.path() != "/v1/smuggled"));
+    assert!(
+        asked(&mock)
+            .iter()
+            .all(|one| one.target() != "/v1/smuggled")
+    );
 }
 
 #[test]
 fn a_first_line_that_is_none_is_refused() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     for line in [
@@ -169,7 +173,7 @@ fn a_first_line_that_is_none_is_refused() {
 
 #[test]
 fn what_a_model_is_called_gets_into_no_header_and_no_log_line() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let body =
@@ -179,7 +183,7 @@ fn what_a_model_is_called_gets_into_no_header_and_no_log_line() {
     assert_eq!(answer.head.header("x-evil"), None);
     assert_eq!(answer.json()["error"]["code"], "model_not_found");
     server.until_in_flight(0);
-    let said = server.process.err();
+    let said = server.process.stderr();
     assert!(!said.contains('\u{1b}'), "{said}");
     assert!(
         !said
@@ -191,7 +195,7 @@ fn what_a_model_is_called_gets_into_no_header_and_no_log_line() {
 
 #[test]
 fn two_hosts_are_refused_and_a_host_is_needed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     for hosts in ["host: localhost\r\nhost: localhost\r\n", "host: a b\r\n"] {
@@ -206,7 +210,7 @@ fn two_hosts_are_refused_and_a_host_is_needed() {
 
 #[test]
 fn a_request_may_name_the_whole_address() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let answers = all_answers(
@@ -236,7 +240,7 @@ fn a_request_may_name_the_whole_address() {
 
 #[test]
 fn a_request_whose_bytes_come_one_by_one_is_one() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     // It begins like the greeting of HTTP/2: `PRI * HTTP/2.0`.
@@ -256,7 +260,7 @@ fn a_request_whose_bytes_come_one_by_one_is_one() {
 
 #[test]
 fn after_a_bad_request_the_others_are_answered() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     for _ in 0..20 {

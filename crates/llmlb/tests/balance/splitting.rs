@@ -1,12 +1,12 @@
 //! Answers that two readers could read differently. (L11)
 
 use std::io::Write;
+use testkit::{
+    FakeLlm,
+    backends::{ASK, CHAT, UNPROBED, backend, code, count, nobody_notices, ok, serve},
+};
 
-use crate::backends::{ASK, CHAT, UNPROBED, backend, code, count, nobody_notices, ok, serve};
-use crate::mock::Mock;
-use crate::support::Place;
-
-fn answering(fields: &'static str) -> Mock {
+fn answering(fields: &'static str) -> FakeLlm {
     backend(move |_, stream| {
         let _ = stream.write_all(
             format!("HTTP/1.1 200 OK\r\n{fields}content-length: 2\r\n\r\n{{}}").as_bytes(),
@@ -31,7 +31,7 @@ const SPLIT: &[&str] = &[
 #[test]
 fn a_head_that_could_be_two_is_no_answer() {
     for fields in SPLIT {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (bad, good) = (answering(fields), backend(ok));
         let server = serve(&place, &[&bad, &good], UNPROBED);
         eprintln!("{fields:?}");
@@ -45,7 +45,7 @@ fn a_head_that_could_be_two_is_no_answer() {
 
 #[test]
 fn fields_that_concern_the_connection_alone_end_here() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = answering(
         "connection: x-hop\r\nx-hop: 1\r\nproxy-connection: keep-alive\r\nkeep-alive: timeout=5\r\n\
          upgrade: h2c\r\nx-llmlb-backend: another\r\n",
@@ -62,7 +62,7 @@ fn fields_that_concern_the_connection_alone_end_here() {
 
 #[test]
 fn letters_beyond_ascii_in_a_value_pass() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let _ =
             stream.write_all(b"HTTP/1.1 200 OK\r\nx-a: \xc3\xa9\r\ncontent-length: 2\r\n\r\n{}");

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::backends::{CHAT, PROBED_OFTEN};
-use crate::http::{Answer, Connection};
-use crate::process::{eventually, until};
 use crate::real::Real;
-use crate::support::{Place, Server};
+use testkit::{
+    Answer, Connection, LlmlbServer, Sandbox,
+    backends::{CHAT, PROBED_OFTEN},
+    eventually, until,
+};
 
 const CLIENTS: usize = 16;
 /// How long backends are killed as fast as they can be started.
@@ -41,23 +42,23 @@ impl Answered {
 }
 
 /// What may be answered.
-type Judge = fn(&Server, &Answer);
+type Judge = fn(&LlmlbServer, &Answer);
 
 /// Nobody is refused.
-fn is_served(server: &Server, answer: &Answer) {
+fn is_served(server: &LlmlbServer, answer: &Answer) {
     assert_eq!(answer.status(), 200, "{answer:?}\n{}", history(server));
 }
 
 /// Nobody is refused but who was tried on two that were gone just then: a request that may have
 /// crashed two backends is not sent to a third.
-fn is_served_if_it_can_be(server: &Server, answer: &Answer) {
+fn is_served_if_it_can_be(server: &LlmlbServer, answer: &Answer) {
     if answer.status() == 200 {
         return;
     }
     let id = answer.head.header("x-request-id").unwrap();
     let told = format!(" id={id}");
     let line = eventually("it is in the log", || {
-        let said = server.process.err();
+        let said = server.process.stderr();
         let line = said.lines().find(|line| line.ends_with(&told));
         line.map(str::to_owned)
     });
@@ -66,7 +67,7 @@ fn is_served_if_it_can_be(server: &Server, answer: &Answer) {
 }
 
 /// Asks until it is over. Every answer must be there, whole, and the client's own.
-fn ask(server: &Server, judge: Judge, client: usize, over: &AtomicBool, answered: &Answered) {
+fn ask(server: &LlmlbServer, judge: Judge, client: usize, over: &AtomicBool, answered: &Answered) {
     let mut connection = Connection::open(server.address);
     let mut number = 0;
     while !over.load(Ordering::Relaxed) {
@@ -94,8 +95,8 @@ impl Drop for Over<'_> {
 }
 
 /// What the balancer said about its backends lately.
-fn history(server: &Server) -> String {
-    let said = server.process.err();
+fn history(server: &LlmlbServer) -> String {
+    let said = server.process.stderr();
     let about_backends: Vec<_> = said
         .lines()
         .filter(|line| !line.contains("status=200"))
@@ -105,7 +106,7 @@ fn history(server: &Server) -> String {
 }
 
 /// Asks for streams until it is over. They may be cut, but what ends well is whole.
-fn ask_for_streams(server: &Server, judge: Judge, over: &AtomicBool, answered: &Answered) {
+fn ask_for_streams(server: &LlmlbServer, judge: Judge, over: &AtomicBool, answered: &Answered) {
     let whole: Vec<_> = (0..10)
         .map(|number| format!("data: {number}\n\n"))
         .collect();
@@ -122,7 +123,7 @@ fn ask_for_streams(server: &Server, judge: Judge, over: &AtomicBool, answered: &
 
 /// Lets clients ask while things happen to the backends.
 #[expect(clippy::print_stderr, reason = "how much was asked")]
-fn storm(server: &Server, judge: Judge, happen: impl FnOnce()) {
+fn storm(server: &LlmlbServer, judge: Judge, happen: impl FnOnce()) {
     let (over, answered) = (AtomicBool::new(false), Answered::default());
     thread::scope(|scope| {
         let _over = Over(&over);
@@ -147,7 +148,7 @@ fn storm(server: &Server, judge: Judge, happen: impl FnOnce()) {
     server.until_in_flight(0);
 }
 
-fn serve(place: &Place, backends: &[Real]) -> Server {
+fn serve(place: &Sandbox, backends: &[Real]) -> LlmlbServer {
     let flags: Vec<_> = backends.iter().map(Real::flag).collect();
     let mut command = place.command(&format!("serve -p 0 {}", flags.join(" ")));
     command.env("LLMLB_LOG_REQUESTS", "true");
@@ -156,7 +157,7 @@ fn serve(place: &Place, backends: &[Real]) -> Server {
 
 /// Waits until this backend has a good deal of the work again: what was learnt of it while it was
 /// away is then forgotten.
-fn until_it_works(server: &Server, backend: &Real) {
+fn until_it_works(server: &LlmlbServer, backend: &Real) {
     let name = backend.address.to_string();
     let before = server.status();
     until("it works again", || {
@@ -167,7 +168,7 @@ fn until_it_works(server: &Server, backend: &Real) {
 }
 
 /// Waits until it is known that they are all there.
-fn until_all_are_up(server: &Server) {
+fn until_all_are_up(server: &LlmlbServer) {
     until("all are up", || {
         let status = server.status();
         let backends = status["backends"].as_array().unwrap();
@@ -183,7 +184,7 @@ fn of<'a>(status: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn no_client_sees_that_backends_are_killed_and_started_anew() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mut backends = [Real::start(), Real::start(), Real::start()];
     let server = serve(&place, &backends);
     storm(&server, is_served, || {
@@ -200,7 +201,7 @@ fn no_client_sees_that_backends_are_killed_and_started_anew() {
 /// heard of it, more often than not.
 #[test]
 fn nobody_is_refused_untried_however_fast_backends_are_killed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mut backends = [Real::start(), Real::start(), Real::start()];
     let server = serve(&place, &backends);
     let begun = Instant::now();
@@ -216,7 +217,7 @@ fn nobody_is_refused_untried_however_fast_backends_are_killed() {
 
 #[test]
 fn one_backend_that_lives_is_enough() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mut backends = [Real::start(), Real::start(), Real::start()];
     let server = serve(&place, &backends);
     storm(&server, is_served_if_it_can_be, || {
@@ -236,7 +237,7 @@ fn one_backend_that_lives_is_enough() {
 
 #[test]
 fn no_client_sees_that_backends_hang_and_go_on() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let backends = [Real::start(), Real::start(), Real::start()];
     let server = serve(&place, &backends);
     storm(&server, is_served, || {

@@ -6,17 +6,15 @@ use std::thread;
 use std::time::Duration;
 
 use ::http::Method;
-
-use crate::backends::{ASK, CHAT, backend, code, count, cut_answer, ok, serve, served_by};
-use crate::h2_client::{connected, post, request};
-use crate::http::Connection;
-use crate::mock::{self, Mock, Request};
-use crate::process::{PATIENCE, until};
-use crate::raw;
-use crate::support::Place;
+use testkit::{
+    Connection, DEADLINE, FakeLlm, Received,
+    backends::{ASK, CHAT, backend, code, count, cut_answer, ok, serve, served_by},
+    h2_client::{connected, post, request},
+    raw, until, wire,
+};
 
 /// Takes the question, and says nothing until the other side leaves.
-fn silent(_: &Request, stream: &mut TcpStream) {
+fn silent(_: &Received, stream: &mut TcpStream) {
     let _ = stream.read(&mut [0]);
 }
 
@@ -27,7 +25,7 @@ const SHORT_WAIT: &[(&str, &str)] = &[
 
 #[test]
 fn an_answer_that_does_not_begin_in_time_is_a_timeout() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(silent);
     let server = serve(&place, &[&mock], SHORT_WAIT);
     let answer = server.post(CHAT, ASK);
@@ -39,7 +37,7 @@ fn an_answer_that_does_not_begin_in_time_is_a_timeout() {
 
 #[test]
 fn an_answer_that_does_not_begin_in_time_costs_no_more_than_a_timeout() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (bad, good) = (backend(silent), backend(ok));
     let server = serve(&place, &[&bad, &good], SHORT_WAIT);
     until("the bad one is tried", || {
@@ -55,25 +53,25 @@ fn an_answer_that_does_not_begin_in_time_costs_no_more_than_a_timeout() {
 }
 
 /// A stream whose pieces come at this pace.
-fn paced(pieces: u32, pace: Duration) -> Mock {
+fn paced(pieces: u32, pace: Duration) -> FakeLlm {
     backend(move |_, stream| {
-        mock::begin_stream(stream);
+        wire::begin_stream(stream);
         for number in 0..pieces {
-            if !mock::chunk(stream, &format!("data: {number}\n\n")) {
+            if !wire::chunk(stream, &format!("data: {number}\n\n")) {
                 return;
             }
             thread::sleep(pace);
         }
-        mock::end_stream(stream);
+        wire::end_stream(stream);
     })
 }
 
 #[test]
 fn an_answer_that_stops_is_cut() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, "data: 1\n\n");
+        wire::begin_stream(stream);
+        wire::chunk(stream, "data: 1\n\n");
         let _ = stream.read(&mut [0]);
     });
     let server = serve(&place, &[&mock], &[("LLMLB_IDLE_TIMEOUT", "300ms")]);
@@ -86,7 +84,7 @@ fn an_answer_that_stops_is_cut() {
 
 #[test]
 fn an_answer_of_known_length_that_stops_is_cut_too() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
         use std::io::Write;
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf");
@@ -99,7 +97,7 @@ fn an_answer_of_known_length_that_stops_is_cut_too() {
 
 #[test]
 fn an_answer_that_is_slow_but_steady_is_not_cut() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     // It lasts longer than any of the limits.
     let mock = paced(45, Duration::from_millis(100));
     let limits = [
@@ -114,10 +112,10 @@ fn an_answer_that_is_slow_but_steady_is_not_cut() {
 
 #[test]
 fn a_client_that_reads_slowly_is_not_the_backends_silence() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let body = "x".repeat(16 << 20);
     let length = body.len();
-    let mock = backend(move |_, stream| mock::json(stream, 200, &body));
+    let mock = backend(move |_, stream| wire::json(stream, 200, &body));
     let server = serve(&place, &[&mock], &[("LLMLB_IDLE_TIMEOUT", "1s")]);
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, ASK);
@@ -138,7 +136,7 @@ fn upload(kind: &str, length: usize) -> String {
 
 #[test]
 fn an_upload_that_stops_does_not_keep_a_backends_place() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[("LLMLB_BODY_TIMEOUT", "300ms")]);
     // More often than it takes for a backend to be left alone, if it were its fault.
@@ -159,11 +157,11 @@ fn an_upload_that_stops_does_not_keep_a_backends_place() {
 
 #[test]
 fn an_upload_that_stops_when_its_answer_has_begun_is_not_the_backends_fault_either() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = raw::heads(|_, reader| {
         // It answers before it has heard everything, and then waits for the rest.
-        mock::begin_stream(reader.get_mut());
-        mock::chunk(reader.get_mut(), "1");
+        wire::begin_stream(reader.get_mut());
+        wire::chunk(reader.get_mut(), "1");
         let _ = reader.read(&mut [0; 100]);
         let _ = reader.read(&mut [0]);
     });
@@ -183,7 +181,7 @@ fn an_upload_that_stops_when_its_answer_has_begun_is_not_the_backends_fault_eith
 
 #[test]
 fn an_upload_over_http_2_that_stops_does_not_keep_a_backends_place_either() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[("LLMLB_BODY_TIMEOUT", "300ms")]);
     connected(server.address, async |client| {
@@ -201,7 +199,7 @@ fn an_upload_over_http_2_that_stops_does_not_keep_a_backends_place_either() {
 }
 
 /// Sends a byte now and then until there is an answer.
-fn answer_to_drops(client: &mut Connection) -> crate::http::Answer {
+fn answer_to_drops(client: &mut Connection) -> testkit::Answer {
     let stream = client.reader.get_ref().try_clone().unwrap();
     stream.set_nonblocking(true).unwrap();
     while stream.peek(&mut [0]).is_err() {
@@ -214,7 +212,7 @@ fn answer_to_drops(client: &mut Connection) -> crate::http::Answer {
 
 #[test]
 fn upload_below_the_minimum_rate_does_not_keep_a_slot() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     // Shorter and longer than a second.
     for limit in ["700ms", "1200ms"] {
@@ -234,7 +232,7 @@ fn upload_below_the_minimum_rate_does_not_keep_a_slot() {
 
 #[test]
 fn upload_over_http_2_below_the_minimum_rate_does_not_keep_a_slot() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[("LLMLB_BODY_TIMEOUT", "700ms")]);
     connected(server.address, async |client| {
@@ -260,7 +258,7 @@ fn upload_over_http_2_below_the_minimum_rate_does_not_keep_a_slot() {
 
 #[test]
 fn upload_above_the_minimum_rate_passes_however_long_it_takes() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let limits = [("LLMLB_BODY_TIMEOUT", "1s"), ("LLMLB_MIN_BODY_RATE", "100")];
     let server = serve(&place, &[&mock], &limits);
@@ -279,7 +277,7 @@ fn upload_above_the_minimum_rate_passes_however_long_it_takes() {
 #[test]
 fn backend_that_reads_slowly_is_no_slow_client() {
     const LENGTH: usize = 24 << 20;
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = raw::heads(|_, reader| {
         // Longer than the client may take.
         thread::sleep(Duration::from_secs(2));
@@ -291,7 +289,7 @@ fn backend_that_reads_slowly_is_no_slow_client() {
                 _ => return,
             }
         }
-        mock::json(reader.get_mut(), 200, "{}");
+        wire::json(reader.get_mut(), 200, "{}");
     });
     let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
     let server = place.serve_with(command.env("LLMLB_BODY_TIMEOUT", "500ms"));
@@ -303,7 +301,7 @@ fn backend_that_reads_slowly_is_no_slow_client() {
 
 #[test]
 fn a_client_that_sends_slowly_is_no_slow_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let quick = backend(ok);
     let slow = backend(|request, stream| {
         thread::sleep(Duration::from_millis(500));
@@ -336,9 +334,9 @@ fn a_client_that_sends_slowly_is_no_slow_backend() {
 
 #[test]
 fn a_backend_that_does_not_take_a_request_in_time_is_a_timeout() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     // Nothing of an answer comes, and nothing of a body is taken.
-    let raw = raw::heads(|_, _| thread::park_timeout(PATIENCE));
+    let raw = raw::heads(|_, _| thread::park_timeout(DEADLINE));
     let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
     let server = place.serve_with(command.envs(SHORT_WAIT.iter().copied()));
     // More than the systems on the way hold.
@@ -352,7 +350,7 @@ fn a_backend_that_does_not_take_a_request_in_time_is_a_timeout() {
         let mut writer = client.reader.get_ref().try_clone().unwrap();
         scope.spawn(move || while writer.write_all(&[0; 1 << 14]).is_ok() {});
         until("it is given up", || {
-            let said = server.process.err();
+            let said = server.process.stderr();
             said.contains("POST /v1/whatever 504 upstream_timeout")
         });
         raw::reset(client.reader.get_ref());

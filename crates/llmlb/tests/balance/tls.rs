@@ -3,11 +3,11 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-
-use crate::backends::{CHAT, code, cut_answer};
-use crate::http::{Connection, read_chunk};
-use crate::process::{Process, eventually, until};
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, LlmlbServer, Process, Sandbox,
+    backends::{CHAT, code, cut_answer},
+    eventually, read_chunk, until,
+};
 
 const ASK: &str = r#"{"model":"m"}"#;
 
@@ -20,7 +20,7 @@ struct Authority {
 }
 
 /// Runs openssl; `false` if there is none.
-fn openssl(place: &Place, words: &str) -> bool {
+fn openssl(place: &Sandbox, words: &str) -> bool {
     let mut command = Command::new("openssl");
     command
         .args(words.split_whitespace())
@@ -34,7 +34,7 @@ fn openssl(place: &Place, words: &str) -> bool {
 }
 
 /// `None`: there is no openssl here.
-fn authority(place: &Place, name: &str) -> Option<Authority> {
+fn authority(place: &Sandbox, name: &str) -> Option<Authority> {
     let write = |file: String, text: &str| std::fs::write(place.path(&file), text).unwrap();
     write(
         format!("{name}.cnf"),
@@ -79,13 +79,13 @@ fn authority(place: &Place, name: &str) -> Option<Authority> {
 }
 
 /// A backend that shows this certificate, and its port.
-fn backend(place: &Place, authority: &Authority) -> (Process, u16) {
+fn backend(place: &Sandbox, authority: &Authority) -> (Process, u16) {
     let mut command = Command::new("python3");
     command.args(["-u", "-c", BACKEND]);
     command.args([&authority.signed.0, &authority.signed.1]);
     let process = place.start(&mut command);
     let port = eventually("its port", || {
-        let said = process.out();
+        let said = process.stdout();
         let port = said.lines().find_map(|line| line.strip_prefix("port "))?;
         said.contains('\n').then(|| port.parse().unwrap())
     });
@@ -93,7 +93,7 @@ fn backend(place: &Place, authority: &Authority) -> (Process, u16) {
 }
 
 /// A balancer that trusts this authority alone.
-fn serve(place: &Place, trusted: &Authority, backends: &str) -> Server {
+fn serve(place: &Sandbox, trusted: &Authority, backends: &str) -> LlmlbServer {
     let mut command = place.command(&format!("serve -p 0 {backends}"));
     command
         .env("SSL_CERT_FILE", &trusted.certificate)
@@ -104,7 +104,7 @@ fn serve(place: &Place, trusted: &Authority, backends: &str) -> Server {
 
 #[test]
 fn a_backend_behind_tls_is_one_like_any_other() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let Some(ours) = authority(&place, "ours") else {
         return;
     };
@@ -126,7 +126,7 @@ fn a_backend_behind_tls_is_one_like_any_other() {
 
 #[test]
 fn tokens_from_behind_tls_come_one_by_one() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let Some(ours) = authority(&place, "ours") else {
         return;
     };
@@ -153,7 +153,7 @@ fn tokens_from_behind_tls_come_one_by_one() {
 
 #[test]
 fn a_backend_that_cuts_its_answer_behind_tls_is_an_error_too() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let Some(ours) = authority(&place, "ours") else {
         return;
     };
@@ -173,7 +173,7 @@ fn a_backend_that_cuts_its_answer_behind_tls_is_an_error_too() {
 
 #[test]
 fn a_client_that_leaves_ends_its_request_behind_tls_too() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let Some(ours) = authority(&place, "ours") else {
         return;
     };
@@ -185,15 +185,15 @@ fn a_client_that_leaves_ends_its_request_behind_tls_too() {
     );
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, r#"{"model":"m","x":"silent"}"#);
-    until("the backend has it", || backend.out().contains("silent"));
+    until("the backend has it", || backend.stdout().contains("silent"));
     drop(client);
-    until("the backend knows", || backend.out().contains("left"));
+    until("the backend knows", || backend.stdout().contains("left"));
     server.until_in_flight(0);
 }
 
 #[test]
 fn cancelled_stream_behind_tls_keeps_no_local_port() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let Some(ours) = authority(&place, "ours") else {
         return;
     };
@@ -217,7 +217,7 @@ fn cancelled_stream_behind_tls_keeps_no_local_port() {
 
 #[test]
 fn a_certificate_that_nobody_trusts_is_refused_and_told() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let pair = authority(&place, "ours").zip(authority(&place, "others"));
     let Some((ours, others)) = pair else {
         return;
@@ -231,7 +231,7 @@ fn a_certificate_that_nobody_trusts_is_refused_and_told() {
         let status = server.status();
         let why = status["backends"][0]["error"].as_str().unwrap();
         assert!(why.contains("certificate"), "{why}");
-        let said = server.process.err();
+        let said = server.process.stderr();
         assert!(said.contains("certificate"), "{said}");
     }
     // Of the right authority, for another name.
@@ -241,17 +241,17 @@ fn a_certificate_that_nobody_trusts_is_refused_and_told() {
         &format!("--backend https://127.0.0.1:{port}"),
     );
     assert_eq!(server.post(CHAT, ASK).status(), 503);
-    assert!(!backend.out().contains("asked"), "{}", backend.out());
+    assert!(!backend.stdout().contains("asked"), "{}", backend.stdout());
 }
 
 #[test]
 fn a_backend_that_does_not_speak_tls_is_told() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let Some(ours) = authority(&place, "ours") else {
         return;
     };
-    let plain = crate::backends::backend(crate::backends::ok);
-    let good = crate::backends::backend(crate::backends::ok);
+    let plain = testkit::backends::backend(testkit::backends::ok);
+    let good = testkit::backends::backend(testkit::backends::ok);
     let flags = format!(
         "--backend https://localhost:{} --backend {}",
         plain.address.port(),

@@ -1,13 +1,13 @@
 //! Requests that two readers could read differently: JSON whose fields are named twice, or nearly.
 //! Go's decoder takes the last of all that differ in case alone. (L6, L11)
 
-use crate::backends::{CHAT, backend_of, code, count, ok, serve, serve_file};
-use crate::http::Connection;
-use crate::mock::Mock;
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, FakeLlm, LlmlbServer,
+    backends::{CHAT, backend_of, code, count, ok, serve, serve_file},
+};
 
 /// Two backends; the first one gets what names no model.
-fn both() -> (Mock, Mock) {
+fn both() -> (FakeLlm, FakeLlm) {
     (backend_of(&["open"], ok), backend_of(&["secret"], ok))
 }
 
@@ -26,7 +26,7 @@ const AMBIGUOUS: &[&str] = &[
     r#"{"model":"open","stream_options":{},"stream":true,"stream_options":null}"#,
 ];
 
-fn post(server: &Server, path: &str, kind: &str, body: &str) -> crate::http::Answer {
+fn post(server: &LlmlbServer, path: &str, kind: &str, body: &str) -> testkit::Answer {
     let mut client = Connection::open(server.address);
     client.send(format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
@@ -38,7 +38,7 @@ fn post(server: &Server, path: &str, kind: &str, body: &str) -> crate::http::Ans
 
 #[test]
 fn a_field_that_is_named_twice_or_nearly_so_is_refused_whatever_it_is_said_to_be() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (open, secret) = both();
     let server = serve(&place, &[&open, &secret], &[]);
     for body in AMBIGUOUS {
@@ -58,7 +58,7 @@ fn a_field_that_is_named_twice_or_nearly_so_is_refused_whatever_it_is_said_to_be
 
 #[test]
 fn a_question_that_cannot_be_read_is_refused_whatever_it_is_said_to_be() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (open, secret) = both();
     let server = serve(&place, &[&open, &secret], &[]);
     for kind in ["application/json", "text/plain", "application/octet-stream"] {
@@ -74,7 +74,7 @@ fn a_question_that_cannot_be_read_is_refused_whatever_it_is_said_to_be() {
 
 #[test]
 fn names_that_no_reader_takes_for_another_pass() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (open, secret) = both();
     let server = serve(&place, &[&open, &secret], &[]);
     for body in [
@@ -89,7 +89,7 @@ fn names_that_no_reader_takes_for_another_pass() {
 
 #[test]
 fn a_form_that_names_two_models_is_refused() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (open, secret) = both();
     let file = format!(
         "[[backend]]\nurl = \"{}\"\n[[backend]]\nurl = \"{}\"\n",

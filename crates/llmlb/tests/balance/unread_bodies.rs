@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
-
-use crate::backends::{CHAT, UNPROBED};
-use crate::http::{Connection, Head};
-use crate::mock;
-use crate::process::eventually;
-use crate::raw::{self, Raw};
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, Head, LlmlbServer, Sandbox,
+    backends::{CHAT, UNPROBED},
+    eventually,
+    raw::{self, Raw},
+    wire,
+};
 
 const SMUGGLED_PATH: &str = "/v1/smuggled";
 
@@ -37,19 +37,19 @@ impl Unread {
                 counter.fetch_add(1, Ordering::SeqCst);
                 // The model computes: by then the connection was handed to the next client.
                 thread::sleep(Duration::from_millis(100));
-                mock::json(reader.get_mut(), 200, r#"{"secret":"of the attacker"}"#);
+                wire::json(reader.get_mut(), 200, r#"{"secret":"of the attacker"}"#);
             } else if rejects(head) {
                 let text = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}");
                 let _ = reader.get_mut().write_all(text.as_bytes());
             } else {
                 consume(head, reader);
-                mock::json(reader.get_mut(), 200, r#"{"answer":"as asked"}"#);
+                wire::json(reader.get_mut(), 200, r#"{"answer":"as asked"}"#);
             }
         });
         Self { raw, executed }
     }
 
-    fn serve(&self, place: &Place, more: &str) -> Server {
+    fn serve(&self, place: &Sandbox, more: &str) -> LlmlbServer {
         let flags = format!("serve -p 0 --backend {} {more}", self.raw.url());
         let mut command = place.command(&flags);
         command.env("LLMLB_WORKERS", "1");
@@ -74,7 +74,7 @@ fn smuggled() -> String {
 
 /// Sends this request several times, a victim's request after each, and checks that the victim
 /// always receives its own response.
-fn assert_not_crossed(server: &Server, request: &str) {
+fn assert_not_crossed(server: &LlmlbServer, request: &str) {
     let mut victim = Connection::open(server.address);
     for _ in 0..6 {
         let mut attacker = Connection::open(server.address);
@@ -103,9 +103,9 @@ fn unread_body_of_a_rejected_post_is_never_parsed_as_the_next_request() {
     for status in [
         "400 Bad Request",
         "416 Range Not Satisfiable",
-        "500 Internal Server Error",
+        "500 Internal LlmlbServer Error",
     ] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let backend = Unread::start(status, rejects_all_but_the_victim);
         let server = backend.serve(&place, "");
         let body = smuggled();
@@ -120,7 +120,7 @@ fn unread_body_of_a_rejected_post_is_never_parsed_as_the_next_request() {
 
 #[test]
 fn get_with_a_body_is_rejected_and_reaches_no_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let backend = Unread::start("400 Bad Request", |head| head.line.starts_with("GET"));
     let server = backend.serve(&place, "");
     let body = smuggled();
@@ -144,7 +144,7 @@ fn get_with_a_body_is_rejected_and_reaches_no_backend() {
 
 #[test]
 fn range_and_conditions_pass_on_get_only() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let backend = Unread::start("416 Range Not Satisfiable", |head| {
         [
             "range",
@@ -194,18 +194,15 @@ fn recorder() -> (Heads, Raw) {
     let kept = Arc::clone(&seen);
     let raw = raw::heads(move |head, reader| {
         consume(head, reader);
-        kept.lock().unwrap().push(Head {
-            line: head.line.clone(),
-            headers: head.headers.clone(),
-        });
-        mock::json(reader.get_mut(), 200, "{}");
+        kept.lock().unwrap().push(head.clone());
+        wire::json(reader.get_mut(), 200, "{}");
     });
     (seen, raw)
 }
 
 #[test]
 fn malformed_accept_is_replaced() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (seen, raw) = recorder();
     let server = place.serve(&format!("--backend {}", raw.url()));
     for (sent, forwarded) in [
@@ -236,7 +233,7 @@ fn malformed_accept_is_replaced() {
 
 #[test]
 fn delete_with_a_body_closes_the_backend_connection() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (seen, raw) = recorder();
     let server = place.serve(&format!("--backend {}", raw.url()));
     for (body, connection) in [("", None), ("{}", Some("close".to_owned()))] {
@@ -257,7 +254,7 @@ fn delete_with_a_body_closes_the_backend_connection() {
 
 /// The number of connections over which ten requests reached a backend that responds so.
 fn connections_used(status: &'static str, settings: &str) -> usize {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = raw::heads(move |head, reader| {
         consume(head, reader);
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}");
@@ -267,7 +264,7 @@ fn connections_used(status: &'static str, settings: &str) -> usize {
         "[server]\nworkers = 1\n[upstream]\nprobe_interval = \"1h\"\n[[backend]]\nurl = \"{}\"\n{settings}",
         raw.url()
     );
-    let server = crate::backends::serve_file(&place, &file);
+    let server = testkit::backends::serve_file(&place, &file);
     let before = raw.accepted();
     let mut client = Connection::open(server.address);
     for _ in 0..10 {
@@ -290,7 +287,7 @@ fn connection_is_reused_after_success_and_closed_after_an_error_response() {
 
 #[test]
 fn connection_with_two_lengths_is_not_reused() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = raw::heads(|head, reader| {
         consume(head, reader);
         let text = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n\
@@ -314,15 +311,15 @@ fn connection_with_two_lengths_is_not_reused() {
 
 #[test]
 fn connection_on_which_the_backend_sent_more_than_its_response_is_not_reused() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
     let raw = raw::heads(move |head, reader| {
         consume(head, reader);
-        mock::json(reader.get_mut(), 200, r#"{"answer":"as asked"}"#);
+        wire::json(reader.get_mut(), 200, r#"{"answer":"as asked"}"#);
         // Later than the response, and before the next request.
         thread::sleep(Duration::from_millis(50));
-        mock::json(reader.get_mut(), 200, r#"{"secret":"of another client"}"#);
+        wire::json(reader.get_mut(), 200, r#"{"secret":"of another client"}"#);
         counter.fetch_add(1, Ordering::SeqCst);
     });
     let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));

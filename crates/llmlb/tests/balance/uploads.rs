@@ -3,13 +3,11 @@
 use std::io::{Read, Write};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
-
-use crate::backends::{ASK, CHAT, UNPROBED, asked, backend, backend_of, code, count, ok, serve};
-use crate::http::{Connection, read_chunk};
-use crate::mock;
-use crate::process::PATIENCE;
-use crate::raw;
-use crate::support::Place;
+use testkit::{
+    Connection, DEADLINE,
+    backends::{ASK, CHAT, UNPROBED, asked, backend, backend_of, code, count, ok, serve},
+    raw, read_chunk, wire,
+};
 
 /// A body in chunks of these sizes.
 fn in_chunks(body: &[u8], sizes: &[usize]) -> Vec<u8> {
@@ -37,7 +35,7 @@ fn head(path: &str, kind: &str) -> String {
 
 #[test]
 fn an_upload_in_chunks_arrives_byte_by_byte_whatever_it_is() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let json = format!(r#"{{"model":"m","x":"{}"}}"#, "é".repeat(70_000)).into_bytes();
@@ -61,7 +59,7 @@ fn an_upload_in_chunks_arrives_byte_by_byte_whatever_it_is() {
 
 #[test]
 fn what_stands_beside_the_chunks_does_not_get_into_the_body() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -80,7 +78,7 @@ fn what_stands_beside_the_chunks_does_not_get_into_the_body() {
 
 #[test]
 fn what_is_said_to_us_alone_does_not_pass_after_a_body_either() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (sender, arrived) = channel();
     let sender = Mutex::new(sender);
     let raw = raw::heads(move |_, reader| {
@@ -92,7 +90,7 @@ fn what_is_said_to_us_alone_does_not_pass_after_a_body_either() {
         }
         let all = String::from_utf8(all).unwrap().to_ascii_lowercase();
         sender.lock().unwrap().send(all).unwrap();
-        mock::json(reader.get_mut(), 200, "{}");
+        wire::json(reader.get_mut(), 200, "{}");
     });
     let server = place.serve(&format!("--backend {}", raw.url()));
     let mut client = Connection::open(server.address);
@@ -102,7 +100,7 @@ fn what_is_said_to_us_alone_does_not_pass_after_a_body_either() {
          content-length: 7\r\ntransfer-encoding: chunked\r\nhost: evil\r\nconnection: x\r\n\r\n",
     );
     assert_eq!(client.answer().status(), 200);
-    let all = arrived.recv_timeout(PATIENCE).unwrap();
+    let all = arrived.recv_timeout(DEADLINE).unwrap();
     for gone in [
         "sk-client",
         "content-length",
@@ -116,7 +114,7 @@ fn what_is_said_to_us_alone_does_not_pass_after_a_body_either() {
 
 #[test]
 fn a_model_is_found_whatever_the_method() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, mock) = (backend(ok), backend_of(&["second"], ok));
     let server = serve(&place, &[&first, &mock], UNPROBED);
     let json = r#"{"model":"second"}"#;
@@ -146,7 +144,7 @@ fn a_model_is_found_whatever_the_method() {
 
 #[test]
 fn an_empty_upload_is_one() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -163,7 +161,7 @@ fn an_empty_upload_is_one() {
 
 #[test]
 fn what_names_no_model_passes_on_while_it_still_comes_in() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (sender, arrived) = channel();
     let sender = Mutex::new(sender);
     let raw = raw::heads(move |head, reader| {
@@ -171,7 +169,7 @@ fn what_names_no_model_passes_on_while_it_still_comes_in() {
         while let Some(Some(chunk)) = read_chunk(reader) {
             sender.lock().unwrap().send(chunk).unwrap();
         }
-        mock::json(reader.get_mut(), 200, "{}");
+        wire::json(reader.get_mut(), 200, "{}");
     });
     let server = place.serve(&format!("--backend {}", raw.url()));
     let mut client = Connection::open(server.address);
@@ -181,7 +179,7 @@ fn what_names_no_model_passes_on_while_it_still_comes_in() {
         // It is there before the next one is sent.
         let mut there = Vec::new();
         while there.len() < piece.len() {
-            there.extend(arrived.recv_timeout(PATIENCE).unwrap());
+            there.extend(arrived.recv_timeout(DEADLINE).unwrap());
         }
         assert_eq!(there, piece.as_bytes());
     }
@@ -191,7 +189,7 @@ fn what_names_no_model_passes_on_while_it_still_comes_in() {
 
 #[test]
 fn what_passes_through_may_be_larger_than_what_is_held() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[("LLMLB_MAX_BODY", "64KiB")]);
     let body = vec![7; 5 << 20];
@@ -212,7 +210,7 @@ fn expecting(path: &str, kind: &str, length: usize) -> String {
 
 #[test]
 fn a_client_that_waits_to_be_told_is_told_to_go_on() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -229,7 +227,7 @@ fn a_client_that_waits_to_be_told_is_told_to_go_on() {
 
 #[test]
 fn a_client_that_waits_may_be_refused_before_it_sends() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[("LLMLB_MAX_BODY", "1KiB")]);
     for (path, length, status) in [(CHAT, 5000, 413), ("/elsewhere", 10, 404)] {
@@ -245,7 +243,7 @@ fn a_client_that_waits_may_be_refused_before_it_sends() {
 
 #[test]
 fn an_early_refusal_of_the_backend_reaches_the_client() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = raw::heads(|_, reader| {
         let answer = "HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbig";
         let _ = reader.get_mut().write_all(answer.as_bytes());
@@ -266,7 +264,7 @@ fn an_early_refusal_of_the_backend_reaches_the_client() {
 
 #[test]
 fn an_upload_that_breaks_off_is_no_request() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     for rest in [

@@ -3,10 +3,10 @@
 use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::thread;
-
-use crate::http::{Connection, Head};
-use crate::raw::{self, Raw};
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, Head, LlmlbServer, Sandbox,
+    raw::{self, Raw},
+};
 
 const HELLO: &str = "GET /v1/realtime?model=m HTTP/1.1\r\nhost: localhost\r\n\
     Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -49,12 +49,12 @@ fn echo(reader: &mut BufReader<TcpStream>) {
     }
 }
 
-fn serve(place: &Place, raw: &Raw) -> Server {
+fn serve(place: &Sandbox, raw: &Raw) -> LlmlbServer {
     place.serve(&format!("--backend {}", raw.url()))
 }
 
 /// A client that has shaken hands.
-fn upgraded(server: &Server) -> Connection {
+fn upgraded(server: &LlmlbServer) -> Connection {
     let mut client = Connection::open(server.address);
     client.send(HELLO);
     let head = client.head();
@@ -76,7 +76,7 @@ fn upgraded(server: &Server) -> Connection {
 
 #[test]
 fn after_the_handshake_bytes_pass_both_ways_as_they_come() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = agreeing(echo);
     let server = serve(&place, &raw);
     let mut client = upgraded(&server);
@@ -94,7 +94,7 @@ fn after_the_handshake_bytes_pass_both_ways_as_they_come() {
 
 #[test]
 fn what_either_side_says_with_the_handshake_is_not_lost() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = raw::heads(|head, reader| {
         assert_handshake(head);
         let first = format!("{WELCOME}from the backend");
@@ -112,7 +112,7 @@ fn what_either_side_says_with_the_handshake_is_not_lost() {
 
 #[test]
 fn a_large_amount_passes_both_ways_at_once() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = agreeing(echo);
     let server = serve(&place, &raw);
     let mut client = upgraded(&server);
@@ -128,7 +128,7 @@ fn a_large_amount_passes_both_ways_at_once() {
 
 #[test]
 fn a_client_that_has_no_more_to_say_still_hears_the_rest() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = agreeing(|reader| {
         let mut all = Vec::new();
         reader.read_to_end(&mut all).unwrap();
@@ -147,7 +147,7 @@ fn a_client_that_has_no_more_to_say_still_hears_the_rest() {
 
 #[test]
 fn a_backend_that_has_no_more_to_say_still_hears_the_rest() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (sender, heard) = std::sync::mpsc::channel();
     let sender = std::sync::Mutex::new(sender);
     let raw = agreeing(move |reader| {
@@ -164,23 +164,20 @@ fn a_backend_that_has_no_more_to_say_still_hears_the_rest() {
     assert_eq!(rest, "goodbye");
     client.send("the rest");
     drop(client);
-    assert_eq!(
-        heard.recv_timeout(crate::process::PATIENCE).unwrap(),
-        "the rest"
-    );
+    assert_eq!(heard.recv_timeout(testkit::DEADLINE).unwrap(), "the rest");
     server.until_in_flight(0);
 }
 
 #[test]
 fn backend_that_reads_late_receives_all_of_a_tunnel_that_ended_in_order() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (ended, wait) = std::sync::mpsc::channel();
     let (sender, read) = std::sync::mpsc::channel();
     let channels = std::sync::Mutex::new((wait, sender));
     let raw = agreeing(move |reader| {
         reader.get_mut().shutdown(Shutdown::Write).unwrap();
         let channels = channels.lock().unwrap();
-        channels.0.recv_timeout(crate::process::PATIENCE).unwrap();
+        channels.0.recv_timeout(testkit::DEADLINE).unwrap();
         let mut all = Vec::new();
         let end = reader.read_to_end(&mut all);
         channels.1.send(end.map(|_| all.len())).unwrap();
@@ -195,13 +192,13 @@ fn backend_that_reads_late_receives_all_of_a_tunnel_that_ended_in_order() {
     drop(client);
     server.until_in_flight(0);
     ended.send(()).unwrap();
-    let length = read.recv_timeout(crate::process::PATIENCE).unwrap();
+    let length = read.recv_timeout(testkit::DEADLINE).unwrap();
     assert_eq!(length.unwrap(), sent.len());
 }
 
 #[test]
 fn a_backend_that_dies_ends_the_connection() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = agreeing(|reader| {
         let _ = reader.read(&mut [0]);
         raw::reset(reader.get_ref());
@@ -215,7 +212,7 @@ fn a_backend_that_dies_ends_the_connection() {
 
 #[test]
 fn a_refused_handshake_is_an_answer_like_any_other() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = raw::heads(|_, reader| {
         let answer = "HTTP/1.1 403 Forbidden\r\nx-own: yes\r\ncontent-length: 2\r\n\r\nno";
         reader.get_mut().write_all(answer.as_bytes()).unwrap();
@@ -233,7 +230,7 @@ fn a_refused_handshake_is_an_answer_like_any_other() {
 
 #[test]
 fn a_backend_that_switches_unasked_is_an_error() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = raw::heads(|_, reader| {
         reader.get_mut().write_all(WELCOME.as_bytes()).unwrap();
     });
@@ -246,7 +243,7 @@ fn a_backend_that_switches_unasked_is_an_error() {
 #[test]
 fn no_other_protocol_gets_through_unseen() {
     // Whoever got a backend to speak HTTP/2 on such a connection could ask it anything.
-    let place = Place::new();
+    let place = testkit::sandbox!();
     for protocol in ["h2c", "HTTP/2.0", "websocket, h2c", "tls/1.0", "anything"] {
         let raw = raw::heads(|head, reader| {
             let answer = if head.header("upgrade").is_some() {
@@ -269,7 +266,7 @@ fn no_other_protocol_gets_through_unseen() {
 
 #[test]
 fn a_web_page_cannot_open_one_to_a_private_server_unless_it_is_of_this_machine() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = agreeing(echo);
     let private = serve(&place, &raw);
     let public = place.serve(&format!("--backend {} --allow-public", raw.url()));

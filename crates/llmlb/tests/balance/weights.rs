@@ -2,13 +2,13 @@
 
 use std::thread;
 use std::time::Duration;
-
-use crate::backends::{ASK, CHAT, backend, count, ok, serve_file};
-use crate::mock::Mock;
-use crate::support::{Place, Server};
+use testkit::{
+    FakeLlm, LlmlbServer,
+    backends::{ASK, CHAT, backend, count, ok, serve_file},
+};
 
 /// A backend that takes its time: who has much to do is seen to have it.
-fn slow() -> Mock {
+fn slow() -> FakeLlm {
     backend(|request, stream| {
         thread::sleep(Duration::from_millis(20));
         ok(request, stream);
@@ -16,7 +16,7 @@ fn slow() -> Mock {
 }
 
 /// Questions of many clients at once.
-fn ask(server: &Server) {
+fn ask(server: &LlmlbServer) {
     thread::scope(|scope| {
         for _ in 0..20 {
             scope.spawn(|| {
@@ -30,7 +30,7 @@ fn ask(server: &Server) {
 
 #[test]
 fn a_backend_of_more_weight_gets_more_of_the_work() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (heavy, light) = (slow(), slow());
     let file = format!(
         "[[backend]]\nurl = \"{}\"\nweight = 9\n[[backend]]\nurl = \"{}\"\n",
@@ -47,7 +47,7 @@ fn a_backend_of_more_weight_gets_more_of_the_work() {
 
 #[test]
 fn backends_of_the_same_weight_share_the_work() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let backends = [(); 3].map(|()| slow());
     let file: Vec<_> = backends
         .iter()

@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use crate::books::Policy;
 use crate::fault::Mix;
-use crate::process::{Running, eventually};
+use crate::process::Running;
 use crate::producer;
 use crate::reckoning::Reckoning;
 use crate::world::{World, from_env};
+use testkit::eventually;
 
 /// What a process is allowed, in kibibytes.
 const MOST_MEMORY: u64 = 100 << 10;
@@ -24,7 +25,7 @@ fn peak(pid: u32) -> Option<u64> {
 /// Runs a process to its end; seconds, and the most memory it had.
 fn measured(world: &World, words: &str) -> (f64, u64) {
     let began = Instant::now();
-    let mut process = Running::start(&mut world.usage(words), &world.path("log"));
+    let process = Running::start(&mut world.usage(words), &world.path("log"));
     let mut most = 0;
     let status = loop {
         most = most.max(peak(process.pid()).unwrap_or(0));
@@ -46,7 +47,7 @@ fn a_long_backlog_is_delivered_in_bounded_memory() {
     world.receiver.state().is_brief = true;
     let file = world.path("backlog.jsonl");
     let mut lines = BufWriter::new(fs::File::create(&file).unwrap());
-    let mut acks = crate::process::append(&world.path("acks/backlog"));
+    let mut acks = testkit::append(&world.path("acks/backlog")).unwrap();
     for _ in 0..count / 1000 {
         let samples: Vec<_> = (0..1000).map(|_| producer::fresh(0)).collect();
         lines.write_all(&producer::lines(&samples)).unwrap();

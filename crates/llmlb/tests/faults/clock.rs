@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use crate::books::Policy;
 use crate::elsewhere::run_elsewhere;
 use crate::fault::Mix;
-use crate::random::Random;
 use crate::reckoning::Reckoning;
 use crate::world::{Crowd, World, storm_time};
+use testkit::random::Random;
 
 /// The library that tells a program another time.
 fn faketime() -> Option<PathBuf> {

@@ -9,9 +9,10 @@ use serde::Deserialize;
 
 use crate::books::Policy;
 use crate::fault::{Fault, Mix};
-use crate::process::{Running, until};
+use crate::process::Running;
 use crate::reckoning::Reckoning;
 use crate::world::{World, from_env, is_batch, names};
+use testkit::until;
 
 /// How often each record is in a batch.
 fn counted(world: &World) -> HashMap<String, usize> {
@@ -65,13 +66,13 @@ fn eight_consolidators_over_one_stale_lock() {
             .collect();
         for _ in 0..world.random.below(8) {
             let victim = world.random.below(crowd.len() as u64);
-            let mut victim = crowd.swap_remove(victim.try_into().unwrap());
+            let victim = crowd.swap_remove(victim.try_into().unwrap());
             thread::sleep(Duration::from_micros(world.random.below(10_000)));
             killed += u64::from(victim.ended().is_none());
             drop(victim);
         }
-        for mut one in crowd {
-            let status = crate::process::eventually("it ends", || one.ended());
+        for one in crowd {
+            let status = testkit::eventually("it ends", || one.ended());
             assert!(
                 matches!(status.code(), Some(0 | 1)),
                 "{status}: {}",

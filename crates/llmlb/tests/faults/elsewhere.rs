@@ -39,8 +39,8 @@ fn counts(out: &str) -> String {
 
 /// A world whose data is on a disk of its own, of this many mebibytes.
 pub(crate) fn small_world(policy: Policy, mix: Mix, size: u32) -> World {
-    let dir = tempfile::tempdir().unwrap();
-    let data = dir.path().join("data");
+    let sandbox = testkit::sandbox!();
+    let data = sandbox.data_dir();
     fs::create_dir(&data).unwrap();
     let options = format!("size={size}m,mode=777");
     let mount = Command::new("mount")
@@ -48,7 +48,7 @@ pub(crate) fn small_world(policy: Policy, mix: Mix, size: u32) -> World {
         .arg(&data)
         .status();
     assert!(mount.unwrap().success());
-    World::around(dir, data, Receiver::start(policy, mix))
+    World::around(sandbox, data, Receiver::start(policy, mix))
 }
 
 /// A file system in a file, with the smallest size that its tools allow.
@@ -88,8 +88,8 @@ pub(crate) fn run_on_image(image: Image, role: &str) {
 
 /// A world whose data is on a file system of its own.
 pub(crate) fn world_on_image(policy: Policy, mix: Mix, image: Image) -> World {
-    let dir = tempfile::tempdir().unwrap();
-    let (data, file) = (dir.path().join("data"), dir.path().join("image"));
+    let sandbox = testkit::sandbox!();
+    let (data, file) = (sandbox.data_dir(), sandbox.path("image"));
     fs::create_dir(&data).unwrap();
     let bytes = image.mebibytes() << 20;
     fs::File::create(&file).unwrap().set_len(bytes).unwrap();
@@ -100,7 +100,7 @@ pub(crate) fn world_on_image(policy: Policy, mix: Mix, image: Image) -> World {
         .args([&file, &data])
         .output();
     assert!(mounted.as_ref().unwrap().status.success(), "{mounted:?}");
-    World::around(dir, data, Receiver::start(policy, mix))
+    World::around(sandbox, data, Receiver::start(policy, mix))
 }
 
 /// What fills a disk: the data of others.
@@ -114,7 +114,7 @@ impl Filler {
 
     /// Takes all that is free, to the last byte.
     pub(crate) fn fill(&self) {
-        let mut file = crate::process::append(&self.0);
+        let mut file = testkit::append(&self.0).unwrap();
         for size in [1 << 16, 1 << 12, 1] {
             while std::io::Write::write(&mut file, &vec![7; size]).is_ok_and(|count| count > 0) {}
         }

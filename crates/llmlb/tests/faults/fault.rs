@@ -1,8 +1,7 @@
 //! What a receiver can do wrong, and how often.
 
 use std::time::Duration;
-
-use crate::random::Random;
+use testkit::random::Random;
 
 /// Before or after the batch is billed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

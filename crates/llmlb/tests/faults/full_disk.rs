@@ -10,10 +10,10 @@ use spool::{Durability, Record, Staging};
 use crate::books::Policy;
 use crate::elsewhere::{Filler, Image, run_elsewhere, run_on_image, small_world, world_on_image};
 use crate::fault::{Fault, Mix};
-use crate::process::{eventually, until};
 use crate::producer;
 use crate::reckoning::Reckoning;
 use crate::world::{Crowd, World, storm_time};
+use testkit::{eventually, until};
 
 #[test]
 fn what_was_acknowledged_is_drained_from_a_full_disk() {
@@ -140,7 +140,7 @@ fn drains_among_others(name: &str, world: impl FnOnce(Policy, Mix) -> World) {
         // The file system may free a block of its own at any time.
         let outcome = world.stage_fresh(1, 0);
         assert!(
-            outcome.code == Some(0) || outcome.err.contains("no space left"),
+            outcome.code == Some(0) || outcome.stderr.contains("no space left"),
             "{outcome:#?}"
         );
     });
@@ -170,7 +170,7 @@ fn stage_until_refused(world: &World) {
         Some(world.stage_fresh(200, 0)).filter(|outcome| outcome.code != Some(0))
     });
     refused.assert_code(1);
-    assert!(refused.err.contains("no space left"), "{refused:#?}");
+    assert!(refused.stderr.contains("no space left"), "{refused:#?}");
 }
 
 #[test]

@@ -12,9 +12,9 @@ use uuid::Uuid;
 
 use crate::books::Policy;
 use crate::fault::{Fault, Mix};
-use crate::random::Random;
 use crate::reckoning::Reckoning;
 use crate::world::World;
+use testkit::random::Random;
 
 const DIRS: [&str; 7] = [
     "", "_staging", "spool", "sent", "failed", "archive", "usage",
@@ -226,7 +226,7 @@ fn junk_in_every_directory_is_kept_and_stops_nobody() {
     world.run("deliver --now --batch-size 20").assert_code(0);
     let deliverer = world.start_deliverer();
     world.stage_fresh(100, 0).assert_code(0);
-    crate::process::until("it delivers among the junk", || {
+    testkit::until("it delivers among the junk", || {
         world.acknowledged().len() == world.receiver.state().books.billed.len()
     });
     world.kills += 1;
@@ -285,7 +285,7 @@ fn in_the_place_of_ours(what: &str, put: impl Fn(&Path, &mut Random), may_stop: 
         if world.waiting() > 0 {
             let name = path.file_name().unwrap().to_string_lossy();
             assert!(
-                may_stop && last.err.contains(&*name),
+                may_stop && last.stderr.contains(&*name),
                 "{what} {ours}: {last:#?}"
             );
             assert_eq!(fs::read(path.join("inside")).unwrap(), b"somebody else's");
@@ -339,7 +339,7 @@ fn a_damaged_note_of_an_attempt_is_no_reason_to_bill_twice() {
         let world = World::new(policy, Mix::of(&[(1, Fault::HangThenCommit)]));
         world.stage_fresh(10, 0).assert_code(0);
         let deliverer = world.start_deliverer();
-        crate::process::until("it is sent", || world.receiver.state().tally.requests > 0);
+        testkit::until("it is sent", || world.receiver.state().tally.requests > 0);
         deliverer.kill();
         world.receiver.wait_until_idle();
         assert_eq!(world.receiver.state().books.billed.len(), 10);

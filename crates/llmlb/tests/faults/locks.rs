@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use crate::books::Policy;
 use crate::fault::{Fault, Mix};
-use crate::process::{Running, until};
-use crate::random::Random;
+use crate::process::Running;
 use crate::reckoning::Reckoning;
 use crate::world::World;
+use testkit::{random::Random, until};
 
 /// The lock files that a deliverer leaves behind when it is killed in the middle of its work.
 fn left_behind(world: &World) -> Vec<PathBuf> {
@@ -147,7 +147,7 @@ fn a_directory_in_the_place_of_a_lock_file_is_named() {
         let outcome = world.deliver_now();
         outcome.assert_code(1);
         let name = lock.file_name().unwrap().to_string_lossy().into_owned();
-        assert!(outcome.err.contains(&name), "{outcome:#?}");
+        assert!(outcome.stderr.contains(&name), "{outcome:#?}");
         assert!(lock.join("inside").exists());
         fs::remove_dir_all(lock).unwrap();
         world.deliver_now().assert_code(0);
@@ -169,7 +169,7 @@ fn a_run_that_finds_another_deliverer_is_skipped_and_says_so() {
     });
     let skipped = world.deliver_now();
     skipped.assert_code(0);
-    let said = format!("{}{}", skipped.out, skipped.err);
+    let said = format!("{}{}", skipped.stdout, skipped.stderr);
     assert!(said.contains("skipped"), "{skipped:#?}");
     assert!(said.contains(&deliverer.pid().to_string()), "{skipped:#?}");
     world.receiver.behave();

@@ -23,11 +23,9 @@ mod elsewhere;
 mod fault;
 mod process;
 mod producer;
-mod random;
 mod receiver;
 mod reckoning;
 mod sample;
-mod wire;
 mod world;
 
 mod backlog;

@@ -42,7 +42,7 @@ fn a_batch_of_nothing_but_poison_ends_in_failed_and_blocks_nobody() {
     let outcome = world.deliver_now();
     outcome.assert_code(1);
     assert!(
-        outcome.err.contains("no part of a batch was accepted"),
+        outcome.stderr.contains("no part of a batch was accepted"),
         "{outcome:#?}"
     );
     assert!(world.waiting() > 0);

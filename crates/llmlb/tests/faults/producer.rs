@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use spool::{Durability, Record, Staging};
 
-use crate::process::append;
-use crate::random::{Random, mix};
 use crate::sample::Sample;
+use testkit::{
+    append,
+    random::{Random, mix},
+};
 
 const DATA: &str = "FAULTS_DATA";
 const ACKS: &str = "FAULTS_ACKS";
@@ -44,7 +46,7 @@ fn produces() {
     let path = |name| PathBuf::from(std::env::var_os(name).unwrap());
     let poison = std::env::var(POISON).unwrap().parse().unwrap();
     let pid = std::process::id();
-    let mut acks = append(&path(ACKS).join(pid.to_string()));
+    let mut acks = append(&path(ACKS).join(pid.to_string())).unwrap();
     let mut random = Random::of_run(pid.into());
     let staging = Staging::open(path(DATA).join("_staging")).unwrap();
     loop {

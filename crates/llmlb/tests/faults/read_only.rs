@@ -10,9 +10,10 @@ use std::time::Duration;
 use crate::books::Policy;
 use crate::elsewhere::{run_elsewhere, small_world};
 use crate::fault::Mix;
-use crate::process::{Running, until};
+use crate::process::Running;
 use crate::reckoning::Reckoning;
 use crate::world::World;
+use testkit::until;
 
 #[test]
 fn delivery_pauses_on_a_read_only_disk_and_resumes() {
@@ -51,14 +52,17 @@ fn pauses() {
         let refused = world.stage_fresh(1, 0);
         refused.assert_code(1);
         assert!(
-            refused.err.to_lowercase().contains("read-only"),
+            refused.stderr.to_lowercase().contains("read-only"),
             "{refused:#?}"
         );
         let once = world.deliver_now();
         if round == 0 {
             // What waits cannot be delivered.
             once.assert_code(1);
-            assert!(once.err.to_lowercase().contains("read-only"), "{once:#?}");
+            assert!(
+                once.stderr.to_lowercase().contains("read-only"),
+                "{once:#?}"
+            );
         }
         for words in ["pending", "failed", "verify", "pending --json"] {
             world.run(words).assert_code(0);

@@ -2,9 +2,8 @@
 //!
 //! It lives in the test's process: its address and its books outlive every deliverer.
 
-use std::io::BufReader;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -13,8 +12,8 @@ use jiff::Timestamp;
 
 use crate::books::{Books, Policy, Posted};
 use crate::fault::{Commit, Fault, Mix};
-use crate::random::Random;
-use crate::wire::{Ending, Reply, Request, reset};
+use testkit::random::Random;
+use testkit::{Received, Reply, ScriptedServer, Step};
 
 /// What a deliverer must show.
 pub(crate) const TOKEN: &str = "a-token-that-no-log-may-contain";
@@ -29,11 +28,11 @@ const NOTING: Duration = Duration::from_millis(700);
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
+    _server: ScriptedServer,
 }
 
 struct Shared {
     state: Mutex<State>,
-    is_over: AtomicBool,
     /// Requests that are being answered.
     busy: AtomicUsize,
 }
@@ -80,8 +79,6 @@ enum Until {
 
 impl Receiver {
     pub(crate) fn start(policy: Policy, mix: Mix) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 policy,
@@ -94,20 +91,15 @@ impl Receiver {
                 last_pause: None,
                 quiet: None,
             }),
-            is_over: AtomicBool::new(false),
             busy: AtomicUsize::new(0),
         });
-        let served = Arc::clone(&shared);
-        thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                if served.is_over.load(Ordering::SeqCst) {
-                    return;
-                }
-                let served = Arc::clone(&served);
-                thread::spawn(move || served.connection(&stream));
-            }
-        });
-        Self { address, shared }
+        let judge = Arc::clone(&shared);
+        let server = ScriptedServer::without_log(move |request| judge.answer(request)).unwrap();
+        Self {
+            address: server.address,
+            shared,
+            _server: server,
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -142,65 +134,99 @@ impl Receiver {
     }
 }
 
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::SeqCst);
-        // Whoever accepts looks up.
-        let _ = TcpStream::connect(self.address);
-    }
-}
-
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn connection(&self, stream: &TcpStream) {
-        let _ = stream.set_nodelay(true);
-        let Ok(copy) = stream.try_clone() else { return };
-        let mut reader = BufReader::new(copy);
-        while let Ok(Some(request)) = Request::read(&mut reader) {
-            self.busy.fetch_add(1, Ordering::SeqCst);
-            let goes_on = self.answer(&request, stream);
-            self.busy.fetch_sub(1, Ordering::SeqCst);
-            if !goes_on {
-                break;
-            }
-        }
-    }
-
-    fn answer(&self, request: &Request, stream: &TcpStream) -> bool {
-        let (reply, late) = self.lock().judge(request);
-        thread::sleep(reply.delay);
+    fn answer(&self, request: &Received) -> Reply {
+        self.busy.fetch_add(1, Ordering::SeqCst);
+        let (answer, late) = self.lock().judge(request);
+        thread::sleep(answer.delay);
         if let Some((posted, policy)) = late {
             self.lock().books.bill(&posted, policy);
         }
-        if self.is_over.load(Ordering::SeqCst) {
-            reset(stream);
-            return false;
+        self.busy.fetch_sub(1, Ordering::SeqCst);
+        answer.reply()
+    }
+}
+
+/// Where an answer stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Whole,
+    /// Nothing comes, and the connection closes as if all were well.
+    Nothing,
+    /// Nothing comes but a reset.
+    Reset,
+    /// In the middle of the head.
+    InHead,
+    /// The head is whole, the body is not.
+    InBody,
+}
+
+/// An answer, and how much of it is sent.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    retry_after: Option<String>,
+    body: String,
+    ending: Ending,
+    /// How long the client waits for it.
+    delay: Duration,
+}
+
+impl Answer {
+    fn new(status: u16, body: impl Into<String>) -> Self {
+        Self {
+            status,
+            retry_after: None,
+            body: body.into(),
+            ending: Ending::Whole,
+            delay: Duration::ZERO,
         }
-        reply.send(stream)
+    }
+
+    fn reply(&self) -> Reply {
+        let retry_after = self.retry_after.iter();
+        let retry_after = retry_after.map(|text| format!("Retry-After: {text}\r\n"));
+        let head = format!(
+            "HTTP/1.1 {} said the receiver\r\n{}Content-Length: {}\r\n\r\n",
+            self.status,
+            retry_after.collect::<String>(),
+            self.body.len()
+        );
+        let mut whole = head.clone() + &self.body;
+        let end = match self.ending {
+            Ending::Whole => return Reply::raw(whole),
+            Ending::Reset => return Reply::nothing().then(Step::Reset),
+            Ending::Nothing => 0,
+            Ending::InHead => head.len() / 2,
+            Ending::InBody => head.len() + self.body.len() / 2,
+        };
+        whole.truncate(end);
+        Reply::raw(whole).then(Step::Close)
     }
 }
 
 impl State {
     /// What becomes of a request: the answer, and the batch that is billed only after the answer's
     /// delay.
-    fn judge(&mut self, request: &Request) -> (Reply, Option<(Posted, Policy)>) {
+    fn judge(&mut self, request: &Received) -> (Answer, Option<(Posted, Policy)>) {
         self.tally.requests += 1;
         if self.quiet.is_some_and(|quiet| !quiet.is_over(request)) {
             self.tally.early += 1;
         }
-        if request.header("authorization") != Some(&format!("Bearer {TOKEN}")) {
+        if request.head.field("authorization") != Some(&format!("Bearer {TOKEN}")) {
             self.tally.unsigned += 1;
-            return (Reply::new(401, "no token"), None);
+            return (Answer::new(401, "no token"), None);
         }
         let Some(posted) = Posted::read(&request.body, self.is_brief) else {
             self.tally.unreadable += 1;
-            return (Reply::new(400, "not a batch"), None);
+            return (Answer::new(400, "not a batch"), None);
         };
-        if request.header("idempotency-key") != Some(&posted.key)
-            || request.header("content-type") != Some("application/json")
+        if request.head.field("idempotency-key") != Some(&posted.key)
+            || request.head.field("content-type") != Some("application/json")
         {
             self.tally.unsigned += 1;
         }
@@ -223,20 +249,20 @@ impl State {
             .locked_until
             .is_some_and(|until| Instant::now() < until)
         {
-            return (Reply::new(401, "the token is not known here"), None);
+            return (Answer::new(401, "the token is not known here"), None);
         }
         if fault == Fault::HangThenCommit {
-            let mut reply = Reply::new(200, "too late");
+            let mut reply = Answer::new(200, "too late");
             reply.delay = HANG;
             return (reply, Some((posted, self.policy)));
         }
         (self.reply(fault, &posted), None)
     }
 
-    fn reply(&mut self, fault: Fault, posted: &Posted) -> Reply {
+    fn reply(&mut self, fault: Fault, posted: &Posted) -> Answer {
         match fault {
-            Fault::Unavailable => return Reply::new(503, "come back"),
-            Fault::TooMany => return Reply::new(429, "slow down"),
+            Fault::Unavailable => return Answer::new(503, "come back"),
+            Fault::TooMany => return Answer::new(429, "slow down"),
             Fault::WaitSeconds(seconds) => {
                 let until = Instant::now() + Duration::from_secs(seconds);
                 return self.demand(seconds.to_string(), Until::Elapsed(until));
@@ -250,11 +276,11 @@ impl State {
                 return self.demand(text, Until::Date(date.into()));
             }
             Fault::TooLarge(most) if posted.records.len() > most => {
-                return Reply::new(413, format!("at most {most} records"));
+                return Answer::new(413, format!("at most {most} records"));
             }
             Fault::Unauthorized => {
                 self.locked_until = Some(Instant::now() + Duration::from_millis(200));
-                return Reply::new(401, "the token is not known here");
+                return Answer::new(401, "the token is not known here");
             }
             _ => {}
         }
@@ -270,7 +296,7 @@ impl State {
         } else {
             (500, "not billed")
         };
-        let mut reply = Reply::new(status, said.repeat(3));
+        let mut reply = Answer::new(status, said.repeat(3));
         match fault {
             Fault::Error(_) => reply.status = 500,
             Fault::Reset(_) => reply.ending = Ending::Reset,
@@ -283,24 +309,24 @@ impl State {
         reply
     }
 
-    fn demand(&mut self, text: String, until: Until) -> Reply {
+    fn demand(&mut self, text: String, until: Until) -> Answer {
         self.tally.demands += 1;
         self.quiet = Some(Quiet {
             asked: Instant::now(),
             until,
         });
-        let mut reply = Reply::new(429, "slowly");
-        reply.headers.push(("Retry-After", text));
+        let mut reply = Answer::new(429, "slowly");
+        reply.retry_after = Some(text);
         reply
     }
 }
 
 impl Quiet {
-    fn is_over(&self, request: &Request) -> bool {
-        let (instant, time) = request.arrived;
+    fn is_over(&self, request: &Received) -> bool {
+        let arrived = request.arrived;
         match self.until {
-            Until::Elapsed(until) => instant >= until,
-            Until::Date(until) => time >= until,
+            Until::Elapsed(until) => arrived >= until,
+            Until::Date(until) => SystemTime::now() - arrived.elapsed() >= until,
         }
     }
 }

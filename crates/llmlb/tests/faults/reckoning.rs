@@ -108,7 +108,7 @@ impl Reckoning {
 
     fn check_books(&mut self, world: &World) {
         let verified = world.run("verify");
-        if verified.code != Some(0) || !verified.out.contains("the books balance") {
+        if verified.code != Some(0) || !verified.stdout.contains("the books balance") {
             self.problems.push(format!("{verified:?}"));
         }
         let log = world.log();

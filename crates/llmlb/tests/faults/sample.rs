@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use testkit::random::mix;
 use uuid::Uuid;
-
-use crate::random::mix;
 
 /// What a record is about, and its text.
 #[derive(Clone, Debug)]

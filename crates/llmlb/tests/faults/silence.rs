@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::books::Policy;
 use crate::fault::{Fault, Mix};
-use crate::process::until;
 use crate::reckoning::Reckoning;
 use crate::world::World;
+use testkit::until;
 
 /// A deliverer that was asked for silence, and killed when it had noted that.
 fn silenced(fault: Fault) -> World {

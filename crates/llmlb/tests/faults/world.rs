@@ -7,18 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::books::Policy;
 use crate::fault::Mix;
-use crate::process::{Outcome, PATIENCE, Running, append};
+use crate::process::Running;
 use crate::producer;
-use crate::random::Random;
 use crate::receiver::{Receiver, TOKEN};
 use crate::sample::Sample;
-
-/// The program under test.
-pub(crate) const LLMLB: &str = env!("CARGO_BIN_EXE_llmlb");
+use testkit::{Finished, Sandbox, append, random::Random};
 
 /// How every deliverer of these tests is called. Batches are small so that there are many.
 const DELIVER: &str = "deliver --batch-size 10 --timeout 1s --max-wait 2s";
@@ -49,7 +45,7 @@ impl Default for Crowd {
 }
 
 pub(crate) struct World {
-    dir: TempDir,
+    sandbox: Sandbox,
     /// Where the data is, if not in the directory of this world.
     data: PathBuf,
     pub(crate) receiver: Receiver,
@@ -73,17 +69,17 @@ pub(crate) fn from_env(name: &str) -> Option<u64> {
 
 impl World {
     pub(crate) fn new(policy: Policy, mix: Mix) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let data = dir.path().join("data");
-        Self::around(dir, data, Receiver::start(policy, mix))
+        let sandbox = testkit::sandbox!();
+        let data = sandbox.data_dir();
+        Self::around(sandbox, data, Receiver::start(policy, mix))
     }
 
     /// With the data elsewhere, such as on a disk of its own.
-    pub(crate) fn around(dir: TempDir, data: PathBuf, receiver: Receiver) -> Self {
+    pub(crate) fn around(sandbox: Sandbox, data: PathBuf, receiver: Receiver) -> Self {
         fs::create_dir_all(data.join("_staging")).unwrap();
-        fs::create_dir(dir.path().join("acks")).unwrap();
+        fs::create_dir(sandbox.path("acks")).unwrap();
         Self {
-            dir,
+            sandbox,
             data,
             receiver,
             random: Random::of_run(11),
@@ -102,7 +98,7 @@ impl World {
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        self.sandbox.path(name)
     }
 
     /// What all deliverers have said.
@@ -112,18 +108,11 @@ impl World {
 
     /// `llmlb usage` with these words.
     pub(crate) fn usage(&self, words: &str) -> Command {
-        let mut command = Command::new(LLMLB);
+        let mut command = self.sandbox.command("usage --data");
         command
-            .args(["usage", "--data"])
             .arg(&self.data)
             .args(words.split_whitespace())
-            .current_dir(self.dir.path());
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("LLMLB_") {
-                command.env_remove(name);
-            }
-        }
-        command
+            .env_remove("LLMLB_DATA_DIR")
             .env("LLMLB_USAGE_TOKEN", TOKEN)
             .env("LLMLB_USAGE_URL", self.receiver.url());
         for (name, value) in &self.env {
@@ -133,13 +122,14 @@ impl World {
     }
 
     /// Runs `llmlb usage` with these words to its end.
-    pub(crate) fn run(&self, words: &str) -> Outcome {
+    pub(crate) fn run(&self, words: &str) -> Finished {
         self.run_with(words, b"")
     }
 
-    pub(crate) fn run_with(&self, words: &str, input: &[u8]) -> Outcome {
-        let outcome = Outcome::of(&mut self.usage(words), input);
-        outcome.assert_civil();
+    pub(crate) fn run_with(&self, words: &str, input: &[u8]) -> Finished {
+        let outcome = Finished::run_with(&mut self.usage(words), input);
+        let is_civil = matches!(outcome.code, Some(0 | 1)) && !outcome.stderr.contains("panicked");
+        assert!(is_civil, "{outcome:#?}");
         assert!(!format!("{outcome:?}").contains(TOKEN), "{outcome:#?}");
         outcome
     }
@@ -147,7 +137,7 @@ impl World {
     /// What a verb says in JSON.
     pub(crate) fn json(&self, words: &str) -> Value {
         let outcome = self.run(&format!("{words} --json"));
-        match serde_json::from_str(&outcome.out) {
+        match serde_json::from_str(&outcome.stdout) {
             Ok(value) => value,
             Err(error) => panic!("{error}: {outcome:#?}"),
         }
@@ -167,12 +157,12 @@ impl World {
     }
 
     /// One run of delivery, which waits for nobody.
-    pub(crate) fn deliver_now(&self) -> Outcome {
+    pub(crate) fn deliver_now(&self) -> Finished {
         self.run(&format!("{DELIVER} --now"))
     }
 
     /// Stages these through a pipe. What the program acknowledged is noted.
-    pub(crate) fn stage(&self, samples: &[Sample]) -> Outcome {
+    pub(crate) fn stage(&self, samples: &[Sample]) -> Finished {
         let outcome = self.run_with("stage", &producer::lines(samples));
         if outcome.code == Some(0) {
             self.note(samples);
@@ -180,7 +170,7 @@ impl World {
         outcome
     }
 
-    pub(crate) fn stage_fresh(&self, count: usize, poison: u64) -> Outcome {
+    pub(crate) fn stage_fresh(&self, count: usize, poison: u64) -> Finished {
         let samples: Vec<_> = (0..count).map(|_| producer::fresh(poison)).collect();
         self.stage(&samples)
     }
@@ -195,7 +185,7 @@ impl World {
     }
 
     pub(crate) fn note(&self, samples: &[Sample]) {
-        producer::note(&mut append(&self.path("acks/here")), samples);
+        producer::note(&mut append(&self.path("acks/here")).unwrap(), samples);
     }
 
     /// Everything that somebody was told is safe.
@@ -288,7 +278,7 @@ impl World {
     /// The receiver is well again: everything is delivered that can be.
     pub(crate) fn drain(&self) {
         self.receiver.behave();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + 2 * testkit::DEADLINE;
         while self.waiting() > 0 && Instant::now() < deadline {
             let outcome = self.deliver_now();
             if outcome.code == Some(1) {

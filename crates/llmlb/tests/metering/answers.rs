@@ -7,22 +7,21 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::ask::{CHAT, ask, chat, send};
-use crate::backend::ledger::Produced;
-use crate::backend::{Backend, Reports, Sort};
-use crate::backends::{UNPROBED, backend, serve};
-use crate::http::Connection;
-use crate::mock;
-use crate::process::until;
 use crate::records;
 use crate::stream::{DONE, STOP, Scripted, WORD};
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, LlmlbServer, Sandbox,
+    api_server::{Backend, Produced, Reports, Sort},
+    backends::{UNPROBED, backend, serve},
+    until, wire,
+};
 
 /// A backend that speaks every API, and a server before it.
-pub(crate) fn world(place: &Place, reports: Reports) -> (Backend, Server) {
+pub(crate) fn world(place: &Sandbox, reports: Reports) -> (Backend, LlmlbServer) {
     world_with(place, reports, "30s")
 }
 
-fn world_with(place: &Place, reports: Reports, drain_timeout: &str) -> (Backend, Server) {
+fn world_with(place: &Sandbox, reports: Reports, drain_timeout: &str) -> (Backend, LlmlbServer) {
     let backend = Backend::start(Sort {
         name: "b",
         models: &["m"],
@@ -80,7 +79,7 @@ pub(crate) fn questions() -> Vec<(&'static str, &'static str, Value)> {
 
 #[test]
 fn an_answer_of_every_api_is_written_down_with_what_the_backend_counted() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (backend, server) = world(&place, Reports::IfAsked);
     for (path, api, mut question) in questions() {
         question["model"] = json!("m");
@@ -119,7 +118,7 @@ fn an_answer_of_every_api_is_written_down_with_what_the_backend_counted() {
 
 #[test]
 fn the_time_of_a_record_is_when_the_request_came() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (_backend, server) = world(&place, Reports::IfAsked);
     let before = jiff::Timestamp::now().as_millisecond();
     ask(&server, "a", CHAT, &chat("Hello", false));
@@ -134,12 +133,12 @@ fn the_time_of_a_record_is_when_the_request_came() {
 #[test]
 fn the_first_byte_is_the_first_of_the_body() {
     const PAUSE: Duration = Duration::from_millis(300);
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
-        mock::begin_stream(stream);
+        wire::begin_stream(stream);
         thread::sleep(PAUSE);
-        mock::chunk(stream, &[WORD, STOP, DONE].concat());
-        mock::end_stream(stream);
+        wire::chunk(stream, &[WORD, STOP, DONE].concat());
+        wire::end_stream(stream);
     });
     let server = serve(&place, &[&mock], UNPROBED);
     assert_eq!(ask(&server, "a", CHAT, &chat("Hello", true)).status(), 200);
@@ -152,7 +151,7 @@ fn the_first_byte_is_the_first_of_the_body() {
 /// The client has all of it, whatever it says.
 #[test]
 fn a_whole_answer_that_tells_of_an_error_is_complete() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     let usage = r#""usage":{"input_tokens":5,"output_tokens":2}"#;
@@ -174,7 +173,7 @@ fn a_whole_answer_that_tells_of_an_error_is_complete() {
         let comma = if usage.is_empty() { "" } else { "," };
         let body = format!(r#"{{"id":"resp_1","status":"failed","error":{error}{comma}{usage}}}"#);
         let said = body.clone();
-        scripted.next(move |_, stream| mock::json(stream, 200, &said));
+        scripted.next(move |_, stream| wire::json(stream, 200, &said));
         let id = format!("r-{number}");
         let question = json!({ "model": "m", "input": "Hello" });
         let answer = ask(&server, &id, "/v1/responses", &question);
@@ -187,7 +186,7 @@ fn a_whole_answer_that_tells_of_an_error_is_complete() {
 
 #[test]
 fn requests_on_one_connection_have_a_record_each() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (backend, server) = world(&place, Reports::IfAsked);
     let mut client = Connection::open(server.address);
     for number in 0..20 {
@@ -202,7 +201,7 @@ fn requests_on_one_connection_have_a_record_each() {
 
 #[test]
 fn many_at_once_have_a_record_each() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (backend, server) = world(&place, Reports::IfAsked);
     thread::scope(|scope| {
         for client in 0..16 {
@@ -226,7 +225,7 @@ fn many_at_once_have_a_record_each() {
 
 #[test]
 fn two_requests_with_one_id_are_two_records() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (_backend, server) = world(&place, Reports::IfAsked);
     for _ in 0..2 {
         ask(&server, "same", CHAT, &chat("Hello", false));
@@ -238,7 +237,7 @@ fn two_requests_with_one_id_are_two_records() {
 
 #[test]
 fn what_is_cut_into_inconvenient_pieces_is_counted_as_well() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (backend, server) = world(&place, Reports::IfAsked);
     for (path, api, mut question) in questions() {
         question["model"] = json!("m");
@@ -252,7 +251,7 @@ fn what_is_cut_into_inconvenient_pieces_is_counted_as_well() {
 /// The last event of a response repeats all of it; vectors are megabytes long.
 #[test]
 fn what_stands_behind_much_is_found() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (backend, server) = world(&place, Reports::IfAsked);
     for (path, api, mut question) in questions() {
         question["model"] = json!("m");
@@ -272,7 +271,7 @@ fn what_stands_behind_much_is_found() {
 
 #[test]
 fn two_servers_may_write_into_one_directory() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (backend, first) = world(&place, Reports::IfAsked);
     let second = place.serve(&format!("--backend {}", backend.mock.url()));
     for number in 0..10 {
@@ -286,7 +285,7 @@ fn two_servers_may_write_into_one_directory() {
 }
 
 /// A server with streams that do not end by themselves.
-fn streaming(place: &Place, drain_timeout: &str) -> (Backend, Server, Vec<Connection>) {
+fn streaming(place: &Sandbox, drain_timeout: &str) -> (Backend, LlmlbServer, Vec<Connection>) {
     let (backend, server) = world_with(place, Reports::IfAsked, drain_timeout);
     let mut clients = Vec::new();
     for number in 0..8 {
@@ -299,13 +298,13 @@ fn streaming(place: &Place, drain_timeout: &str) -> (Backend, Server, Vec<Connec
     (backend, server, clients)
 }
 
-fn interrupt(server: &Server) {
+fn interrupt(server: &LlmlbServer) {
     let pid = server.process.pid().to_string();
     let sent = Command::new("kill").args(["-INT", &pid]).status();
     assert!(sent.unwrap().success());
 }
 
-fn assert_cut_short(place: &Place) {
+fn assert_cut_short(place: &Sandbox) {
     for number in 0..8 {
         let record = records::one(place, &format!("r-{number}"));
         let outcome = record["outcome"].as_str().unwrap();
@@ -316,8 +315,8 @@ fn assert_cut_short(place: &Place) {
 
 #[test]
 fn what_was_not_over_when_the_time_was_up_has_a_record() {
-    let place = Place::new();
-    let (_backend, mut server, _clients) = streaming(&place, "100ms");
+    let place = testkit::sandbox!();
+    let (_backend, server, _clients) = streaming(&place, "100ms");
     interrupt(&server);
     until("it has ended", || !server.process.is_running());
     assert_cut_short(&place);
@@ -325,11 +324,11 @@ fn what_was_not_over_when_the_time_was_up_has_a_record() {
 
 #[test]
 fn what_was_not_over_when_the_server_was_told_twice_has_a_record() {
-    let place = Place::new();
-    let (_backend, mut server, _clients) = streaming(&place, "1h");
+    let place = testkit::sandbox!();
+    let (_backend, server, _clients) = streaming(&place, "1h");
     interrupt(&server);
     until("it drains", || {
-        server.process.err().contains("accepting no more")
+        server.process.stderr().contains("accepting no more")
     });
     interrupt(&server);
     until("it has ended", || !server.process.is_running());

@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
-
-use crate::http::{Answer, Connection};
-use crate::support::Server;
+use testkit::{Answer, Connection, LlmlbServer};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
@@ -38,7 +36,7 @@ pub(crate) fn send_with(
 }
 
 /// Asks, on a connection of its own, and waits for the answer.
-pub(crate) fn ask(server: &Server, id: &str, path: &str, body: &Value) -> Answer {
+pub(crate) fn ask(server: &LlmlbServer, id: &str, path: &str, body: &Value) -> Answer {
     let mut connection = Connection::open(server.address);
     send(&mut connection, id, path, &body.to_string());
     connection.answer()

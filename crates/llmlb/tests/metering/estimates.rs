@@ -3,19 +3,20 @@
 use serde_json::{Value, json};
 
 use crate::ask::{CHAT, ask, chat, send};
-use crate::backends::{UNPROBED, backend, serve};
-use crate::http::Connection;
-use crate::mock;
 use crate::records;
 use crate::stream::{DONE, STOP, Scripted, WORD, send as send_bytes};
-use crate::support::Place;
+use testkit::{
+    Connection,
+    backends::{UNPROBED, backend, serve},
+    wire,
+};
 
 const EMBEDDINGS: &str = "/v1/embeddings";
 
 /// The prompt tokens that are recorded for each of these bodies, if the backend reports no usage.
 fn estimated(bodies: &[(&str, String)]) -> Vec<u64> {
-    let place = Place::new();
-    let mock = backend(|_, stream| mock::json(stream, 200, r#"{"choices":[]}"#));
+    let place = testkit::sandbox!();
+    let mock = backend(|_, stream| wire::json(stream, 200, r#"{"choices":[]}"#));
     let server = serve(&place, &[&mock], UNPROBED);
     let estimate = |(number, (path, body)): (usize, &(&str, String))| {
         let id = format!("r-{number}");
@@ -123,7 +124,7 @@ fn tokens(record: &Value) -> (u64, u64, &str) {
 
 #[test]
 fn a_partial_or_invalid_usage_report_is_completed_by_the_estimate() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     let question = "word ".repeat(80);
@@ -186,7 +187,7 @@ fn a_partial_or_invalid_usage_report_is_completed_by_the_estimate() {
 
 #[test]
 fn a_partial_usage_report_of_a_whole_response_is_completed_by_the_estimate() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     let answer = "word ".repeat(320);
@@ -205,7 +206,7 @@ fn a_partial_usage_report_of_a_whole_response_is_completed_by_the_estimate() {
     .enumerate()
     {
         let body = format!(r#"{{"choices":[{{"text":"{answer}"}}],"usage":{usage}}}"#);
-        scripted.next(move |_, socket| mock::json(socket, 200, &body));
+        scripted.next(move |_, socket| wire::json(socket, 200, &body));
         let id = format!("r-{number}");
         let mut question = chat(&"word ".repeat(80), false);
         question["input"] = json!("word ".repeat(80));
@@ -223,7 +224,7 @@ fn a_partial_usage_report_of_a_whole_response_is_completed_by_the_estimate() {
 
 #[test]
 fn an_unknown_endpoint_is_metered_from_the_usage_of_its_response() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     let json = "content-type: application/json\r\n";

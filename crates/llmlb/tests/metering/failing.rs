@@ -3,23 +3,24 @@
 use serde_json::{Value, json};
 
 use crate::ask::{CHAT, ask, chat};
-use crate::backends::{UNPROBED, backend, close, count, serve, served_by};
-use crate::mock::{self, Mock};
-use crate::process::until;
 use crate::records;
 use crate::stream::{DONE, STOP, USAGE, WORD, streaming};
-use crate::support::Place;
+use testkit::{
+    FakeLlm, Sandbox,
+    backends::{UNPROBED, backend, close, count, serve, served_by},
+    until, wire,
+};
 
-fn hanging_up() -> Mock {
+fn hanging_up() -> FakeLlm {
     backend(|_, stream| close(stream))
 }
 
-fn saying(status: u16) -> Mock {
-    backend(move |_, stream| mock::json(stream, status, r#"{"error":{"message":"no"}}"#))
+fn saying(status: u16) -> FakeLlm {
+    backend(move |_, stream| wire::json(stream, status, r#"{"error":{"message":"no"}}"#))
 }
 
 /// Asks until the bad one was tried: the record of that request.
-fn failed_over(place: &Place, bad: &Mock, good: &Mock) -> Value {
+fn failed_over(place: &Sandbox, bad: &FakeLlm, good: &FakeLlm) -> Value {
     let server = serve(place, &[bad, good], UNPROBED);
     let mut asked = 0;
     until("the bad one is tried", || {
@@ -40,7 +41,7 @@ fn a_request_that_is_tried_elsewhere_is_one_record_with_both() {
         (saying(503), Some("503")),
         (saying(500), Some("500")),
     ] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let good = streaming(&[WORD, STOP, USAGE, DONE]);
         let record = failed_over(&place, &bad, &good);
         assert_eq!(record["outcome"], "complete", "{record:#}");
@@ -58,7 +59,7 @@ fn a_request_that_is_tried_elsewhere_is_one_record_with_both() {
 
 #[test]
 fn a_request_that_nobody_answers_is_one_record_with_all_who_were_tried() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let backends = [hanging_up(), hanging_up(), hanging_up()];
     let [a, b, c] = &backends;
     let server = serve(&place, &[a, b, c], UNPROBED);
@@ -84,7 +85,7 @@ fn a_request_that_nobody_answers_is_one_record_with_all_who_were_tried() {
 #[test]
 fn an_answer_that_nobody_betters_is_no_attempt() {
     for (status, others) in [(503, 0), (503, 1), (500, 0), (500, 1)] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let backends: Vec<_> = (0..=others).map(|_| saying(status)).collect();
         let server = serve(&place, &backends.iter().collect::<Vec<_>>(), UNPROBED);
         let answer = ask(&server, "a", CHAT, &chat("Hello", false));
@@ -103,7 +104,7 @@ fn an_answer_that_nobody_betters_is_no_attempt() {
 fn what_a_backend_refuses_is_recorded_with_its_status_and_no_tokens() {
     for status in [400, 401, 404, 422, 429, 500, 501] {
         for is_stream in [false, true] {
-            let place = Place::new();
+            let place = testkit::sandbox!();
             let mock = saying(status);
             let server = serve(&place, &[&mock], UNPROBED);
             let answer = ask(&server, "a", CHAT, &chat("Hello", is_stream));
@@ -122,7 +123,7 @@ fn what_a_backend_refuses_is_recorded_with_its_status_and_no_tokens() {
 
 #[test]
 fn rejection_of_our_own_key_is_recorded_as_a_failed_attempt() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = saying(401);
     let file = format!(
         "[[backend]]\nname = \"cloud\"\nurl = \"{}\"\napi_key_env = \"CLOUD_KEY\"\n",

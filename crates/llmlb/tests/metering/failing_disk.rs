@@ -6,17 +6,19 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::ask::{CHAT, ask, chat};
-use crate::backend::{Backend, Reports, Sort};
-use crate::process::until;
 use crate::records;
-use crate::support::{Place, Server};
+use testkit::{
+    LlmlbServer, Sandbox,
+    api_server::{Backend, Reports, Sort},
+    until,
+};
 
 /// Makes system calls of a process fail while it exists.
 struct FailingCalls(Child);
 
 impl FailingCalls {
     /// All calls with these names, or those on this file alone.
-    fn of(server: &Server, calls: &str, file: Option<&Path>) -> Self {
+    fn of(server: &LlmlbServer, calls: &str, file: Option<&Path>) -> Self {
         let pid = server.process.pid().to_string();
         let mut strace = Command::new("strace");
         strace
@@ -44,7 +46,7 @@ impl Drop for FailingCalls {
     }
 }
 
-fn serve(place: &Place, backend: &Backend, on_failure: &str, every: &str) -> Server {
+fn serve(place: &Sandbox, backend: &Backend, on_failure: &str, every: &str) -> LlmlbServer {
     let mut command = place.command(&format!("serve -p 0 --backend {}", backend.mock.url()));
     command
         .env("LLMLB_USAGE_ON_FAILURE", on_failure)
@@ -69,7 +71,7 @@ fn a_failed_background_sync_is_shown_and_refuses_if_that_was_asked_for() {
         return;
     }
     for on_failure in ["serve", "refuse"] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let backend = backend();
         let server = serve(&place, &backend, on_failure, "24h");
         let ask = |id: &str| ask(&server, id, CHAT, &chat("[tokens 3]", false)).status();
@@ -89,13 +91,13 @@ fn a_failed_background_sync_is_shown_and_refuses_if_that_was_asked_for() {
         let expected = if on_failure == "refuse" { 503 } else { 200 };
         assert_eq!(ask("while it fails"), expected, "{on_failure}");
         let said = "staged records may not be on the disk";
-        let log = server.process.err();
+        let log = server.process.stderr();
         assert_eq!(log.matches(said).count(), 1, "{log}");
         drop(failing);
         until("the disk is well again", || error().is_none());
         let said = "all staged records are on the disk again";
-        until("it says so", || server.process.err().contains(said));
-        assert_eq!(server.process.err().matches(said).count(), 1);
+        until("it says so", || server.process.stderr().contains(said));
+        assert_eq!(server.process.stderr().matches(said).count(), 1);
         assert_eq!(ask("after"), 200, "{on_failure}");
         for id in ["before", "during-1", "after"] {
             until("it is recorded", || {
@@ -143,7 +145,7 @@ fn a_disk_that_fails_is_in_the_log_when_that_begins_and_ends_and_in_status_meanw
         ("pwrite64", false, vec![disk, lost]),
         ("unlink,unlinkat", false, vec![disk]),
     ] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let backend = backend();
         let server = serve(&place, &backend, "serve", "1s");
         let ask = |id: &str| ask(&server, id, CHAT, &chat("[tokens 3]", false)).status();
@@ -156,7 +158,7 @@ fn a_disk_that_fails_is_in_the_log_when_that_begins_and_ends_and_in_status_meanw
         let single = place.path("data/_staging/01890a5d-ac96-774b-bcce-b302099a8057.json");
         let only = is_one_file.then_some(single.as_path());
         let failing = FailingCalls::of(&server, calls, only);
-        let is_in_log = |text: &str| server.process.err().contains(text);
+        let is_in_log = |text: &str| server.process.stderr().contains(text);
         let mut number = 0;
         until(&format!("{calls} begins to fail in the log"), || {
             number += 1;
@@ -180,7 +182,7 @@ fn a_disk_that_fails_is_in_the_log_when_that_begins_and_ends_and_in_status_meanw
             expected.iter().all(|(_, ended)| is_in_log(ended))
         });
         until("status is empty", || error().is_none());
-        let lines = disk_lines(&server.process.err());
+        let lines = disk_lines(&server.process.stderr());
         for line in &lines {
             let times = lines.iter().filter(|other| *other == line).count();
             assert_eq!(times, 1, "{calls}: {line}\n{lines:#?}");

@@ -8,25 +8,25 @@ use std::thread;
 use std::time::Duration;
 
 use crate::ask::{CHAT, Over, ask, chat};
-use crate::backend::{Backend, Reports, Sort};
-use crate::backends::code;
-use crate::http::Answer;
-use crate::process::until;
-use crate::receiver::Receiver;
 use crate::records;
 use crate::small_disk::{SmallDisk, run_elsewhere};
-use crate::support::{Place, Server};
+use testkit::{
+    Answer, LlmlbServer, Sandbox,
+    api_server::{Backend, Reports, Sort},
+    backends::code,
+    until,
+};
 
 struct World {
-    place: Place,
+    place: Sandbox,
     disk: SmallDisk,
-    server: Server,
+    server: LlmlbServer,
     _backend: Backend,
 }
 
 impl World {
     fn new(on_failure: &str) -> Self {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         // Far more than what a fast machine records meanwhile: only the test fills it.
         let disk = SmallDisk::mount(&place, 64);
         let backend = Backend::start(Sort {
@@ -74,7 +74,7 @@ impl World {
 
     /// How often it has said that records are kept again.
     fn times_well(&self) -> u64 {
-        let log = self.server.process.err();
+        let log = self.server.process.stderr();
         log.matches("records are kept again").count() as u64
     }
 
@@ -83,7 +83,7 @@ impl World {
     }
 }
 
-fn ask_some(server: &Server, id: &str) -> Answer {
+fn ask_some(server: &LlmlbServer, id: &str) -> Answer {
     let question = chat("[tokens 3]", id.ends_with("streamed"));
     ask(server, id, CHAT, &question)
 }
@@ -127,7 +127,7 @@ fn goes_on() {
         let status = world.server.status();
         assert!(status["usage"]["error"].is_string(), "{status:#}");
         // Once for each time that it begins, not for each record.
-        let log = world.server.process.err();
+        let log = world.server.process.stderr();
         let begins = log
             .lines()
             .filter(|line| line.contains("; records lost since the start"));
@@ -155,7 +155,7 @@ fn goes_on() {
         until("it is written down", || {
             world.written_down() == world.lost()
         });
-        let told = world.place.run("usage verify").err;
+        let told = world.place.run("usage verify").stderr;
         let count = format!("{} records could not be kept", world.lost());
         assert!(told.contains(&count), "{told}");
     }
@@ -179,26 +179,26 @@ fn served_count(world: &World) -> u64 {
     world.server.status()["requests"].as_u64().unwrap()
 }
 
-fn ids(place: &Place) -> BTreeSet<String> {
+fn ids(place: &Sandbox) -> BTreeSet<String> {
     let all = records::all(place);
     let id = |record: &serde_json::Value| record["request_id"].as_str().unwrap().to_owned();
     all.iter().map(id).collect()
 }
 
 /// A receiver gets these, once, from wherever they got to.
-fn delivered(place: &Place, expected: &BTreeSet<String>) {
-    let receiver = Receiver::start();
+fn delivered(place: &Sandbox, expected: &BTreeSet<String>) {
+    let receiver = testkit::UsageReceiver::accepting().unwrap();
     let archived = place.path("data/archive");
     if std::fs::read_dir(&archived).is_ok_and(|mut files| files.next().is_some()) {
         let outcome = place.run("usage resend --archived --all");
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
     }
     receiver.deliver(place);
-    let records = receiver.records();
+    let records = receiver.distinct_records();
     let id = |record: &serde_json::Value| record["request_id"].as_str().unwrap().to_owned();
     let got: BTreeSet<_> = records.iter().map(id).collect();
     assert_eq!((&got, records.len()), (expected, expected.len()));
-    assert_eq!(receiver.repeated(), 0);
+    assert_eq!(receiver.repeated_records(), 0);
     let verified = place.run("usage verify");
     assert_eq!(verified.code, Some(0), "{verified:?}");
 }
@@ -316,7 +316,7 @@ fn a_directory_that_cannot_be_had_at_the_start_is_had_later() {
 #[test]
 #[ignore = "another test runs it where it can mount"]
 fn starts_full() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let disk = SmallDisk::mount(&place, 16);
     disk.fill();
     let backend = Backend::start(Sort {
@@ -347,7 +347,7 @@ fn archive_of_a_tenth_of_the_disk_is_reported_with_the_setting_that_limits_it() 
 #[test]
 #[ignore = "another test runs it where it can mount"]
 fn large_archive() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let _disk = SmallDisk::mount(&place, 16);
     std::fs::create_dir(place.path("data/archive")).unwrap();
     std::fs::write(place.path("data/archive/of-others"), vec![7; 2 << 20]).unwrap();
@@ -357,17 +357,17 @@ fn large_archive() {
     until("it is reported", || {
         server.status()["usage"]["kept"]["large"] == serde_json::json!([text])
     });
-    let log = server.process.err();
+    let log = server.process.stderr();
     assert!(log.contains(&format!("warning: usage: {text}")), "{log}");
     let (port, status) = (server.port(), "status -p");
-    let shown = place.run(&format!("{status} {port}")).out;
+    let shown = place.run(&format!("{status} {port}")).stdout;
     assert!(shown.contains(&format!("\n    {text}\n")), "{shown}");
 }
 
 /// A directory that is no directory: said at once, and at the start if nothing may go unrecorded.
 #[test]
 fn a_data_directory_that_is_none_is_told() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     std::fs::write(place.path("data"), "a file").unwrap();
     let backend = Backend::start(Sort {
         name: "b",
@@ -382,12 +382,12 @@ fn a_data_directory_that_is_none_is_told() {
         .finish();
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(
-        refused.err.contains("usage cannot be recorded"),
+        refused.stderr.contains("usage cannot be recorded"),
         "{refused:?}"
     );
     assert_eq!(place.lock_files(), [""; 0]);
     let server = place.serve_with(&mut place.command(&words));
-    let log = server.process.err();
+    let log = server.process.stderr();
     assert!(log.contains("usage cannot be recorded"), "{log}");
     assert_eq!(ask(&server, "a", CHAT, &chat("Hello", false)).status(), 200);
     assert_eq!(server.status()["usage"]["lost"], 1);

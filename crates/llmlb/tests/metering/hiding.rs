@@ -10,13 +10,14 @@ use ::http::Method;
 use serde_json::{Value, json};
 
 use crate::ask::{CHAT, ask, chat, send, send_with};
-use crate::backends::{UNPROBED, asked, backend, serve};
-use crate::h2_client::{answer, connected, request};
-use crate::http::Connection;
-use crate::mock;
 use crate::records;
 use crate::stream::{self, DONE, STOP, Scripted, USAGE, WORD, streaming};
-use crate::support::Place;
+use testkit::{
+    Connection, FakeLlm,
+    backends::{UNPROBED, asked, backend, serve},
+    h2_client::{answer, connected, request},
+    wire,
+};
 
 const PIECES: [&str; 5] = [WORD, WORD, STOP, USAGE, DONE];
 
@@ -27,7 +28,7 @@ fn asking_for_usage(mut question: Value) -> String {
 
 #[test]
 fn who_asks_for_usage_sees_it_and_who_does_not_sees_all_else() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = streaming(&PIECES);
     let server = serve(&place, &[&mock], UNPROBED);
     let question = chat("Hello", true);
@@ -69,7 +70,7 @@ fn who_asks_for_usage_sees_it_and_who_does_not_sees_all_else() {
 
 #[test]
 fn the_request_is_the_clients_but_for_the_option() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = streaming(&PIECES);
     let server = serve(&place, &[&mock], UNPROBED);
     let option = r#""stream_options":{"include_usage":true},"#;
@@ -96,7 +97,7 @@ fn the_request_is_the_clients_but_for_the_option() {
 
 #[test]
 fn without_metering_everything_passes_as_it_is() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = streaming(&PIECES);
     let server = serve(&place, &[&mock], &[("LLMLB_USAGE", "false")]);
     let question = chat("Hello", true);
@@ -112,7 +113,7 @@ fn without_metering_everything_passes_as_it_is() {
 fn what_rides_with_the_usage_is_not_lost() {
     const TIMINGS: &str = "data: {\"choices\":[],\"id\":\"c\",\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3},\"timings\":{\"prompt_n\":9}}\n\n";
     const PASSED: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}],\"id\":\"c\",\"timings\":{\"prompt_n\":9}}\n\n";
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     let wire = [WORD, STOP, TIMINGS, DONE].concat();
@@ -146,7 +147,7 @@ fn at_every_byte(
     usage: &str,
     cut: impl Fn(&mut TcpStream, &str, usize) + Copy + Send + 'static,
 ) {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     let without = wire.replace(usage, "");
@@ -176,13 +177,13 @@ fn at_every_byte(
 
 /// In chunks of HTTP: nobody can put them together again before we see them.
 fn in_two_chunks(stream: &mut TcpStream, text: &str, at: usize) {
-    mock::begin_stream(stream);
+    wire::begin_stream(stream);
     for part in [&text[..at], &text[at..]] {
         if !part.is_empty() {
-            mock::chunk(stream, part);
+            wire::chunk(stream, part);
         }
     }
-    mock::end_stream(stream);
+    wire::end_stream(stream);
 }
 
 #[test]
@@ -212,15 +213,15 @@ fn the_usage_is_found_wherever_a_segment_ends() {
 
 #[test]
 fn every_byte_may_come_alone() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let text = PIECES.concat();
     let sent = text.clone();
     let mock = backend(move |_, stream| {
-        mock::begin_stream(stream);
+        wire::begin_stream(stream);
         for at in 0..sent.len() {
-            mock::chunk(stream, &sent[at..=at]);
+            wire::chunk(stream, &sent[at..=at]);
         }
-        mock::end_stream(stream);
+        wire::end_stream(stream);
     });
     let server = serve(&place, &[&mock], UNPROBED);
     let answer = ask(&server, "a", CHAT, &chat("Hello", true));
@@ -230,7 +231,7 @@ fn every_byte_may_come_alone() {
 
 #[test]
 fn a_client_of_http_2_sees_the_same() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = streaming(&PIECES);
     let server = serve(&place, &[&mock], UNPROBED);
     let whole = PIECES.concat();
@@ -247,7 +248,7 @@ fn a_client_of_http_2_sees_the_same() {
             } else {
                 chat("Hello", true).to_string()
             };
-            waiting.push((asks, crate::h2_client::send(&client, head, &body).await));
+            waiting.push((asks, testkit::h2_client::send(&client, head, &body).await));
         }
         for (asks, response) in waiting {
             let answer = answer(response).await;
@@ -268,15 +269,15 @@ fn a_client_of_http_2_sees_the_same() {
 }
 
 /// A backend whose pieces go out when the test says so.
-fn told_when() -> (mpsc::Sender<&'static str>, mock::Mock) {
+fn told_when() -> (mpsc::Sender<&'static str>, FakeLlm) {
     let (sender, pieces) = mpsc::channel::<&'static str>();
     let pieces = std::sync::Mutex::new(pieces);
     let mock = backend(move |_, stream| {
-        mock::begin_stream(stream);
+        wire::begin_stream(stream);
         for piece in pieces.lock().unwrap().iter() {
-            mock::chunk(stream, piece);
+            wire::chunk(stream, piece);
         }
-        mock::end_stream(stream);
+        wire::end_stream(stream);
     });
     (sender, mock)
 }
@@ -294,7 +295,7 @@ fn what_is_no_usage_is_not_held_back() {
         "data: [DONE]\n",
         "data: {\"error\":{\"message\":\"no\"}}\n",
     ] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (sender, mock) = told_when();
         let server = serve(&place, &[&mock], UNPROBED);
         let mut client = Connection::open(server.address);
@@ -305,7 +306,7 @@ fn what_is_no_usage_is_not_held_back() {
         assert_eq!(client.head().status(), 200);
         assert_eq!(stream::read(&mut client, WORD.len()), WORD.as_bytes());
         sender.send(piece).unwrap();
-        let came = crate::http::read_chunk(&mut client.reader);
+        let came = testkit::read_chunk(&mut client.reader);
         assert_eq!(came, Some(Some(piece.as_bytes().to_vec())), "{piece:?}");
         drop(sender);
     }
@@ -315,7 +316,7 @@ fn what_is_no_usage_is_not_held_back() {
 /// came.
 #[test]
 fn the_length_of_an_answer_is_told_where_nothing_can_be_missing() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     for (status, kind) in [
@@ -373,7 +374,7 @@ fn what_is_held_back_comes_before_the_trailers() {
     /// The beginning of an event that could become usage, and does not.
     const BEGUN: &str = "data: {\"id\":\"c\"";
     let half_usage = USAGE.trim_end();
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     let question = chat("Hello", true);
@@ -384,7 +385,7 @@ fn what_is_held_back_comes_before_the_trailers() {
                   trailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n",
             );
             for piece in [WORD, STOP, last] {
-                mock::chunk(stream, piece);
+                wire::chunk(stream, piece);
             }
             let _ = stream.write_all(b"0\r\nx-sum: 42\r\n\r\n");
         });
@@ -404,7 +405,7 @@ fn what_is_held_back_comes_before_the_trailers() {
                 let mut asking = request(Method::POST, CHAT);
                 let te = "trailers".parse().unwrap();
                 asking.headers_mut().insert("te", te);
-                let answer = answer(crate::h2_client::send(&client, asking, &body).await).await;
+                let answer = answer(testkit::h2_client::send(&client, asking, &body).await).await;
                 assert_eq!(answer.text(), expected, "{id}");
                 assert_eq!(answer.trailers.unwrap()["x-sum"], "42", "{id}");
             });

@@ -6,24 +6,24 @@ use ::http::Method;
 use serde_json::{Value, json};
 
 use crate::ask::{CHAT, ask, chat, send};
-use crate::backends::{Occupied, UNPROBED, backend, close, count, ok, serve, serve_file};
-use crate::h2_client::{connected, next, request};
-use crate::http::Connection;
-use crate::mock::{self, Mock};
-use crate::process::until;
 use crate::records;
 use crate::stream::{self, DONE, STOP, USAGE, WORD};
-use crate::support::Place;
+use testkit::{
+    Connection, FakeLlm,
+    backends::{Occupied, UNPROBED, backend, close, count, ok, serve, serve_file},
+    h2_client::{connected, next, request},
+    until, wire,
+};
 
 /// A backend that sends these pieces and then nothing, until nobody listens.
-fn pausing(pieces: &[&str]) -> Mock {
+fn pausing(pieces: &[&str]) -> FakeLlm {
     let pieces: Vec<_> = pieces.iter().map(|&piece| piece.to_owned()).collect();
     backend(move |_, stream| {
         if !pieces.is_empty() {
-            mock::begin_stream(stream);
+            wire::begin_stream(stream);
         }
         for piece in &pieces {
-            mock::chunk(stream, piece);
+            wire::chunk(stream, piece);
         }
         let _ = stream.read(&mut [0]);
         close(stream);
@@ -32,7 +32,7 @@ fn pausing(pieces: &[&str]) -> Mock {
 
 #[test]
 fn who_leaves_before_the_first_byte_has_a_record_without_an_answer() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = pausing(&[]);
     let server = serve(&place, &[&mock], UNPROBED);
     for is_stream in [false, true] {
@@ -66,7 +66,7 @@ fn who_leaves_before_the_first_byte_has_a_record_without_an_answer() {
 /// Nobody reads text for it.
 #[test]
 fn who_leaves_before_the_first_byte_of_a_sound_has_no_tokens() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = pausing(&[]);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -82,7 +82,7 @@ fn who_leaves_before_the_first_byte_of_a_sound_has_no_tokens() {
 /// It was at work for the client, and who it was is known.
 #[test]
 fn who_leaves_before_the_first_byte_leaves_the_name_of_the_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = pausing(&[]);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -95,7 +95,7 @@ fn who_leaves_before_the_first_byte_leaves_the_name_of_the_backend() {
 
 #[test]
 fn who_leaves_within_a_stream_has_what_was_said_counted() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = pausing(&[WORD, WORD, WORD]);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -121,7 +121,7 @@ fn who_leaves_within_a_stream_that_tells_usage_as_it_goes_has_that() {
         let told = format!(r#""usage":{{"prompt_tokens":9,"completion_tokens":{tokens}}},"#);
         WORD.replacen("\"id\"", &(told + "\"id\""), 1)
     };
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let words = [usage(1), usage(2)];
     let mock = pausing(&[&words[0], &words[1]]);
     let server = serve(&place, &[&mock], UNPROBED);
@@ -152,12 +152,12 @@ fn a_stream_that_was_cut_after_it_told_nothing_has_what_was_said_counted() {
         (CHAT, [&zeros, WORD, WORD], None),
         ("/v1/messages", [begin, said, said], Some(25)),
     ] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let pieces = pieces.map(str::to_owned);
         let mock = backend(move |_, stream| {
-            mock::begin_stream(stream);
+            wire::begin_stream(stream);
             for piece in &pieces {
-                mock::chunk(stream, piece);
+                wire::chunk(stream, piece);
             }
             close(stream);
         });
@@ -181,7 +181,7 @@ fn a_stream_that_was_cut_after_it_told_nothing_has_what_was_said_counted() {
 
 #[test]
 fn who_leaves_within_a_plain_answer_has_a_record() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let head =
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99999\r\n\r\n";
@@ -200,7 +200,7 @@ fn who_leaves_within_a_plain_answer_has_a_record() {
 
 #[test]
 fn who_leaves_with_the_end_mark_in_hand_has_the_whole_answer() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     // The end of the body does not come.
     let mock = pausing(&[WORD, STOP, USAGE, DONE]);
     let server = serve(&place, &[&mock], UNPROBED);
@@ -223,7 +223,7 @@ fn who_leaves_with_the_end_mark_in_hand_has_the_whole_answer() {
 
 #[test]
 fn a_client_of_http_2_that_resets_a_stream_has_one_record() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = pausing(&[WORD, WORD]);
     let server = serve(&place, &[&mock], UNPROBED);
     connected(server.address, async |client| {
@@ -231,7 +231,7 @@ fn a_client_of_http_2_that_resets_a_stream_has_one_record() {
         head.headers_mut()
             .insert("x-request-id", "a".parse().unwrap());
         let body = chat("Hello", true).to_string();
-        let response = crate::h2_client::send(&client, head, &body).await;
+        let response = testkit::h2_client::send(&client, head, &body).await;
         let mut body = response.await.unwrap().into_body();
         assert!(next(&mut body).await.unwrap().is_ok());
         drop(body);
@@ -250,10 +250,10 @@ fn a_client_of_http_2_that_resets_a_stream_has_one_record() {
 
 #[test]
 fn a_client_of_http_2_that_takes_nothing_of_an_answer_has_one_record() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
-        mock::begin_stream(stream);
-        while mock::chunk(stream, WORD) {}
+        wire::begin_stream(stream);
+        while wire::chunk(stream, WORD) {}
     });
     let server = serve(&place, &[&mock], &[("LLMLB_SEND_TIMEOUT", "200ms")]);
     connected(server.address, async |client| {
@@ -261,7 +261,7 @@ fn a_client_of_http_2_that_takes_nothing_of_an_answer_has_one_record() {
         let id = "stuck".parse().unwrap();
         head.headers_mut().insert("x-request-id", id);
         let question = chat("Hello", true).to_string();
-        let response = crate::h2_client::send(&client, head, &question).await;
+        let response = testkit::h2_client::send(&client, head, &question).await;
         let _body = response.await.unwrap().into_body();
         while records::of_request(&place, "stuck").is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -275,7 +275,7 @@ fn a_client_of_http_2_that_takes_nothing_of_an_answer_has_one_record() {
 
 #[test]
 fn who_leaves_while_waiting_for_a_place_has_a_record() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = pausing(&[WORD]);
     let server = serve_file(
         &place,
@@ -301,7 +301,7 @@ fn who_leaves_while_waiting_for_a_place_has_a_record() {
 
 #[test]
 fn who_leaves_before_its_question_is_whole_has_a_record() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = pausing(&[]);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -321,7 +321,7 @@ fn who_leaves_before_its_question_is_whole_has_a_record() {
 
 #[test]
 fn who_stops_within_its_upload_has_one_record() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[("LLMLB_BODY_TIMEOUT", "200ms")]);
     for (id, kind) in [("read", "application/json"), ("passing", "audio/wav")] {
@@ -342,11 +342,11 @@ fn who_stops_within_its_upload_has_one_record() {
 
 #[test]
 fn a_stream_that_its_backend_cuts_has_what_was_said_counted() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, WORD);
-        mock::chunk(stream, WORD);
+        wire::begin_stream(stream);
+        wire::chunk(stream, WORD);
+        wire::chunk(stream, WORD);
         close(stream);
     });
     let server = serve(&place, &[&mock], UNPROBED);
@@ -363,7 +363,7 @@ fn a_stream_that_its_backend_cuts_has_what_was_said_counted() {
 
 #[test]
 fn a_plain_answer_that_its_backend_cuts_has_a_record() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let head =
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n";
@@ -380,7 +380,7 @@ fn a_plain_answer_that_its_backend_cuts_has_a_record() {
 
 #[test]
 fn an_answer_that_falls_silent_was_cut() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = pausing(&[WORD]);
     let settings = [
         ("LLMLB_IDLE_TIMEOUT", "200ms"),
@@ -395,7 +395,7 @@ fn an_answer_that_falls_silent_was_cut() {
 
 #[test]
 fn who_finds_the_queue_full_is_refused_and_recorded() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mut occupied = Occupied::new();
     // The other one is gone, and this one has room for nobody.
     let gone = backend(ok);
@@ -418,7 +418,7 @@ fn who_finds_the_queue_full_is_refused_and_recorded() {
 #[test]
 fn who_leaves_at_once_is_recorded_if_a_backend_was_asked() {
     const COUNT: usize = 200;
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = pausing(&[WORD]);
     let server = serve(&place, &[&mock], UNPROBED);
     for number in 0..COUNT {
@@ -434,7 +434,7 @@ fn who_leaves_at_once_is_recorded_if_a_backend_was_asked() {
     server.until_in_flight(1);
     drop(client);
     server.until_in_flight(0);
-    let asked = crate::backends::asked(&mock);
+    let asked = testkit::backends::asked(&mock);
     let asked: Vec<_> = asked
         .iter()
         .map(|one| one.head.header("x-request-id").unwrap())

@@ -3,28 +3,28 @@
 use std::io::Read;
 
 use crate::ask::{CHAT, ask, chat, send, send_with};
-use crate::backends::{UNPROBED, backend, close, count, serve};
-use crate::http::Connection;
-use crate::mock;
-use crate::process::until;
 use crate::records;
 use crate::stream::{self, DONE, STOP, USAGE, WORD, streaming};
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, LlmlbServer,
+    backends::{UNPROBED, backend, close, count, serve},
+    until, wire,
+};
 
 /// The line of the log that tells of this request.
-fn line(server: &Server, id: &str) -> String {
+fn line(server: &LlmlbServer, id: &str) -> String {
     let mark = format!(" id={id}");
     let find = || {
-        let log = server.process.err();
+        let log = server.process.stderr();
         let line = log.lines().find(|line| line.ends_with(&mark));
         line.map(str::to_owned)
     };
-    crate::process::eventually("the log tells of it", find)
+    testkit::eventually("the log tells of it", find)
 }
 
 #[test]
 fn a_stream_that_ends_without_a_reason_is_cut_in_both() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     for (pieces, outcome) in [
         (&[WORD, STOP, DONE][..], "complete"),
         (&[WORD, STOP], "complete"),
@@ -45,10 +45,10 @@ fn a_stream_that_ends_without_a_reason_is_cut_in_both() {
 
 #[test]
 fn a_stream_that_is_open_when_the_server_ends_is_cut_in_both() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, WORD);
+        wire::begin_stream(stream);
+        wire::chunk(stream, WORD);
         let _ = stream.read(&mut [0]);
         close(stream);
     });
@@ -70,7 +70,7 @@ fn a_stream_that_is_open_when_the_server_ends_is_cut_in_both() {
 
 #[test]
 fn who_leaves_has_left_in_both() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let _ = stream.read(&mut [0]);
         close(stream);
@@ -98,7 +98,7 @@ fn figure(line: &str, name: &str) -> usize {
 
 #[test]
 fn bytes_are_those_of_the_body_that_the_client_got_in_both() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = streaming(&[WORD, STOP, USAGE, DONE]);
     let server = serve(&place, &[&mock], UNPROBED);
     for (id, method, path, body, is_recorded) in [

@@ -3,16 +3,16 @@
 use serde_json::json;
 
 use crate::ask::{CHAT, ask, chat, send_with};
-use crate::backends::{UNPROBED, backend_of, close, ok, serve, serve_file, served_by};
-use crate::http::Connection;
-use crate::mock;
-use crate::process::until;
 use crate::records;
-use crate::support::Place;
+use testkit::{
+    Connection,
+    backends::{UNPROBED, backend_of, close, ok, serve, serve_file, served_by},
+    until, wire,
+};
 
 #[test]
 fn an_alias_is_recorded_beside_what_the_backend_calls_the_model() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (one, two) = (backend_of(&["small-1"], ok), backend_of(&["small-2"], ok));
     let server = serve_file(
         &place,
@@ -54,9 +54,9 @@ fn an_alias_is_recorded_beside_what_the_backend_calls_the_model() {
 
 #[test]
 fn after_a_failure_the_name_is_that_of_the_backend_that_served() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let bad = backend_of(&["a"], |_, stream| close(stream));
-    let good = backend_of(&["b"], |_, stream| mock::json(stream, 200, "{}"));
+    let good = backend_of(&["b"], |_, stream| wire::json(stream, 200, "{}"));
     let server = serve_file(
         &place,
         &format!(
@@ -80,7 +80,7 @@ fn after_a_failure_the_name_is_that_of_the_backend_that_served() {
 
 #[test]
 fn a_model_that_the_query_names_is_recorded_like_any_other() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (other, mock) = (backend_of(&["other"], ok), backend_of(&["real"], ok));
     let server = serve_file(
         &place,
@@ -106,7 +106,7 @@ fn a_model_that_the_query_names_is_recorded_like_any_other() {
 
 #[test]
 fn a_request_without_an_id_is_recorded_by_the_one_it_was_given() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend_of(&["m"], ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let answer = server.post(CHAT, &chat("Hello", false).to_string());

@@ -4,15 +4,16 @@ use serde_json::{Value, json};
 
 use crate::answers::{produced, world};
 use crate::ask::{ask, chat, send_with};
-use crate::backend::Reports;
-use crate::backends::{UNPROBED, serve};
-use crate::http::{Answer, Connection};
-use crate::mock;
 use crate::records;
 use crate::stream::{Scripted, send};
-use crate::support::{Place, Server};
+use testkit::{
+    Answer, Connection, LlmlbServer, Sandbox,
+    api_server::Reports,
+    backends::{UNPROBED, serve},
+    wire,
+};
 
-fn of_method(server: &Server, id: &str, method: &str, path: &str) -> Answer {
+fn of_method(server: &LlmlbServer, id: &str, method: &str, path: &str) -> Answer {
     let mut client = Connection::open(server.address);
     send_with(&mut client, method, id, path, "", "");
     if method == "HEAD" {
@@ -25,7 +26,7 @@ fn of_method(server: &Server, id: &str, method: &str, path: &str) -> Answer {
     client.answer()
 }
 
-fn assert_no_tokens(place: &Place, id: &str, path: &str) -> Value {
+fn assert_no_tokens(place: &Sandbox, id: &str, path: &str) -> Value {
     let record = records::one(place, id);
     assert_eq!(record["tokens"], 0, "{record:#}");
     assert_eq!(record["tokens_from"], "none", "{record:#}");
@@ -35,7 +36,7 @@ fn assert_no_tokens(place: &Place, id: &str, path: &str) -> Value {
 
 #[test]
 fn what_is_fetched_or_deleted_or_only_looked_for_is_recorded_without_tokens() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (_backend, server) = world(&place, Reports::IfAsked);
     for (id, method, path, kind) in [
         ("get", "GET", "/v1/files", "/v1/files"),
@@ -57,7 +58,7 @@ fn what_is_fetched_or_deleted_or_only_looked_for_is_recorded_without_tokens() {
 
 #[test]
 fn an_upload_and_what_is_made_of_sound_and_pictures_is_recorded() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (_backend, server) = world(&place, Reports::IfAsked);
     let form = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n\
         --x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF\r\n--x--\r\n";
@@ -90,7 +91,7 @@ fn an_upload_and_what_is_made_of_sound_and_pictures_is_recorded() {
 
 #[test]
 fn an_answer_that_is_fetched_again_is_not_counted_again() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (backend, server) = world(&place, Reports::IfAsked);
     let question = json!({ "model": "m", "input": "Hello" });
     let answer = ask(&server, "made", "/v1/responses", &question).json();
@@ -104,7 +105,7 @@ fn an_answer_that_is_fetched_again_is_not_counted_again() {
 
 #[test]
 fn counting_tokens_takes_none() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (_backend, server) = world(&place, Reports::IfAsked);
     let answer = ask(
         &server,
@@ -119,7 +120,7 @@ fn counting_tokens_takes_none() {
 /// A transcription is what somebody said, and people say anything.
 #[test]
 fn a_text_that_begins_like_an_event_is_a_text() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     for (number, text) in [
@@ -149,7 +150,7 @@ fn a_text_that_begins_like_an_event_is_a_text() {
 /// It is made later; what is here says so, and is no answer.
 #[test]
 fn a_response_that_is_made_in_the_background_has_only_its_prompt_counted() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     for status in ["queued", "in_progress"] {
@@ -159,7 +160,7 @@ fn a_response_that_is_made_in_the_background_has_only_its_prompt_counted() {
             "instructions": "word ".repeat(500),
         });
         let body = body.to_string();
-        scripted.next(move |_, stream| mock::json(stream, 200, &body));
+        scripted.next(move |_, stream| wire::json(stream, 200, &body));
         let question = json!({ "model": "m", "input": "Hello", "background": true });
         ask(&server, status, "/v1/responses", &question);
         let record = records::one(&place, status);

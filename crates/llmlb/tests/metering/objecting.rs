@@ -7,22 +7,23 @@ use std::net::TcpStream;
 use serde_json::json;
 
 use crate::ask::{CHAT, ask, chat};
-use crate::backends::{UNPROBED, address, asked, backend_at, backend_of, close, serve};
-use crate::mock::{self, Request};
-use crate::process::until;
 use crate::records;
 use crate::stream::{DONE, STOP, Scripted, USAGE, WORD, send};
-use crate::support::Place;
+use testkit::{
+    Received,
+    backends::{UNPROBED, address, asked, backend_at, backend_of, close, serve},
+    until, wire,
+};
 
 const OBJECTION: &str =
     r#"{"error":{"message":"Unrecognized request argument supplied: stream_options"}}"#;
 
-fn has_option(request: &Request) -> bool {
+fn has_option(request: &Received) -> bool {
     request.text().contains("include_usage")
 }
 
 /// Answers a stream, with usage if that is asked for.
-fn answer(request: &Request, stream: &mut TcpStream) {
+fn answer(request: &Received, stream: &mut TcpStream) {
     let usage = if has_option(request) { USAGE } else { "" };
     send(
         stream,
@@ -32,9 +33,9 @@ fn answer(request: &Request, stream: &mut TcpStream) {
 }
 
 /// Rejects the option, and takes everything else.
-fn object(request: &Request, stream: &mut TcpStream) {
+fn object(request: &Received, stream: &mut TcpStream) {
     if has_option(request) {
-        mock::json(stream, 400, OBJECTION);
+        wire::json(stream, 400, OBJECTION);
     } else {
         answer(request, stream);
     }
@@ -42,7 +43,7 @@ fn object(request: &Request, stream: &mut TcpStream) {
 
 #[test]
 fn a_refusal_for_another_reason_is_passed_on_and_nothing_is_asked_again() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     let long = format!(r#"{{"error":{{"message":"{}"}}}}"#, "no ".repeat(50_000));
@@ -64,14 +65,14 @@ fn a_refusal_for_another_reason_is_passed_on_and_nothing_is_asked_again() {
                     return answer(request, stream);
                 }
                 if !is_chunked {
-                    return mock::json(stream, status, &said);
+                    return wire::json(stream, status, &said);
                 }
                 let head = format!("HTTP/1.1 {status} X\r\ntransfer-encoding: chunked\r\n\r\n");
                 let _ = stream.write_all(head.as_bytes());
                 for piece in said.as_bytes().chunks(7000) {
-                    mock::chunk(stream, std::str::from_utf8(piece).unwrap());
+                    wire::chunk(stream, std::str::from_utf8(piece).unwrap());
                 }
-                mock::end_stream(stream);
+                wire::end_stream(stream);
             });
             let id = format!("r-{number}-{is_chunked}");
             let refused = ask(&server, &id, CHAT, &chat("Hello", true));
@@ -96,7 +97,7 @@ fn a_refusal_for_another_reason_is_passed_on_and_nothing_is_asked_again() {
 fn an_objection_is_understood_in_any_pieces() {
     let (front, end) = OBJECTION.split_at(OBJECTION.len() - 8);
     for status in [400, 422] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let scripted = Scripted::start();
         let server = serve(&place, &[&scripted.mock], UNPROBED);
         scripted.next(move |request, stream| {
@@ -106,9 +107,9 @@ fn an_objection_is_understood_in_any_pieces() {
             let head = format!("HTTP/1.1 {status} X\r\ntransfer-encoding: chunked\r\n\r\n");
             let _ = stream.write_all(head.as_bytes());
             for piece in [front, end] {
-                mock::chunk(stream, piece);
+                wire::chunk(stream, piece);
             }
-            mock::end_stream(stream);
+            wire::end_stream(stream);
         });
         let answer = ask(&server, "a", CHAT, &chat("Hello", true));
         assert_eq!(answer.status(), 200, "{answer:?}");
@@ -119,7 +120,7 @@ fn an_objection_is_understood_in_any_pieces() {
 /// A refusal that breaks off is passed on as far as it goes.
 #[test]
 fn a_refusal_that_is_cut_is_seen_to_be_cut() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     scripted.next(|_, stream| {
@@ -134,7 +135,7 @@ fn a_refusal_that_is_cut_is_seen_to_be_cut() {
 
 #[test]
 fn who_objects_for_one_model_is_asked_for_the_others() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend_of(&["m", "n"], |request, stream| {
         if request.text().contains(r#""model":"m""#) {
             object(request, stream);
@@ -157,14 +158,14 @@ fn who_objects_for_one_model_is_asked_for_the_others() {
     }
     let with_option: Vec<_> = asked(&mock).iter().map(|one| has_option(one)).collect();
     assert_eq!(with_option, [true, false, false, true]);
-    let warned = server.process.err().matches("stream_options").count();
-    assert_eq!(warned, 1, "{}", server.process.err());
+    let warned = server.process.stderr().matches("stream_options").count();
+    assert_eq!(warned, 1, "{}", server.process.stderr());
 }
 
 /// It may be another program by then.
 #[test]
 fn a_backend_that_comes_up_anew_is_asked_again() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let address = address();
     let old = backend_at(address, &["m"], object);
     let server = serve(&place, &[&old], &[("LLMLB_PROBE_INTERVAL", "100ms")]);
@@ -182,16 +183,16 @@ fn a_backend_that_comes_up_anew_is_asked_again() {
 /// What it objects to is a stream that is none: that says nothing about streams.
 #[test]
 fn who_objects_to_a_stream_that_is_none_is_asked_for_those_that_are() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     scripted.next(|request, stream| {
         if request.text().contains(r#""stream":true"#) {
             answer(request, stream);
         } else if has_option(request) {
-            mock::json(stream, 400, OBJECTION);
+            wire::json(stream, 400, OBJECTION);
         } else {
-            mock::json(stream, 200, r#"{"choices":[]}"#);
+            wire::json(stream, 200, r#"{"choices":[]}"#);
         }
     });
     let mut question = chat("Hello", true);

@@ -3,19 +3,21 @@
 use serde_json::{Value, json};
 
 use crate::ask::{ask, send_with};
-use crate::backends::{ok, serve, serve_file, served_by};
-use crate::http::Connection;
-use crate::mock::{self, Mock, Request};
-use crate::ollama_backend::ollama;
 use crate::records;
-use crate::support::Place;
+use testkit::{
+    Connection, FakeLlm, Received,
+    backends::{ok, serve, serve_file, served_by},
+    ollama, wire,
+};
 
 const CHAT: &str = "/api/chat";
 
-fn other(model: &'static str) -> Mock {
-    Mock::start(&[model], |request: &Request, stream| match request.path() {
-        path if path.starts_with("/v1/") => ok(request, stream),
-        _ => mock::json(stream, 404, "{}"),
+fn other(model: &'static str) -> FakeLlm {
+    FakeLlm::handling(&[model], |request: &Received, stream| {
+        match request.target() {
+            path if path.starts_with("/v1/") => ok(request, stream),
+            _ => wire::json(stream, 404, "{}"),
+        }
     })
 }
 
@@ -25,7 +27,7 @@ fn question(model: &str, text: &str) -> Value {
 
 #[test]
 fn it_goes_to_an_ollama_and_is_recorded() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (other, ollama) = (other("m"), ollama("m"));
     let server = serve(&place, &[&other, &ollama], &[]);
     for (path, api) in [(CHAT, "ollama.chat"), ("/api/generate", "ollama.generate")] {
@@ -68,7 +70,7 @@ fn it_goes_to_an_ollama_and_is_recorded() {
 
 #[test]
 fn a_stream_that_does_not_come_to_its_end_was_cut() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let ollama = ollama("m");
     let server = serve(&place, &[&ollama], &[]);
     let mut client = Connection::open(server.address);
@@ -82,7 +84,7 @@ fn a_stream_that_does_not_come_to_its_end_was_cut() {
 
 #[test]
 fn a_model_that_no_ollama_has_is_unknown_in_its_own_words() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (other, ollama) = (other("theirs"), ollama("ours"));
     let server = serve(&place, &[&other, &ollama], &[]);
     let answer = ask(&server, "1", CHAT, &question("theirs", "hello"));
@@ -95,7 +97,7 @@ fn a_model_that_no_ollama_has_is_unknown_in_its_own_words() {
 
 #[test]
 fn what_changes_a_backend_does_not_pass() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let ollama = ollama("m");
     let server = serve(&place, &[&ollama], &[]);
     let body = json!({ "model": "m", "name": "m" }).to_string();
@@ -120,7 +122,7 @@ fn what_changes_a_backend_does_not_pass() {
 
 #[test]
 fn what_a_client_wants_to_know_first_is_told() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (one, two, other) = (ollama("one"), ollama("two"), other("theirs"));
     let server = serve(&place, &[&other, &one, &two], &[]);
     let tags = server.get("/api/tags").json();
@@ -136,7 +138,7 @@ fn what_a_client_wants_to_know_first_is_told() {
 
 #[test]
 fn an_alias_is_told_by_its_own_name_and_another_takes_over() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (gone, there) = (ollama("real:latest"), ollama("real:latest"));
     let file = format!(
         "[aliases]\nfast = \"real\"\n[[backend]]\nurl = \"{}\"\n[[backend]]\nurl = \"{}\"\n",
@@ -149,7 +151,7 @@ fn an_alias_is_told_by_its_own_name_and_another_takes_over() {
         let answer = ask(&server, name, CHAT, &question(name, "hello"));
         assert_eq!(answer.status(), 200);
         assert_eq!(served_by(&answer), "backend-2");
-        let asked = there.requests.lock().unwrap().pop().unwrap().text();
+        let asked = there.requests().pop().unwrap().text();
         assert!(asked.contains(r#""model":"real:latest""#), "{asked}");
     }
 }

@@ -9,16 +9,17 @@ use std::thread;
 
 use crate::answers::world;
 use crate::ask::{CHAT, Over, ask, chat, send};
-use crate::backend::{Backend, Reports, Sort};
-use crate::backends::{UNPROBED, backend};
-use crate::http::{Connection, read_chunk};
-use crate::mock::{self, Mock};
 use crate::records;
 use crate::stream::{self, DONE, STOP, USAGE, WORD};
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, FakeLlm, LlmlbServer, Sandbox,
+    api_server::{Backend, Reports, Sort},
+    backends::{UNPROBED, backend},
+    read_chunk, wire,
+};
 
 /// A server under strace, which writes down who writes what to whom.
-fn traced(place: &Place, url: &str) -> Server {
+fn traced(place: &Sandbox, url: &str) -> LlmlbServer {
     let serve = place.command(&format!("serve -p 0 --backend {url}"));
     let mut command = Command::new("strace");
     command
@@ -57,7 +58,7 @@ fn call(trace: &[&str], marks: &[&str]) -> (usize, usize) {
 }
 
 /// The record of a request was written, wholly, before this was sent to its client.
-fn assert_before(place: &Place, id: &str, last: &str) {
+fn assert_before(place: &Sandbox, id: &str, last: &str) {
     let trace = std::fs::read_to_string(place.path("trace")).unwrap();
     let trace: Vec<_> = trace.lines().collect();
     let in_record = format!("\\\"request_id\\\":\\\"{id}\\\"");
@@ -81,28 +82,28 @@ const PLAIN: &str = r#"{"choices":[],"usage":{"prompt_tokens":9},"end":"here"}"#
 
 /// A backend that streams, and then waits for a word of the test before it ends the body: whoever has
 /// the end mark has everything.
-fn pausing_at_the_end() -> (mpsc::Sender<()>, Mock) {
+fn pausing_at_the_end() -> (mpsc::Sender<()>, FakeLlm) {
     let (sender, go_on) = mpsc::channel();
     let go_on = Mutex::new(go_on);
     let mock = backend(move |request, stream| {
         let text = request.text();
         if text.contains("\"stream\":true") {
-            mock::begin_stream(stream);
+            wire::begin_stream(stream);
             for piece in [WORD, STOP, USAGE, DONE] {
-                mock::chunk(stream, piece);
+                wire::chunk(stream, piece);
             }
             let _ = go_on.lock().unwrap().recv();
-            mock::end_stream(stream);
+            wire::end_stream(stream);
         } else {
             let status = if text.contains("fail") { 500 } else { 200 };
-            mock::json(stream, status, PLAIN);
+            wire::json(stream, status, PLAIN);
         }
     });
     (sender, mock)
 }
 
 /// Asks for a stream, and returns when the client has the end mark.
-fn until_end_mark(server: &Server, id: &str) -> Connection {
+fn until_end_mark(server: &LlmlbServer, id: &str) -> Connection {
     let mut client = Connection::open(server.address);
     send(&mut client, id, CHAT, &chat("Hello", true).to_string());
     assert_eq!(client.head().status(), 200);
@@ -112,7 +113,7 @@ fn until_end_mark(server: &Server, id: &str) -> Connection {
 
 #[test]
 fn the_record_is_written_before_the_last_bytes_are_sent() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (go_on, mock) = pausing_at_the_end();
     let server = traced(&place, &mock.url());
     let plain = ask(&server, "plain", CHAT, &chat("Hello", false));
@@ -135,10 +136,10 @@ fn the_record_is_written_before_the_last_bytes_are_sent() {
 
 #[test]
 fn kill_nine_after_the_end_mark_loses_no_record() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (_go_on, mock) = pausing_at_the_end();
     for round in 0..20 {
-        let mut server = place.serve(&format!("--backend {}", mock.url()));
+        let server = place.serve(&format!("--backend {}", mock.url()));
         let id = format!("r-{round}");
         let _client = until_end_mark(&server, &id);
         server.process.kill();
@@ -152,7 +153,7 @@ fn kill_nine_after_the_end_mark_loses_no_record() {
 #[test]
 fn kill_nine_after_the_last_byte_loses_no_record() {
     const ROUNDS: usize = 25;
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let backend = Backend::start(Sort {
         name: "b",
         models: &["m"],
@@ -161,7 +162,7 @@ fn kill_nine_after_the_last_byte_loses_no_record() {
     });
     let answered = Mutex::new(BTreeSet::new());
     for round in 0..ROUNDS {
-        let mut server = place.serve(&format!("--backend {}", backend.mock.url()));
+        let server = place.serve(&format!("--backend {}", backend.mock.url()));
         let address = server.address;
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -230,7 +231,7 @@ fn is_whole(address: std::net::SocketAddr, id: &str, is_stream: bool) -> bool {
     {
         return false;
     }
-    let Some(head) = crate::http::Head::read(&mut client.reader) else {
+    let Some(head) = testkit::Head::read(&mut client.reader) else {
         return false;
     };
     head.status() == 200 && head.body(&mut client.reader).is_ok()
@@ -238,8 +239,8 @@ fn is_whole(address: std::net::SocketAddr, id: &str, is_stream: bool) -> bool {
 
 #[test]
 fn records_of_a_killed_server_are_delivered_once() {
-    let place = Place::new();
-    let (_backend, mut server) = world(&place, Reports::IfAsked);
+    let place = testkit::sandbox!();
+    let (_backend, server) = world(&place, Reports::IfAsked);
     for number in 0..10 {
         let mut client = Connection::open(server.address);
         send(
@@ -251,12 +252,12 @@ fn records_of_a_killed_server_are_delivered_once() {
         assert_eq!(client.answer().status(), 200);
     }
     server.process.kill();
-    let receiver = crate::receiver::Receiver::start();
+    let receiver = testkit::UsageReceiver::accepting().unwrap();
     for _ in 0..2 {
         receiver.deliver(&place);
     }
-    assert_eq!(receiver.records().len(), 10);
-    assert_eq!(receiver.repeated(), 0);
+    assert_eq!(receiver.distinct_records().len(), 10);
+    assert_eq!(receiver.repeated_records(), 0);
     let verified = place.run("usage verify --json");
     assert_eq!(verified.code, Some(0), "{verified:?}");
 }

@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::ask::{CHAT, ask, chat, send, send_with};
-use crate::backends::{UNPROBED, backend, ok, serve};
-use crate::http::Connection;
 use crate::records;
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, LlmlbServer, Sandbox,
+    backends::{UNPROBED, backend, ok, serve},
+};
 
 fn assert_refused(record: &Value, status: u16, outcome: &str) {
     assert_eq!(record["status"], status, "{record:#}");
@@ -17,7 +18,7 @@ fn assert_refused(record: &Value, status: u16, outcome: &str) {
     assert_eq!(record["path"], CHAT, "{record:#}");
 }
 
-fn of(place: &Place, server: &Server, body: &str) -> (u16, Value) {
+fn of(place: &Sandbox, server: &LlmlbServer, body: &str) -> (u16, Value) {
     let mut client = Connection::open(server.address);
     send(&mut client, "a", CHAT, body);
     let status = client.answer().status();
@@ -26,7 +27,7 @@ fn of(place: &Place, server: &Server, body: &str) -> (u16, Value) {
 
 #[test]
 fn an_unknown_model_is_recorded_by_the_name_that_was_asked_for() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let mut question = chat("Hello", true);
@@ -42,7 +43,7 @@ fn an_unknown_model_is_recorded_by_the_name_that_was_asked_for() {
 
 #[test]
 fn what_is_no_question_is_recorded_as_one_to_its_api() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     let (status, record) = of(&place, &server, "{\"model\":");
@@ -54,7 +55,7 @@ fn what_is_no_question_is_recorded_as_one_to_its_api() {
 
 #[test]
 fn what_is_too_large_is_recorded_as_one_to_its_api() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], &[("LLMLB_MAX_BODY", "1KiB")]);
     let question = chat(&"x".repeat(2000), false).to_string();
@@ -66,7 +67,7 @@ fn what_is_too_large_is_recorded_as_one_to_its_api() {
 
 #[test]
 fn when_all_are_down_the_request_has_failed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     mock.stop();
@@ -83,7 +84,7 @@ fn when_all_are_down_the_request_has_failed() {
 
 #[test]
 fn a_backend_that_takes_too_long_has_failed() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let _ = std::io::Read::read(stream, &mut [0]);
     });
@@ -111,7 +112,7 @@ fn a_backend_that_takes_too_long_has_failed() {
 
 #[test]
 fn what_is_answered_here_or_not_let_in_is_no_request_for_usage() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&place, &[&mock], UNPROBED);
     for path in [

@@ -7,20 +7,20 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::ask::{CHAT, chat, send, send_with};
-use crate::backends::{UNPROBED, close, serve};
-use crate::http::Connection;
-use crate::mock;
-use crate::process::until;
 use crate::records;
 use crate::stream::{self, DONE, STOP, Scripted, USAGE, WORD};
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, LlmlbServer, Sandbox,
+    backends::{UNPROBED, close, serve},
+    until, wire,
+};
 
 /// Words that only a client, or a backend, says.
 const ASKED: &str = "xylograph";
 const ANSWERED: &str = "quixotry";
 
 /// Sends one and sees how it ends, if it does.
-fn send_one(server: &Server, id: &str, path: &str, body: &str) {
+fn send_one(server: &LlmlbServer, id: &str, path: &str, body: &str) {
     let mut client = Connection::open(server.address);
     let fields = format!(
         "content-type: application/json\r\nauthorization: Bearer {ASKED}\r\n\
@@ -43,10 +43,10 @@ fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
 }
 
 /// Ends the server, and looks at everything that it leaves.
-fn assert_silent(place: &Place, server: &Server) {
+fn assert_silent(place: &Sandbox, server: &LlmlbServer) {
     let stopped = place.run(&format!("stop -p {}", server.port()));
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
-    let mut found = vec![("stderr".to_owned(), server.process.err().into_bytes())];
+    let mut found = vec![("stderr".to_owned(), server.process.stderr().into_bytes())];
     files(&place.path("data"), &mut found);
     assert!(found.len() > 1, "nothing was written down");
     for (name, bytes) in found {
@@ -70,7 +70,7 @@ fn question(is_stream: bool) -> Value {
 
 #[test]
 fn neither_questions_nor_answers_are_written_down_whatever_happens_to_them() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let mut command = place.command(&format!("serve -v -p 0 --backend {}", scripted.mock.url()));
     let server = place.serve_with(command.envs(UNPROBED.iter().copied()));
@@ -97,14 +97,14 @@ fn neither_questions_nor_answers_are_written_down_whatever_happens_to_them() {
     send_both("whole");
     for status in [400, 422, 429, 500, 503] {
         let body = json!({ "error": { "message": format!("{ASKED} {ANSWERED}") } }).to_string();
-        scripted.next(move |_, stream| mock::json(stream, status, &body));
+        scripted.next(move |_, stream| wire::json(stream, status, &body));
         send_both(&format!("status-{status}"));
     }
     let said = word.clone();
     scripted.next(move |_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, &said);
-        mock::chunk(stream, &said[..said.len() / 2]);
+        wire::begin_stream(stream);
+        wire::chunk(stream, &said);
+        wire::chunk(stream, &said[..said.len() / 2]);
         close(stream);
     });
     send_both("cut");
@@ -146,8 +146,8 @@ fn neither_questions_nor_answers_are_written_down_whatever_happens_to_them() {
     // Whoever leaves.
     let said = word.clone();
     scripted.next(move |_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, &said);
+        wire::begin_stream(stream);
+        wire::chunk(stream, &said);
         let _ = stream.read(&mut [0]);
         close(stream);
     });
@@ -159,7 +159,7 @@ fn neither_questions_nor_answers_are_written_down_whatever_happens_to_them() {
     count += 1;
     server.until_in_flight(0);
     until("the log has every line", || {
-        server.process.err().matches(" id=").count() >= count
+        server.process.stderr().matches(" id=").count() >= count
     });
     assert_eq!(records::all(&place).len(), count);
     assert_silent(&place, &server);
@@ -167,7 +167,7 @@ fn neither_questions_nor_answers_are_written_down_whatever_happens_to_them() {
 
 #[test]
 fn files_and_forms_are_not_written_down() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     scripted.next(|_, stream| {
@@ -190,7 +190,7 @@ fn files_and_forms_are_not_written_down() {
     send_with(&mut client, "PUT", "bytes", "/v1/files", fields, ASKED);
     assert_eq!(client.answer().status(), 200);
     until("the log has every line", || {
-        server.process.err().matches(" id=").count() >= 4
+        server.process.stderr().matches(" id=").count() >= 4
     });
     assert_eq!(records::all(&place).len(), 4);
     assert_silent(&place, &server);

@@ -4,8 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
-
-use crate::support::Place;
+use testkit::Sandbox;
 
 /// Runs one of the ignored tests where it can mount what it likes.
 pub(crate) fn run_elsewhere(role: &str) {
@@ -28,7 +27,7 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    pub(crate) fn mount(place: &Place, size: u32) -> Self {
+    pub(crate) fn mount(place: &Sandbox, size: u32) -> Self {
         let data = place.path("data");
         fs::create_dir(&data).unwrap();
         let mount = Command::new("mount")

@@ -3,10 +3,7 @@
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
-
-use crate::backends::backend;
-use crate::http::{Connection, read_chunk};
-use crate::mock::{self, Mock, Request};
+use testkit::{Connection, FakeLlm, Received, backends::backend, read_chunk, wire};
 
 /// A word of a chat.
 pub(crate) const WORD: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"finish_reason\":null}]}\n\n";
@@ -18,29 +15,29 @@ pub(crate) const USAGE: &str = "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"
 pub(crate) const DONE: &str = "data: [DONE]\n\n";
 
 /// A backend for the model `m` that answers with these pieces, each a chunk of its own.
-pub(crate) fn streaming(pieces: &[&str]) -> Mock {
+pub(crate) fn streaming(pieces: &[&str]) -> FakeLlm {
     let pieces: Vec<_> = pieces.iter().map(|&piece| piece.to_owned()).collect();
     backend(move |_, stream| {
-        mock::begin_stream(stream);
+        wire::begin_stream(stream);
         for piece in &pieces {
-            mock::chunk(stream, piece);
+            wire::chunk(stream, piece);
         }
-        mock::end_stream(stream);
+        wire::end_stream(stream);
     })
 }
 
 /// A backend for the model `m` of which a test decides anew before each request what it says.
 pub(crate) struct Scripted {
-    pub(crate) mock: Mock,
+    pub(crate) mock: FakeLlm,
     script: Arc<Mutex<Box<Script>>>,
 }
 
-type Script = dyn Fn(&Request, &mut TcpStream) + Send;
+type Script = dyn Fn(&Received, &mut TcpStream) + Send;
 
 impl Scripted {
     pub(crate) fn start() -> Self {
         let script: Arc<Mutex<Box<Script>>> = Arc::new(Mutex::new(Box::new(|_, stream| {
-            mock::json(stream, 200, "{}");
+            wire::json(stream, 200, "{}");
         })));
         let played = Arc::clone(&script);
         let mock = backend(move |request, stream| {
@@ -49,7 +46,7 @@ impl Scripted {
         Self { mock, script }
     }
 
-    pub(crate) fn next(&self, script: impl Fn(&Request, &mut TcpStream) + Send + 'static) {
+    pub(crate) fn next(&self, script: impl Fn(&Received, &mut TcpStream) + Send + 'static) {
         *self.script.lock().expect("the script") = Box::new(script);
     }
 }

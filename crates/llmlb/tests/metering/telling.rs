@@ -7,12 +7,14 @@ use serde_json::{Value, json};
 
 use crate::answers::{assert_agree, produced, questions, world};
 use crate::ask::{CHAT, ask, chat};
-use crate::backend::Reports;
-use crate::backends::{UNPROBED, asked, backend, serve};
-use crate::mock::{self, Mock};
 use crate::records;
 use crate::stream::{DONE, STOP, Scripted, USAGE, WORD, send, streaming};
-use crate::support::Place;
+use testkit::{
+    FakeLlm,
+    api_server::Reports,
+    backends::{UNPROBED, asked, backend, serve},
+    wire,
+};
 
 /// A guess, and marked as one.
 fn assert_estimated(record: &Value) {
@@ -24,7 +26,7 @@ fn assert_estimated(record: &Value) {
 #[test]
 fn usage_so_far_usage_twice_and_usage_with_the_reason_are_counted_once() {
     for reports in [Reports::SoFar, Reports::Twice, Reports::WithTheReason] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let (backend, server) = world(&place, reports);
         for (path, api, mut question) in questions() {
             question["model"] = json!("m");
@@ -37,7 +39,7 @@ fn usage_so_far_usage_twice_and_usage_with_the_reason_are_counted_once() {
 
 #[test]
 fn a_backend_that_refuses_the_option_is_asked_again_without_it_and_remembered() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (backend, server) = world(&place, Reports::Refuses);
     for (number, id) in ["first", "second", "third"].into_iter().enumerate() {
         let answer = ask(&server, id, CHAT, &chat("[tokens 20] [say a b ]", true));
@@ -68,7 +70,7 @@ fn a_backend_that_refuses_the_option_is_asked_again_without_it_and_remembered() 
 
 #[test]
 fn a_client_that_asks_for_what_its_backend_refuses_is_told_so() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (backend, server) = world(&place, Reports::Refuses);
     let mut question = chat("Hello", true);
     question["stream_options"] = json!({ "include_usage": true });
@@ -89,10 +91,10 @@ fn a_client_that_asks_for_what_its_backend_refuses_is_told_so() {
 
 #[test]
 fn a_bad_request_does_not_make_a_backend_one_that_refuses_the_option() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
-    scripted.next(|_, stream| mock::json(stream, 400, r#"{"error":{"message":"no"}}"#));
+    scripted.next(|_, stream| wire::json(stream, 400, r#"{"error":{"message":"no"}}"#));
     let answer = ask(&server, "bad", CHAT, &chat("Hello", true));
     assert_eq!((answer.status(), answer.text().contains("no")), (400, true));
     assert_eq!(records::one(&place, "bad")["status"], 400);
@@ -111,7 +113,7 @@ fn a_bad_request_does_not_make_a_backend_one_that_refuses_the_option() {
 
 #[test]
 fn where_no_usage_is_told_it_is_estimated_and_marked() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (_backend, server) = world(&place, Reports::Never);
     for is_stream in [false, true] {
         let id = format!("stream-{is_stream}");
@@ -129,7 +131,7 @@ fn where_no_usage_is_told_it_is_estimated_and_marked() {
 
 /// One stream of these pieces: its record.
 fn of_stream(pieces: &[&str]) -> Value {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = streaming(pieces);
     let server = serve(&place, &[&mock], UNPROBED);
     let answer = ask(&server, "a", CHAT, &chat("Hello", true));
@@ -226,7 +228,7 @@ fn gzip(text: &str) -> Vec<u8> {
 
 #[test]
 fn an_answer_that_is_compressed_against_our_will_passes_and_is_estimated() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&place, &[&scripted.mock], UNPROBED);
     for is_stream in [false, true] {
@@ -271,8 +273,8 @@ fn an_answer_that_is_compressed_against_our_will_passes_and_is_estimated() {
 /// All that a model is given is part of its prompt.
 #[test]
 fn an_estimate_has_all_that_the_model_reads() {
-    let place = Place::new();
-    let mock = backend(|_, stream| mock::json(stream, 200, r#"{"results":[],"choices":[]}"#));
+    let place = testkit::sandbox!();
+    let mock = backend(|_, stream| wire::json(stream, 200, r#"{"results":[],"choices":[]}"#));
     let server = serve(&place, &[&mock], UNPROBED);
     let long = "word ".repeat(800);
     let tool = json!([{ "type": "function", "function": { "name": "f", "description": long } }]);
@@ -305,7 +307,7 @@ fn an_estimate_has_all_that_the_model_reads() {
 /// Some backends take more for a stream than `true`, and streams that they make are counted.
 #[test]
 fn a_stream_that_is_asked_for_in_other_words_tells_its_usage() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = backend(|request, stream| {
         let asked: Value = serde_json::from_slice(&request.body).unwrap();
         let is_asked = asked["stream_options"]["include_usage"] == true;
@@ -356,14 +358,14 @@ fn completion(tokens: u64) -> String {
     .to_string()
 }
 
-fn telling() -> Mock {
-    backend(|_, stream| mock::json(stream, 200, &completion(7)))
+fn telling() -> FakeLlm {
+    backend(|_, stream| wire::json(stream, 200, &completion(7)))
 }
 
 /// Whoever calls JSON something else, or nothing, does not get it for nothing.
 #[test]
 fn a_question_of_any_media_type_is_counted() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = telling();
     let server = serve(&place, &[&mock], UNPROBED);
     for (number, kind) in [
@@ -384,7 +386,7 @@ fn a_question_of_any_media_type_is_counted() {
             "" => String::new(),
             kind => format!("content-type: {kind}\r\n"),
         };
-        let mut client = crate::http::Connection::open(server.address);
+        let mut client = testkit::Connection::open(server.address);
         let question = chat("Hello", false).to_string();
         crate::ask::send_with(&mut client, "POST", &id, CHAT, &fields, &question);
         assert_eq!(client.answer().status(), 200);
@@ -397,7 +399,7 @@ fn a_question_of_any_media_type_is_counted() {
 /// Backends that resolve a path take it in any spelling.
 #[test]
 fn a_question_in_any_spelling_of_its_path_is_counted() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = telling();
     let server = serve(&place, &[&mock], UNPROBED);
     for (number, path) in [

@@ -5,10 +5,11 @@ use std::net::{Shutdown, TcpStream};
 
 use serde_json::Value;
 
-use crate::http::Connection;
-use crate::raw::{self, Raw};
 use crate::records;
-use crate::support::{Place, Server};
+use testkit::{
+    Connection, LlmlbServer, Sandbox,
+    raw::{self, Raw},
+};
 
 const HELLO: &str = "GET /v1/realtime?model=m HTTP/1.1\r\nhost: localhost\r\nx-request-id: a\r\n\
     connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
@@ -18,7 +19,7 @@ const WELCOME: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r
 
 #[test]
 fn a_websocket_is_one_record_when_it_is_over() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = raw::heads(|_, reader| {
         reader.get_mut().write_all(WELCOME.as_bytes()).unwrap();
         let mut heard = [0; 5];
@@ -59,7 +60,7 @@ fn echoing(go_on: impl Fn(&mut BufReader<TcpStream>) + Send + Sync + 'static) ->
 }
 
 /// A client that has heard its echo.
-fn echoed(server: &Server) -> Connection {
+fn echoed(server: &LlmlbServer) -> Connection {
     let mut client = Connection::open(server.address);
     client.send(HELLO);
     assert_eq!(client.head().status(), 101);
@@ -69,7 +70,7 @@ fn echoed(server: &Server) -> Connection {
     client
 }
 
-fn assert_record(place: &Place, outcome: &str) -> Value {
+fn assert_record(place: &Sandbox, outcome: &str) -> Value {
     let record = records::eventually(place, "a");
     assert_eq!(record["outcome"], outcome, "{record:#}");
     assert_eq!(record["bytes"], 5, "{record:#}");
@@ -80,7 +81,7 @@ fn assert_record(place: &Place, outcome: &str) -> Value {
 
 #[test]
 fn who_resets_a_websocket_has_left_it() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = echoing(|reader| {
         let _ = reader.read(&mut [0]);
     });
@@ -95,7 +96,7 @@ fn who_resets_a_websocket_has_left_it() {
 /// come too late. (L9)
 #[test]
 fn who_sees_the_end_of_a_websocket_is_recorded() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = echoing(|reader| {
         let _ = reader.read(&mut [0]);
         reader.get_ref().shutdown(Shutdown::Write).unwrap();
@@ -116,7 +117,7 @@ fn who_sees_the_end_of_a_websocket_is_recorded() {
 #[test]
 fn who_sees_a_websocket_break_off_is_recorded() {
     for _ in 0..10 {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let raw = echoing(|reader| {
             // The client has everything before it ends.
             let _ = reader.read(&mut [0]);
@@ -135,7 +136,7 @@ fn who_sees_a_websocket_break_off_is_recorded() {
 
 #[test]
 fn a_websocket_that_is_open_when_the_server_ends_has_its_bytes() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = echoing(|reader| {
         let _ = reader.read(&mut [0]);
     });
@@ -150,7 +151,7 @@ fn a_websocket_that_is_open_when_the_server_ends_has_its_bytes() {
 #[test]
 fn a_websocket_that_one_side_has_left_has_a_limit() {
     for is_client in [true, false] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let raw = echoing(move |reader| {
             if !is_client {
                 reader.get_mut().shutdown(Shutdown::Write).unwrap();
@@ -174,7 +175,7 @@ fn a_websocket_that_one_side_has_left_has_a_limit() {
 
 #[test]
 fn tunnel_that_carries_nothing_is_closed_and_its_record_names_the_limit() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = echoing(|reader| {
         let _ = reader.read(&mut [0]);
     });
@@ -187,13 +188,13 @@ fn tunnel_that_carries_nothing_is_closed_and_its_record_names_the_limit() {
     server.until_in_flight(0);
     assert_eq!(server.status()["backends"][0]["in_flight"], 0);
     let line = "GET /v1/realtime 101 tunnel_idle";
-    crate::process::until("it is logged", || server.process.err().contains(line));
+    testkit::until("it is logged", || server.process.stderr().contains(line));
 }
 
 #[test]
 fn tunnel_in_which_one_side_sends_now_and_then_stays_open() {
     for is_client in [true, false] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let raw = echoing(move |reader| {
             for _ in 0..30 {
                 if is_client {
@@ -226,7 +227,7 @@ fn tunnel_in_which_one_side_sends_now_and_then_stays_open() {
 /// The limit on a silent backend is for responses: while both sides are there, `tunnel_idle` counts.
 #[test]
 fn tunnel_that_nobody_has_left_may_be_silent_longer_than_a_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let raw = echoing(|reader| {
         std::thread::sleep(std::time::Duration::from_millis(500));
         reader.get_mut().write_all(b"later").unwrap();

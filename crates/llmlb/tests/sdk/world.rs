@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use std::fs;
 
 use serde_json::{Value, json};
-
-use crate::backend::{Backend, Reports, Sort};
-use crate::process::until;
-use crate::support::{Place, Server};
+use testkit::{
+    LlmlbServer, Sandbox,
+    api_server::{Backend, Reports, Sort},
+    until,
+};
 
 /// Two backends that share a model and five that have peculiar ways to tell usage. The first one
 /// wants a key, which is not the clients' own.
@@ -48,13 +49,13 @@ const fn peculiar(name: &'static str, models: &'static [&'static str], reports: 
 }
 
 pub(crate) struct World {
-    pub(crate) server: Server,
+    pub(crate) server: LlmlbServer,
     backends: Vec<Backend>,
 }
 
 impl World {
     /// Starts everything and waits until every model is known.
-    pub(crate) fn start(place: &Place) -> Self {
+    pub(crate) fn start(place: &Sandbox) -> Self {
         let backends: Vec<_> = SORTS.into_iter().map(Backend::start).collect();
         let mut config = String::new();
         for Backend { mock, state } in &backends {

@@ -2,23 +2,24 @@
 //! run, so each of these tests has a network of its own.
 
 use std::io::BufReader;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use crate::http::Head;
-use crate::mock::{self, Mock};
 use crate::network::in_its_own;
-use crate::process::until;
-use crate::support::Place;
+use testkit::{FakeLlm, Head, Received, until, wire};
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn ok(_: &mock::Request, stream: &mut TcpStream) {
-    mock::json(stream, 200, "{}");
+fn ok(_: &Received, stream: &mut TcpStream) {
+    wire::json(stream, 200, "{}");
 }
 
 /// A server on a usual port.
-fn usual(port: u16, model: &str) -> Mock {
-    Mock::start_at(([127, 0, 0, 1], port).into(), &[model], ok)
+fn usual(port: u16, model: &str) -> FakeLlm {
+    FakeLlm::builder(&[model]).at(local(port)).handle(ok)
+}
+
+fn local(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
 }
 
 #[test]
@@ -29,18 +30,24 @@ fn servers_on_their_usual_ports_are_found_and_told() {
 #[test]
 #[ignore = "another test runs it in a network of its own"]
 fn servers_are_found() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let ollama = usual(11434, "llama3");
-    let vllm = Mock::raw(([127, 0, 0, 1], 8000).into(), |_, stream| {
-        let list = r#"{"data":[{"id":"qwen","owned_by":"vllm"}]}"#;
-        mock::json(stream, 200, list);
-    });
+    let vllm = FakeLlm::builder(&[])
+        .without_models()
+        .at(local(8000))
+        .handle(|_, stream| {
+            let list = r#"{"data":[{"id":"qwen","owned_by":"vllm"}]}"#;
+            wire::json(stream, 200, list);
+        });
     // Some other web server; not one of ours.
-    let _web = Mock::raw(([127, 0, 0, 1], 8080).into(), |_, stream| {
-        mock::json(stream, 200, r#"{"hello":"world"}"#);
-    });
+    let _web = FakeLlm::builder(&[])
+        .without_models()
+        .at(local(8080))
+        .handle(|_, stream| {
+            wire::json(stream, 200, r#"{"hello":"world"}"#);
+        });
     let server = place.serve("");
-    let said = server.process.err();
+    let said = server.process.stderr();
     let lines = [
         "found ollama at http://127.0.0.1:11434, 1 model: llama3",
         "found vllm at http://127.0.0.1:8000, 1 model: qwen",
@@ -65,9 +72,9 @@ fn a_server_that_starts_later_is_found_then() {
 #[test]
 #[ignore = "another test runs it in a network of its own"]
 fn a_late_server_is_found() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let server = place.serve("");
-    let said = server.process.err();
+    let said = server.process.stderr();
     assert!(
         said.contains("found no LLM server on this machine"),
         "{said}"
@@ -77,7 +84,7 @@ fn a_late_server_is_found() {
     until("it is found", || {
         server.post(CHAT, r#"{"model":"gemma"}"#).status() == 200
     });
-    let said = server.process.err();
+    let said = server.process.stderr();
     assert!(
         said.contains("found lm-studio at http://127.0.0.1:1234"),
         "{said}"
@@ -92,7 +99,7 @@ fn two_balancers_do_not_send_requests_in_circles() {
 #[test]
 #[ignore = "another test runs it in a network of its own"]
 fn balancers_are_not_backends() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let _ollama = usual(11434, "llama3");
     let first = place.serve_with(&mut place.command("serve -p 8080"));
     let second = place.serve_with(&mut place.command("serve -p 8000"));
@@ -111,20 +118,25 @@ fn a_port_that_hangs_does_not_hide_the_others() {
 #[test]
 #[ignore = "another test runs it in a network of its own"]
 fn others_are_found_beside_a_port_that_hangs() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let _silent = TcpListener::bind("127.0.0.1:1234").unwrap();
     let ollama = usual(11434, "llama3");
     let vllm = usual(8000, "qwen");
     let server = place.serve("");
     for name in ["ollama", "vllm"] {
-        assert!(server.process.err().contains(&format!("found {name} at")));
+        assert!(
+            server
+                .process
+                .stderr()
+                .contains(&format!("found {name} at"))
+        );
     }
     // They are watched, too.
     ollama.stop();
     until("it is seen to be down", || {
         server
             .process
-            .err()
+            .stderr()
             .contains("ollama at http://127.0.0.1:11434 is down")
     });
     let _again = usual(11434, "llama3");
@@ -151,7 +163,7 @@ impl Owned {
                 while let Some(head) = Head::read(&mut reader) {
                     let _ = head.body(&mut reader);
                     let list = format!(r#"{{"data":[{{"id":"{model}"}}]}}"#);
-                    mock::json(reader.get_mut(), 200, &list);
+                    wire::json(reader.get_mut(), 200, &list);
                 }
             }
         });
@@ -173,11 +185,11 @@ fn a_server_of_another_user_is_not_used() {
 #[test]
 #[ignore = "another test runs it in a network of its own"]
 fn foreign_servers_are_left_out() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let foreign = Owned::start(11434, 54321, "stolen");
     let _own = Owned::start(8000, 0, "own");
     let server = place.serve("");
-    let said = server.process.err();
+    let said = server.process.stderr();
     let words = "not using the LLM server at http://127.0.0.1:11434: it belongs to uid 54321, \
                  neither to this user nor to root; name it with --backend http://127.0.0.1:11434 \
                  if that is intended";
@@ -195,11 +207,11 @@ fn foreign_servers_are_left_out() {
     });
     foreign.give_to(54321);
     until("it is seen to be another user's", || {
-        let said = server.process.err();
+        let said = server.process.stderr();
         said.contains("ollama at http://127.0.0.1:11434 is down: it belongs to uid 54321")
     });
     assert_eq!(server.post(CHAT, r#"{"model":"stolen"}"#).status(), 503);
-    let said = server.process.err();
+    let said = server.process.stderr();
     assert_eq!(
         said.matches("not using the LLM server").count(),
         1,

@@ -2,17 +2,14 @@
 
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
-
-use crate::http::{Connection, read_chunk};
-use crate::mock::{self, Mock};
-use crate::support::Server;
+use testkit::{Connection, FakeLlm, LlmlbServer, read_chunk, wire};
 
 const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"m","stream":true}"#;
 
 /// A backend whose streams begin at once and end when they are told to.
 pub(crate) struct Held {
-    pub(crate) mock: Mock,
+    pub(crate) mock: FakeLlm,
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -20,16 +17,16 @@ impl Held {
     pub(crate) fn new() -> Self {
         let streams = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&streams);
-        let mock = Mock::start(&["m"], move |_, stream| {
-            mock::begin_stream(stream);
-            mock::chunk(stream, "first");
+        let mock = FakeLlm::handling(&["m"], move |_, stream| {
+            wire::begin_stream(stream);
+            wire::chunk(stream, "first");
             kept.lock().unwrap().push(stream.try_clone().unwrap());
         });
         Self { mock, streams }
     }
 
     /// So many clients that have their first token.
-    pub(crate) fn clients(&self, server: &Server, count: usize) -> Vec<Connection> {
+    pub(crate) fn clients(&self, server: &LlmlbServer, count: usize) -> Vec<Connection> {
         let mut clients: Vec<_> = (0..count)
             .map(|_| {
                 let mut client = Connection::open(server.address);
@@ -49,8 +46,8 @@ impl Held {
 
     pub(crate) fn finish(&self) {
         for stream in self.streams.lock().unwrap().iter_mut() {
-            mock::chunk(stream, "last");
-            mock::end_stream(stream);
+            wire::chunk(stream, "last");
+            wire::end_stream(stream);
         }
     }
 }
@@ -61,6 +58,6 @@ pub(crate) fn assert_complete(client: &mut Connection) {
     assert!(client.is_closed());
 }
 
-pub(crate) fn refuses(server: &Server) -> bool {
+pub(crate) fn refuses(server: &LlmlbServer) -> bool {
     TcpStream::connect(server.address).is_err()
 }

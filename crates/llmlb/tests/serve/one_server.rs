@@ -2,12 +2,10 @@
 
 use std::fs;
 use std::net::TcpListener;
-
-use crate::process::{Process, until};
-use crate::support::{Place, free_port};
+use testkit::{Process, Sandbox, free_port, until};
 
 /// What a refused `serve` says about the one that runs.
-fn already_running(place: &Place, port: u16, pid: u32) -> String {
+fn already_running(place: &Sandbox, port: u16, pid: u32) -> String {
     let record: serde_json::Value =
         serde_json::from_slice(&fs::read(place.lock_file(port)).unwrap()).unwrap();
     let started = record["started_at"].as_str().unwrap();
@@ -16,21 +14,21 @@ fn already_running(place: &Place, port: u16, pid: u32) -> String {
 
 #[test]
 fn a_second_server_is_refused_and_told_who_runs_and_how_to_stop_it() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let first = place.serve("--demo");
     let port = first.port();
     let outcome = place.run(&format!("serve --demo -p {port}"));
     assert_eq!(outcome.code, Some(1));
     let refusal = already_running(&place, port, first.process.pid());
     let hint = format!("  hint: `llmlb stop -p {port}` stops it\n");
-    assert_eq!(outcome.err, refusal + &hint);
-    assert_eq!(outcome.out, "");
+    assert_eq!(outcome.stderr, refusal + &hint);
+    assert_eq!(outcome.stdout, "");
     assert_eq!(first.get("/healthz").status(), 200);
 }
 
 #[test]
 fn of_servers_started_at_the_same_instant_exactly_one_lives() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     for _ in 0..20 {
         let port = free_port();
         let words = format!("serve --demo -p {port}");
@@ -40,11 +38,11 @@ fn of_servers_started_at_the_same_instant_exactly_one_lives() {
         until("one serves and the other is gone", || {
             let serving = racers
                 .iter()
-                .filter(|one| one.err().contains("listening"))
+                .filter(|one| one.stderr().contains("listening"))
                 .count();
-            let running = racers.iter_mut().map(Process::is_running);
+            let running = racers.iter().map(Process::is_running);
             let gone = running.filter(|running| !running).count();
-            assert!(gone < 2, "{}{}", racers[0].err(), racers[1].err());
+            assert!(gone < 2, "{}{}", racers[0].stderr(), racers[1].stderr());
             serving == 1 && gone == 1
         });
         let lives = usize::from(!racers[0].is_running());
@@ -52,7 +50,11 @@ fn of_servers_started_at_the_same_instant_exactly_one_lives() {
         let loser = racers.remove(0).finish();
         assert_eq!(loser.code, Some(1));
         let expected = already_running(&place, port, winner.pid());
-        assert!(loser.err.starts_with(&expected), "{} {expected}", loser.err);
+        assert!(
+            loser.stderr.starts_with(&expected),
+            "{} {expected}",
+            loser.stderr
+        );
         drop(winner);
         fs::remove_file(place.lock_file(port)).unwrap();
     }
@@ -60,7 +62,7 @@ fn of_servers_started_at_the_same_instant_exactly_one_lives() {
 
 #[test]
 fn different_ports_are_different_servers() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, second) = (place.serve("--demo"), place.serve("--demo"));
     assert_ne!(first.port(), second.port());
     assert_eq!(first.get("/healthz").status(), 200);
@@ -69,15 +71,15 @@ fn different_ports_are_different_servers() {
 
 #[test]
 fn a_server_that_was_killed_is_replaced_at_once() {
-    let place = Place::new();
-    let mut first = place.serve("--demo");
+    let place = testkit::sandbox!();
+    let first = place.serve("--demo");
     let port = first.port();
     first.process.kill();
     assert_eq!(place.lock_files().len(), 1, "nobody removed its file");
     let second = place.serve_with(&mut place.command(&format!("serve --demo -p {port}")));
     assert_eq!(second.port(), port);
     assert_eq!(second.get("/healthz").status(), 200);
-    let said = second.process.err();
+    let said = second.process.stderr();
     assert!(
         said.contains("warning: taking over from an owner that is gone"),
         "{said}"
@@ -90,19 +92,19 @@ fn a_server_that_was_killed_is_replaced_at_once() {
 
 #[test]
 fn a_port_that_another_program_has_is_another_error_and_leaves_no_file() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let squatter = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = squatter.local_addr().unwrap().port();
     for host in ["127.0.0.1", "0.0.0.0 --allow-public", ":: --allow-public"] {
         let outcome = place.run(&format!("serve --demo -p {port} -H {host}"));
-        assert_eq!(outcome.code, Some(1), "{host}: {}", outcome.err);
+        assert_eq!(outcome.code, Some(1), "{host}: {}", outcome.stderr);
         let start = format!("llmlb: Port {port} is in use by another program");
-        assert!(outcome.err.starts_with(&start), "{}", outcome.err);
+        assert!(outcome.stderr.starts_with(&start), "{}", outcome.stderr);
         if cfg!(target_os = "linux") {
             let who = format!("pid {} (", std::process::id());
-            assert!(outcome.err.contains(&who), "{}", outcome.err);
+            assert!(outcome.stderr.contains(&who), "{}", outcome.stderr);
         }
-        assert!(outcome.err.contains("hint: `llmlb serve -p PORT`"));
+        assert!(outcome.stderr.contains("hint: `llmlb serve -p PORT`"));
         assert_eq!(place.lock_files(), [""; 0], "{host}");
     }
 }
@@ -110,7 +112,7 @@ fn a_port_that_another_program_has_is_another_error_and_leaves_no_file() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_port_that_an_outgoing_connection_has_is_named_so() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let far = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = std::net::TcpStream::connect(far.local_addr().unwrap()).unwrap();
     let port = near.local_addr().unwrap().port();
@@ -120,31 +122,31 @@ fn a_port_that_an_outgoing_connection_has_is_named_so() {
         "llmlb: Port {port} is in use by an outgoing connection of pid {} (",
         std::process::id()
     );
-    assert!(outcome.err.starts_with(&text), "{}", outcome.err);
+    assert!(outcome.stderr.starts_with(&text), "{}", outcome.stderr);
     assert!(
-        outcome.err.contains("docs/operations.md"),
+        outcome.stderr.contains("docs/operations.md"),
         "{}",
-        outcome.err
+        outcome.stderr
     );
     assert_eq!(place.lock_files(), [""; 0]);
 }
 
 #[test]
 fn an_address_that_this_machine_has_not_is_said_and_leaves_no_file() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let port = free_port();
     let outcome = place.run(&format!(
         "serve --demo -p {port} -H 192.0.2.1 --allow-public"
     ));
     assert_eq!(outcome.code, Some(1));
     let text = "llmlb: This machine has no address 192.0.2.1\n";
-    assert!(outcome.err.starts_with(text), "{}", outcome.err);
+    assert!(outcome.stderr.starts_with(text), "{}", outcome.stderr);
     assert_eq!(place.lock_files(), [""; 0]);
 }
 
 #[test]
 fn port_0_takes_any_free_port_and_locks_that_one() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let server = place.serve("--demo");
     assert_ne!(server.port(), 0);
     assert_eq!(
@@ -154,15 +156,15 @@ fn port_0_takes_any_free_port_and_locks_that_one() {
     let refused = place.run(&format!("serve --demo -p {}", server.port()));
     assert_eq!(refused.code, Some(1));
     assert!(
-        refused.err.contains("Server already running"),
+        refused.stderr.contains("Server already running"),
         "{}",
-        refused.err
+        refused.stderr
     );
 }
 
 #[test]
 fn a_file_that_makes_no_sense_is_in_nobodys_way() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     fs::create_dir_all(place.locks()).unwrap();
     for content in ["", "garbage", "{\"pid\":1,\"started_at\":\"x\"", "\0\0\0\0"] {
         let port = free_port();
@@ -175,14 +177,18 @@ fn a_file_that_makes_no_sense_is_in_nobodys_way() {
 
 #[test]
 fn a_public_address_is_refused_unless_it_is_meant() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     for host in ["0.0.0.0", "::", "192.0.2.1"] {
         let outcome = place.run(&format!("serve --demo -p 0 -H {host}"));
         assert_eq!(outcome.code, Some(1));
-        assert!(outcome.err.contains("--allow-public"), "{}", outcome.err);
+        assert!(
+            outcome.stderr.contains("--allow-public"),
+            "{}",
+            outcome.stderr
+        );
         assert_eq!(place.lock_files(), [""; 0]);
     }
     let server = place.serve("--demo -H 0.0.0.0 --allow-public");
     let address = ([127, 0, 0, 1], server.port()).into();
-    assert_eq!(crate::http::get(address, "/healthz").status(), 200);
+    assert_eq!(testkit::get(address, "/healthz").status(), 200);
 }

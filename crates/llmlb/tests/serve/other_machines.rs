@@ -2,9 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::http::Connection;
 use crate::network::in_its_own;
-use crate::support::Place;
+use testkit::Connection;
 
 #[test]
 fn others_may_use_a_public_server_but_not_ask_how_it_is() {
@@ -42,12 +41,15 @@ fn others_may_not_ask() {
     for address in ["10.9.9.1/32", "10.9.9.2/32"] {
         add_address(address);
     }
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let server = place.serve("--demo -H 0.0.0.0 --allow-public");
     assert!(
-        server.process.err().contains("anyone who reaches 0.0.0.0"),
+        server
+            .process
+            .stderr()
+            .contains("anyone who reaches 0.0.0.0"),
         "{}",
-        server.process.err()
+        server.process.stderr()
     );
     let own: SocketAddr = format!("10.9.9.1:{}", server.port()).parse().unwrap();
     for (from, path, expected) in [
@@ -94,7 +96,7 @@ fn one_address_has_a_limit() {
     for address in ["fd00::1/128", "fd00::2/128", "fd00:0:0:1::1/128"] {
         add_address(address);
     }
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mut command = place.command("serve -p 0 --demo -H :: --allow-public");
     command
         .env("LLMLB_MAX_CONNECTIONS", "40")
@@ -121,10 +123,10 @@ fn one_address_has_a_limit() {
     assert_eq!(counts["rejected_per_address"], 3, "{counts}");
     assert_eq!(counts["max_per_address"], 7, "{counts}");
     drop(other);
-    crate::process::until("a closed connection makes room for another", || {
+    testkit::until("a closed connection makes room for another", || {
         get("10.9.9.3", v4, "/healthz") == 200
     });
-    let log = server.process.err();
+    let log = server.process.stderr();
     let line = "rejecting connections from 10.9.9.2: it has 7 open, the limit of one address";
     assert_eq!(log.matches(line).count(), 1, "{log}");
     drop((held, prefix));

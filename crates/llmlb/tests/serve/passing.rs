@@ -1,30 +1,27 @@
 //! What passes through unchanged, and what does not. (L5, L11)
 
 use std::io::Write;
-
-use crate::http::Connection;
-use crate::mock::{self, Mock};
-use crate::support::{Place, Server};
+use testkit::{Connection, FakeLlm, LlmlbServer, Sandbox, wire};
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn echo() -> Mock {
-    Mock::start(&["m"], |_, stream| mock::json(stream, 200, "{}"))
+fn echo() -> FakeLlm {
+    FakeLlm::handling(&["m"], |_, stream| wire::json(stream, 200, "{}"))
 }
 
-fn serve(place: &Place, mock: &Mock) -> Server {
+fn serve(place: &Sandbox, mock: &FakeLlm) -> LlmlbServer {
     place.serve(&format!("--backend {}", mock.url()))
 }
 
 #[test]
 fn the_bytes_of_a_request_are_the_clients() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let server = serve(&place, &mock);
     let body = "{ \"big\": 123456789012345678901234567890, \"model\" :\"m\",\t\"x\":\"\\u00e9é\",\"x\":1.0 }\n";
     let answer = server.post(&format!("{CHAT}?a=%20b&c"), body);
     assert_eq!(answer.status(), 200);
-    let requests = mock.requests.lock().unwrap();
+    let requests = mock.requests();
     assert_eq!(requests[0].text(), body);
     assert_eq!(
         requests[0].head.line,
@@ -36,8 +33,8 @@ fn the_bytes_of_a_request_are_the_clients() {
 
 #[test]
 fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |_, stream| {
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.write_all(
             b"HTTP/1.1 200 OK\r\nconnection: x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=9\r\n\
               set-cookie: a=1\r\nx-many: 1\r\nx-many: 2\r\nserver: vllm\r\ncontent-length: 2\r\n\r\n{}",
@@ -64,7 +61,7 @@ fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
     let served_by = answer.head.header("x-llmlb-backend");
     assert_eq!(served_by.as_deref(), Some("backend-1"));
 
-    let requests = mock.requests.lock().unwrap();
+    let requests = mock.requests();
     let head = &requests[0].head;
     for gone in [
         "authorization",
@@ -85,7 +82,7 @@ fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
 
 #[test]
 fn a_backend_gets_the_key_that_is_its_own() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let config = format!(
         "[[backend]]\nname = \"gpu\"\nurl = \"{}\"\napi_key_env = \"GPU_KEY\"\n",
@@ -101,23 +98,18 @@ fn a_backend_gets_the_key_that_is_its_own() {
         body.len()
     ));
     assert_eq!(client.answer().status(), 200);
-    let requests = mock.requests.lock().unwrap();
+    let requests = mock.requests();
     let key = requests[0].head.header("authorization");
     assert_eq!(key.as_deref(), Some("Bearer sk-backend"));
-    assert!(
-        mock.probed_with
-            .lock()
-            .unwrap()
-            .contains("Bearer sk-backend")
-    );
-    let said = server.process.err() + &server.get("/status").text();
+    assert!(mock.probe_credentials().contains("Bearer sk-backend"));
+    let said = server.process.stderr() + &server.get("/status").text();
     assert!(!said.contains("sk-"), "{said}");
 }
 
 #[test]
 fn a_refusal_of_the_backend_reaches_the_client_as_it_is() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |_, stream| {
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.write_all(
             b"HTTP/1.1 429 Slow Down\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nbusy",
         );
@@ -132,7 +124,7 @@ fn a_refusal_of_the_backend_reaches_the_client_as_it_is() {
 
 #[test]
 fn connections_are_used_again_on_both_sides() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let mut command = place.command(&format!("serve -p 0 --backend {}", mock.url()));
     let server = place.serve_with(command.env("LLMLB_WORKERS", "1"));
@@ -141,7 +133,7 @@ fn connections_are_used_again_on_both_sides() {
         client.send_post(CHAT, r#"{"model":"m"}"#);
         assert_eq!(client.answer().status(), 200);
     }
-    let requests = mock.requests.lock().unwrap();
+    let requests = mock.requests();
     assert!(
         requests
             .iter()
@@ -151,7 +143,7 @@ fn connections_are_used_again_on_both_sides() {
 
 #[test]
 fn an_upload_in_chunks_arrives_whole() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
@@ -161,12 +153,12 @@ fn an_upload_in_chunks_arrives_whole() {
     ));
     client.send("6\r\n\":\"m\"}\r\n0\r\n\r\n");
     assert_eq!(client.answer().status(), 200);
-    assert_eq!(mock.requests.lock().unwrap()[0].text(), r#"{"model":"m"}"#);
+    assert_eq!(mock.requests()[0].text(), r#"{"model":"m"}"#);
 }
 
 #[test]
 fn a_length_beside_chunks_smuggles_nothing() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
@@ -178,8 +170,8 @@ fn a_length_beside_chunks_smuggles_nothing() {
     );
     let status = client.head().status();
     assert!(status == 200 || status == 400, "{status}");
-    let requests = mock.requests.lock().unwrap();
-    assert!(requests.iter().all(|one| one.path() != "/v1/smuggled"));
+    let requests = mock.requests();
+    assert!(requests.iter().all(|one| one.target() != "/v1/smuggled"));
     for request in requests.iter() {
         assert_eq!(request.head.header("content-length"), None);
         assert_eq!(request.body.len(), 0x33);
@@ -188,7 +180,7 @@ fn a_length_beside_chunks_smuggles_nothing() {
 
 #[test]
 fn an_upload_that_breaks_off_is_the_clients_fault() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let server = serve(&place, &mock);
     for kind in ["application/json", "application/octet-stream"] {
@@ -201,13 +193,13 @@ fn an_upload_that_breaks_off_is_the_clients_fault() {
         assert_eq!(answer.status(), 400, "{kind}");
         assert_eq!(answer.json()["error"]["code"], "incomplete_body", "{kind}");
     }
-    let said = server.process.err();
+    let said = server.process.stderr();
     assert!(!said.contains("warning"), "{said}");
 }
 
 #[test]
 fn a_client_that_asks_first_is_told_to_go_on() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
@@ -220,12 +212,12 @@ fn a_client_that_asks_first_is_told_to_go_on() {
     assert_eq!(client.head().status(), 100);
     client.send(body);
     assert_eq!(client.answer().status(), 200);
-    assert_eq!(mock.requests.lock().unwrap()[0].head.header("expect"), None);
+    assert_eq!(mock.requests()[0].head.header("expect"), None);
 }
 
 #[test]
 fn a_body_that_is_not_json_passes_through_as_it_comes() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
@@ -237,14 +229,14 @@ fn a_body_that_is_not_json_passes_through_as_it_comes() {
     ));
     client.send(&body);
     assert_eq!(client.answer().status(), 200);
-    let requests = mock.requests.lock().unwrap();
+    let requests = mock.requests();
     assert_eq!(requests[0].body, body);
-    assert_eq!(requests[0].path(), "/v1/files");
+    assert_eq!(requests[0].target(), "/v1/files");
 }
 
 #[test]
 fn a_body_beyond_the_limit_is_refused_and_says_which_limit() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let mut command = place.command(&format!("serve -p 0 --backend {}", mock.url()));
     let server = place.serve_with(command.env("LLMLB_MAX_BODY", "1KiB"));
@@ -276,7 +268,7 @@ fn a_body_beyond_the_limit_is_refused_and_says_which_limit() {
 
 #[test]
 fn bad_json_is_refused_with_the_place() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let server = serve(&place, &mock);
     for (body, why) in [
@@ -296,10 +288,10 @@ fn bad_json_is_refused_with_the_place() {
 
 #[test]
 fn json_that_curl_calls_a_form_is_routed_by_its_model() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (first, second) = (
         echo(),
-        Mock::start(&["other"], |_, stream| mock::json(stream, 200, "{}")),
+        FakeLlm::handling(&["other"], |_, stream| wire::json(stream, 200, "{}")),
     );
     let server = place.serve(&format!(
         "--backend {} --backend {}",
@@ -319,12 +311,12 @@ fn json_that_curl_calls_a_form_is_routed_by_its_model() {
 
 #[test]
 fn an_old_client_gets_its_answer_too() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, "one");
-        mock::chunk(stream, "two");
-        mock::end_stream(stream);
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
+        wire::begin_stream(stream);
+        wire::chunk(stream, "one");
+        wire::chunk(stream, "two");
+        wire::end_stream(stream);
     });
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
@@ -343,25 +335,25 @@ fn an_old_client_gets_its_answer_too() {
 
 #[test]
 fn a_backend_behind_a_path_is_asked_there() {
-    let place = Place::new();
-    let mock = Mock::raw("127.0.0.1:0".parse().unwrap(), |request, stream| {
-        let known = request.path().starts_with("/openai/v1/");
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling_all(|request, stream| {
+        let known = request.target().starts_with("/openai/v1/");
         let list = r#"{"data":[{"id":"m"}]}"#;
-        mock::json(stream, if known { 200 } else { 404 }, list);
+        wire::json(stream, if known { 200 } else { 404 }, list);
     });
     // The base URL as people have it for their clients.
     let server = place.serve(&format!("--backend {}/openai/v1/", mock.url()));
     assert_eq!(server.post(CHAT, r#"{"model":"m"}"#).status(), 200);
-    let requests = mock.requests.lock().unwrap();
+    let requests = mock.requests();
     assert_eq!(
-        requests.last().unwrap().path(),
+        requests.last().unwrap().target(),
         "/openai/v1/chat/completions"
     );
 }
 
 #[test]
 fn what_is_no_question_to_a_model_is_the_backends_affair() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let server = serve(&place, &mock);
     for body in ["[1]", "7", r#"{"x":{}}"#] {
@@ -377,7 +369,7 @@ fn what_is_no_question_to_a_model_is_the_backends_affair() {
 
 #[test]
 fn a_compressed_question_is_refused_with_the_reason() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
@@ -392,7 +384,7 @@ fn a_compressed_question_is_refused_with_the_reason() {
 
 #[test]
 fn a_path_that_leads_elsewhere_is_refused() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let server = serve(&place, &mock);
     for path in ["/v1/../api/tags", "/v1/%2e%2e/api/tags", "/v1/files/.%2E/x"] {
@@ -403,8 +395,8 @@ fn a_path_that_leads_elsewhere_is_refused() {
 
 #[test]
 fn an_answer_in_the_old_protocol_is_passed_on_in_the_new_one() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |_, stream| {
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nto the end");
         let _ = stream.shutdown(std::net::Shutdown::Both);
     });
@@ -421,8 +413,8 @@ fn an_answer_in_the_old_protocol_is_passed_on_in_the_new_one() {
 
 #[test]
 fn a_length_beside_chunks_in_an_answer_does_not_cut_it() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |_, stream| {
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.write_all(
             b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n\
               a\r\n0123456789\r\n0\r\n\r\n",
@@ -434,8 +426,8 @@ fn a_length_beside_chunks_in_an_answer_does_not_cut_it() {
 
 #[test]
 fn a_backend_that_wants_another_protocol_is_a_bad_gateway() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |_, stream| {
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n");
     });
     let server = serve(&place, &mock);
@@ -444,7 +436,7 @@ fn a_backend_that_wants_another_protocol_is_a_bad_gateway() {
 
 #[test]
 fn a_web_page_of_another_site_is_kept_off_a_private_server() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let private = serve(&place, &mock);
     let public = place.serve(&format!("--backend {} --allow-public", mock.url()));
@@ -468,30 +460,30 @@ fn a_web_page_of_another_site_is_kept_off_a_private_server() {
 
 #[test]
 fn loopback_is_private_in_whichever_way_it_is_written() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     for host in ["127.0.0.1", "::ffff:127.0.0.1"] {
         let server = place.serve(&format!("-H {host} --backend {}", mock.url()));
         let mut client = Connection::open(server.address);
         client.send("GET /v1/models HTTP/1.1\r\nhost: evil.example\r\n\r\n");
         assert_eq!(client.answer().status(), 403, "{host}");
-        let said = server.process.err();
+        let said = server.process.stderr();
         assert!(!said.contains("anyone"), "{host}: {said}");
     }
 }
 
 #[test]
 fn names_that_others_choose_cannot_forge_the_log() {
-    let place = Place::new();
-    let mock = Mock::raw("127.0.0.1:0".parse().unwrap(), |_, stream| {
-        mock::json(
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling_all(|_, stream| {
+        wire::json(
             stream,
             200,
             r#"{"data":[{"id":"a\nllmlb: error: forged \u001b[31m"}]}"#,
         );
     });
     let server = serve(&place, &mock);
-    let said = server.process.err();
+    let said = server.process.stderr();
     assert!(said.contains("a?llmlb: error: forged"), "{said}");
     assert!(!said.contains('\u{1b}'), "{said}");
 }
@@ -499,7 +491,7 @@ fn names_that_others_choose_cannot_forge_the_log() {
 #[cfg(target_os = "linux")]
 #[test]
 fn no_token_waits_for_the_next_one_on_either_side() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mock = echo();
     let serve = place.command(&format!("serve -p 0 --backend {}", mock.url()));
     let trace = place.path("trace");

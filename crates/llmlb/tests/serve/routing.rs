@@ -1,16 +1,12 @@
 //! Which backend gets a request. (L6, L7, L8 as far as it goes)
 
 use std::net::TcpStream;
-
-use crate::http::Connection;
-use crate::mock::{self, Mock};
-use crate::process::until;
-use crate::support::{Place, free_port};
+use testkit::{Connection, FakeLlm, Received, free_port, until, wire};
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn ok(_: &mock::Request, stream: &mut TcpStream) {
-    mock::json(stream, 200, "{}");
+fn ok(_: &Received, stream: &mut TcpStream) {
+    wire::json(stream, 200, "{}");
 }
 
 fn ask(model: &str) -> String {
@@ -19,9 +15,9 @@ fn ask(model: &str) -> String {
 
 #[test]
 fn models_are_the_union_and_requests_go_to_who_serves_them() {
-    let place = Place::new();
-    let a = Mock::start(&["both", "only-a", "org/name"], ok);
-    let b = Mock::start(&["both", "only-b"], ok);
+    let place = testkit::sandbox!();
+    let a = FakeLlm::handling(&["both", "only-a", "org/name"], ok);
+    let b = FakeLlm::handling(&["both", "only-b"], ok);
     let server = place.serve(&format!("--backend {} --backend {}", a.url(), b.url()));
 
     let list = server.get("/v1/models").json();
@@ -34,7 +30,7 @@ fn models_are_the_union_and_requests_go_to_who_serves_them() {
         .collect();
     assert_eq!(ids, ["both", "only-a", "org/name", "only-b"]);
     assert_eq!(
-        list["data"][0]["owned_by"], "mock",
+        list["data"][0]["owned_by"], "testkit",
         "as the backend describes it"
     );
 
@@ -51,8 +47,8 @@ fn models_are_the_union_and_requests_go_to_who_serves_them() {
 
 #[test]
 fn an_unknown_model_is_answered_with_what_there_is() {
-    let place = Place::new();
-    let mock = Mock::start(&["b", "a"], ok);
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["b", "a"], ok);
     let server = place.serve(&format!("--backend {}", mock.url()));
     for answer in [
         server.post(CHAT, &ask("gpt-5")),
@@ -70,8 +66,8 @@ fn an_unknown_model_is_answered_with_what_there_is() {
 
 #[test]
 fn backends_that_serve_the_same_model_share_the_work() {
-    let place = Place::new();
-    let mocks = [0, 1, 2].map(|_| Mock::start(&["m"], ok));
+    let place = testkit::sandbox!();
+    let mocks = [0, 1, 2].map(|_| FakeLlm::handling(&["m"], ok));
     let urls: Vec<_> = mocks
         .iter()
         .map(|one| format!("--backend {}", one.url()))
@@ -89,14 +85,14 @@ fn backends_that_serve_the_same_model_share_the_work() {
 
 #[test]
 fn a_busy_backend_gets_no_more_while_another_is_idle() {
-    let place = Place::new();
-    let slow = Mock::start(&["m"], |_, stream| {
+    let place = testkit::sandbox!();
+    let slow = FakeLlm::handling(&["m"], |_, stream| {
         // Begins, and never ends.
-        mock::begin_stream(stream);
-        mock::chunk(stream, "1");
+        wire::begin_stream(stream);
+        wire::chunk(stream, "1");
         let _ = std::io::Read::read(stream, &mut [0]);
     });
-    let quick = Mock::start(&["m"], ok);
+    let quick = FakeLlm::handling(&["m"], ok);
     let server = place.serve(&format!(
         "--backend {} --backend {}",
         slow.url(),
@@ -121,8 +117,8 @@ fn a_busy_backend_gets_no_more_while_another_is_idle() {
 
 #[test]
 fn a_request_that_names_no_model_goes_to_the_first_backend() {
-    let place = Place::new();
-    let (a, b) = (Mock::start(&["a"], ok), Mock::start(&["b"], ok));
+    let place = testkit::sandbox!();
+    let (a, b) = (FakeLlm::handling(&["a"], ok), FakeLlm::handling(&["b"], ok));
     let server = place.serve(&format!("--backend {} --backend {}", a.url(), b.url()));
     for path in ["/v1/files", "/v1/batches/batch_1"] {
         assert_eq!(server.get(path).status(), 200);
@@ -133,8 +129,8 @@ fn a_request_that_names_no_model_goes_to_the_first_backend() {
 
 #[test]
 fn a_backend_that_cannot_be_reached_costs_no_request() {
-    let place = Place::new();
-    let (a, b) = (Mock::start(&["m"], ok), Mock::start(&["m"], ok));
+    let place = testkit::sandbox!();
+    let (a, b) = (FakeLlm::handling(&["m"], ok), FakeLlm::handling(&["m"], ok));
     let mut command = place.command(&format!(
         "serve -p 0 --backend {} --backend {}",
         a.url(),
@@ -154,8 +150,8 @@ fn a_backend_that_cannot_be_reached_costs_no_request() {
 
 #[test]
 fn when_every_backend_is_down_it_says_so_and_recovers_by_itself() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], ok);
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], ok);
     let address = mock.address;
     let server = place.serve(&format!("--backend {}", mock.url()));
     assert_eq!(server.get("/readyz").status(), 200);
@@ -174,7 +170,7 @@ fn when_every_backend_is_down_it_says_so_and_recovers_by_itself() {
         "the server itself is well"
     );
 
-    let again = Mock::start_at(address, &["m", "new"], ok);
+    let again = FakeLlm::builder(&["m", "new"]).at(address).handle(ok);
     until("it is back", || {
         server.post(CHAT, &ask("m")).status() == 200
     });
@@ -186,16 +182,23 @@ fn when_every_backend_is_down_it_says_so_and_recovers_by_itself() {
 
 #[test]
 fn a_backend_that_is_not_there_yet_is_no_reason_not_to_start() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let port = free_port();
     let server = place.serve(&format!("--backend http://127.0.0.1:{port}"));
-    assert!(server.process.err().contains("is down: connection refused"));
+    assert!(
+        server
+            .process
+            .stderr()
+            .contains("is down: connection refused")
+    );
     assert_eq!(server.get("/readyz").status(), 503);
     // It may serve any model, for all we know: clients should try again.
     let answer = server.post(CHAT, &ask("m"));
     assert_eq!(answer.status(), 503);
     assert_eq!(answer.head.header("retry-after").as_deref(), Some("1"));
-    let _mock = Mock::start_at(([127, 0, 0, 1], port).into(), &["m"], ok);
+    let _mock = FakeLlm::builder(&["m"])
+        .at(([127, 0, 0, 1], port).into())
+        .handle(ok);
     until("it is found", || {
         server.post(CHAT, &ask("m")).status() == 200
     });
@@ -203,14 +206,14 @@ fn a_backend_that_is_not_there_yet_is_no_reason_not_to_start() {
 
 #[test]
 fn models_that_the_configuration_names_are_not_asked_for() {
-    let place = Place::new();
-    let mock = Mock::raw("127.0.0.1:0".parse().unwrap(), |request, stream| {
-        let status = if request.path() == "/v1/models" {
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling_all(|request, stream| {
+        let status = if request.target() == "/v1/models" {
             404
         } else {
             200
         };
-        mock::json(stream, status, "{}");
+        wire::json(stream, status, "{}");
     });
     let config = format!(
         "[[backend]]\nurl = \"{}\"\nmodels = [\"claude\"]\n",
@@ -224,8 +227,8 @@ fn models_that_the_configuration_names_are_not_asked_for() {
 
 #[test]
 fn what_is_not_under_v1_is_not_passed_on() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], ok);
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], ok);
     let server = place.serve(&format!("--backend {}", mock.url()));
     for path in ["/v1", "/v2/models", "/metrics", "//v2/models"] {
         let answer = server.get(path);
@@ -244,7 +247,7 @@ fn what_is_not_under_v1_is_not_passed_on() {
 
 #[test]
 fn a_request_that_comes_back_is_not_sent_on_again() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let ports = [free_port(), free_port()];
     // Each names the other as its only backend.
     let serve = |own: usize| {
@@ -269,7 +272,7 @@ fn a_request_that_comes_back_is_not_sent_on_again() {
 
 #[test]
 fn a_server_that_is_its_own_backend_does_not_start() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let port = free_port();
     for (host, url) in [
         ("127.0.0.1", "127.0.0.1"),
@@ -281,9 +284,9 @@ fn a_server_that_is_its_own_backend_does_not_start() {
         ));
         assert_eq!(outcome.code, Some(1));
         assert!(
-            outcome.err.contains("is this very server"),
+            outcome.stderr.contains("is this very server"),
             "{}",
-            outcome.err
+            outcome.stderr
         );
         assert_eq!(place.lock_files(), [""; 0]);
     }
@@ -291,11 +294,11 @@ fn a_server_that_is_its_own_backend_does_not_start() {
 
 #[test]
 fn a_connection_that_the_backend_closed_costs_no_request() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     // It says that it keeps its connections, and closes them: the next request may meet one that
     // is just being closed.
-    let mock = Mock::start(&["m"], |_, stream| {
-        mock::json(stream, 200, "{}");
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
+        wire::json(stream, 200, "{}");
         let _ = stream.shutdown(std::net::Shutdown::Both);
     });
     let server = place.serve(&format!("--backend {}", mock.url()));
@@ -308,8 +311,8 @@ fn a_connection_that_the_backend_closed_costs_no_request() {
 
 #[test]
 fn a_request_that_may_not_be_made_twice_is_not() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |_, stream| {
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.shutdown(std::net::Shutdown::Both);
     });
     let server = place.serve(&format!("--backend {}", mock.url()));
@@ -319,11 +322,11 @@ fn a_request_that_may_not_be_made_twice_is_not() {
 
 #[test]
 fn a_body_that_passes_through_is_sent_once() {
-    let place = Place::new();
-    let cut = Mock::start(&["m"], |_, stream| {
+    let place = testkit::sandbox!();
+    let cut = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.shutdown(std::net::Shutdown::Both);
     });
-    let (a, b) = (Mock::start(&["m"], ok), Mock::start(&["m"], ok));
+    let (a, b) = (FakeLlm::handling(&["m"], ok), FakeLlm::handling(&["m"], ok));
     let words = [&a, &cut, &b].map(|mock| format!("--backend {}", mock.url()));
     let words = format!("serve -p 0 {}", words.join(" "));
     let server = place.serve_with(place.command(&words).env("LLMLB_PROBE_INTERVAL", "1h"));
@@ -343,19 +346,19 @@ fn one_bad_answer_does_not_make_a_backend_count_as_down_but_several_do() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let bad = Arc::new(AtomicUsize::new(0));
     let left = Arc::clone(&bad);
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    let mock = Mock::raw("127.0.0.1:0".parse().unwrap(), move |_, stream| {
+    let mock = FakeLlm::handling_all(move |_, stream| {
         count.fetch_add(1, Ordering::SeqCst);
         let take = |left: usize| left.checked_sub(1);
         let is_bad = left
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
             .is_ok();
         let list = r#"{"data":[{"id":"m"}]}"#;
-        mock::json(stream, if is_bad { 500 } else { 200 }, list);
+        wire::json(stream, if is_bad { 500 } else { 200 }, list);
     });
     let words = format!("serve -p 0 --backend {}", mock.url());
     let server = place.serve_with(place.command(&words).env("LLMLB_PROBE_INTERVAL", "100ms"));
@@ -365,15 +368,15 @@ fn one_bad_answer_does_not_make_a_backend_count_as_down_but_several_do() {
         asked.load(Ordering::SeqCst) > before + 2
     });
     assert!(
-        !server.process.err().contains("is down"),
+        !server.process.stderr().contains("is down"),
         "{}",
-        server.process.err()
+        server.process.stderr()
     );
     bad.store(1000, Ordering::SeqCst);
     until("it counts as down", || {
         server
             .process
-            .err()
+            .stderr()
             .contains("is down: it answers 500 Internal Server Error to /v1/models")
     });
 }

@@ -5,10 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use crate::mock::{self, Mock};
-use crate::process::Outcome;
-use crate::support::Place;
+use testkit::{FakeLlm, Finished, Sandbox, wire};
 
 const FILE: &str = "llmlb.toml";
 /// A user that no machine has.
@@ -23,16 +20,20 @@ fn is_root() -> bool {
 }
 
 /// A place with a configuration file in its directory.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> Sandbox {
+    let place = testkit::sandbox!();
     fs::write(place.path(FILE), "[server]\nport = 0\n").unwrap();
     mode(&place.path(FILE), 0o644);
     place
 }
 
 #[track_caller]
-fn refused(place: &Place, words: &str, why: &str, advice: &str) {
-    let Outcome { code, out, err } = place.run(words);
+fn refused(place: &Sandbox, words: &str, why: &str, advice: &str) {
+    let Finished {
+        code,
+        stdout: out,
+        stderr: err,
+    } = place.run(words);
     assert_eq!((code, out.as_str()), (Some(1), ""), "{words}: {err}");
     assert!(
         err.contains("llmlb: 1 problem in the configuration:"),
@@ -43,9 +44,9 @@ fn refused(place: &Place, words: &str, why: &str, advice: &str) {
 }
 
 #[track_caller]
-fn accepted(place: &Place, words: &str) {
+fn accepted(place: &Sandbox, words: &str) {
     let outcome = place.run(words);
-    assert_eq!(outcome.code, Some(0), "{words}: {}", outcome.err);
+    assert_eq!(outcome.code, Some(0), "{words}: {}", outcome.stderr);
 }
 
 #[test]
@@ -54,7 +55,7 @@ fn a_file_of_another_user_is_refused_unless_it_is_named_and_allowed() {
         return;
     }
     let place = place();
-    let mock = Mock::start(&["m"], |_, stream| mock::json(stream, 200, "{}"));
+    let mock = FakeLlm::handling(&["m"], |_, stream| wire::json(stream, 200, "{}"));
     let file = format!(
         "[[backend]]\nurl = \"{}\"\napi_key_env = \"SECRET\"\n",
         mock.url()
@@ -73,15 +74,15 @@ fn a_file_of_another_user_is_refused_unless_it_is_named_and_allowed() {
     }
     let mut command = place.command("check");
     let outcome = place.start(command.env("LLMLB_CONFIG", FILE)).finish();
-    assert_eq!(outcome.code, Some(1), "{}", outcome.err);
-    assert!(outcome.err.contains(why), "{}", outcome.err);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(why), "{}", outcome.stderr);
     assert_eq!(place.run("check --allow-shared-config").code, Some(2));
-    assert_eq!(*mock.probed_with.lock().unwrap(), "");
+    assert_eq!(mock.probe_credentials(), "");
 
     let mut command = place.command("serve -p 0 --config llmlb.toml --allow-shared-config");
     let server = place.serve_with(command.env("SECRET", "sk-1"));
     assert_eq!(server.get("/v1/models").status(), 200);
-    assert_eq!(*mock.probed_with.lock().unwrap(), "Bearer sk-1");
+    assert_eq!(mock.probe_credentials(), "Bearer sk-1");
 }
 
 #[test]
@@ -157,7 +158,7 @@ fn the_file_that_a_link_leads_to_decides() {
 }
 
 /// A named pipe where the file would be.
-fn pipe(place: &Place) -> PathBuf {
+fn pipe(place: &Sandbox) -> PathBuf {
     let path = place.path(FILE);
     let made = Command::new("mkfifo").arg(&path).status().unwrap();
     assert!(made.success());
@@ -169,7 +170,7 @@ fn a_pipe_of_another_user_does_not_hold_up_the_start() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let path = pipe(&place);
     chown(&path, Some(STRANGER), None).unwrap();
     refused(
@@ -182,14 +183,14 @@ fn a_pipe_of_another_user_does_not_hold_up_the_start() {
 
 #[test]
 fn a_pipe_of_this_user_is_read_to_its_end() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let path = pipe(&place);
     let writer = std::thread::spawn(move || fs::write(path, "[server]\nport = 70000\n").unwrap());
     let outcome = place.run("check");
     writer.join().unwrap();
     assert!(
-        outcome.err.contains("server.port: 70000"),
+        outcome.stderr.contains("server.port: 70000"),
         "{}",
-        outcome.err
+        outcome.stderr
     );
 }

@@ -5,19 +5,16 @@ use std::net::TcpStream;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::held::{Held, assert_complete, refuses};
-use crate::http::{Connection, read_chunk};
-use crate::process::{Process, until};
-use crate::support::Place;
+use testkit::{Connection, Process, read_chunk, until};
 
 fn signal(process: &Process, signal: Signal) {
-    let pid = Pid::from_raw(process.pid().cast_signed()).expect("a pid");
-    kill_process(pid, signal).expect("it lives");
+    process.signal(signal).expect("it lives");
 }
 
 #[test]
 fn either_signal_drains() {
     for one in [Signal::TERM, Signal::INT] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let held = Held::new();
         let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
         // It ends because the streams do, not because the time is up.
@@ -38,7 +35,7 @@ fn either_signal_drains() {
 
 #[test]
 fn a_server_without_requests_ends_at_once() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mut command = place.command("serve --demo -p 0");
     // If it waited for its drain timeout, this test would not end.
     let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
@@ -47,13 +44,13 @@ fn a_server_without_requests_ends_at_once() {
     assert_eq!(idle.answer().status(), 200);
     signal(&server.process, Signal::TERM);
     let ended = server.process.finish();
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(place.lock_files(), [""; 0]);
 }
 
 #[test]
 fn a_connection_that_never_asked_for_anything_does_not_keep_it() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let mut command = place.command("serve --demo -p 0");
     let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
     let _silent = Connection::open(server.address);
@@ -68,7 +65,7 @@ fn a_connection_that_never_asked_for_anything_does_not_keep_it() {
 #[test]
 fn a_second_signal_ends_at_once() {
     for (first, second) in [(Signal::INT, Signal::INT), (Signal::TERM, Signal::INT)] {
-        let place = Place::new();
+        let place = testkit::sandbox!();
         let held = Held::new();
         let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
         let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
@@ -77,16 +74,16 @@ fn a_second_signal_ends_at_once() {
         until("it drains", || {
             server
                 .process
-                .err()
+                .stderr()
                 .contains("A second signal ends at once")
         });
         signal(&server.process, second);
         let ended = server.process.finish();
-        assert_eq!(ended.code, Some(1), "streams were cut: {}", ended.err);
+        assert_eq!(ended.code, Some(1), "streams were cut: {}", ended.stderr);
         assert!(
-            ended.err.contains("told twice; requests cut: 3"),
+            ended.stderr.contains("told twice; requests cut: 3"),
             "{}",
-            ended.err
+            ended.stderr
         );
         assert_eq!(place.lock_files(), [""; 0]);
         for client in &mut clients {
@@ -97,22 +94,22 @@ fn a_second_signal_ends_at_once() {
 
 #[test]
 fn streams_that_take_longer_than_the_drain_timeout_are_cut_and_said() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let held = Held::new();
     let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
     let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "100ms"));
     let mut clients = held.clients(&server, 2);
     signal(&server.process, Signal::TERM);
     let ended = server.process.finish();
-    assert_eq!(ended.code, Some(1), "{}", ended.err);
-    assert!(ended.err.contains("requests cut: 2"), "{}", ended.err);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("requests cut: 2"), "{}", ended.stderr);
     assert_eq!(place.lock_files(), [""; 0]);
     assert_eq!(read_chunk(&mut clients[0].reader), None);
 }
 
 #[test]
 fn who_connected_before_the_stop_is_served() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let held = Held::new();
     let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
     let server = place.serve_with(command.env("LLMLB_WORKERS", "1"));
@@ -131,26 +128,26 @@ fn who_connected_before_the_stop_is_served() {
 
 #[test]
 fn a_closed_terminal_does_not_end_it() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let server = place.serve("--demo");
     signal(&server.process, Signal::HUP);
-    until("it says so", || server.process.err().contains("SIGHUP"));
+    until("it says so", || server.process.stderr().contains("SIGHUP"));
     assert_eq!(server.get("/healthz").status(), 200);
 }
 
 #[test]
 fn a_signal_before_it_is_ready_ends_it_and_leaves_nothing() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     // A backend that accepts and says nothing: the start waits for it.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
-    let mut process = place.start(&mut place.command(&format!("serve -p 0 --backend {url}")));
+    let process = place.start(&mut place.command(&format!("serve -p 0 --backend {url}")));
     until("it has its lock", || place.lock_files().len() == 1);
     let _kept = silent.accept().unwrap();
     signal(&process, Signal::TERM);
     until("it ended", || !process.is_running());
     let ended = process.finish();
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(place.lock_files(), [""; 0]);
 }
 
@@ -160,7 +157,7 @@ fn it_may_be_pid_1() {
     if !testkit::has_root("for a PID namespace").unwrap() {
         return;
     }
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let serve = place.command("serve --demo -p 0");
     let mut command = std::process::Command::new("unshare");
     command
@@ -172,9 +169,9 @@ fn it_may_be_pid_1() {
         .env("LLMLB_DATA_DIR", place.path("data"));
     let server = place.serve_with(&mut command);
     assert!(
-        server.process.err().contains("(PID 1)"),
+        server.process.stderr().contains("(PID 1)"),
         "{}",
-        server.process.err()
+        server.process.stderr()
     );
     let wrapper = server.process.pid();
     let children = format!("/proc/{wrapper}/task/{wrapper}/children");
@@ -191,7 +188,7 @@ fn a_service_manager_that_asks_is_told() {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let path = place.path("notify");
     let abstract_name = format!("llmlb-test-{}", std::process::id());
     let by_path = UnixDatagram::bind(&path).unwrap();
@@ -199,9 +196,7 @@ fn a_service_manager_that_asks_is_told() {
     let by_name = UnixDatagram::bind_addr(&address).unwrap();
     let names = [path.display().to_string(), format!("@{abstract_name}")];
     for (manager, name) in [by_path, by_name].iter().zip(names) {
-        manager
-            .set_read_timeout(Some(crate::process::PATIENCE))
-            .unwrap();
+        manager.set_read_timeout(Some(testkit::DEADLINE)).unwrap();
         let mut command = place.command("serve --demo -p 0");
         let server = place.serve_with(command.env("NOTIFY_SOCKET", name));
         let message = || {
@@ -220,8 +215,8 @@ fn a_service_manager_that_asks_is_told() {
 
 #[test]
 fn a_lost_log_is_no_reason_to_end() {
-    let place = Place::new();
-    let port = crate::support::free_port();
+    let place = testkit::sandbox!();
+    let port = testkit::free_port();
     let mut child = place
         .command(&format!("serve --demo -v -p {port}"))
         .stderr(std::process::Stdio::piped())
@@ -232,7 +227,7 @@ fn a_lost_log_is_no_reason_to_end() {
     let address = ([127, 0, 0, 1], port).into();
     until("it serves", || TcpStream::connect(address).is_ok());
     for _ in 0..3 {
-        assert_eq!(crate::http::get(address, "/v1/models").status(), 200);
+        assert_eq!(testkit::get(address, "/v1/models").status(), 200);
     }
     let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
@@ -242,7 +237,7 @@ fn a_lost_log_is_no_reason_to_end() {
 
 #[test]
 fn a_request_on_an_open_connection_is_served_although_the_server_ends() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let server = place.serve("--demo");
     let mut clients: Vec<_> = (0..50).map(|_| Connection::open(server.address)).collect();
     for client in &mut clients {
@@ -267,8 +262,8 @@ fn a_request_on_an_open_connection_is_served_although_the_server_ends() {
 
 #[test]
 fn a_log_that_nobody_reads_holds_nothing_up() {
-    let place = Place::new();
-    let port = crate::support::free_port();
+    let place = testkit::sandbox!();
+    let port = testkit::free_port();
     let mut child = place
         .command(&format!("serve --demo -v -p {port}"))
         .stderr(std::process::Stdio::piped())
@@ -292,7 +287,7 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
 #[cfg(target_os = "linux")]
 #[test]
 fn it_takes_as_many_open_files_as_it_may() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let serve = place.command("serve --demo -p 0");
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "ulimit -Sn 64; exec \"$0\" serve --demo -p 0"]);
@@ -315,7 +310,7 @@ fn it_takes_as_many_open_files_as_it_may() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_lack_of_open_files_is_not_the_backends_fault() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let held = Held::new();
     let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
     let server = place.serve_with(command.env("LLMLB_WORKERS", "1"));
@@ -326,7 +321,7 @@ fn a_lack_of_open_files_is_not_the_backends_fault() {
         current: Some(open + 40),
         maximum: Some(open + 40),
     };
-    let pid = Some(Pid::from_child(&server.process.child));
+    let pid = Pid::from_raw(server.process.pid().cast_signed());
     rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limits).unwrap();
     // Each that is served needs two descriptors; there are not enough for all.
     let mut clients: Vec<_> = (0..50)
@@ -337,14 +332,17 @@ fn a_lack_of_open_files_is_not_the_backends_fault() {
         })
         .collect();
     until("some are refused", || {
-        server.process.err().contains("cannot accept connections")
+        server
+            .process
+            .stderr()
+            .contains("cannot accept connections")
     });
     assert!(
-        !server.process.err().contains("is down"),
+        !server.process.stderr().contains("is down"),
         "{}",
-        server.process.err()
+        server.process.stderr()
     );
     clients.clear();
     until("it serves again", || server.get("/readyz").status() == 200);
-    assert_eq!(server.process.err().matches("cannot accept").count(), 1);
+    assert_eq!(server.process.stderr().matches("cannot accept").count(), 1);
 }

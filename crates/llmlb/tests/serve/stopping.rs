@@ -1,14 +1,12 @@
 //! `llmlb stop` and the drain. (L2, L3, L4)
 
 use crate::held::{Held, assert_complete, refuses};
-use crate::http::Connection;
-use crate::process::until;
-use crate::support::Place;
+use testkit::{Connection, until};
 
 #[test]
 fn the_demo_serves_is_seen_and_stops() {
-    let place = Place::new();
-    assert_eq!(place.run("status").out, "No servers running\n");
+    let place = testkit::sandbox!();
+    assert_eq!(place.run("status").stdout, "No servers running\n");
     let server = place.serve("--demo");
     let ask = r#"{"model":"demo","stream":true,"messages":[{"role":"user","content":"Hi"}]}"#;
     let answer = server.post("/v1/chat/completions", ask);
@@ -28,22 +26,22 @@ fn the_demo_serves_is_seen_and_stops() {
     let stopped = place.run(&format!("stop -p {port}"));
     let said = format!("Stopped the server on port {port} (PID: {pid})\n");
     assert_eq!(
-        (stopped.code, stopped.out),
+        (stopped.code, stopped.stdout),
         (Some(0), said),
         "{}",
-        stopped.err
+        stopped.stderr
     );
     assert_eq!(server.process.finish().code, Some(0));
     assert_eq!(place.lock_files(), [""; 0]);
     assert_eq!(place.status(port).1, Some(3));
     let again = place.run(&format!("stop -p {port}"));
     let said = format!("No server running on port {port}\n");
-    assert_eq!((again.code, again.out), (Some(0), said));
+    assert_eq!((again.code, again.stdout), (Some(0), said));
 }
 
 #[test]
 fn a_stop_lets_every_stream_end_and_leaves_nothing() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let held = Held::new();
     let server = place.serve(&format!("--backend {}", held.mock.url()));
     let mut clients = held.clients(&server, 200);
@@ -64,7 +62,7 @@ fn a_stop_lets_every_stream_end_and_leaves_nothing() {
     // The streams still run, and so does the server, and so does `stop`.
     until("it says what it waits for", || {
         let said = "draining: 200 requests are in flight; waiting for at most 35 s";
-        stop.err().contains(said)
+        stop.stderr().contains(said)
     });
     held.finish();
     for client in &mut clients {
@@ -72,16 +70,16 @@ fn a_stop_lets_every_stream_end_and_leaves_nothing() {
     }
     let pid = server.process.pid();
     let ended = server.process.finish();
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(
-        ended.err.contains("waiting for 200 requests in flight"),
+        ended.stderr.contains("waiting for 200 requests in flight"),
         "{}",
-        ended.err
+        ended.stderr
     );
     let stopped = stop.finish();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert!(
-        stopped.out.contains(&format!("(PID: {pid})")),
+        stopped.stdout.contains(&format!("(PID: {pid})")),
         "{stopped:?}"
     );
     assert_eq!(place.lock_files(), [""; 0]);
@@ -89,7 +87,7 @@ fn a_stop_lets_every_stream_end_and_leaves_nothing() {
 
 #[test]
 fn stop_waits_for_the_drain_and_says_when_it_takes_too_long() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let held = Held::new();
     let server = place.serve(&format!("--backend {}", held.mock.url()));
     let mut clients = held.clients(&server, 1);
@@ -97,7 +95,7 @@ fn stop_waits_for_the_drain_and_says_when_it_takes_too_long() {
     let late = place.run(&format!("stop -p {port} --timeout 0.2"));
     assert_eq!(late.code, Some(1), "{late:?}");
     assert!(
-        late.err
+        late.stderr
             .contains(&format!("`llmlb stop -p {port} --force`")),
         "{late:?}"
     );
@@ -108,7 +106,7 @@ fn stop_waits_for_the_drain_and_says_when_it_takes_too_long() {
 
 #[test]
 fn stop_by_force_ends_what_does_not_end() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let held = Held::new();
     let server = place.serve(&format!("--backend {}", held.mock.url()));
     let _clients = held.clients(&server, 1);
@@ -122,7 +120,7 @@ fn stop_by_force_ends_what_does_not_end() {
 
 #[test]
 fn a_second_stop_waits_for_the_drain_like_the_first() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let held = Held::new();
     let server = place.serve(&format!("--backend {}", held.mock.url()));
     let mut clients = held.clients(&server, 2);
@@ -130,12 +128,14 @@ fn a_second_stop_waits_for_the_drain_like_the_first() {
     let late = place.run(&format!("stop -p {port} --timeout 0.2"));
     assert_eq!(late.code, Some(1), "{late:?}");
     let second = place.start(&mut place.command(&format!("stop -p {port}")));
-    until("it waits", || second.err().contains("is draining; waiting"));
+    until("it waits", || {
+        second.stderr().contains("is draining; waiting")
+    });
     let refused = place.run(&format!("serve -p {port}"));
     assert!(
-        refused.err.contains("it is ending, with 2 in flight"),
+        refused.stderr.contains("it is ending, with 2 in flight"),
         "{}",
-        refused.err
+        refused.stderr
     );
     held.finish();
     for client in &mut clients {
@@ -147,7 +147,7 @@ fn a_second_stop_waits_for_the_drain_like_the_first() {
 
 #[test]
 fn a_stop_that_had_to_cut_says_so() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let held = Held::new();
     let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
     let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "1s"));
@@ -155,7 +155,7 @@ fn a_stop_that_had_to_cut_says_so() {
     let stopped = place.run(&format!("stop -p {}", server.port()));
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert!(
-        stopped.out.contains("Its drain timeout was over"),
+        stopped.stdout.contains("Its drain timeout was over"),
         "{stopped:?}"
     );
     assert_eq!(server.process.finish().code, Some(1));
@@ -163,7 +163,7 @@ fn a_stop_that_had_to_cut_says_so() {
 
 #[test]
 fn the_demos_streams_end_too() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let server = place.serve("--demo");
     let mut client = Connection::open(server.address);
     let ask = r#"{"model":"demo","stream":true,"messages":[{"role":"user","content":"Hi"}]}"#;
@@ -183,25 +183,25 @@ fn the_demos_streams_end_too() {
 
 #[test]
 fn stop_without_a_port_says_what_there_is_to_choose_from() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let none = place.run("stop");
     assert_eq!(none.code, Some(2));
     assert!(
-        none.err.contains("hint: no servers are running"),
+        none.stderr.contains("hint: no servers are running"),
         "{none:?}"
     );
     let server = place.serve("--demo");
     let one = place.run("stop");
     assert_eq!(one.code, Some(2));
     let hint = format!("hint: servers are running on {}\n", server.port());
-    assert!(one.err.contains(&hint), "{one:?}");
+    assert!(one.stderr.contains(&hint), "{one:?}");
     assert_eq!(server.get("/healthz").status(), 200);
 }
 
 /// A server that runs and was not stopped is no success, and the next step is named. (L2)
 #[test]
 fn stop_fails_while_the_server_has_its_lock_in_another_directory() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let server = place.serve("--demo");
     let (pid, port) = (server.process.pid(), server.port());
     let stop = |locks: &str| {
@@ -210,14 +210,14 @@ fn stop_fails_while_the_server_has_its_lock_in_another_directory() {
         place.start(&mut command).finish()
     };
     let refused = stop("elsewhere");
-    assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""));
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""));
     let why = format!(
         "llmlb: The server on port {port} (PID: {pid}) was not stopped: its lock is not in {}\n",
         place.path("elsewhere").display()
     );
-    assert!(refused.err.starts_with(&why), "{refused:?}");
+    assert!(refused.stderr.starts_with(&why), "{refused:?}");
     let hint = format!("`LLMLB_LOCK_DIR=DIR llmlb stop -p {port}` stops it");
-    assert!(refused.err.contains(&hint), "{refused:?}");
+    assert!(refused.stderr.contains(&hint), "{refused:?}");
     assert_eq!(server.get("/healthz").status(), 200);
     assert_eq!(stop("locks").code, Some(0));
     assert_eq!(server.process.finish().code, Some(0));

@@ -4,26 +4,22 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-
-use crate::http::{Connection, read_chunk};
-use crate::mock::{self, Mock};
-use crate::process::{PATIENCE, until};
-use crate::support::{Place, Server};
+use testkit::{Connection, DEADLINE, FakeLlm, LlmlbServer, Sandbox, read_chunk, until, wire};
 
 const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"m","stream":true}"#;
 
 /// A backend whose stream is under the test's control: each text that is sent through the channel
 /// becomes a chunk, and a closed channel ends the answer.
-fn puppet() -> (Mock, Sender<&'static str>) {
+fn puppet() -> (FakeLlm, Sender<&'static str>) {
     let (sender, receiver) = channel();
     let receiver: Mutex<Receiver<&'static str>> = Mutex::new(receiver);
-    let mock = Mock::start(&["m"], move |_, stream| {
-        mock::begin_stream(stream);
+    let mock = FakeLlm::handling(&["m"], move |_, stream| {
+        wire::begin_stream(stream);
         while let Ok(text) = receiver.lock().expect("the channel").recv() {
-            mock::chunk(stream, text);
+            wire::chunk(stream, text);
         }
-        mock::end_stream(stream);
+        wire::end_stream(stream);
     });
     (mock, sender)
 }
@@ -33,13 +29,13 @@ fn next(connection: &mut Connection) -> String {
     String::from_utf8(chunk.expect("no end")).expect("text")
 }
 
-fn serve(place: &Place, mock: &Mock) -> Server {
+fn serve(place: &Sandbox, mock: &FakeLlm) -> LlmlbServer {
     place.serve(&format!("--backend {}", mock.url()))
 }
 
 #[test]
 fn every_token_arrives_before_the_next_one_is_sent() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, tokens) = puppet();
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
@@ -59,7 +55,7 @@ fn every_token_arrives_before_the_next_one_is_sent() {
 
 #[test]
 fn the_head_of_an_answer_does_not_wait_for_its_first_token() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, tokens) = puppet();
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
@@ -72,13 +68,13 @@ fn the_head_of_an_answer_does_not_wait_for_its_first_token() {
 }
 
 /// A backend that says what it sees when its client leaves: `begun` before, `left` after.
-fn witness(first_byte: bool) -> (Mock, Receiver<&'static str>) {
+fn witness(first_byte: bool) -> (FakeLlm, Receiver<&'static str>) {
     let (sender, receiver) = channel();
     let sender = Mutex::new(sender);
-    let mock = Mock::start(&["m"], move |_, stream: &mut TcpStream| {
+    let mock = FakeLlm::handling(&["m"], move |_, stream: &mut TcpStream| {
         if first_byte {
-            mock::begin_stream(stream);
-            mock::chunk(stream, "data: 1\n\n");
+            wire::begin_stream(stream);
+            wire::chunk(stream, "data: 1\n\n");
         }
         let tell = |text| sender.lock().expect("the channel").send(text);
         tell("begun").expect("the test listens");
@@ -92,29 +88,29 @@ fn witness(first_byte: bool) -> (Mock, Receiver<&'static str>) {
 
 #[test]
 fn a_client_that_leaves_during_a_stream_ends_it_at_the_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, seen) = witness(true);
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, ASK);
     assert_eq!(client.head().status(), 200);
-    assert_eq!(seen.recv_timeout(PATIENCE), Ok("begun"));
+    assert_eq!(seen.recv_timeout(DEADLINE), Ok("begun"));
     server.until_in_flight(1);
     drop(client);
-    assert_eq!(seen.recv_timeout(PATIENCE), Ok("left"));
+    assert_eq!(seen.recv_timeout(DEADLINE), Ok("left"));
     server.until_in_flight(0);
 }
 
 #[test]
 fn a_client_that_leaves_before_the_first_byte_ends_the_request_at_the_backend() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, seen) = witness(false);
     let server = serve(&place, &mock);
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, ASK);
-    assert_eq!(seen.recv_timeout(PATIENCE), Ok("begun"));
+    assert_eq!(seen.recv_timeout(DEADLINE), Ok("begun"));
     drop(client);
-    assert_eq!(seen.recv_timeout(PATIENCE), Ok("left"));
+    assert_eq!(seen.recv_timeout(DEADLINE), Ok("left"));
     server.until_in_flight(0);
     let status = server.status();
     assert_eq!(status["backends"][0]["in_flight"], 0);
@@ -122,10 +118,10 @@ fn a_client_that_leaves_before_the_first_byte_ends_the_request_at_the_backend() 
 
 #[test]
 fn a_stream_that_the_backend_cuts_is_an_error_for_the_client() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, "data: 1\n\n");
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
+        wire::begin_stream(stream);
+        wire::chunk(stream, "data: 1\n\n");
         let _ = stream.shutdown(std::net::Shutdown::Both);
     });
     let server = serve(&place, &mock);
@@ -133,15 +129,15 @@ fn a_stream_that_the_backend_cuts_is_an_error_for_the_client() {
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.body, Err(b"data: 1\n\n".to_vec()));
     until("it is reported", || {
-        server.process.err().contains("cut its answer")
+        server.process.stderr().contains("cut its answer")
     });
     server.until_in_flight(0);
 }
 
 #[test]
 fn an_answer_of_known_length_that_the_backend_cuts_is_an_error_too() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |_, stream| {
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
         use std::io::Write;
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf");
         let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -152,8 +148,8 @@ fn an_answer_of_known_length_that_the_backend_cuts_is_an_error_too() {
 
 #[test]
 fn a_backend_that_hangs_up_without_an_answer_is_a_bad_gateway() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |_, stream| {
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.shutdown(std::net::Shutdown::Both);
     });
     let server = serve(&place, &mock);
@@ -165,8 +161,8 @@ fn a_backend_that_hangs_up_without_an_answer_is_a_bad_gateway() {
 
 #[test]
 fn a_backend_that_does_not_speak_http_is_a_bad_gateway() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |_, stream| {
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |_, stream| {
         use std::io::Write;
         let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n");
         let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -177,12 +173,12 @@ fn a_backend_that_does_not_speak_http_is_a_bad_gateway() {
 
 #[test]
 fn hundreds_of_streams_run_at_once() {
-    let place = Place::new();
+    let place = testkit::sandbox!();
     let (mock, streams) = (Arc::new(Mutex::new(Vec::new())), 200);
     let kept = Arc::clone(&mock);
-    let backend = Mock::start(&["m"], move |_, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, "data: 1\n\n");
+    let backend = FakeLlm::handling(&["m"], move |_, stream| {
+        wire::begin_stream(stream);
+        wire::chunk(stream, "data: 1\n\n");
         kept.lock()
             .expect("the list")
             .push(stream.try_clone().expect("a handle"));
@@ -201,8 +197,8 @@ fn hundreds_of_streams_run_at_once() {
     }
     assert_eq!(server.status()["in_flight"], streams);
     for stream in mock.lock().expect("the list").iter_mut() {
-        mock::chunk(stream, "data: 2\n\n");
-        mock::end_stream(stream);
+        wire::chunk(stream, "data: 2\n\n");
+        wire::end_stream(stream);
     }
     for client in &mut clients {
         assert_eq!(next(client), "data: 2\n\n");
@@ -213,15 +209,15 @@ fn hundreds_of_streams_run_at_once() {
 
 #[test]
 fn the_log_tells_of_each_request_when_it_is_over() {
-    let place = Place::new();
-    let mock = Mock::start(&["m"], |request, stream| {
-        mock::begin_stream(stream);
-        mock::chunk(stream, "data: 1\n\n");
+    let place = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["m"], |request, stream| {
+        wire::begin_stream(stream);
+        wire::chunk(stream, "data: 1\n\n");
         if request.text().contains("cut") {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
-        mock::chunk(stream, "data: [DONE]\n\n");
-        mock::end_stream(stream);
+        wire::chunk(stream, "data: [DONE]\n\n");
+        wire::end_stream(stream);
     });
     let server = place.serve(&format!("--backend {}", mock.url()));
     server.post(CHAT, r#"{"model":"m"}"#);
@@ -234,7 +230,7 @@ fn the_log_tells_of_each_request_when_it_is_over() {
         format!("llmlb: POST {CHAT} 404 model_not_found model=other ms="),
     ];
     for line in lines {
-        until(&line, || server.process.err().contains(&line));
+        until(&line, || server.process.stderr().contains(&line));
     }
-    assert!(!server.process.err().contains("secret words"));
+    assert!(!server.process.stderr().contains("secret words"));
 }

@@ -1,17 +1,20 @@
 //! `deliver --format cloudevents`: what OpenMeter's `/api/v1/events` takes.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
-use crate::receiver::{Receiver, Request};
-use crate::support::{Place, Ran};
+use crate::support::Place;
+use testkit::{Finished, Received, Reply, UsageReceiver};
 
 /// What OpenMeter says of an event, by the rules of its API: none is empty, `source` is a URI
 /// reference, `time` is RFC 3339, `data` an object.
-fn judge(request: &Request) -> Result<(), String> {
-    if request.header("content-type") != Some("application/cloudevents-batch+json") {
-        return Err(format!("invalid content type: {}", request.head));
+fn judge(request: &Received) -> Result<(), String> {
+    if request.head.field("content-type") != Some("application/cloudevents-batch+json") {
+        return Err(format!("invalid content type: {:?}", request.head));
     }
-    let events = request.body.as_array().ok_or("no list of events")?;
+    let body = request.json();
+    let events = body.as_array().ok_or("no list of events")?;
     for event in events {
         let text = |name: &str| match event[name].as_str() {
             Some(text) if !text.is_empty() => Ok(text),
@@ -34,20 +37,22 @@ fn judge(request: &Request) -> Result<(), String> {
     Ok(())
 }
 
-fn openmeter() -> Receiver {
-    Receiver::new(|request| match judge(request) {
-        Ok(()) => ("204 No Content", String::new(), String::new()),
-        Err(why) => ("400 Bad Request", String::new(), why),
+fn openmeter() -> UsageReceiver {
+    UsageReceiver::judging(|request| match judge(request) {
+        Ok(()) => Reply::response(204, &[], ""),
+        Err(why) => Reply::response(400, &[], why),
     })
 }
 
-fn deliver(place: &Place, url: &str) -> Ran {
+fn deliver(place: &Place, url: &str) -> Finished {
     place.usage(&["deliver", "--to", url, "--format", "cloudevents"])
 }
 
-fn events(requests: &[Request]) -> Vec<Value> {
-    let lists = requests.iter().map(|request| request.body.as_array());
-    lists.flat_map(|list| list.unwrap().clone()).collect()
+fn events(requests: &[Arc<Received>]) -> Vec<Value> {
+    let lists = requests.iter().map(|request| request.json());
+    lists
+        .flat_map(|list| list.as_array().unwrap().clone())
+        .collect()
 }
 
 #[test]
@@ -59,13 +64,13 @@ fn every_record_arrives_as_an_event() {
         "prompt_tokens": 7, "completion_tokens": 35, "tokens": 42,
     });
     let lines = format!("{record}\n{{\"tokens\":1}}\n");
-    assert_eq!(place.usage_with(&["stage"], lines).code, 0);
+    assert_eq!(place.usage_with(&["stage"], lines).code, Some(0));
     let ran = deliver(&place, &receiver.url);
-    assert_eq!(ran.code, 0, "{ran:?}");
-    let requests = receiver.requests();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let requests = receiver.batches();
     assert_eq!(requests.len(), 1);
     assert_eq!(
-        requests[0].header("idempotency-key").map(str::len),
+        requests[0].head.field("idempotency-key").map(str::len),
         Some(64)
     );
     let events = events(&requests);
@@ -86,21 +91,21 @@ fn every_record_arrives_as_an_event() {
 fn a_second_attempt_has_the_same_bytes_and_key() {
     let place = Place::new();
     let is_first = std::sync::atomic::AtomicBool::new(true);
-    let receiver = Receiver::new(move |request| {
+    let receiver = UsageReceiver::judging(move |request| {
         judge(request).unwrap();
         if is_first.swap(false, std::sync::atomic::Ordering::SeqCst) {
-            return ("500 Oops", String::new(), String::new());
+            return Reply::response(500, &[], "");
         }
-        ("204 No Content", String::new(), String::new())
+        Reply::response(204, &[], "")
     });
     place.stage(3);
     let words = ["--max-wait", "1ms", "--format", "cloudevents"];
     let words = [&["deliver", "--to", &receiver.url], &words[..]].concat();
-    assert_eq!(place.usage(&words).code, 0);
-    let requests = receiver.requests();
+    assert_eq!(place.usage(&words).code, Some(0));
+    let requests = receiver.batches();
     assert_eq!(requests.len(), 2);
     assert_eq!(requests[0].body, requests[1].body);
-    let key = |request: &Request| request.header("idempotency-key").map(str::to_owned);
+    let key = |request: &Received| request.head.field("idempotency-key").map(str::to_owned);
     assert_eq!(key(&requests[0]), key(&requests[1]));
 }
 
@@ -108,11 +113,17 @@ fn a_second_attempt_has_the_same_bytes_and_key() {
 fn a_format_that_is_not_known_is_wrong_usage_and_what_to_type_names_the_one_in_use() {
     let place = Place::new();
     let ran = place.usage(&["deliver", "--to", "https://a.example/", "--format", "xml"]);
-    assert_eq!(ran.code, 2, "{ran:?}");
-    assert!(ran.err.contains("allowed: json or cloudevents"), "{ran:?}");
-    let receiver = Receiver::always("401 Unauthorized");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(
+        ran.stderr.contains("allowed: json or cloudevents"),
+        "{ran:?}"
+    );
+    let receiver = UsageReceiver::always(401);
     place.stage(1);
     let ran = deliver(&place, &receiver.url);
-    assert_eq!(ran.code, 1);
-    assert!(ran.err.contains("--format cloudevents --now`"), "{ran:?}");
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("--format cloudevents --now`"),
+        "{ran:?}"
+    );
 }

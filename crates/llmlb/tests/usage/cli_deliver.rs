@@ -4,35 +4,39 @@ use std::net::TcpListener;
 use std::sync::mpsc::{Receiver as Channel, channel};
 use std::sync::{Mutex, PoisonError};
 
-use crate::receiver::Receiver;
-use crate::support::{Place, Running};
+use crate::support::Place;
+use testkit::{Finished, Reply, UsageReceiver};
 
-fn deliver(place: &Place, receiver: &Receiver) -> crate::support::Ran {
+fn deliver(place: &Place, receiver: &UsageReceiver) -> Finished {
     place.usage(&["deliver", "--to", &receiver.url])
 }
 
 #[test]
 fn everything_staged_arrives_once_with_its_key() {
-    let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
+    let (place, receiver) = (Place::new(), UsageReceiver::always(200));
     place.stage(250);
     let ran = deliver(&place, &receiver);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     let told = format!("delivered 250 records in 3 batches to {}\n", receiver.url);
-    assert_eq!((ran.out, ran.err.as_str()), (told, ""));
+    assert_eq!((ran.stdout, ran.stderr.as_str()), (told, ""));
     assert_eq!(receiver.numbers(), (1..=250).collect::<Vec<u64>>());
-    let requests = receiver.requests();
+    let requests = receiver.batches();
     for request in &requests {
-        let key = request.body["idempotency_key"].as_str();
-        assert_eq!(request.header("idempotency-key"), key);
-        assert_eq!(request.header("content-type"), Some("application/json"));
+        let body = request.json();
+        let key = body["idempotency_key"].as_str();
+        assert_eq!(request.head.field("idempotency-key"), key);
+        assert_eq!(request.head.field("content-type"), Some("application/json"));
         let agent = concat!("llmlb/", env!("CARGO_PKG_VERSION"));
-        assert_eq!(request.header("user-agent"), Some(agent));
-        assert_eq!(request.header("authorization"), None);
-        assert!(request.head.starts_with("POST /usage HTTP/1.1\r\n"));
+        assert_eq!(request.head.field("user-agent"), Some(agent));
+        assert_eq!(request.head.field("authorization"), None);
+        assert_eq!(request.head.line, "POST /usage HTTP/1.1");
     }
     let ran = deliver(&place, &receiver);
-    assert_eq!((ran.code, ran.out.as_str()), (0, "nothing to deliver\n"));
-    assert_eq!(receiver.requests().len(), requests.len());
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "nothing to deliver\n")
+    );
+    assert_eq!(receiver.batches().len(), requests.len());
     let books = place.books();
     assert_eq!(
         (&books["staged"], &books["delivered"]),
@@ -42,19 +46,19 @@ fn everything_staged_arrives_once_with_its_key() {
 
 #[test]
 fn the_receiver_and_the_token_come_from_the_environment_too() {
-    let (place, receiver) = (Place::new(), Receiver::always("204 No Content"));
+    let (place, receiver) = (Place::new(), UsageReceiver::always(204));
     place.stage(1);
     let mut command = place.command(&["deliver", "--batch-size", "5"]);
     command
         .env("LLMLB_USAGE_URL", &receiver.url)
         .env("LLMLB_USAGE_TOKEN", "s3cret");
-    let ran = crate::support::Ran::of(&mut command);
-    assert_eq!(ran.code, 0, "{ran:?}");
-    let request = receiver.requests().remove(0);
-    assert_eq!(request.header("authorization"), Some("Bearer s3cret"));
+    let ran = Finished::run(&mut command);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let request = receiver.batches().remove(0);
+    assert_eq!(request.head.field("authorization"), Some("Bearer s3cret"));
 
     // The flags win.
-    let other = Receiver::always("200 OK");
+    let other = UsageReceiver::always(200);
     let file = place.file("token", "another\n");
     place.stage(1);
     let change = "--change-destination";
@@ -64,47 +68,48 @@ fn the_receiver_and_the_token_come_from_the_environment_too() {
         .arg(file)
         .env("LLMLB_USAGE_URL", &receiver.url)
         .env("LLMLB_USAGE_TOKEN", "s3cret");
-    assert_eq!(crate::support::Ran::of(&mut command).code, 0);
-    let request = other.requests().remove(0);
-    assert_eq!(request.header("authorization"), Some("Bearer another"));
-    assert_eq!(receiver.requests().len(), 1);
+    assert_eq!(Finished::run(&mut command).code, Some(0));
+    let request = other.batches().remove(0);
+    assert_eq!(request.head.field("authorization"), Some("Bearer another"));
+    assert_eq!(receiver.batches().len(), 1);
 }
 
 #[test]
 fn without_a_receiver_batches_are_archived_and_can_be_put_back() {
-    let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
+    let (place, receiver) = (Place::new(), UsageReceiver::always(200));
     place.stage(2);
     // Forgetting the receiver is not the wish to have none.
     let ran = place.usage(&["deliver"]);
-    assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{ran:?}");
-    assert!(ran.err.contains("no receiver is named"), "{ran:?}");
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
+    assert!(ran.stderr.contains("no receiver is named"), "{ran:?}");
     assert!(
-        ran.err.contains("`--to URL`") && ran.err.contains("`--archive`"),
+        ran.stderr.contains("`--to URL`") && ran.stderr.contains("`--archive`"),
         "{ran:?}"
     );
     assert_eq!(place.books()["pending"], 2);
 
     let ran = place.usage(&["deliver", "--archive"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.out.starts_with("2 records put into "), "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.starts_with("2 records put into "), "{ran:?}");
     assert!(
-        ran.err.contains("resend --archived --all` puts them back"),
+        ran.stderr
+            .contains("resend --archived --all` puts them back"),
         "{ran:?}"
     );
     assert_eq!(place.books()["archived"], 2);
     let ran = place.usage(&["deliver", "--archive"]);
-    assert_eq!(ran.out, "nothing to archive\n");
+    assert_eq!(ran.stdout, "nothing to archive\n");
     let ran = place.usage(&["resend", "--archived"]);
-    assert!(ran.out.contains(&place.files("archive")[0]), "{ran:?}");
+    assert!(ran.stdout.contains(&place.files("archive")[0]), "{ran:?}");
 
     let name = place.files("archive").remove(0);
     let ran = place.usage(&["resend", &format!("data/archive/{name}")]);
     assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (0, "1 batch put back into the spool\n"),
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "1 batch put back into the spool\n"),
         "{ran:?}"
     );
-    assert_eq!(deliver(&place, &receiver).code, 0);
+    assert_eq!(deliver(&place, &receiver).code, Some(0));
     assert_eq!(receiver.numbers(), [1, 2]);
     assert_eq!(place.books()["delivered"], 2);
 }
@@ -119,18 +124,18 @@ fn where_nobody_listens_batches_wait_and_it_is_told_what_to_do() {
     let words = ["deliver", "--to", &url, "--max-wait", "1ms"];
     let ran = place.usage(&words);
     assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (1, "delivered nothing\n"),
+        (ran.code, ran.stdout.as_str()),
+        (Some(1), "delivered nothing\n"),
         "{ran:?}"
     );
     assert!(
-        ran.err.contains(&format!(
+        ran.stderr.contains(&format!(
             "llmlb: 1 batch waiting: {url}: connection refused\n"
         )),
         "{ran:?}"
     );
     assert!(
-        ran.err.contains("hint: the next delivery tries again"),
+        ran.stderr.contains("hint: the next delivery tries again"),
         "{ran:?}"
     );
     assert_eq!(place.books()["pending"], 1);
@@ -139,39 +144,38 @@ fn where_nobody_listens_batches_wait_and_it_is_told_what_to_do() {
 #[test]
 fn a_wrong_token_pauses_delivery_and_loses_nothing() {
     let place = Place::new();
-    let receiver = Receiver::new(|request| {
-        let is_right = request.header("authorization") == Some("Bearer right");
-        let status = if is_right {
-            "200 OK"
-        } else {
-            "401 Unauthorized"
-        };
-        (status, String::new(), String::new())
+    let receiver = UsageReceiver::judging(|request| {
+        let is_right = request.head.field("authorization") == Some("Bearer right");
+        let status = if is_right { 200 } else { 401 };
+        Reply::response(status, &[], "")
     });
     place.stage(201);
     let ran = deliver(&place, &receiver);
-    assert_eq!(ran.code, 1, "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
     let told = "llmlb: 3 batches waiting: the receiver takes nothing from us: 401 Unauthorized\n";
-    assert!(ran.err.contains(told), "{ran:?}");
+    assert!(ran.stderr.contains(told), "{ran:?}");
     let again = format!("`llmlb usage deliver --to {} --now`", receiver.url);
-    assert!(ran.err.contains(&again), "{ran:?}");
+    assert!(ran.stderr.contains(&again), "{ran:?}");
     assert_eq!(
-        receiver.requests().len(),
+        receiver.batches().len(),
         1,
         "the others were not even tried"
     );
     let ran = place.usage(&["pending"]);
     let paused = format!("delivery to {} is paused until 20", receiver.url);
-    assert!(ran.out.contains(&paused), "{ran:?}");
+    assert!(ran.stdout.contains(&paused), "{ran:?}");
     let again = "`llmlb usage deliver --to URL --now` tries again at once\n";
-    assert!(ran.out.contains(again), "{ran:?}");
+    assert!(ran.stdout.contains(again), "{ran:?}");
 
     let mut command = place.command(&["deliver", "--now", "--to", &receiver.url]);
-    let ran = crate::support::Ran::of(command.env("LLMLB_USAGE_TOKEN", "right"));
-    assert_eq!(ran.code, 0, "{ran:?}");
+    let ran = Finished::run(command.env("LLMLB_USAGE_TOKEN", "right"));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(place.books()["delivered"], 201);
     let ran = place.usage(&["pending"]);
-    assert_eq!((ran.code, ran.out.as_str()), (0, "nothing waits\n"));
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "nothing waits\n")
+    );
 }
 
 /// S7: neither the URL nor the token is wrong.
@@ -200,14 +204,14 @@ fn hint_for_a_receiver_that_rejects_every_record_names_format_and_size() {
 #[test]
 fn programs_are_told_what_was_done() {
     let place = Place::new();
-    let told = |receiver: &Receiver, code: i32| {
+    let told = |receiver: &UsageReceiver, code: i32| {
         let change = "--change-destination";
         let words = ["deliver", "--json", "--now", change, "--to", &receiver.url];
         let ran = place.usage(&words);
-        assert_eq!(ran.code, code, "{ran:?}");
+        assert_eq!(ran.code, Some(code), "{ran:?}");
         ran.json()
     };
-    let up = Receiver::always("200 OK");
+    let up = UsageReceiver::always(200);
     let document = told(&up, 0);
     assert_eq!(
         (&document["delivered"], &document["waiting"]),
@@ -215,7 +219,7 @@ fn programs_are_told_what_was_done() {
     );
     assert!(!place.data().exists(), "nothing was made");
     place.stage(150);
-    let down = Receiver::always("401 Unauthorized");
+    let down = UsageReceiver::always(401);
     let document = told(&down, 1);
     assert_eq!(
         (&document["version"], &document["waiting"]),
@@ -235,19 +239,22 @@ fn programs_are_told_what_was_done() {
     }
     place.stage(3);
     let ran = place.usage(&["deliver", "--json", "--archive", "--change-destination"]);
-    assert_eq!((&ran.json()["archived"], ran.err.as_str()), (&3.into(), ""));
+    assert_eq!(
+        (&ran.json()["archived"], ran.stderr.as_str()),
+        (&3.into(), "")
+    );
     let ran = place.usage(&["deliver", "--json", "--archive", "--every", "1h"]);
-    assert_eq!(ran.code, 2, "{ran:?}");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
 }
 
 #[test]
 fn a_conflict_is_success_unless_told_otherwise() {
-    let (place, receiver) = (Place::new(), Receiver::always("409 Conflict"));
+    let (place, receiver) = (Place::new(), UsageReceiver::always(409));
     place.stage(1);
-    assert_eq!(deliver(&place, &receiver).code, 0);
+    assert_eq!(deliver(&place, &receiver).code, Some(0));
     place.stage(1);
     let ran = place.usage(&["deliver", "--to", &receiver.url, "--conflict-is-failure"]);
-    assert_eq!(ran.code, 1, "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
     let books = place.books();
     assert_eq!(
         (&books["delivered"], &books["failed"]),
@@ -256,17 +263,17 @@ fn a_conflict_is_success_unless_told_otherwise() {
 }
 
 /// A receiver that says when it was asked, and answers when it is told to.
-fn slow() -> (Receiver, Channel<()>, std::sync::mpsc::Sender<()>) {
+fn slow() -> (UsageReceiver, Channel<()>, std::sync::mpsc::Sender<()>) {
     let (asked, was_asked) = channel();
     let (go, may_go) = channel::<()>();
     let (asked, may_go) = (Mutex::new(asked), Mutex::new(may_go));
-    let receiver = Receiver::new(move |_| {
+    let receiver = UsageReceiver::judging(move |_| {
         let _ = asked
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .send(());
         let _ = may_go.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        ("200 OK", String::new(), String::new())
+        Reply::response(200, &[], "")
     });
     (receiver, was_asked, go)
 }
@@ -277,20 +284,20 @@ fn of_two_at_once_the_second_is_skipped_and_says_who_is_at_it() {
     let (receiver, was_asked, go) = slow();
     place.stage(1);
     let words = ["deliver", "--to", &receiver.url];
-    let mut first = Running::start(place.command(&words), &place.file("said", ""));
+    let first = place.start(&mut place.command(&words));
     was_asked.recv().unwrap();
     let ran = place.usage(&words);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     let told = format!("skipped: PID {} is delivering from ", first.pid());
-    assert!(ran.out.starts_with(&told), "{ran:?}");
+    assert!(ran.stdout.starts_with(&told), "{ran:?}");
     let ran = place.usage(&[&words[..], &["--json"]].concat());
-    assert_eq!((ran.code, &ran.json()["skipped"]), (0, &true.into()));
+    assert_eq!((ran.code, &ran.json()["skipped"]), (Some(0), &true.into()));
     let name = place.files("spool").remove(0);
     let ran = place.usage(&["resend", &name]);
-    assert_eq!(ran.code, 1, "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
     go.send(()).unwrap();
-    assert_eq!(first.end(), Some(0), "{}", first.said());
-    assert_eq!(receiver.requests().len(), 1);
+    assert_eq!(first.end(), Some(0), "{}", first.output());
+    assert_eq!(receiver.batches().len(), 1);
 }
 
 #[cfg(unix)]
@@ -308,38 +315,38 @@ fn the_first_signal_lets_a_batch_end_and_the_second_does_not_wait() {
             .status();
         assert!(status.unwrap().success());
     };
-    let mut run = Running::start(place.command(&words), &place.file("said", ""));
+    let run = place.start(&mut place.command(&words));
     was_asked.recv().unwrap();
     terminate(run.pid());
-    crate::support::eventually("the news", || {
-        run.said().contains("SIGTERM: ending;").then_some(())
+    testkit::eventually("the news", || {
+        run.output().contains("SIGTERM: ending;").then_some(())
     });
     go.send(()).unwrap();
-    assert_eq!(run.end(), Some(1), "{}", run.said());
+    assert_eq!(run.end(), Some(1), "{}", run.output());
     assert!(
-        run.said().contains("it was ended by a signal"),
+        run.output().contains("it was ended by a signal"),
         "{}",
-        run.said()
+        run.output()
     );
-    assert_eq!(receiver.requests().len(), 1);
+    assert_eq!(receiver.batches().len(), 1);
 
-    let mut run = Running::start(place.command(&words), &place.file("said", ""));
+    let run = place.start(&mut place.command(&words));
     was_asked.recv().unwrap();
     terminate(run.pid());
-    crate::support::eventually("the news", || {
-        run.said().contains("SIGTERM: ending;").then_some(())
+    testkit::eventually("the news", || {
+        run.output().contains("SIGTERM: ending;").then_some(())
     });
     terminate(run.pid());
-    assert_eq!(run.end(), Some(1), "{}", run.said());
+    assert_eq!(run.end(), Some(1), "{}", run.output());
     drop(go);
     // What was in the air is sent again, with the same key.
     assert_eq!(
         place
             .usage(&["deliver", "--now", "--to", &receiver.url])
             .code,
-        0
+        Some(0)
     );
-    let requests = receiver.requests();
+    let requests = receiver.batches();
     assert_eq!(requests[1].body, requests[2].body);
     assert_eq!(place.books()["delivered"], 150);
 }
@@ -349,7 +356,7 @@ fn the_first_signal_lets_a_batch_end_and_the_second_does_not_wait() {
 fn deliver_keeps_the_archive_within_the_bounds_that_are_set() {
     let place = Place::new();
     place.stage(3);
-    assert_eq!(place.usage(&["deliver", "--archive"]).code, 0);
+    assert_eq!(place.usage(&["deliver", "--archive"]).code, Some(0));
     let old = place.files("archive");
     assert_eq!(old.len(), 1);
     let path = place.data().join("archive").join(&old[0]);
@@ -358,19 +365,22 @@ fn deliver_keeps_the_archive_within_the_bounds_that_are_set() {
     file.set_modified(std::time::SystemTime::now() - 2 * day)
         .unwrap();
     drop(file);
-    assert_eq!(place.usage(&["deliver", "--archive"]).code, 0);
+    assert_eq!(place.usage(&["deliver", "--archive"]).code, Some(0));
     assert_eq!(place.files("archive"), old, "nothing is deleted by default");
 
     let deliver = |age: &str| {
         let mut command = place.command(&["deliver", "--archive"]);
         command.env("LLMLB_USAGE_ARCHIVE_MAX_AGE", age);
-        crate::support::Ran::of(&mut command)
+        Finished::run(&mut command)
     };
     let ran = deliver("long");
-    assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.err.contains("LLMLB_USAGE_ARCHIVE_MAX_AGE"), "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(
+        ran.stderr.contains("LLMLB_USAGE_ARCHIVE_MAX_AGE"),
+        "{ran:?}"
+    );
     assert_eq!(place.files("archive"), old);
-    assert_eq!(deliver("36h").code, 0);
+    assert_eq!(deliver("36h").code, Some(0));
     assert_eq!(place.files("archive"), [""; 0]);
     assert_eq!(place.books()["archived"], 3);
 }

@@ -4,22 +4,22 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::receiver::Receiver;
-use crate::support::{Place, Ran, Running, eventually};
+use crate::support::Place;
+use testkit::{Finished, UsageReceiver, eventually};
 
-fn python(script: &str, words: &[&str]) -> Option<Ran> {
+fn python(script: &str, words: &[&str]) -> Option<Finished> {
     let mut command = Command::new("python3");
     command
         .arg("-c")
         .arg(script)
         .args(words)
         .stdin(Stdio::null());
-    command.output().ok().map(Ran::from)
+    command.output().ok().map(Finished::from)
 }
 
 #[test]
 fn the_example_takes_each_record_once() {
-    if python("import sqlite3", &[]).is_none_or(|ran| ran.code != 0) {
+    if python("import sqlite3", &[]).is_none_or(|ran| ran.code != Some(0)) {
         return testkit::skip("python3").unwrap();
     }
     let place = Place::new();
@@ -35,7 +35,7 @@ fn the_example_takes_each_record_once() {
         .arg(script)
         .args([&port, &database])
         .env("TOKEN", "s3cret");
-    let receiver = Running::start(receiver, &place.file("receiver", ""));
+    let receiver = place.start(&mut receiver);
     let url = format!("http://127.0.0.1:{port}/usage");
     eventually("the receiver", || {
         std::net::TcpStream::connect(format!("127.0.0.1:{port}")).ok()
@@ -44,16 +44,16 @@ fn the_example_takes_each_record_once() {
     place.stage(250);
     let deliver = |token: &str, format: &str| {
         let words = ["deliver", "--now", "--to", &url, "--format", format];
-        Ran::of(place.command(&words).env("LLMLB_USAGE_TOKEN", token))
+        Finished::run(place.command(&words).env("LLMLB_USAGE_TOKEN", token))
     };
     let ran = deliver("wrong", "json");
-    assert_eq!(ran.code, 1, "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
     let ran = deliver("s3cret", "json");
-    assert_eq!(ran.code, 0, "{ran:?} {}", receiver.said());
+    assert_eq!(ran.code, Some(0), "{ran:?} {}", receiver.output());
     // It takes CloudEvents too.
     place.stage(30);
     let ran = deliver("s3cret", "cloudevents");
-    assert_eq!(ran.code, 0, "{ran:?} {}", receiver.said());
+    assert_eq!(ran.code, Some(0), "{ran:?} {}", receiver.output());
     // The same batch again, as after an answer that was lost.
     let again = "import sys, json, urllib.request as u\n\
         body = json.dumps({'records': [{'id': 'a', 'n': 1}]}).encode()\n\
@@ -61,11 +61,11 @@ fn the_example_takes_each_record_once() {
         for _ in range(2):\n    \
             u.urlopen(u.Request(sys.argv[1], body, head))";
     let ran = python(again, &[&url]).unwrap();
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     let count = "import sqlite3, sys\n\
         print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM records').fetchone()[0])";
     let ran = python(count, &[&database]).unwrap();
-    assert_eq!(ran.out.trim(), "281", "{ran:?}");
+    assert_eq!(ran.stdout.trim(), "281", "{ran:?}");
 }
 
 /// The commands are GNU's.
@@ -85,12 +85,12 @@ fn a_file_is_dropped_as_the_page_shows() {
         .args(["-ec", &format!("staging=~/{script}")])
         .env("HOME", &home);
     for _ in 0..3 {
-        let ran = Ran::of(&mut shell);
-        assert_eq!((ran.code, ran.all().as_str()), (0, ""));
+        let ran = Finished::run(&mut shell);
+        assert_eq!((ran.code, ran.output().as_str()), (Some(0), ""));
     }
     let ran = place.usage(&["--data", data.to_str().unwrap(), "consolidate"]);
     assert_eq!(
-        ran.out, "consolidated 3 entries: 3 records in 1 batch\n",
+        ran.stdout, "consolidated 3 entries: 3 records in 1 batch\n",
         "{ran:?}"
     );
 }
@@ -109,7 +109,7 @@ fn the_page_names_every_field_of_a_record() {
     let (section, _) = rest.split_once("**Never recorded").expect("its end");
     let fields = listed(section);
     let place = Place::new();
-    let receiver = Receiver::always("200 OK");
+    let receiver = UsageReceiver::always(200);
     let settings = [
         ("LLMLB_USAGE_URL", receiver.url.as_str()),
         ("LLMLB_USAGE_EVERY", "1s"),
@@ -118,8 +118,9 @@ fn the_page_names_every_field_of_a_record() {
     let body = r#"{"model":"demo","messages":[{"role":"user","content":"Rumpelstilzchen"}]}"#;
     server.ask("POST /v1/chat/completions", body);
     server.until("its delivery", |usage| usage["delivered"] == 1);
-    let request = receiver.requests().remove(0);
-    let record = request.body["records"][0].as_object().expect("a record");
+    let request = receiver.batches().remove(0);
+    let body = request.json();
+    let record = body["records"][0].as_object().expect("a record");
     let unnamed: Vec<_> = (record.keys())
         .filter(|name| !fields.contains(&name.as_str()))
         .collect();
@@ -133,6 +134,6 @@ fn the_page_names_every_field_of_a_record() {
     for field in fields.iter().filter(|field| !optional.contains(field)) {
         assert!(record.contains_key(*field), "no {field} in {record:?}");
     }
-    let text = request.body.to_string();
+    let text = body.to_string();
     assert!(!text.contains("Rumpelstilzchen"), "{text}");
 }

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::receiver::Receiver;
-use crate::support::Place;
+use crate::support::{Place, numbers};
+use testkit::{Reply, UsageReceiver};
 
 /// A receiver that refuses every batch with record 7 in it, for as long as it is strict.
-fn strict() -> (Receiver, Arc<AtomicBool>) {
+fn strict() -> (UsageReceiver, Arc<AtomicBool>) {
     let is_strict = Arc::new(AtomicBool::new(true));
     let strict = Arc::clone(&is_strict);
-    let receiver = Receiver::new(move |request| {
-        if strict.load(Ordering::SeqCst) && request.numbers().contains(&7) {
-            let body = "record 7 is bad\n\u{1b}[31m".to_owned();
-            ("422 Unprocessable Entity", String::new(), body)
+    let receiver = UsageReceiver::judging(move |request| {
+        if strict.load(Ordering::SeqCst) && numbers(request).contains(&7) {
+            let body = "record 7 is bad\n\u{1b}[31m";
+            Reply::response(422, &[], body)
         } else {
-            ("200 OK", String::new(), String::new())
+            Reply::response(200, &[], "")
         }
     });
     (receiver, is_strict)
@@ -27,23 +27,29 @@ fn one_bad_record_stands_alone_and_can_be_resent_once_it_is_accepted() {
     let (receiver, is_strict) = strict();
     place.stage(20);
     let ran = place.usage(&["deliver", "--to", &receiver.url]);
-    assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.out.starts_with("delivered 19 records in "), "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(
-        ran.err
+        ran.stdout.starts_with("delivered 19 records in "),
+        "{ran:?}"
+    );
+    assert!(
+        ran.stderr
             .contains("llmlb: 1 record could not be delivered, now in "),
         "{ran:?}"
     );
     assert!(
-        ran.err.contains("hint: `llmlb usage failed` says why\n"),
+        ran.stderr.contains("hint: `llmlb usage failed` says why\n"),
         "{ran:?}"
     );
 
     let ran = place.usage(&["failed"]);
-    assert_eq!(ran.code, 0);
+    assert_eq!(ran.code, Some(0));
     let told = "422 Unprocessable Entity: record 7 is bad  [31m";
-    assert!(ran.out.contains(told), "{ran:?}");
-    assert!(ran.out.contains("\n1 batch with 1 record in "), "{ran:?}");
+    assert!(ran.stdout.contains(told), "{ran:?}");
+    assert!(
+        ran.stdout.contains("\n1 batch with 1 record in "),
+        "{ran:?}"
+    );
 
     let document = place.usage(&["failed", "--json"]).json();
     assert_eq!(document["version"], 1);
@@ -59,43 +65,52 @@ fn one_bad_record_stands_alone_and_can_be_resent_once_it_is_accepted() {
 
     // Only a look.
     let ran = place.usage(&["resend"]);
-    assert_eq!(ran.code, 0);
+    assert_eq!(ran.code, Some(0));
     assert!(
-        ran.out.contains(name) && ran.err.contains("resend --all"),
+        ran.stdout.contains(name) && ran.stderr.contains("resend --all"),
         "{ran:?}"
     );
     let ran = place.usage(&["resend", "--all", "--dry-run"]);
     assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (0, "1 batch would be put back into the spool\n")
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "1 batch would be put back into the spool\n")
     );
     assert_eq!(place.books()["failed"], 1);
 
     // It fails again for the same reason.
     let ran = place.usage(&["resend", name]);
     assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (0, "1 batch put back into the spool\n"),
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "1 batch put back into the spool\n"),
         "{ran:?}"
     );
     assert_eq!(place.books()["pending"], 1);
-    assert_eq!(place.usage(&["deliver", "--to", &receiver.url]).code, 1);
+    assert_eq!(
+        place.usage(&["deliver", "--to", &receiver.url]).code,
+        Some(1)
+    );
     assert_eq!(place.books()["failed"], 1);
 
     // Until the receiver is mended.
     is_strict.store(false, Ordering::SeqCst);
-    assert_eq!(place.usage(&["resend", "--all"]).code, 0);
+    assert_eq!(place.usage(&["resend", "--all"]).code, Some(0));
     let ran = place.usage(&["deliver", "--to", &receiver.url]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     let books = place.books();
     assert_eq!(
         (&books["delivered"], &books["failed"]),
         (&20.into(), &0.into())
     );
     let ran = place.usage(&["failed"]);
-    assert_eq!((ran.code, ran.out.as_str()), (0, "nothing failed\n"));
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "nothing failed\n")
+    );
     let ran = place.usage(&["resend"]);
-    assert_eq!((ran.code, ran.out.as_str()), (0, "nothing can be resent\n"));
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "nothing can be resent\n")
+    );
 }
 
 #[test]
@@ -104,12 +119,12 @@ fn what_is_not_there_cannot_be_resent() {
     place.stage(1);
     let ran = place.usage(&["resend", "nothing.json", "other.json"]);
     assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (1, "0 batches put back into the spool\n")
+        (ran.code, ran.stdout.as_str()),
+        (Some(1), "0 batches put back into the spool\n")
     );
     for name in ["nothing.json", "other.json"] {
         let told = format!("llmlb: {name} is neither in failed/ nor in archive/\n");
-        assert!(ran.err.contains(&told), "{ran:?}");
+        assert!(ran.stderr.contains(&told), "{ran:?}");
     }
 }
 
@@ -120,13 +135,13 @@ fn a_dropped_file_that_is_no_record_is_set_aside_and_cannot_be_resent() {
     let name = "01890a5d-ac96-774b-bcce-b302099a8057.json";
     std::fs::write(place.data().join("_staging").join(name), "half a rec").unwrap();
     let ran = place.usage(&["deliver", "--archive"]);
-    assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.out.starts_with("1 record put into "), "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stdout.starts_with("1 record put into "), "{ran:?}");
     let told = "llmlb: 1 of what was staged could not be read, now in ";
-    assert!(ran.err.contains(told), "{ran:?}");
+    assert!(ran.stderr.contains(told), "{ran:?}");
     let ran = place.usage(&["failed"]);
     assert!(
-        ran.out.contains("1 file that could not be read in "),
+        ran.stdout.contains("1 file that could not be read in "),
         "{ran:?}"
     );
     let document = place.usage(&["failed", "--json"]).json();
@@ -138,31 +153,31 @@ fn a_dropped_file_that_is_no_record_is_set_aside_and_cannot_be_resent() {
     );
     let name = one["name"].as_str().unwrap();
     let ran = place.usage(&["resend", name]);
-    assert_eq!(ran.code, 1);
-    assert!(ran.err.contains("cannot be resent: "), "{ran:?}");
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("cannot be resent: "), "{ran:?}");
 }
 
 #[test]
 fn nothing_is_put_back_while_somebody_delivers() {
     let place = Place::new();
     place.stage(1);
-    assert_eq!(place.usage(&["deliver", "--archive"]).code, 0);
+    assert_eq!(place.usage(&["deliver", "--archive"]).code, Some(0));
     let name = place.files("archive").remove(0);
     let lock = spool::DeliveryLock::acquire(&place.data()).unwrap();
     let ran = place.usage(&["resend", &name]);
-    assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{ran:?}");
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
     let told = format!(
         "pid {} is at work on this data directory",
         std::process::id()
     );
-    assert!(ran.err.contains(&told), "{ran:?}");
-    assert!(ran.err.contains("hint: nothing was changed"), "{ran:?}");
+    assert!(ran.stderr.contains(&told), "{ran:?}");
+    assert!(ran.stderr.contains("hint: nothing was changed"), "{ran:?}");
     // Looking is free.
     let ran = place.usage(&["resend", "--dry-run", &name]);
     assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (0, "1 batch would be put back into the spool\n")
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "1 batch would be put back into the spool\n")
     );
     drop(lock);
-    assert_eq!(place.usage(&["resend", &name]).code, 0);
+    assert_eq!(place.usage(&["resend", &name]).code, Some(0));
 }

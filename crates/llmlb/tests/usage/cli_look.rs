@@ -2,18 +2,18 @@
 
 use std::fs;
 
-use crate::receiver::Receiver;
 use crate::support::Place;
+use testkit::UsageReceiver;
 
 #[test]
 fn what_waits_is_shown_with_its_attempts_and_its_last_error() {
-    let (place, receiver) = (Place::new(), Receiver::always("500 Oops"));
+    let (place, receiver) = (Place::new(), UsageReceiver::always(500));
     place.stage(3);
     let words = ["deliver", "--to", &receiver.url, "--max-wait", "1ms"];
-    assert_eq!(place.usage(&words).code, 1);
+    assert_eq!(place.usage(&words).code, Some(1));
     let ran = place.usage(&["pending"]);
-    assert_eq!(ran.code, 0);
-    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!(ran.code, Some(0));
+    let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("BATCH "), "{ran:?}");
     assert!(lines[1].contains("500 Internal Server Error"), "{ran:?}");
     assert!(lines[1].ends_with("(it may have arrived)"), "{ran:?}");
@@ -42,29 +42,32 @@ fn what_is_staged_waits_too() {
     place.stage(3);
     let ran = place.usage(&["pending"]);
     assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (0, "1 staged entry not in batches yet\n")
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "1 staged entry not in batches yet\n")
     );
-    assert_eq!(place.usage(&["consolidate"]).code, 0);
+    assert_eq!(place.usage(&["consolidate"]).code, Some(0));
     place.stage(1);
     place.stage(1);
     let ran = place.usage(&["pending"]);
     let told = "\n1 batch with 3 records waiting; 2 staged entries not in batches yet\n";
-    assert!(ran.out.ends_with(told), "{ran:?}");
+    assert!(ran.stdout.ends_with(told), "{ran:?}");
     let document = place.usage(&["pending", "--json"]).json();
     assert_eq!(document["totals"]["staged_entries"], 2, "{document}");
 }
 
 #[test]
 fn the_books_balance_and_say_so() {
-    let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
+    let (place, receiver) = (Place::new(), UsageReceiver::always(200));
     place.stage(5);
-    assert_eq!(place.usage(&["deliver", "--to", &receiver.url]).code, 0);
+    assert_eq!(
+        place.usage(&["deliver", "--to", &receiver.url]).code,
+        Some(0)
+    );
     place.stage(2);
     let ran = place.usage(&["verify"]);
-    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     let told = "the books balance: 7 staged = 5 delivered + 0 archived + 2 pending + 0 failed\n";
-    assert_eq!(ran.out, told);
+    assert_eq!(ran.stdout, told);
     let books = place.books();
     assert_eq!(
         (&books["version"], &books["balanced"]),
@@ -81,7 +84,7 @@ fn the_books_balance_and_say_so() {
 fn a_flipped_byte_is_found_and_named() {
     let place = Place::new();
     place.stage(2);
-    assert_eq!(place.usage(&["consolidate"]).code, 0);
+    assert_eq!(place.usage(&["consolidate"]).code, Some(0));
     let name = place.files("spool").remove(0);
     let path = place.data().join("spool").join(&name);
     let text = fs::read_to_string(&path)
@@ -89,14 +92,14 @@ fn a_flipped_byte_is_found_and_named() {
         .replace("\"n\":2", "\"n\":3");
     fs::write(&path, text).unwrap();
     let ran = place.usage(&["verify"]);
-    assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.out.contains(&name), "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stdout.contains(&name), "{ran:?}");
     assert!(
-        ran.err.contains("llmlb: the books do not balance: "),
+        ran.stderr.contains("llmlb: the books do not balance: "),
         "{ran:?}"
     );
     let ran = place.usage(&["verify", "--json"]);
-    assert_eq!(ran.code, 1);
+    assert_eq!(ran.code, Some(1));
     let books = ran.json();
     assert_eq!(books["balanced"], false);
     let problem = &books["problems"][0];
@@ -115,16 +118,16 @@ fn a_flipped_byte_is_found_and_named() {
 fn pending_exits_1_if_a_batch_cannot_be_read() {
     let place = Place::new();
     place.stage(1);
-    assert_eq!(place.usage(&["consolidate"]).code, 0);
-    assert_eq!(place.usage(&["pending"]).code, 0);
+    assert_eq!(place.usage(&["consolidate"]).code, Some(0));
+    assert_eq!(place.usage(&["pending"]).code, Some(0));
     let batch = place.files("spool").remove(0);
     let state = batch.replace(".json", ".state.json");
     fs::create_dir(place.data().join("spool").join(&state)).expect("in place of a file");
     let ran = place.usage(&["pending"]);
-    assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.out.contains(&state), "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stdout.contains(&state), "{ran:?}");
     let ran = place.usage(&["pending", "--json"]);
     let document = ran.json();
-    assert_eq!(ran.code, 1, "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
     assert_eq!(document["totals"]["unreadable"], 1, "{document}");
 }

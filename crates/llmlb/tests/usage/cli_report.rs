@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use uuid::{NoContext, Timestamp, Uuid};
 
-use crate::receiver::Receiver;
-use crate::support::{Place, Ran};
+use crate::support::Place;
+use testkit::{Finished, UsageReceiver};
 
 /// A record as `serve` makes it, from so many hours ago.
 fn record(hours: u64, fields: &str) -> String {
@@ -23,7 +23,7 @@ fn record(hours: u64, fields: &str) -> String {
 
 fn stage(place: &Place, lines: &str) {
     let ran = place.usage_with(&["stage"], lines);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
 /// Some of every kind.
@@ -59,12 +59,12 @@ fn fill(place: &Place) {
 }
 
 fn archive(place: &Place) {
-    assert_eq!(place.usage(&["deliver", "--archive"]).code, 0);
+    assert_eq!(place.usage(&["deliver", "--archive"]).code, Some(0));
 }
 
-fn report(place: &Place, words: &[&str]) -> Ran {
+fn report(place: &Place, words: &[&str]) -> Finished {
     let ran = place.usage(words);
-    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     ran
 }
 
@@ -79,7 +79,7 @@ fn people_see_a_table_with_totals_wherever_the_records_are() {
     fill(&place);
     let check = |words: &str| {
         let ran = report(&place, &[]);
-        let lines: Vec<&str> = ran.out.lines().collect();
+        let lines: Vec<&str> = ran.stdout.lines().collect();
         assert!(
             lines[0].starts_with("Usage since ") && lines[0].ends_with(" (UTC)"),
             "{ran:?}"
@@ -98,10 +98,13 @@ fn people_see_a_table_with_totals_wherever_the_records_are() {
         );
     };
     check("staged");
-    assert_eq!(place.usage(&["consolidate"]).code, 0);
+    assert_eq!(place.usage(&["consolidate"]).code, Some(0));
     check("in batches");
-    let receiver = Receiver::always("200 OK");
-    assert_eq!(place.usage(&["deliver", "--to", &receiver.url]).code, 0);
+    let receiver = UsageReceiver::always(200);
+    assert_eq!(
+        place.usage(&["deliver", "--to", &receiver.url]).code,
+        Some(0)
+    );
     check("delivered");
 }
 
@@ -120,11 +123,15 @@ fn characters_that_steer_a_terminal_are_escaped_in_every_form() {
         let ran = report(&place, words);
         let is_unsafe =
             |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{202e}' | '\u{2028}');
-        assert!(!ran.out.contains(is_unsafe), "{words:?}: {:?}", ran.out);
+        assert!(
+            !ran.stdout.contains(is_unsafe),
+            "{words:?}: {:?}",
+            ran.stdout
+        );
     }
     let document = report(&place, &["--json"]).json();
     assert_eq!(document["rows"][0]["model"], name);
-    let table = report(&place, &["--csv"]).out;
+    let table = report(&place, &["--csv"]).stdout;
     let escaped = r"a\u001b[2J\u009b31m\u000d\u000ab\u202ec\u2028,1,";
     assert!(
         table.lines().nth(1).unwrap().starts_with(escaped),
@@ -164,14 +171,17 @@ fn programs_get_the_same_as_json_and_csv() {
     );
     let ran = report(&place, &["--by", "model", "--csv"]);
     assert_eq!(
-        ran.out,
+        ran.stdout,
         "model,requests,prompt_tokens,completion_tokens,cached_tokens,tokens,estimated,without_tokens\n\
          llama3,2,1000010,234572,512,1234582,1,0\n\
          \"phi, \"\"small\"\"\",1,2,1,0,3,0,0\n\
          ,1,0,0,0,0,0,1\n"
     );
     let twice = report(&place, &["--by", "key", "--by", "key,backend", "--csv"]);
-    assert!(twice.out.starts_with("key,backend,requests,"), "{twice:?}");
+    assert!(
+        twice.stdout.starts_with("key,backend,requests,"),
+        "{twice:?}"
+    );
 }
 
 #[test]
@@ -209,7 +219,8 @@ fn days_are_in_their_order_and_a_span_begins_and_ends_where_it_is_told_to() {
         );
         let ran = report(&place, &["--since", oldest, "--until", oldest]);
         assert!(
-            ran.out.starts_with(&format!("Usage on {oldest} (UTC)\n")),
+            ran.stdout
+                .starts_with(&format!("Usage on {oldest} (UTC)\n")),
             "{ran:?}"
         );
     };
@@ -223,11 +234,14 @@ fn without_usage_it_says_so_and_how_to_get_some() {
     let place = Place::new();
     for words in [&[] as &[&str], &["--since", "today"]] {
         let ran = place.usage(words);
-        assert_eq!(ran.code, 0, "{ran:?}");
-        assert!(ran.out.starts_with("No usage since "), "{ran:?}");
-        assert!(ran.err.contains("hint: `llmlb serve` records"), "{ran:?}");
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stdout.starts_with("No usage since "), "{ran:?}");
         assert!(
-            ran.err.contains("hint: `llmlb usage stage` takes"),
+            ran.stderr.contains("hint: `llmlb serve` records"),
+            "{ran:?}"
+        );
+        assert!(
+            ran.stderr.contains("hint: `llmlb usage stage` takes"),
             "{ran:?}"
         );
     }
@@ -236,11 +250,11 @@ fn without_usage_it_says_so_and_how_to_get_some() {
         (&document["rows"], &document["total"]["requests"]),
         (&json!([]), &0.into())
     );
-    assert_eq!(report(&place, &["--csv"]).out.lines().count(), 1);
+    assert_eq!(report(&place, &["--csv"]).stdout.lines().count(), 1);
     assert!(!place.data().exists(), "looking makes nothing");
     // A directory that was named, and is not there, may be misspelt.
     let ran = place.usage(&["--data", "gone"]);
-    assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{ran:?}");
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
 }
 
 /// Every file, with its content.
@@ -277,7 +291,7 @@ fn looking_changes_nothing() {
 #[test]
 fn it_is_right_at_any_time_while_a_server_runs() {
     let place = Place::new();
-    let receiver = Receiver::always("200 OK");
+    let receiver = UsageReceiver::always(200);
     let server = place.serve(&[
         ("LLMLB_USAGE_EVERY", "1s"),
         ("LLMLB_USAGE_URL", &receiver.url),
@@ -330,16 +344,16 @@ fn totals_that_are_damaged_are_told_and_the_rest_is_shown() {
     let path = place.data().join("usage").join(&days[0]);
     std::fs::write(&path, "{}").unwrap();
     let ran = place.usage(&["--since", "60d"]);
-    assert_eq!(ran.code, 1, "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(
-        ran.out.contains("\nnew ") && !ran.out.contains("old"),
+        ran.stdout.contains("\nnew ") && !ran.stdout.contains("old"),
         "{ran:?}"
     );
     assert!(
-        ran.err.contains("1 file of the totals cannot be read"),
+        ran.stderr.contains("1 file of the totals cannot be read"),
         "{ran:?}"
     );
-    assert!(ran.err.contains(&days[0]), "{ran:?}");
+    assert!(ran.stderr.contains(&days[0]), "{ran:?}");
     let ran = place.usage(&["--since", "60d", "--json"]);
     assert_eq!(ran.json()["problems"].as_array().unwrap().len(), 1);
 }

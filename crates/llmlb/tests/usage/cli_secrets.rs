@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::receiver::Receiver;
-use crate::support::{Place, Ran};
+use crate::support::Place;
+use testkit::{Finished, Reply, UsageReceiver};
 
 const TOKEN: &str = "s3cret-token";
 
@@ -24,26 +24,21 @@ fn leaks(dir: &Path) -> Vec<String> {
 
 #[test]
 fn a_receiver_that_repeats_the_token_does_not_make_us_show_it() {
-    for status in [
-        "200 OK",
-        "401 Unauthorized",
-        "422 Unprocessable Entity",
-        "500 Oops",
-        "302 Found",
-    ] {
+    for status in [200, 401, 422, 500, 302] {
         let place = Place::new();
-        let receiver = Receiver::new(move |request| {
-            let repeated = request.header("authorization").unwrap().to_owned();
-            let headers = format!("Location: /{repeated}\r\nRetry-After: {repeated}\r\n");
-            (status, headers, format!("you sent {repeated}"))
+        let receiver = UsageReceiver::judging(move |request| {
+            let repeated = request.head.field("authorization").unwrap().to_owned();
+            let location = format!("/{repeated}");
+            let fields = [("location", location.as_str()), ("retry-after", &repeated)];
+            Reply::response(status, &fields, format!("you sent {repeated}"))
         });
         place.stage(3);
         let words = ["-v", "deliver", "--to", &receiver.url, "--max-wait", "1ms"];
         let mut command = place.command(&words);
-        let ran = Ran::of(command.env("LLMLB_USAGE_TOKEN", TOKEN));
-        let mut told = ran.all();
+        let ran = Finished::run(command.env("LLMLB_USAGE_TOKEN", TOKEN));
+        let mut told = ran.output();
         for verb in ["pending", "failed", "verify", "resend"] {
-            told += &place.usage(&["-v", verb]).all();
+            told += &place.usage(&["-v", verb]).output();
         }
         assert!(!told.contains(TOKEN), "{status}: {told}");
         assert_eq!(leaks(&place.data()), [""; 0], "{status}");
@@ -56,13 +51,14 @@ fn a_token_that_cannot_be_used_is_not_shown_either() {
     let url = "http://127.0.0.1:1/";
     for token in ["s3cret token", "s3cret\ttoken", "s3cret\u{e9}"] {
         let mut command = place.command(&["deliver", "--to", url]);
-        let ran = Ran::of(command.env("LLMLB_USAGE_TOKEN", token));
-        assert_eq!(ran.code, 1, "{ran:?}");
+        let ran = Finished::run(command.env("LLMLB_USAGE_TOKEN", token));
+        assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(
-            ran.err.contains("llmlb: LLMLB_USAGE_TOKEN: the token has "),
+            ran.stderr
+                .contains("llmlb: LLMLB_USAGE_TOKEN: the token has "),
             "{ran:?}"
         );
-        assert!(!ran.all().contains("s3cret"), "{ran:?}");
+        assert!(!ran.output().contains("s3cret"), "{ran:?}");
     }
     place.file("token", "s3cret\ntwo lines\n");
     for (file, words) in [
@@ -70,9 +66,9 @@ fn a_token_that_cannot_be_used_is_not_shown_either() {
         ("gone", "cannot read the token in gone: "),
     ] {
         let ran = place.usage(&["deliver", "--to", url, "--token-file", file]);
-        assert_eq!(ran.code, 1, "{ran:?}");
+        assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(
-            ran.err.contains(words) && !ran.err.contains("s3cret"),
+            ran.stderr.contains(words) && !ran.stderr.contains("s3cret"),
             "{ran:?}"
         );
     }
@@ -80,15 +76,12 @@ fn a_token_that_cannot_be_used_is_not_shown_either() {
 
 #[test]
 fn a_key_in_the_url_is_sent_but_not_shown() {
-    let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
+    let (place, receiver) = (Place::new(), UsageReceiver::always(200));
     place.stage(1);
     let url = format!("{}?key={TOKEN}", receiver.url);
     let ran = place.usage(&["-v", "deliver", "--to", &url]);
-    assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(!ran.all().contains(TOKEN), "{ran:?}");
-    let head = receiver.requests().remove(0).head;
-    assert!(
-        head.starts_with(&format!("POST /usage?key={TOKEN} HTTP/1.1\r\n")),
-        "{head}"
-    );
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(!ran.output().contains(TOKEN), "{ran:?}");
+    let line = receiver.batches().remove(0).head.line.clone();
+    assert_eq!(line, format!("POST /usage?key={TOKEN} HTTP/1.1"));
 }

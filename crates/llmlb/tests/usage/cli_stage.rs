@@ -4,7 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use crate::support::{Place, eventually};
+use crate::support::Place;
+use testkit::eventually;
 
 const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
@@ -13,15 +14,15 @@ fn records_from_stdin_are_staged_and_counted() {
     let place = Place::new();
     let ran = place.usage_with(&["stage"], "{\"n\":1}\n\n{ \"n\" : 2 }\n{\"n\":3}");
     assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (0, "staged 3 records\n"),
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "staged 3 records\n"),
         "{ran:?}"
     );
-    assert_eq!(ran.err, "");
+    assert_eq!(ran.stderr, "");
     let ran = place.usage_with(&["stage", "-", "--json"], "{\"n\":4}\n");
     assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (0, "{\"staged\":1,\"refused\":0}\n")
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "{\"staged\":1,\"refused\":0}\n")
     );
     assert_eq!(place.books()["pending"], 4);
 }
@@ -33,8 +34,8 @@ fn files_have_an_object_on_each_line_or_are_one() {
     place.file("b.json", "\u{feff}{\n  \"n\": 3,\n  \"deep\": [\n1 ]\n}\n");
     let ran = place.usage(&["stage", "a.jsonl", "b.json"]);
     assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (0, "staged 3 records\n"),
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "staged 3 records\n"),
         "{ran:?}"
     );
 }
@@ -48,8 +49,8 @@ fn a_bad_line_is_named_and_the_others_are_staged() {
     );
     place.file("two.json", "{\"n\":1}\n{\"n\":2}\n");
     let ran = place.usage(&["stage", "a.jsonl", "gone.jsonl", "two.json", "--json"]);
-    assert_eq!(ran.code, 1);
-    assert_eq!(ran.out, "{\"staged\":2,\"refused\":5}\n");
+    assert_eq!(ran.code, Some(1));
+    assert_eq!(ran.stdout, "{\"staged\":2,\"refused\":5}\n");
     for words in [
         "llmlb: a.jsonl:2: not a record: ",
         "llmlb: a.jsonl:4: not a record: ",
@@ -57,7 +58,7 @@ fn a_bad_line_is_named_and_the_others_are_staged() {
         "llmlb: cannot read gone.jsonl: ",
         "llmlb: two.json: not a record: ",
     ] {
-        assert!(ran.err.contains(words), "{words} in {}", ran.err);
+        assert!(ran.stderr.contains(words), "{words} in {}", ran.stderr);
     }
     assert_eq!(place.books()["staged"], 2);
 }
@@ -67,14 +68,14 @@ fn not_every_one_of_many_bad_lines_is_named() {
     let place = Place::new();
     let ran = place.usage_with(&["stage"], "bad\n".repeat(1000));
     assert_eq!(
-        (ran.code, ran.out.as_str()),
-        (1, "staged 0 records, refused 1000\n")
+        (ran.code, ran.stdout.as_str()),
+        (Some(1), "staged 0 records, refused 1000\n")
     );
-    assert_eq!(ran.err.lines().count(), 21, "{}", ran.err);
+    assert_eq!(ran.stderr.lines().count(), 21, "{}", ran.stderr);
     assert!(
-        ran.err.contains("llmlb: 980 more were refused\n"),
+        ran.stderr.contains("llmlb: 980 more were refused\n"),
         "{}",
-        ran.err
+        ran.stderr
     );
 }
 
@@ -111,11 +112,11 @@ fn a_record_that_is_staged_twice_counts_once() {
     let place = Place::new();
     let record = format!("{{\"id\":\"{ID}\",\"n\":1}}\n");
     for _ in 0..3 {
-        assert_eq!(place.usage_with(&["stage"], &record).code, 0);
+        assert_eq!(place.usage_with(&["stage"], &record).code, Some(0));
     }
     let ran = place.usage(&["consolidate"]);
     assert_eq!(
-        ran.out, "consolidated 3 entries: 1 record in 1 batch\n",
+        ran.stdout, "consolidated 3 entries: 1 record in 1 batch\n",
         "{ran:?}"
     );
 }
@@ -130,7 +131,7 @@ fn a_file_that_another_program_drops_is_taken_with_its_name_as_id() {
     fs::rename(half, staging.join(format!("{ID}.json"))).unwrap();
     let ran = place.usage(&["consolidate"]);
     assert_eq!(
-        ran.out, "consolidated 2 entries: 2 records in 1 batch\n",
+        ran.stdout, "consolidated 2 entries: 2 records in 1 batch\n",
         "{ran:?}"
     );
     let batch = place.files("spool").remove(0);
@@ -144,9 +145,12 @@ fn consolidation_cuts_batches_of_the_size_that_was_asked_for() {
     place.stage(7);
     let ran = place.usage(&["consolidate", "--batch-size", "3"]);
     assert_eq!(
-        ran.out, "consolidated 1 entry: 7 records in 3 batches\n",
+        ran.stdout, "consolidated 1 entry: 7 records in 3 batches\n",
         "{ran:?}"
     );
     let ran = place.usage(&["consolidate"]);
-    assert_eq!((ran.code, ran.out.as_str()), (0, "nothing is staged\n"));
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "nothing is staged\n")
+    );
 }

@@ -3,7 +3,8 @@
 
 use std::process::{Command, Stdio};
 
-use crate::support::{Place, Ran, Running, eventually};
+use crate::support::Place;
+use testkit::{Finished, eventually};
 
 const SERVER: &str = r#"
 import http.server, ssl, sys
@@ -64,9 +65,9 @@ fn only_a_certificate_that_is_trusted_gets_the_records() {
     };
     let mut server = Command::new("python3");
     server.args(["-c", SERVER, &cert, &key]);
-    let server = Running::start(server, &place.file("server", ""));
+    let server = place.start(&mut server);
     let port = eventually("its port", || {
-        let said = server.said();
+        let said = server.output();
         let port = said.lines().find_map(|line| line.strip_prefix("port "))?;
         said.contains('\n').then(|| port.to_owned())
     });
@@ -80,15 +81,15 @@ fn only_a_certificate_that_is_trusted_gets_the_records() {
             .env("LLMLB_USAGE_TOKEN", "s3cret")
             .env("SSL_CERT_FILE", trusted)
             .env_remove("SSL_CERT_DIR");
-        Ran::of(&mut command)
+        Finished::run(&mut command)
     };
     let ran = deliver(&other, "localhost");
-    assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.err.contains("certificate"), "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("certificate"), "{ran:?}");
     // It is trusted for another name only.
     let ran = deliver(&cert, "127.0.0.1");
-    assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.err.contains("certificate"), "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("certificate"), "{ran:?}");
     // Nothing was sent: the receiver cannot have it.
     let document = place.usage(&["pending", "--json"]).json();
     assert_eq!(
@@ -97,6 +98,6 @@ fn only_a_certificate_that_is_trusted_gets_the_records() {
     );
 
     let ran = deliver(&cert, "localhost");
-    assert_eq!(ran.code, 0, "{ran:?} {}", server.said());
+    assert_eq!(ran.code, Some(0), "{ran:?} {}", server.output());
     assert_eq!(place.books()["delivered"], 1);
 }

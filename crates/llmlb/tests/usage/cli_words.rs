@@ -1,6 +1,7 @@
 //! What can be typed, and where data lies if nobody says so.
 
 use crate::support::Place;
+use testkit::Finished;
 
 #[test]
 fn wrong_words_exit_2() {
@@ -24,8 +25,8 @@ fn wrong_words_exit_2() {
         &["pending", "extra"],
     ] {
         let ran = place.usage(words);
-        assert_eq!(ran.code, 2, "{words:?}: {ran:?}");
-        assert_eq!(ran.out, "", "{words:?}");
+        assert_eq!(ran.code, Some(2), "{words:?}: {ran:?}");
+        assert_eq!(ran.stdout, "", "{words:?}");
     }
     assert!(!place.data().exists(), "nothing was made");
 }
@@ -40,9 +41,9 @@ fn a_receiver_that_cannot_be_used_is_refused_before_anything_is_touched() {
         ("", "it does not start with https://"),
     ] {
         let ran = place.usage(&["deliver", "--to", url]);
-        assert_eq!(ran.code, 1, "{url}: {ran:?}");
-        assert!(ran.err.contains(words), "{url}: {ran:?}");
-        assert!(!ran.all().contains("s3cret"), "{ran:?}");
+        assert_eq!(ran.code, Some(1), "{url}: {ran:?}");
+        assert!(ran.stderr.contains(words), "{url}: {ran:?}");
+        assert!(!ran.output().contains("s3cret"), "{ran:?}");
     }
     assert!(!place.data().exists(), "nothing was made");
 }
@@ -58,17 +59,17 @@ fn a_directory_that_is_not_there_is_not_made_by_looking_at_it() {
         &["resend", "--all"],
     ] {
         let ran = place.usage(words);
-        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{words:?}");
-        assert!(ran.err.contains("data does not exist\n"), "{ran:?}");
-        assert!(ran.err.contains("hint: "), "{ran:?}");
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{words:?}");
+        assert!(ran.stderr.contains("data does not exist\n"), "{ran:?}");
+        assert!(ran.stderr.contains("hint: "), "{ran:?}");
     }
     assert!(!place.data().exists());
     // A scheduled run that comes before the first record is no failure.
     for words in [&["consolidate"] as &[&str], &["deliver", "--archive"]] {
         let ran = place.usage(words);
-        assert_eq!(ran.code, 0, "{ran:?}");
+        assert_eq!(ran.code, Some(0), "{ran:?}");
         assert!(
-            ran.out.starts_with("nothing ") && ran.out.contains("does not exist"),
+            ran.stdout.starts_with("nothing ") && ran.stdout.contains("does not exist"),
             "{ran:?}"
         );
     }
@@ -80,8 +81,8 @@ fn a_directory_that_is_not_there_is_not_made_by_looking_at_it() {
         &["deliver", "--archive"],
     ] {
         let ran = place.usage(words);
-        assert_eq!(ran.code, 1, "{ran:?}");
-        assert!(ran.err.contains("data is not a directory\n"), "{ran:?}");
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("data is not a directory\n"), "{ran:?}");
     }
 }
 
@@ -89,7 +90,7 @@ fn a_directory_that_is_not_there_is_not_made_by_looking_at_it() {
 fn a_directory_that_was_named_is_named_in_what_to_type_next() {
     let place = Place::new();
     let ran = place.usage_with(&["stage", "--data", "my data"], "{}\n");
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     let words = [
         "deliver",
         "--data",
@@ -100,9 +101,10 @@ fn a_directory_that_was_named_is_named_in_what_to_type_next() {
         "1ms",
     ];
     let ran = place.usage(&words);
-    assert_eq!(ran.code, 1);
+    assert_eq!(ran.code, Some(1));
     assert!(
-        ran.err.contains("`llmlb usage --data 'my data' pending`"),
+        ran.stderr
+            .contains("`llmlb usage --data 'my data' pending`"),
         "{ran:?}"
     );
     assert!(!place.data().exists(), "the flag wins over the environment");
@@ -111,7 +113,7 @@ fn a_directory_that_was_named_is_named_in_what_to_type_next() {
 #[cfg(target_os = "linux")]
 #[test]
 fn data_lies_in_the_users_own_directory_unless_told_otherwise() {
-    use crate::support::Ran;
+    use Finished;
 
     let place = Place::new();
     let home = place.file("x", "").parent().unwrap().join("home");
@@ -122,19 +124,22 @@ fn data_lies_in_the_users_own_directory_unless_told_otherwise() {
             .env_remove("XDG_DATA_HOME")
             .env("HOME", &home)
             .envs(variables.iter().copied());
-        Ran::of(&mut command)
+        Finished::run(&mut command)
     };
-    assert_eq!(stage(&[]).code, 0);
+    assert_eq!(stage(&[]).code, Some(0));
     assert!(home.join(".local/share/llmlb/_staging").is_dir());
     let xdg = home.join("xdg");
-    assert_eq!(stage(&[("XDG_DATA_HOME", xdg.to_str().unwrap())]).code, 0);
+    assert_eq!(
+        stage(&[("XDG_DATA_HOME", xdg.to_str().unwrap())]).code,
+        Some(0)
+    );
     assert!(xdg.join("llmlb/_staging").is_dir());
     // A relative one is as good as none, and an empty one too.
-    assert_eq!(stage(&[("XDG_DATA_HOME", "relative")]).code, 0);
+    assert_eq!(stage(&[("XDG_DATA_HOME", "relative")]).code, Some(0));
     let ran = stage(&[("HOME", "")]);
-    assert_eq!(ran.code, 1);
+    assert_eq!(ran.code, Some(1));
     assert!(
-        ran.err.contains("hint: name a directory: `--data DIR`"),
+        ran.stderr.contains("hint: name a directory: `--data DIR`"),
         "{ran:?}"
     );
 }

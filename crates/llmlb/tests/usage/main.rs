@@ -3,12 +3,10 @@
 
 #![expect(
     clippy::expect_used,
-    clippy::panic,
     clippy::unwrap_used,
     reason = "helpers fail the test that called them"
 )]
 
-mod receiver;
 mod support;
 
 mod cli_cloudevents;

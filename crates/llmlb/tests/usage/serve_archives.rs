@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use crate::receiver::Receiver;
-use crate::support::{Place, Ran};
+use crate::support::Place;
+use testkit::{Finished, UsageReceiver};
 
 #[test]
 fn what_is_staged_is_archived_and_its_totals_are_kept() {
@@ -32,14 +32,14 @@ fn status_shows_it_to_people_and_to_programs() {
     place.stage(1);
     let server = place.serve(&[]);
     server.until("it is archived", |usage| usage["delivered"] == 1);
-    let ran = server.status(&place, &[]);
-    let line = ran.out.lines().find(|line| line.starts_with("  usage "));
+    let ran = place.status(&server, "");
+    let line = ran.stdout.lines().find(|line| line.starts_with("  usage "));
     let line = line.unwrap_or_else(|| panic!("{ran:?}"));
     assert!(
         line.contains(" recorded, kept in archive/, last "),
         "{line}"
     );
-    let document = server.status(&place, &["--json"]).json();
+    let document = place.status(&server, "--json").json();
     assert_eq!(document["servers"][0]["usage"]["delivered"], 1);
 }
 
@@ -49,7 +49,7 @@ fn with_usage_off_nothing_is_touched() {
     place.stage(1);
     let server = place.serve(&[("LLMLB_USAGE", "false")]);
     assert_eq!(server.usage(), Value::Null);
-    let document = server.status(&place, &["--json"]).json();
+    let document = place.status(&server, "--json").json();
     assert_eq!(document["servers"][0]["usage"], Value::Null);
     assert_eq!(place.files("_staging").len(), 1);
     assert!(!place.data().join("archive").exists());
@@ -90,10 +90,10 @@ fn bad_settings_are_told_and_nothing_is_started() {
             .args(["serve", "--demo", "-p", "0"])
             .env("LLMLB_DATA_DIR", place.data())
             .env(name, value);
-        let ran = Ran::of(&mut command);
-        assert_eq!(ran.code, 1, "{ran:?}");
-        assert!(ran.err.contains(words), "{words}: {ran:?}");
-        assert!(!ran.all().contains("s3cret"), "{ran:?}");
+        let ran = Finished::run(&mut command);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains(words), "{words}: {ran:?}");
+        assert!(!ran.output().contains("s3cret"), "{ran:?}");
     }
     assert!(!place.data().exists());
 }
@@ -108,7 +108,9 @@ fn a_directory_that_cannot_be_used_is_told_once_and_requests_go_on() {
     next(&next(&usage));
     std::fs::remove_file(place.data()).unwrap();
     server.until("its end", |usage| usage["error"].is_null());
-    let said = (server.running).until_said("usage: the data directory can be used again, after ");
+    let said = server
+        .process
+        .until_output("usage: the data directory can be used again, after ");
     let begins = said
         .lines()
         .filter(|line| line.contains("warning: usage: "));
@@ -127,13 +129,15 @@ fn a_user_without_a_home_is_told_where_to_name_a_directory() {
         error.as_str().unwrap().contains("set LLMLB_DATA_DIR"),
         "{error}"
     );
-    (server.running).until_said("warning: usage: this user has no home");
+    server
+        .process
+        .until_output("warning: usage: this user has no home");
 }
 
 /// Whatever the environment names is for real usage. (L14)
 #[test]
 fn demo_never_writes_into_the_real_data_nor_to_the_real_receiver() {
-    let (place, receiver) = (Place::new(), Receiver::always("200 OK"));
+    let (place, receiver) = (Place::new(), UsageReceiver::always(200));
     place.stage(1);
     let settings = [
         ("LLMLB_USAGE_URL", receiver.url.as_str()),
@@ -141,7 +145,7 @@ fn demo_never_writes_into_the_real_data_nor_to_the_real_receiver() {
     ];
     let server = place.serve_demo(&settings);
     let told = "the demo's usage records are not sent to http://127.0.0.1:";
-    server.running.until_said(told);
+    server.process.until_output(told);
     let body = r#"{"model":"demo","max_tokens":2,"messages":[{"role":"user","content":"Hi"}]}"#;
     server.ask("POST /v1/chat/completions", body);
     let usage = server.until("it is archived", |usage| usage["delivered"] == 1);
@@ -151,7 +155,7 @@ fn demo_never_writes_into_the_real_data_nor_to_the_real_receiver() {
     assert_eq!(requests(&["--demo", "--json"]), 1, "the demo's");
     assert_eq!(place.files("_staging").len(), 1);
     assert!(!place.data().join("archive").exists());
-    assert_eq!(receiver.requests().len(), 0);
+    assert_eq!(receiver.batches().len(), 0);
 }
 
 #[cfg(target_os = "linux")]
@@ -170,7 +174,7 @@ fn demo_of_a_user_has_a_directory_beside_the_real_one() {
     ];
     let server = place.serve_demo(&at_home);
     let told = "the demo's usage records are not sent to http://127.0.0.1:9/";
-    server.running.until_said(told);
+    server.process.until_output(told);
     assert_eq!(server.usage()["to"], Value::Null);
     let theirs = home.join(".local/share");
     assert!(theirs.join("llmlb-demo/_staging").is_dir());
@@ -181,7 +185,7 @@ fn demo_of_a_user_has_a_directory_beside_the_real_one() {
 fn archive_is_kept_within_the_bounds_that_are_set_and_whole_without() {
     let place = Place::new();
     place.stage(3);
-    assert_eq!(place.usage(&["deliver", "--archive"]).code, 0);
+    assert_eq!(place.usage(&["deliver", "--archive"]).code, Some(0));
     let old = place.files("archive");
     for name in &old {
         let path = place.data().join("archive").join(name);
@@ -199,7 +203,9 @@ fn archive_is_kept_within_the_bounds_that_are_set_and_whole_without() {
     let server = place.serve(&[("LLMLB_USAGE_ARCHIVE_MAX_AGE", "36h")]);
     let usage = server.until("the sizes", |usage| usage["kept"].is_object());
     assert_eq!(usage["kept"]["archive"]["files"], 0, "{usage}");
-    (server.running).until_said("in 1 file from archive/: usage.archive_max_age or ");
+    server
+        .process
+        .until_output("in 1 file from archive/: usage.archive_max_age or ");
     drop(server);
     assert_eq!(place.files("archive"), [""; 0]);
     assert_eq!(place.books()["archived"], 3);

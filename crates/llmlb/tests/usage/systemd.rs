@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use crate::support::{Place, Ran};
+use crate::support::Place;
+use testkit::Finished;
 
 const UNITS: [(&str, &str); 3] = [
     (
@@ -34,8 +35,8 @@ fn systemd_accepts_the_units_without_a_warning() {
             place.file(name, here)
         })
         .collect();
-    let ran = Ran::of(Command::new("systemd-analyze").arg("verify").args(files));
-    assert_eq!((ran.code, ran.all().as_str()), (0, ""), "{ran:?}");
+    let ran = Finished::run(Command::new("systemd-analyze").arg("verify").args(files));
+    assert_eq!((ran.code, ran.output().as_str()), (Some(0), ""), "{ran:?}");
 }
 
 /// The value of every setting; a setting occurs once.
@@ -68,8 +69,8 @@ fn commands_of_the_units_are_valid() {
         let settings = settings(unit);
         let words: Vec<&str> = settings["ExecStart"].split(' ').skip(1).collect();
         let mut command = Command::new(env!("CARGO_BIN_EXE_llmlb"));
-        let ran = Ran::of(command.args(words).arg("--help"));
-        assert_eq!(ran.code, 0, "{unit}: {ran:?}");
+        let ran = Finished::run(command.args(words).arg("--help"));
+        assert_eq!(ran.code, Some(0), "{unit}: {ran:?}");
     }
 }
 

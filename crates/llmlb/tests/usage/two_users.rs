@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::receiver::Receiver;
-use crate::support::{Place, Ran, Running, Server, eventually};
+use crate::support::Place;
+use testkit::{Finished, UsageReceiver};
 
 const SERVICE: u32 = 65534;
 
@@ -98,23 +98,23 @@ impl World {
         command
     }
 
-    fn usage(&self, user: User, words: &str, receiver: &Receiver) -> Ran {
+    fn usage(&self, user: User, words: &str, receiver: &UsageReceiver) -> Finished {
         let words = words.replace("URL", &receiver.url);
         let words: Vec<&str> = ["usage"]
             .into_iter()
             .chain(words.split_whitespace())
             .collect();
-        Ran::of(&mut self.command(user, &words))
+        Finished::run(&mut self.command(user, &words))
     }
 
-    fn run(&self, user: User, words: &str, receiver: &Receiver) -> Ran {
+    fn run(&self, user: User, words: &str, receiver: &UsageReceiver) -> Finished {
         let ran = self.usage(user, words, receiver);
-        assert_eq!(ran.code, 0, "{words:?} as {user:?}: {ran:?}");
+        assert_eq!(ran.code, Some(0), "{words:?} as {user:?}: {ran:?}");
         ran
     }
 
     /// The service starts with the receiver of the directory, if it has one, records a request and ends.
-    fn serves(&self, why: &str, receiver: &Receiver) {
+    fn serves(&self, why: &str, receiver: &UsageReceiver) {
         let locks = self.place.data().join("../locks");
         let _ = fs::create_dir(&locks);
         chown(&locks, Some(SERVICE), Some(SERVICE)).expect("the service's locks");
@@ -127,20 +127,12 @@ impl World {
         if self.place.data().join("destination.json").exists() {
             command.env("LLMLB_USAGE_URL", &receiver.url);
         }
-        let said = self.place.data().join("../serve.log");
-        let mut running = Running::start(command, &said);
-        let address = eventually("it listens", || {
-            assert!(!running.has_ended(), "{why}: {}", running.said());
-            let said = running.said();
-            let after = said.split("listening on http://").nth(1)?;
-            Some(after.split_once(' ')?.0.to_owned())
-        });
-        let mut server = Server { running, address };
+        let server = self.place.serve_command(&mut command);
         let body = r#"{"model":"m","messages":[]}"#;
         server.ask("POST /v1/chat/completions", body);
         assert_eq!(server.usage()["recorded"], 1, "{why}");
-        assert_eq!(server.stop(), Some(0), "{why}: {}", server.running.said());
-        let said = server.running.said();
+        assert_eq!(server.stop(), Some(0), "{why}: {}", server.log());
+        let said = server.log();
         assert!(!said.contains("usage: "), "{why}: {said}");
     }
 }
@@ -175,7 +167,7 @@ fn others_files(dir: &Path) -> Vec<PathBuf> {
 /// A file that cannot be read, as on a disk with errors, keeps nothing else back. (S9)
 #[test]
 fn entry_or_batch_that_cannot_be_read_is_shown_and_stops_nothing_else() {
-    let receiver = Receiver::always("200 OK");
+    let receiver = UsageReceiver::always(200);
     let Some(world) = World::new() else { return };
     for (part, made) in [
         ("_staging", "stage ../record.json"),
@@ -190,27 +182,27 @@ fn entry_or_batch_that_cannot_be_read_is_shown_and_stops_nothing_else() {
 
         let why = format!("cannot read {}: permission denied", file.display());
         let pending = world.usage(User::Service, "pending", &receiver);
-        assert_eq!(pending.code, 1, "{pending:?}");
-        assert!(pending.out.contains(&why), "{pending:?}");
+        assert_eq!(pending.code, Some(1), "{pending:?}");
+        assert!(pending.stdout.contains(&why), "{pending:?}");
         let told = "\n1 cannot be read; ";
-        assert!(pending.out.contains(told), "{pending:?}");
+        assert!(pending.stdout.contains(told), "{pending:?}");
         let verified = world.usage(User::Service, "verify", &receiver);
-        assert_eq!(verified.code, 1, "{verified:?}");
+        assert_eq!(verified.code, Some(1), "{verified:?}");
         assert!(
-            verified.out.contains(file.to_str().unwrap()),
+            verified.stdout.contains(file.to_str().unwrap()),
             "{verified:?}"
         );
-        let before = receiver.requests().len();
+        let before = receiver.batches().len();
         let delivered = world.usage(User::Service, "deliver --to URL", &receiver);
-        assert_eq!(delivered.code, 1, "{delivered:?}");
-        assert!(delivered.err.contains(&why), "{delivered:?}");
-        assert!(receiver.requests().len() > before, "{delivered:?}");
+        assert_eq!(delivered.code, Some(1), "{delivered:?}");
+        assert!(delivered.stderr.contains(&why), "{delivered:?}");
+        assert!(receiver.batches().len() > before, "{delivered:?}");
         assert!(file.exists());
 
         chown(&file, Some(SERVICE), Some(SERVICE)).expect("it is the service's");
         world.run(User::Service, "deliver --to URL --now", &receiver);
         assert_eq!(
-            world.run(User::Service, "pending", &receiver).out,
+            world.run(User::Service, "pending", &receiver).stdout,
             "nothing waits\n"
         );
         world.run(User::Service, "verify", &receiver);
@@ -220,7 +212,7 @@ fn entry_or_batch_that_cannot_be_read_is_shown_and_stops_nothing_else() {
 /// Whichever user types which verb first, the other one can type any, and the service starts.
 #[test]
 fn every_verb_of_root_leaves_a_data_directory_that_its_owner_can_use() {
-    let receiver = Receiver::always("200 OK");
+    let receiver = UsageReceiver::always(200);
     for first in [User::Root, User::Service] {
         let second = match first {
             User::Root => User::Service,
@@ -246,7 +238,7 @@ fn every_verb_of_root_leaves_a_data_directory_that_its_owner_can_use() {
 
 #[test]
 fn readers_change_nothing_whoever_runs_them() {
-    let receiver = Receiver::always("200 OK");
+    let receiver = UsageReceiver::always(200);
     let Some(world) = World::new() else { return };
     let data = world.place.data();
     for words in [
@@ -271,7 +263,7 @@ fn readers_change_nothing_whoever_runs_them() {
 /// Killed at every single system call that could change something.
 #[test]
 fn readers_of_root_leave_nothing_behind_when_they_are_killed() {
-    let receiver = Receiver::always("200 OK");
+    let receiver = UsageReceiver::always(200);
     let Some(world) = World::new() else { return };
     if !testkit::has_tool("strace").unwrap() {
         return;
@@ -293,9 +285,9 @@ fn readers_of_root_leave_nothing_behind_when_they_are_killed() {
                     .arg("usage")
                     .args(verb.split_whitespace())
                     .env("LLMLB_DATA_DIR", &data);
-                let ran = Ran::of(&mut command);
+                let ran = Finished::run(&mut command);
                 assert_eq!(tree(&data), before, "{verb:?} killed at call {number}");
-                if ran.code == 0 {
+                if ran.code == Some(0) {
                     break;
                 }
                 kills += 1;
@@ -309,7 +301,7 @@ fn readers_of_root_leave_nothing_behind_when_they_are_killed() {
 /// Without a receiver, too: the other batches are archived.
 #[test]
 fn batch_that_cannot_be_read_does_not_stop_archiving() {
-    let receiver = Receiver::always("200 OK");
+    let receiver = UsageReceiver::always(200);
     let Some(world) = World::new() else { return };
     world.run(User::Service, "stage ../record.json", &receiver);
     world.run(User::Service, "consolidate", &receiver);
@@ -318,9 +310,9 @@ fn batch_that_cannot_be_read_does_not_stop_archiving() {
     chown(&file, Some(0), Some(0)).expect("it is root's");
     world.run(User::Service, "stage ../record.json", &receiver);
     let ran = world.usage(User::Service, "deliver --archive", &receiver);
-    assert_eq!(ran.code, 1, "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
     let why = format!("1 batch waiting: cannot read {}", file.display());
-    assert!(ran.err.contains(&why), "{ran:?}");
+    assert!(ran.stderr.contains(&why), "{ran:?}");
     assert_eq!(world.place.files("archive").len(), 1, "{ran:?}");
     chown(&file, Some(SERVICE), Some(SERVICE)).expect("it is the service's");
     world.run(User::Service, "deliver --archive", &receiver);

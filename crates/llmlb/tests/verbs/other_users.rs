@@ -37,10 +37,10 @@ fn another_users_server_is_seen_and_left_alone() {
     if !testkit::has_root("who can become another user").expect("nothing is missing") {
         return;
     }
-    assert_eq!(as_nobody(&["--version"]).code, 0);
+    assert_eq!(as_nobody(&["--version"]).code, Some(0));
     let server = place.stand_in(4008, "end");
     let ran = as_nobody(&["status", "-p", "4008"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     for line in [
         "  state      running (another user's)\n",
         "  PID        unknown\n",
@@ -49,7 +49,7 @@ fn another_users_server_is_seen_and_left_alone() {
         assert!(ran.stdout.contains(line), "{line:?} in {ran:?}");
     }
     let ran = as_nobody(&["stop", "-p", "4008", "--force"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     assert!(
         ran.stderr.contains("only that user or root can stop"),
         "{ran:?}"
@@ -64,7 +64,7 @@ fn another_users_server_is_seen_and_left_alone() {
 
     drop(server);
     let ran = as_nobody(&["status", "-p", "4008"]);
-    assert_eq!(ran.code, 3, "{ran:?}");
+    assert_eq!(ran.code, Some(3), "{ran:?}");
     assert!(
         ran.stdout
             .contains("belongs to root; nobody is seen to hold it"),

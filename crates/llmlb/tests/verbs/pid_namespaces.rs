@@ -8,7 +8,7 @@ use crate::support::{Place, answering, this_test};
 const INSIDE: [&str; 5] = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
 
 fn is_possible(place: &Place) -> bool {
-    let possible = place.run(&[INSIDE.as_slice(), &["true"]].concat()).code == 0;
+    let possible = place.run(&[INSIDE.as_slice(), &["true"]].concat()).code == Some(0);
     if !possible {
         testkit::skip("the right to make a PID namespace").expect("nothing is missing");
     }
@@ -22,7 +22,8 @@ fn a_server_inside_is_known_outside_by_the_number_that_means_it_there() {
         return;
     }
     // It calls itself process 1, in its record and when it is asked.
-    let address = answering(|_| r#"{"status":"ok","pid":1,"backends":[]}"#.to_owned());
+    let answering = answering(r#"{"status":"ok","pid":1,"backends":[]}"#);
+    let address = answering.address;
     let _server = place.stand_in_under(&INSIDE, address.port(), "end", 30_000);
     let ran = place.llmlb(&["status", "--json"]);
     let document: Value = serde_json::from_str(&ran.stdout).expect("JSON");
@@ -42,7 +43,7 @@ fn a_server_outside_is_neither_named_nor_stopped_from_inside() {
     let llmlb = env!("CARGO_BIN_EXE_llmlb");
     let inside = |words: &[&str]| place.run(&[INSIDE.as_slice(), words].concat());
     let ran = inside(&[llmlb, "status", "-p", "4007"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     let lines = [
         "  state      running (PID not visible here)\n".to_owned(),
         format!(
@@ -54,7 +55,7 @@ fn a_server_outside_is_neither_named_nor_stopped_from_inside() {
         assert!(ran.stdout.contains(&line), "{line:?} in {ran:?}");
     }
     let ran = inside(&[llmlb, "stop", "-p", "4007", "--force"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     assert!(
         ran.stderr
             .contains("stop it on its host or in its container"),
@@ -63,7 +64,7 @@ fn a_server_outside_is_neither_named_nor_stopped_from_inside() {
 
     let refused = "pid_namespaces::refused_inside";
     let ran = inside(&[&this_test(), "--exact", refused, "--ignored"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stdout.contains("1 passed"), "{ran:?}");
 }
 

@@ -10,19 +10,22 @@ use crate::support::{Place, answering};
 fn nothing_at_all_is_said_and_is_no_failure() {
     let place = Place::new();
     let ran = place.llmlb(&["status"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (0, "No servers running\n"));
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "No servers running\n")
+    );
     assert_eq!(ran.stderr, "");
     let ran = place.llmlb(&["status", "-p", "1"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (3, "No server running on port 1\n")
+        (Some(3), "No server running on port 1\n")
     );
     let ran = place.llmlb(&["status", "-p", "1", "--json"]);
-    assert_eq!(ran.code, 3);
+    assert_eq!(ran.code, Some(3));
     let document: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     assert_eq!(document["version"], 1);
     assert_eq!(document["servers"][0]["state"], "not_running");
-    assert_eq!(place.llmlb(&["status", "-p", "0"]).code, 2);
+    assert_eq!(place.llmlb(&["status", "-p", "0"]).code, Some(2));
 }
 
 #[test]
@@ -31,7 +34,7 @@ fn a_server_that_does_not_answer_still_runs() {
     // Nobody listens on port 2: the stand-in has only the lock.
     let server = place.stand_in(2, "end");
     let ran = place.llmlb(&["status", "-p", "2"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     let pid = format!("  PID        {}\n", server.pid());
     assert!(ran.stdout.contains(&pid), "{ran:?}");
     let silent = ran.stdout.contains("  health     no answer (");
@@ -41,11 +44,12 @@ fn a_server_that_does_not_answer_still_runs() {
 #[test]
 fn somebody_else_who_answers_is_not_the_server() {
     let place = Place::new();
-    let address = answering(|_| r#"{"status":"ok","pid":1,"backends":[]}"#.to_owned());
+    let answering = answering(r#"{"status":"ok","pid":1,"backends":[]}"#);
+    let address = answering.address;
     let port = address.port().to_string();
     let server = place.stand_in(address.port(), "end");
     let ran = place.llmlb(&["status", "--json"]);
-    assert_eq!(ran.code, 0);
+    assert_eq!(ran.code, Some(0));
     let document: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     let entry = &document["servers"][0];
     assert_eq!(entry["pid"], server.pid());
@@ -89,7 +93,7 @@ fn what_a_killed_server_leaves_is_stale_and_harmless() {
     let mut server = place.stand_in(5, "ignore");
     server.kill();
     let ran = place.llmlb(&["status", "-p", "5"]);
-    assert_eq!(ran.code, 3);
+    assert_eq!(ran.code, Some(3));
     assert!(
         ran.stdout.starts_with("No server running on port 5\n")
             && ran.stdout.contains("is the stale lock file of PID")
@@ -99,7 +103,7 @@ fn what_a_killed_server_leaves_is_stale_and_harmless() {
     fs::write(place.lock_file(5), "garbage").expect("written");
     let ran = place.llmlb(&["status", "--json"]);
     let document: Value = serde_json::from_str(&ran.stdout).expect("JSON");
-    assert_eq!(ran.code, 0);
+    assert_eq!(ran.code, Some(0));
     assert_eq!(document["servers"][0]["state"], "unreadable");
     assert_eq!(document["servers"][0]["reason"], "it is not a JSON object");
 }

@@ -12,7 +12,7 @@ fn a_server_is_asked_and_waited_for() {
     assert_eq!(
         (ran.code, ran.stdout),
         (
-            0,
+            Some(0),
             format!("Stopped the server on port 4002 (PID: {})\n", server.pid())
         )
     );
@@ -25,14 +25,14 @@ fn a_server_that_drains_is_waited_for_and_that_is_explained_once() {
     let place = Place::new();
     let server = place.stand_in(4003, "2000");
     let ran = place.llmlb(&["stop", "-p", "4003"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(ran.stderr, "llmlb: draining: waiting for at most 35 s\n");
     assert!(ran.stdout.starts_with("Stopped "), "{ran:?}");
     drop(server);
 
     let _server = place.stand_in(4003, "2000");
     let ran = place.llmlb(&["stop", "-q", "-p", "4003"]);
-    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     assert!(ran.stdout.starts_with("Stopped "), "{ran:?}");
 }
 
@@ -41,7 +41,7 @@ fn a_server_that_does_not_end_is_left_unless_forced() {
     let place = Place::new();
     let server = place.stand_in(4004, "ignore");
     let ran = place.llmlb(&["stop", "-p", "4004", "--timeout", "0.2"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     assert_eq!(
         ran.stderr,
         format!(
@@ -54,7 +54,7 @@ fn a_server_that_does_not_end_is_left_unless_forced() {
     assert_eq!(
         (ran.code, ran.stdout),
         (
-            0,
+            Some(0),
             format!(
                 "Killed the server on port 4004 (PID: {}): it had not stopped when asked\n",
                 server.pid()
@@ -70,7 +70,7 @@ fn a_server_is_given_its_own_drain_timeout_and_five_seconds() {
     let _server = place.stand_in_under(&[], 4005, "2000", 1_500);
     let ran = place.llmlb(&["stop", "-p", "4005"]);
     assert_eq!(ran.stderr, "llmlb: draining: waiting for at most 6.5 s\n");
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
 #[test]
@@ -79,11 +79,11 @@ fn nothing_to_stop_is_no_failure() {
     let ran = place.llmlb(&["stop", "-p", "1"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (0, "No server running on port 1\n")
+        (Some(0), "No server running on port 1\n")
     );
     assert_eq!(ran.stderr, "");
-    assert_eq!(place.llmlb(&["stop"]).code, 2);
-    assert_eq!(place.llmlb(&["stop", "-p", "0"]).code, 2);
+    assert_eq!(place.llmlb(&["stop"]).code, Some(2));
+    assert_eq!(place.llmlb(&["stop", "-p", "0"]).code, Some(2));
 }
 
 #[cfg(target_os = "linux")]
@@ -102,7 +102,10 @@ fn a_dead_server_that_its_parent_has_not_reaped_is_gone() {
     }
     let ran = place.llmlb(&["stop", "-p", "6"]);
     let expected = format!("Removed the stale lock file of PID {pid}, which is gone\n");
-    assert!(ran.code == 0 && ran.stdout.ends_with(&expected), "{ran:?}");
+    assert!(
+        ran.code == Some(0) && ran.stdout.ends_with(&expected),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn a_stale_file_is_removed_and_a_foreign_one_is_not() {
     assert_eq!(
         (ran.code, ran.stdout),
         (
-            0,
+            Some(0),
             format!(
                 "No server running on port 6\nRemoved the stale lock file of PID {pid}, which is \
                  gone\n"
@@ -129,7 +132,7 @@ fn a_stale_file_is_removed_and_a_foreign_one_is_not() {
     assert_eq!(
         (ran.code, ran.stdout),
         (
-            0,
+            Some(0),
             format!(
                 "No server running on port 6\n{} is no lock record (it is not a JSON object) and \
                  was left alone\n",
@@ -150,7 +153,7 @@ fn a_process_that_merely_has_the_recorded_number_is_left_alone() {
     );
     fs::write(place.lock_file(7), text).expect("written");
     let ran = place.llmlb(&["stop", "-p", "7", "--force"]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(
         ran.stdout.contains("has this PID now and was not stopped"),
         "{ran:?}"
@@ -166,7 +169,7 @@ fn an_owner_that_cannot_be_proven_is_refused() {
     let text = r#"{"pid":1,"started_at":"2026-01-30T12:00:00Z","port":8}"#;
     fs::write(place.lock_file(8), text).expect("written");
     let ran = place.llmlb(&["stop", "-p", "8", "--force"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     assert!(
         ran.stderr.starts_with(
             "llmlb: The server on port 8 was not stopped: it is held, but not by pid 1"
@@ -179,9 +182,10 @@ fn an_owner_that_cannot_be_proven_is_refused() {
 #[test]
 fn another_program_on_the_port_is_told() {
     let place = Place::new();
-    let port = answering(|_| String::new()).port();
+    let answering = answering("");
+    let port = answering.address.port();
     let ran = place.llmlb(&["stop", "-p", &port.to_string()]);
-    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     let mut lines = ran.stdout.lines();
     assert_eq!(
         lines.next(),

@@ -1,13 +1,11 @@
 //! The program under test, and stand-ins for a server.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::thread;
+use std::process::{Child, Command, Stdio};
 
-use tempfile::TempDir;
 use tenure::{Key, Store};
+use testkit::{FakeLlm, Finished, Sandbox, wire};
 
 /// What a stand-in is told through its environment.
 const PORT: &str = "STAND_IN_PORT";
@@ -17,51 +15,36 @@ const DRAIN_MS: &str = "STAND_IN_DRAIN_MS";
 const READY: &str = "stand-in is ready";
 
 /// A lock directory and the program that uses it.
-pub(crate) struct Place {
-    dir: TempDir,
-}
-
-/// What came of running the program.
-#[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) code: i32,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
+pub(crate) struct Place(Sandbox);
 
 impl Place {
     pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory for the locks");
-        Self { dir }
+        Self(testkit::sandbox!())
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.dir.path()
+        self.0.root()
     }
 
     pub(crate) fn lock_file(&self, port: u16) -> PathBuf {
         self.path().join(format!("serve_{port}.lock"))
     }
 
-    pub(crate) fn llmlb(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn llmlb(&self, arguments: &[&str]) -> Finished {
         let mut llmlb = vec![env!("CARGO_BIN_EXE_llmlb")];
         llmlb.extend(arguments);
         self.run(&llmlb)
     }
 
     /// Runs any program that finds the lock directory in its environment.
-    pub(crate) fn run(&self, words: &[&str]) -> Ran {
-        let output = self.command(words).output().expect("the program runs");
-        Ran::from(output)
+    pub(crate) fn run(&self, words: &[&str]) -> Finished {
+        Finished::run(&mut self.command(words))
     }
 
     fn command(&self, words: &[&str]) -> Command {
         let (program, arguments) = words.split_first().expect("a program");
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .env("LLMLB_LOCK_DIR", self.path())
-            .env("LLMLB_DATA_DIR", self.path().join("data"));
+        let mut command = self.0.command_of(program, arguments);
+        command.env("LLMLB_LOCK_DIR", self.path());
         command
     }
 
@@ -101,16 +84,6 @@ impl Place {
         let ready = lines.any(|line| line.is_ok_and(|line| line.contains(READY)));
         assert!(ready, "the stand-in got the lock");
         StandIn(child)
-    }
-}
-
-impl From<Output> for Ran {
-    fn from(output: Output) -> Self {
-        Self {
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
     }
 }
 
@@ -198,23 +171,7 @@ async fn wait(_way: &str) {
     std::future::pending().await
 }
 
-/// Listens on a port of its own and answers every request with this JSON.
-pub(crate) fn answering(json: impl Fn(SocketAddr) -> String + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.expect("a connection");
-            let mut request = [0; 1024];
-            if stream.read(&mut request).is_ok_and(|count| count > 0) {
-                let body = json(address);
-                let length = body.len();
-                let _ = write!(
-                    stream,
-                    "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}"
-                );
-            }
-        }
-    });
-    address
+/// Starts a server that answers every request with this JSON.
+pub(crate) fn answering(json: &'static str) -> FakeLlm {
+    FakeLlm::handling_all(move |_, stream| wire::json(stream, 200, json))
 }

@@ -16,7 +16,6 @@ use std::time::Instant;
 use socket2::SockRef;
 
 use crate::message::Head;
-pub(crate) use connection::find;
 pub use reply::{Reply, Step};
 
 /// Treatment of a request's body.
@@ -41,11 +40,18 @@ pub struct Received {
     pub connection: usize,
     /// Address of the peer.
     pub peer: SocketAddr,
+    /// Time at which the first byte was received.
+    pub arrived: Instant,
     /// Time at which the script was called.
     pub at: Instant,
 }
 
 impl Received {
+    /// Target of the request, with its query.
+    pub fn target(&self) -> &str {
+        self.head.target()
+    }
+
     /// Path of the request, without its query.
     pub fn path(&self) -> &str {
         self.head.path()
@@ -62,20 +68,22 @@ impl Received {
     }
 }
 
-type Script = dyn Fn(&Received) -> Reply + Send + Sync;
-type BodyRule = dyn Fn(&Head) -> BodyHandling + Send + Sync;
+/// Script that may write to the connection itself; the steps of its reply follow.
+pub(crate) type Script = dyn Fn(&Received, &mut TcpStream) -> Reply + Send + Sync;
+pub(crate) type BodyRule = dyn Fn(&Head) -> BodyHandling + Send + Sync;
 
 /// State that the threads of one server share.
 struct Shared {
     script: Box<Script>,
     body_rule: Box<BodyRule>,
     is_stopped: AtomicBool,
+    has_log: bool,
     log: Mutex<Log>,
 }
 
 #[derive(Default)]
 struct Log {
-    executed: Vec<Received>,
+    executed: Vec<Arc<Received>>,
     /// Bytes received per connection.
     bytes: Vec<Vec<u8>>,
     open: Vec<Option<TcpStream>>,
@@ -93,30 +101,60 @@ impl Shared {
 
 /// A scripted server on a free loopback port. Dropping it closes all its connections.
 pub struct ScriptedServer {
-    address: SocketAddr,
+    /// Address of the server.
+    pub address: SocketAddr,
     shared: Arc<Shared>,
-    accepting: Option<JoinHandle<()>>,
+    accepting: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl ScriptedServer {
     /// Starts a server that reads every body and responds to every request as the script says.
     pub fn start(script: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
-        let loopback = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-        Self::start_at(loopback, |_| BodyHandling::Read, script)
+        Self::start_on_loopback(script, true)
     }
 
-    /// Starts a server on this address, with a rule for request bodies.
-    pub fn start_at(
-        address: SocketAddr,
-        body_rule: impl Fn(&Head) -> BodyHandling + Send + Sync + 'static,
+    /// Like [`ScriptedServer::start`], but logs neither requests nor bytes: for very many of them.
+    pub fn without_log(
         script: impl Fn(&Received) -> Reply + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        Self::start_on_loopback(script, false)
+    }
+
+    fn start_on_loopback(
+        script: impl Fn(&Received) -> Reply + Send + Sync + 'static,
+        has_log: bool,
+    ) -> io::Result<Self> {
+        let loopback = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+        let script = move |request: &Received, _: &mut TcpStream| script(request);
+        Self::start_with(
+            loopback,
+            Box::new(|_| BodyHandling::Read),
+            Box::new(script),
+            has_log,
+        )
+    }
+
+    pub(crate) fn start_at(
+        address: SocketAddr,
+        body_rule: Box<BodyRule>,
+        script: Box<Script>,
+    ) -> io::Result<Self> {
+        Self::start_with(address, body_rule, script, true)
+    }
+
+    fn start_with(
+        address: SocketAddr,
+        body_rule: Box<BodyRule>,
+        script: Box<Script>,
+        has_log: bool,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            script: Box::new(script),
-            body_rule: Box::new(body_rule),
+            script,
+            body_rule,
             is_stopped: AtomicBool::new(false),
+            has_log,
             log: Mutex::default(),
         });
         let accepting = {
@@ -126,13 +164,8 @@ impl ScriptedServer {
         Ok(Self {
             address,
             shared,
-            accepting: Some(accepting),
+            accepting: Mutex::new(Some(accepting)),
         })
-    }
-
-    /// Address of the server.
-    pub fn address(&self) -> SocketAddr {
-        self.address
     }
 
     /// URL of the server, without a path.
@@ -141,7 +174,7 @@ impl ScriptedServer {
     }
 
     /// Every request for which the script was called, in order.
-    pub fn executed(&self) -> Vec<Received> {
+    pub fn executed(&self) -> Vec<Arc<Received>> {
         self.shared.log().executed.clone()
     }
 
@@ -161,9 +194,11 @@ impl ScriptedServer {
     }
 
     /// Refuses new connections and closes all existing ones.
-    pub fn stop(&mut self) {
+    pub fn stop(&self) {
         self.shared.is_stopped.store(true, Ordering::SeqCst);
-        if let Some(accepting) = self.accepting.take() {
+        let accepting = self.accepting.lock();
+        let accepting = accepting.unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(accepting) = accepting {
             // Wakes the accepting thread; it checks the flag before it serves the connection.
             drop(TcpStream::connect(self.address));
             let _ = accepting.join();
@@ -183,10 +218,7 @@ impl Drop for ScriptedServer {
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     for stream in listener.incoming() {
         if shared.is_stopped() {
-            // A process that is being started has a copy of the socket until its program runs: the
-            // port is freed whether or not there is one.
-            let _ = SockRef::from(listener).shutdown(Shutdown::Both);
-            return;
+            return stop_listening(listener);
         }
         let Ok(stream) = stream else { continue };
         let Ok(peer) = stream.peer_addr() else {
@@ -205,4 +237,11 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             shared.log().open[number - 1] = None;
         });
     }
+}
+
+/// Frees the port at once. A process that is being started has a copy of the socket until its
+/// program runs: closing the descriptor of this process would not suffice.
+pub(crate) fn stop_listening(listener: &TcpListener) {
+    // Not supported everywhere; the descriptor is closed anyway.
+    let _ = SockRef::from(listener).shutdown(Shutdown::Both);
 }

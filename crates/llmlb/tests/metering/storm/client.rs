@@ -9,8 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::answers::questions;
-use crate::http::{Connection, Head};
-use crate::random::Random;
+use testkit::{Head, Http1, random::Random};
 
 /// What becomes of a request on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,6 +177,6 @@ impl Client {
             return Some(connection);
         }
         let stream = TcpStream::connect(self.address).ok()?;
-        Some(Connection::over(stream).reader)
+        Some(Http1::new(stream).ok()?.reader)
     }
 }

@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::ask::Over;
-use crate::backend::{Backend, Reports, Sort};
-use crate::process::until;
-use crate::receiver::Receiver;
-use crate::support::{Place, Server, free_port};
 use client::{Client, Sent};
 use reckoning::Reckoning;
+use testkit::{
+    LlmlbServer, Sandbox, UsageReceiver,
+    api_server::{Backend, Reports, Sort},
+    free_port, until,
+};
 
 /// How many clients there are at a time.
 const CLIENTS: usize = 8;
@@ -39,10 +40,10 @@ fn the_receiver_has_what_the_backends_made_for_every_whole_answer_once() {
 
 /// A server before three backends, and a receiver to which it delivers.
 struct World {
-    place: Place,
+    place: Sandbox,
     port: u16,
     backends: Vec<Backend>,
-    receiver: Receiver,
+    receiver: UsageReceiver,
 }
 
 impl World {
@@ -54,18 +55,18 @@ impl World {
             key: None,
         };
         Self {
-            place: Place::new(),
+            place: testkit::sandbox!(),
             port: free_port(),
             backends: ["a", "b", "c"]
                 .map(sort)
                 .into_iter()
                 .map(Backend::start)
                 .collect(),
-            receiver: Receiver::start(),
+            receiver: UsageReceiver::accepting().unwrap(),
         }
     }
 
-    fn serve(&self) -> Server {
+    fn serve(&self) -> LlmlbServer {
         let flags: Vec<_> = self
             .backends
             .iter()
@@ -75,7 +76,7 @@ impl World {
             self.place
                 .command(&format!("serve -p {} {}", self.port, flags.join(" ")));
         command
-            .env("LLMLB_USAGE_URL", self.receiver.url())
+            .env("LLMLB_USAGE_URL", &self.receiver.url)
             .env("LLMLB_USAGE_EVERY", "1s");
         self.place.serve_with(&mut command)
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::client::{Fate, Saw, Sent};
 use super::{CLIENTS, World};
-use crate::backend::ledger::{End, Produced};
+use testkit::api_server::{End, Produced};
 
 /// Requests that went alike.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) struct Reckoning {
 impl Reckoning {
     pub(super) fn of(world: &World, sent: &BTreeMap<String, Sent>, kills: usize) -> Self {
         let mut records: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-        for record in world.receiver.records() {
+        for record in world.receiver.distinct_records() {
             let id = record["request_id"].as_str().unwrap_or_default().to_owned();
             records.entry(id).or_default().push(record);
         }
@@ -66,7 +66,7 @@ impl Reckoning {
                 .push(format!("{id}: a record of nobody's request"));
         }
         found.look_for_losses();
-        let repeated = world.receiver.repeated();
+        let repeated = world.receiver.repeated_records();
         if repeated > 0 {
             found
                 .problems
@@ -141,7 +141,7 @@ impl Reckoning {
 
     fn verify(&mut self, world: &World) {
         let outcome = world.place.run("usage verify --json");
-        let verified: Value = serde_json::from_str(&outcome.out).unwrap_or_default();
+        let verified: Value = serde_json::from_str(&outcome.stdout).unwrap_or_default();
         let count = |name: &str| number(&verified, name);
         self.books = format!(
             "{} staged = {} delivered + {} archived + {} pending + {} failed",

@@ -1,4 +1,4 @@
-//! Compression that saves little, but hides the text from whoever does not undo it.
+//! Compression that saves little, but hides the text from a reader that does not decompress it.
 
 /// A gzip stream (RFC 1952) of literals with the fixed codes (RFC 1951, section 3.2.6).
 pub(super) struct Gzip {
@@ -16,7 +16,7 @@ impl Gzip {
         }
     }
 
-    /// The next part of the stream, which can be read as soon as it arrives.
+    /// Returns the next part of the stream, which can be decompressed as soon as it is received.
     pub(super) fn pack(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Bits {
             bytes: self.begin(),
@@ -62,10 +62,10 @@ impl Gzip {
     }
 }
 
-/// Bits, the first of each byte in its lowest place.
+/// Bits; the first bit of each byte is the lowest one.
 struct Bits {
     bytes: Vec<u8>,
-    /// How many places of the last byte are free.
+    /// Number of unused bits in the last byte.
     free: u8,
 }
 

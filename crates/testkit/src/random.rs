@@ -1,13 +1,13 @@
-//! Chance that can be had again: the same seed gives the same draws.
+//! Random numbers that can be repeated: the same seed gives the same numbers.
 
-/// An xorshift generator: plain, and good enough to choose faults.
+/// Xorshift generator, good enough to choose faults.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    /// The seed of a run: `FAULT_SEED`, with the test's name and something of the caller's own, so
-    /// that no two draw alike.
-    pub(crate) fn of_run(part: u64) -> Self {
+    /// Returns a generator for one part of the calling test. The seed is `FAULT_SEED`, mixed with the
+    /// name of the test and the part, so that no two sequences are equal.
+    pub fn of_run(part: u64) -> Self {
         let seed = std::env::var("FAULT_SEED")
             .ok()
             .and_then(|text| text.parse().ok())
@@ -18,30 +18,34 @@ impl Random {
         Self::new(mix(seed) ^ mix(part) ^ test)
     }
 
-    pub(crate) fn new(seed: u64) -> Self {
-        // It would never leave zero.
+    /// Returns a generator with this seed.
+    pub fn new(seed: u64) -> Self {
+        // The generator would never leave zero.
         Self(mix(seed).max(1))
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// Returns the next number.
+    #[expect(clippy::should_implement_trait, reason = "the sequence has no end")]
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         mix(self.0)
     }
 
-    /// A number from zero to one less than this.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
+    /// Returns a number from zero up to, but without, `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+    /// Returns this number of bytes.
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.next().to_le_bytes()[3]).collect()
     }
 }
 
 /// Spreads a number over all bits.
-pub(crate) fn mix(number: u64) -> u64 {
+pub fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! `/v1/responses`: answers that are kept, and that others follow.
+//! `/v1/responses`: responses that are stored and can be continued.
 
 use std::cell::Cell;
 
@@ -41,7 +41,7 @@ pub(super) fn create(call: &mut Call<'_>) {
     }
 }
 
-/// What can be done with a response that is there.
+/// Serves requests for one stored response.
 pub(super) fn kept(call: &mut Call<'_>, method: &str, id: &str, rest: &[&str]) {
     let found = call
         .state
@@ -157,7 +157,7 @@ fn stream(call: &mut Call<'_>, words: &Words, whole: &Value) {
     );
 }
 
-/// The events of one stream.
+/// Events of one stream.
 struct Events<'a> {
     id: &'a str,
     number: Cell<u64>,

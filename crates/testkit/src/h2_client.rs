@@ -1,62 +1,69 @@
-//! A client that speaks HTTP/2 from the first byte.
+//! HTTP/2 client that keeps to the protocol: the `h2` library. [`Http2`](crate::Http2) is the one
+//! that sends any frames.
 
 use std::net::SocketAddr;
 
-use ::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
 use h2::RecvStream;
 use h2::client::{Builder, ResponseFuture, SendRequest};
+use http::{HeaderMap, Method, Request, StatusCode};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::process::PATIENCE;
+use crate::wait::DEADLINE;
 
-/// Where requests are sent from.
-pub(crate) type Client = SendRequest<Bytes>;
+/// Sender of requests on one connection.
+pub type Client = SendRequest<Bytes>;
 
-/// A whole answer.
+/// A response, complete or not.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    /// `Err`: it broke off.
-    pub(crate) body: Result<Vec<u8>, h2::Error>,
-    pub(crate) trailers: Option<HeaderMap>,
+pub struct Answer {
+    /// Status of the response.
+    pub status: StatusCode,
+    /// Fields of its head.
+    pub headers: HeaderMap,
+    /// Body; `Err` if it is incomplete.
+    pub body: Result<Vec<u8>, h2::Error>,
+    /// Fields after the body.
+    pub trailers: Option<HeaderMap>,
 }
 
 impl Answer {
-    pub(crate) fn text(&self) -> String {
+    /// Text of a complete body.
+    #[track_caller]
+    pub fn text(&self) -> String {
         let body = self.body.as_ref().expect("a whole body");
         String::from_utf8(body.clone()).expect("text")
     }
 
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    /// Returns the value of the first field of this name.
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 }
 
-/// Opens a connection, and lets the test talk on it. The connection ends with that.
-pub(crate) fn connected(address: SocketAddr, talk: impl AsyncFnOnce(Client)) {
+/// Opens a connection for one client. The connection ends with the client.
+pub fn connected(address: SocketAddr, client_task: impl AsyncFnOnce(Client)) {
     run(async {
         let (client, _) = connect(address, &Builder::new()).await;
-        talk(client).await;
+        client_task(client).await;
     });
 }
 
-/// Runs clients. All of their connections end with that.
-pub(crate) fn run(clients: impl Future<Output = ()>) {
+/// Runs clients. All of their connections end when they do.
+pub fn run(clients: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
-    let done = runtime.block_on(async { timeout(PATIENCE, clients).await });
+    let done = runtime.block_on(async { timeout(DEADLINE, clients).await });
     done.expect("in time");
 }
 
-/// Opens a connection. The second value tells how the connection ends.
-pub(crate) async fn connect(
+/// Opens a connection. The second value resolves when the connection ends.
+pub async fn connect(
     address: SocketAddr,
     builder: &Builder,
 ) -> (Client, JoinHandle<Result<(), h2::Error>>) {
@@ -66,8 +73,8 @@ pub(crate) async fn connect(
     (client, TaskTracker::new().spawn(connection))
 }
 
-/// A request for this path with this body.
-pub(crate) fn request(method: Method, path: &str) -> Request<()> {
+/// Returns the head of a request for this path.
+pub fn request(method: Method, path: &str) -> Request<()> {
     Request::builder()
         .method(method)
         .uri(format!("http://localhost{path}"))
@@ -76,8 +83,8 @@ pub(crate) fn request(method: Method, path: &str) -> Request<()> {
         .expect("a request")
 }
 
-/// Sends a request, whole.
-pub(crate) async fn send(client: &Client, request: Request<()>, body: &str) -> ResponseFuture {
+/// Sends a request with its body.
+pub async fn send(client: &Client, request: Request<()>, body: &str) -> ResponseFuture {
     let mut ready = client.clone().ready().await.expect("it is ready");
     let bare = body.is_empty();
     let (response, mut sender) = ready.send_request(request, bare).expect("it is sent");
@@ -88,8 +95,8 @@ pub(crate) async fn send(client: &Client, request: Request<()>, body: &str) -> R
     response
 }
 
-/// Waits for the answer and its end.
-pub(crate) async fn answer(response: ResponseFuture) -> Answer {
+/// Waits for the response and its end.
+pub async fn answer(response: ResponseFuture) -> Answer {
     let (head, mut stream) = response.await.expect("an answer").into_parts();
     let mut body = Vec::new();
     let ended = loop {
@@ -112,13 +119,13 @@ pub(crate) async fn answer(response: ResponseFuture) -> Answer {
     }
 }
 
-/// The next piece of an answer.
-pub(crate) async fn next(stream: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
+/// Returns the next data of a response; `None` at its end.
+pub async fn next(stream: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
     loop {
         let data = stream.data().await;
         if let Some(Ok(data)) = &data {
             let _ = stream.flow_control().release_capacity(data.len());
-            // A frame without data only carries the end.
+            // A frame without data carries only the end of the stream.
             if data.is_empty() {
                 continue;
             }
@@ -127,7 +134,7 @@ pub(crate) async fn next(stream: &mut RecvStream) -> Option<Result<Bytes, h2::Er
     }
 }
 
-/// Asks, and waits for the answer.
-pub(crate) async fn post(client: &Client, path: &str, body: &str) -> Answer {
+/// Sends a POST of a JSON body and waits for the response.
+pub async fn post(client: &Client, path: &str, body: &str) -> Answer {
     answer(send(client, request(Method::POST, path), body).await).await
 }

@@ -1,4 +1,4 @@
-//! One request, and how it is answered.
+//! One request and its response.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -12,23 +12,23 @@ use super::State;
 use super::gzip::Gzip;
 use super::ledger::End;
 use super::words::{self, Words};
-use crate::mock::Request;
+use crate::server::Received;
 
-/// A request that is being answered.
+/// A request to which a response is being sent.
 pub(super) struct Call<'a> {
     pub(super) state: &'a State,
-    pub(super) request: &'a Request,
+    pub(super) request: &'a Received,
     stream: &'a mut TcpStream,
-    /// It is to be compressed, and the client understands it.
+    /// Compressor, if the request wants one and its client accepts gzip.
     gzip: Option<Gzip>,
-    /// Frames are cut where it is most inconvenient.
+    /// True if chunks are split within events and characters.
     is_ragged: bool,
-    /// What passes before each token.
+    /// Pause before each token.
     pace: Option<Duration>,
 }
 
 impl<'a> Call<'a> {
-    pub(super) fn new(state: &'a State, request: &'a Request, stream: &'a mut TcpStream) -> Self {
+    pub(super) fn new(state: &'a State, request: &'a Received, stream: &'a mut TcpStream) -> Self {
         let mut call = Self {
             state,
             request,
@@ -48,36 +48,35 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn method(&self) -> &'a str {
-        self.request.head.line.split(' ').next().unwrap_or_default()
+        self.request.head.method()
     }
 
-    /// Without the query.
+    /// Path of the request, without its query.
     pub(super) fn path(&self) -> &'a str {
-        let path = self.request.path();
-        path.split('?').next().unwrap_or(path)
+        self.request.path()
     }
 
     pub(super) fn header(&self, name: &str) -> Option<String> {
         self.request.head.header(name)
     }
 
-    /// The body, as far as it is text.
+    /// Body of the request as text.
     pub(super) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.request.body).into_owned()
+        self.request.text()
     }
 
-    /// The body as JSON; null if it is none.
+    /// Body of the request as JSON; null if it is not JSON.
     pub(super) fn asked(&self) -> Value {
-        serde_json::from_slice(&self.request.body).unwrap_or_default()
+        self.request.json()
     }
 
-    /// A new id with this beginning.
+    /// Returns a new id with this prefix.
     pub(super) fn id(&self, kind: &str) -> String {
         let number = self.state.ids.fetch_add(1, Ordering::SeqCst);
         format!("{kind}{}_{number}", self.state.sort.name.replace('-', "_"))
     }
 
-    /// Answers 404 unless the model is served here.
+    /// True if the server has the model. If not, the response is 404.
     pub(super) fn knows(&mut self, model: &str) -> bool {
         let known = self.state.serves(model);
         if !known {
@@ -93,7 +92,7 @@ impl<'a> Call<'a> {
         self.send(status, "application/json", body.to_string().as_bytes());
     }
 
-    /// An error in the form that the API has.
+    /// Sends an error in the form of the API.
     pub(super) fn error(&mut self, status: u16, code: Option<&str>, message: &str) {
         let body = if self.path().starts_with("/v1/messages") {
             let kind = match status {
@@ -120,7 +119,7 @@ impl<'a> Call<'a> {
         self.json(status, &body);
     }
 
-    /// A whole answer; `false` if nobody listens any more.
+    /// Sends a complete response. True if the connection accepted it.
     pub(super) fn send(&mut self, status: u16, kind: &str, body: &[u8]) -> bool {
         let packed = self.gzip.as_mut().map(|gzip| {
             let mut bytes = gzip.pack(body);
@@ -155,14 +154,14 @@ impl<'a> Call<'a> {
         lines.join("\r\n") + "\r\n\r\n"
     }
 
-    /// Begins a streamed answer.
+    /// Sends the head of a stream. True if the connection accepted it.
     pub(super) fn begin(&mut self) -> bool {
         let kind = "text/event-stream; charset=utf-8";
         let head = self.head(200, kind, "transfer-encoding: chunked");
         self.stream.write_all(head.as_bytes()).is_ok()
     }
 
-    /// Sends a piece of it; `false` if nobody listens any more.
+    /// Sends a part of a stream. True if the connection accepted it.
     pub(super) fn piece(&mut self, text: &str) -> bool {
         let packed = self.gzip.as_mut().map(|gzip| gzip.pack(text.as_bytes()));
         let bytes = packed.as_deref().unwrap_or(text.as_bytes());
@@ -173,13 +172,14 @@ impl<'a> Call<'a> {
             .is_ok()
     }
 
-    /// Sends an event with JSON in it. Anthropic's and the Responses API's have a name, too.
+    /// Sends an event with JSON data. Events of Anthropic's API and of the Responses API have a name.
     pub(super) fn event(&mut self, name: Option<&str>, data: &Value) -> bool {
         let name = name.map_or_else(String::new, |name| format!("event: {name}\n"));
         self.piece(&format!("{name}data: {data}\n\n"))
     }
 
-    /// Answers in one piece with what the words cost; if it is to break, half of it.
+    /// Sends a response that is not a stream and notes its tokens. A response that is to be cut ends
+    /// after half of its body.
     pub(super) fn give(&mut self, words: &Words, body: &Value) {
         let ledger = &self.state.ledger;
         let line = ledger.open(self, false, words);
@@ -202,8 +202,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Answers word by word: `say` sends one, `finish` what follows the last one. Both get the
-    /// number of words so far, and say whether anybody listens.
+    /// Sends a stream token by token: `say` sends one token and gets the number of tokens so far,
+    /// `finish` sends the events after the last one. Both return true if the connection accepted it.
     pub(super) fn speak(
         &mut self,
         words: &Words,
@@ -229,7 +229,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Ends a streamed answer.
+    /// Sends the end of a stream. True if the connection accepted it.
     fn end(&mut self) -> bool {
         let rest = self.gzip.as_mut().map(|gzip| chunk(&gzip.end()));
         let rest = rest.unwrap_or_default();
@@ -238,7 +238,7 @@ impl<'a> Call<'a> {
             .is_ok()
     }
 
-    /// Breaks the connection off.
+    /// Closes the connection.
     fn cut(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }

@@ -1,12 +1,12 @@
-//! What a backend says, token by token, and how it learns what a test wants.
+//! Tokens of a response, and the commands of tests in prompts.
 //!
-//! A test writes its wishes into the prompt, in brackets: `[status 429]` fails, `[cut 3]` breaks
-//! off after three tokens, `[pace 20]` waits 20 ms before each, `[say a b c]` are the tokens,
-//! `[tokens 500]` their number, `[ragged]` cuts frames anywhere, `[gzip]` compresses if the client understands it.
+//! Commands are in brackets: `[status 429]` fails, `[cut 3]` cuts the response after three tokens,
+//! `[pace 20]` waits 20 ms in front of each token, `[say a b c]` sets the tokens, `[tokens 500]` their
+//! number, `[ragged]` splits chunks anywhere, `[gzip]` compresses if the client accepts it.
 
 use serde_json::Value;
 
-/// Everything that somebody may get wrong on the way: bytes that are no ASCII, quotes, newlines.
+/// Tokens that a proxy may damage: bytes that are not ASCII, quotes, newlines, marks of event streams.
 const TOKENS: [&str; 12] = [
     "Grüße",
     ",",
@@ -22,22 +22,22 @@ const TOKENS: [&str; 12] = [
     "!",
 ];
 
-/// What an answer consists of.
+/// Tokens of a response.
 pub(super) struct Words {
-    /// They are said over and over, until there are enough.
+    /// Tokens, repeated until there are `count`.
     tokens: Vec<String>,
     count: usize,
-    /// It had more to say.
+    /// True if the request allows fewer tokens than there would be.
     pub(super) is_cut_short: bool,
-    /// How many tokens the question has, and how many of these were known already.
+    /// Number of prompt tokens, and of those in the cache.
     pub(super) prompt: u64,
     pub(super) cached: u64,
-    /// After how many tokens the connection breaks.
+    /// Number of tokens after which the connection is closed.
     pub(super) breaks_after: Option<u64>,
 }
 
 impl Words {
-    /// The answer to a question, of so many tokens at most.
+    /// Returns the tokens of a response to a prompt, at most `most`.
     pub(super) fn to(question: &Value, most: &Value) -> Self {
         let text = question.to_string();
         let prompt = text.len() as u64 / 4 + 1;
@@ -74,7 +74,7 @@ impl Words {
     }
 }
 
-/// What stands behind a word in brackets.
+/// Returns the argument of a command.
 fn wish<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("[{word} "))?;
     Some(rest.split_once(']')?.0)

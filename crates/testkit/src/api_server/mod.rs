@@ -1,16 +1,17 @@
-//! A backend that speaks as the real ones do: OpenAI's and Anthropic's APIs, as far as their
-//! clients go. It keeps what it received and counts what it produced.
+//! Fake LLM server that implements OpenAI's and Anthropic's APIs, as far as their clients go. It logs
+//! the requests that it receives and counts the tokens that it generates.
 //!
-//! What an answer is like is said in the request's own text: see [`words`]. `chat`, `responses`,
-//! `messages`, `files` and `media` are the APIs; `call` is one request and its answer; `look` lets
-//! a script see what came.
+//! The text of a request controls its response: see `words`. `chat`, `responses`, `messages`, `files`
+//! and `media` are the APIs; `call` is one request and its response; `look` serves the log to the
+//! scripts of clients.
 
+mod base64;
 mod call;
 mod chat;
 mod files;
 mod form;
 mod gzip;
-pub(crate) mod ledger;
+mod ledger;
 mod look;
 mod media;
 mod messages;
@@ -23,57 +24,65 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::mock::Mock;
+use crate::fake_llm::FakeLlm;
 use call::Call;
-use ledger::Ledger;
+pub use ledger::{End, Ledger, Produced};
 use look::Seen;
 
-/// When a backend says how many tokens it used in a streamed chat or completion.
+/// Way in which a server reports the usage of a streamed chat or completion.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Reports {
-    /// In a last chunk without choices, if asked for.
+pub enum Reports {
+    /// In a last chunk without choices, if the request asks for it.
     IfAsked,
-    /// It knows no `stream_options`, and refuses what it does not know.
+    /// Requests with `stream_options` are rejected.
     Refuses,
-    /// Not even in an answer that is not streamed.
+    /// Never, not even in a response that is not streamed.
     Never,
-    /// In every chunk, the sum so far, asked or not; and as [`Reports::IfAsked`].
+    /// In every chunk, the sum so far, requested or not; and as [`Reports::IfAsked`].
     SoFar,
-    /// As [`Reports::IfAsked`], but the last chunk comes twice.
+    /// As [`Reports::IfAsked`], but the last chunk is sent twice.
     Twice,
-    /// In the chunk with the reason for the end, asked or not; and as [`Reports::IfAsked`].
+    /// In the chunk with the finish reason, requested or not; and as [`Reports::IfAsked`].
     WithTheReason,
 }
 
-/// What sort of backend it is.
-pub(crate) struct Sort {
-    pub(crate) name: &'static str,
-    pub(crate) models: &'static [&'static str],
-    pub(crate) reports: Reports,
-    /// Without it, nobody is served.
-    pub(crate) key: Option<&'static str>,
+/// Properties of a server.
+pub struct Sort {
+    /// Name of the server, which is part of the ids that it issues.
+    pub name: &'static str,
+    /// Models that it serves.
+    pub models: &'static [&'static str],
+    /// Way in which it reports usage.
+    pub reports: Reports,
+    /// API key that every request needs.
+    pub key: Option<&'static str>,
 }
 
-/// A backend that serves until it is dropped.
-pub(crate) struct Backend {
-    pub(crate) mock: Mock,
-    pub(crate) state: Arc<State>,
+/// A server that runs until it is dropped.
+pub struct Backend {
+    /// Server itself.
+    pub mock: FakeLlm,
+    /// State of the APIs.
+    pub state: Arc<State>,
 }
 
-/// What a backend knows.
-pub(crate) struct State {
-    pub(crate) sort: Sort,
-    /// How many tokens it made for whom.
-    pub(crate) ledger: Ledger,
+/// State of the APIs.
+pub struct State {
+    /// Properties of the server.
+    pub sort: Sort,
+    /// Tokens generated for each request.
+    pub ledger: Ledger,
     seen: Mutex<Vec<Seen>>,
-    /// Counts everything that needs an id.
+    /// Number of the next id.
     ids: AtomicU64,
     files: Mutex<HashMap<String, files::Kept>>,
     responses: Mutex<HashMap<String, Value>>,
 }
 
 impl Backend {
-    pub(crate) fn start(sort: Sort) -> Self {
+    /// Starts a server.
+    #[track_caller]
+    pub fn start(sort: Sort) -> Self {
         let state = Arc::new(State {
             sort,
             ledger: Ledger::default(),
@@ -83,8 +92,7 @@ impl Backend {
             responses: Mutex::default(),
         });
         let known = Arc::clone(&state);
-        let any = "127.0.0.1:0".parse().expect("an address");
-        let mock = Mock::raw(any, move |request, stream| {
+        let mock = FakeLlm::handling_all(move |request, stream| {
             answer(&mut Call::new(&known, request, stream));
         });
         Self { mock, state }
@@ -105,7 +113,7 @@ fn answer(call: &mut Call<'_>) {
     {
         return call.error(401, Some("invalid_api_key"), "Incorrect API key provided.");
     }
-    // Probing is not what tests look for.
+    // Probes depend on time, and tests compare the log.
     if method != "GET" || path != "models" {
         call.state.see(call.request);
     }
@@ -137,7 +145,7 @@ fn answer(call: &mut Call<'_>) {
                 "object": "echo",
                 "backend": call.state.sort.name,
                 "method": method,
-                "path": call.request.path(),
+                "path": call.request.target(),
                 "bytes": call.request.body.len(),
             }),
         ),

@@ -2,21 +2,21 @@
 
 use super::call::Call;
 
-/// One field of a form.
+/// A field of a form.
 pub(super) struct Field {
     pub(super) name: String,
     pub(super) filename: Option<String>,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The fields of a request's form; none if it is no form.
+/// Returns the fields of a request's form; none if the body is not a form.
 pub(super) fn read(call: &Call<'_>) -> Vec<Field> {
     let kind = call.header("content-type").unwrap_or_default();
     let Some((_, boundary)) = kind.split_once("boundary=") else {
         return Vec::new();
     };
     let mark = format!("\r\n--{}", boundary.trim_matches('"'));
-    // The first mark has no line before it.
+    // The first mark has no line in front of it.
     let body = [b"\r\n", call.request.body.as_slice()].concat();
     split(&body, mark.as_bytes())
         .iter()
@@ -24,7 +24,7 @@ pub(super) fn read(call: &Call<'_>) -> Vec<Field> {
         .collect()
 }
 
-/// The value of a field that is text.
+/// Returns the value of a text field.
 pub(super) fn text(fields: &[Field], name: &str) -> String {
     let field = fields.iter().find(|field| field.name == name);
     field.map_or_else(String::new, |field| {
@@ -32,7 +32,7 @@ pub(super) fn text(fields: &[Field], name: &str) -> String {
     })
 }
 
-/// The first file.
+/// Returns the first file.
 pub(super) fn file(fields: &[Field]) -> Option<&Field> {
     fields.iter().find(|field| field.filename.is_some())
 }

@@ -6,7 +6,7 @@ use super::Reports;
 use super::call::Call;
 use super::words::Words;
 
-/// Which of the two.
+/// API of a completion.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Form {
     Chat,
@@ -73,7 +73,7 @@ struct Answer<'a> {
     model: Value,
     words: &'a Words,
     reports: Reports,
-    /// The client asked for usage in a stream.
+    /// True if the request asks for usage in the stream.
     is_asked: bool,
 }
 
@@ -102,7 +102,7 @@ impl Answer<'_> {
         whole
     }
 
-    /// One chunk with a choice.
+    /// Returns a chunk with one choice.
     fn chunk(&self, delta: &Value, reason: Option<&str>, count: u64) -> Value {
         let (object, choice) = match self.form {
             Form::Chat => (
@@ -123,13 +123,13 @@ impl Answer<'_> {
         if is_told {
             chunk["usage"] = self.usage(count);
         } else if self.is_asked && self.reports != Reports::Never {
-            // As OpenAI does it.
+            // OpenAI's server does so.
             chunk["usage"] = Value::Null;
         }
         chunk
     }
 
-    /// What follows the last word.
+    /// Sends the events after the last token.
     fn finish(&self, call: &mut Call<'_>) -> bool {
         let count = self.words.count();
         let nothing = match self.form {

@@ -1,12 +1,13 @@
-//! What a script may ask a backend about itself: `/mock/requests?after=N`, `/mock/produced`.
+//! Log of a server for the scripts of clients: `/mock/requests?after=N`, `/mock/produced`.
 
 use serde_json::{Value, json};
 
 use super::State;
 use super::call::Call;
-use crate::mock::Request;
+use crate::message::Head;
+use crate::server::Received;
 
-/// A request as it came.
+/// A request as it was received.
 pub(super) struct Seen {
     line: String,
     headers: Vec<(String, String)>,
@@ -14,10 +15,10 @@ pub(super) struct Seen {
 }
 
 impl State {
-    pub(super) fn see(&self, request: &Request) {
+    pub(super) fn see(&self, request: &Received) {
         self.seen.lock().expect("the list").push(Seen {
             line: request.head.line.clone(),
-            headers: request.head.headers.clone(),
+            headers: headers(&request.head),
             body: request.body.clone(),
         });
     }
@@ -26,7 +27,7 @@ impl State {
 pub(super) fn answer(call: &mut Call<'_>, what: &str) {
     let list: Vec<Value> = match what {
         "requests" => {
-            let after = call.request.path().split_once("?after=");
+            let after = call.request.target().split_once("?after=");
             let after = after.map_or(0, |(_, number)| number.parse().expect("a number"));
             let seen = call.state.seen.lock().expect("the list");
             seen.iter().skip(after).map(Seen::json).collect()
@@ -38,6 +39,13 @@ pub(super) fn answer(call: &mut Call<'_>, what: &str) {
         _ => return call.error(404, None, "There is nothing here."),
     };
     call.json(200, &list.into());
+}
+
+/// Returns the fields with names in lower case.
+fn headers(head: &Head) -> Vec<(String, String)> {
+    let fields = head.fields.iter();
+    let lower = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
+    lower.collect()
 }
 
 impl Seen {

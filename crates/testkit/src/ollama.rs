@@ -1,12 +1,14 @@
-//! A backend that speaks Ollama's own API.
+//! Script of a fake LLM server that implements Ollama's own API.
 
 use serde_json::{Value, json};
 
-use crate::mock::{self, Mock};
+use crate::fake_llm::FakeLlm;
+use crate::wire;
 
-/// An Ollama with this model, which says four words.
-pub(crate) fn ollama(model: &'static str) -> Mock {
-    Mock::raw("127.0.0.1:0".parse().unwrap(), move |request, stream| {
+/// Starts an Ollama server with this model. Every completion has four words.
+#[track_caller]
+pub fn ollama(model: &'static str) -> FakeLlm {
+    FakeLlm::handling_all(move |request, stream| {
         let asked: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         let text = |word: &str| match request.path() {
             "/api/chat" => {
@@ -18,12 +20,12 @@ pub(crate) fn ollama(model: &'static str) -> Mock {
         match request.path() {
             "/v1/models" => {
                 let about = json!({ "id": model, "created": 1_700_000_000, "owned_by": "library" });
-                mock::json(stream, 200, &json!({ "data": [about] }).to_string());
+                wire::json(stream, 200, &json!({ "data": [about] }).to_string());
             }
             "/api/chat" | "/api/generate" if asked["stream"] == false => {
                 let mut whole = text("four words it says");
                 merge(&mut whole, &counts);
-                mock::json(stream, 200, &whole.to_string());
+                wire::json(stream, 200, &whole.to_string());
             }
             "/api/chat" | "/api/generate" => {
                 let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\
@@ -32,28 +34,28 @@ pub(crate) fn ollama(model: &'static str) -> Mock {
                 for word in ["four", " words", " it", " says"] {
                     let mut line = text(word);
                     line["done"] = false.into();
-                    mock::chunk(stream, &format!("{line}\n"));
+                    wire::chunk(stream, &format!("{line}\n"));
                 }
                 if request.text().contains("cut") {
                     return drop(stream.shutdown(std::net::Shutdown::Both));
                 }
                 let mut last = text("");
                 merge(&mut last, &counts);
-                mock::chunk(stream, &format!("{last}\n"));
-                mock::end_stream(stream);
+                wire::chunk(stream, &format!("{last}\n"));
+                wire::end_stream(stream);
             }
             "/api/embed" => {
                 let answer =
                     json!({ "model": model, "embeddings": [[0.1]], "prompt_eval_count": 8 });
-                mock::json(stream, 200, &answer.to_string());
+                wire::json(stream, 200, &answer.to_string());
             }
-            "/api/version" => mock::json(stream, 200, r#"{"version":"0.12.0"}"#),
-            "/api/show" => mock::json(
+            "/api/version" => wire::json(stream, 200, r#"{"version":"0.12.0"}"#),
+            "/api/show" => wire::json(
                 stream,
                 200,
                 r#"{"capabilities":["completion"],"model_info":{},"details":{}}"#,
             ),
-            _ => mock::json(stream, 500, "this must not be asked"),
+            _ => wire::json(stream, 500, "this must not be asked"),
         }
     })
 }

@@ -1,4 +1,4 @@
-//! `/v1/files`: uploads that can be had again, in the fields of both APIs.
+//! `/v1/files`: uploads that can be downloaded, with the fields of both APIs.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub(super) fn keep(call: &mut Call<'_>) {
         "bytes": file.bytes.len(),
         "purpose": form::text(&fields, "purpose"),
         "status": "processed",
-        // Anthropic's; the time is a number with one and text with the other.
+        // Anthropic's fields. `created_at` is a number in one API and text in the other.
         "type": "file",
         "size_bytes": file.bytes.len(),
         "mime_type": "application/octet-stream",
@@ -52,7 +52,7 @@ pub(super) fn list(call: &mut Call<'_>) {
     call.json(200, &list);
 }
 
-/// What can be done with a file that is there.
+/// Serves requests for one file.
 pub(super) fn kept(call: &mut Call<'_>, method: &str, id: &str, rest: &[&str]) {
     let files = call.state.files.lock().expect("the map");
     let found = files

@@ -2,14 +2,12 @@
 
 use serde_json::{Value, json};
 
+use super::base64;
 use super::call::Call;
 use super::form;
 use super::words::Words;
 
-#[path = "../../../src/demo/base64.rs"]
-mod base64;
-
-/// Every byte there is: a picture or a recording for those who only carry it.
+/// Returns every value of a byte, as a picture or a recording.
 fn bytes() -> Vec<u8> {
     (0..4096_u16)
         .map(|number| number.to_le_bytes()[0])

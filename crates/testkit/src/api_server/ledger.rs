@@ -1,4 +1,4 @@
-//! What a backend produced, for whoever wants to compare.
+//! Tokens that a server generated, to be compared with usage records.
 
 use std::sync::Mutex;
 
@@ -7,36 +7,43 @@ use serde_json::{Value, json};
 use super::call::Call;
 use super::words::Words;
 
-/// The tokens of one request.
+/// Tokens of one request.
 #[derive(Clone, Debug)]
-pub(crate) struct Produced {
-    /// The `x-request-id` it came with.
-    pub(crate) request_id: String,
-    pub(crate) path: String,
-    pub(crate) model: String,
-    pub(crate) is_streamed: bool,
-    pub(crate) prompt: u64,
-    pub(crate) cached: u64,
-    pub(crate) completion: u64,
-    pub(crate) state: End,
+pub struct Produced {
+    /// `x-request-id` of the request.
+    pub request_id: String,
+    /// Path of the request.
+    pub path: String,
+    /// Model of the request.
+    pub model: String,
+    /// True if the response is a stream.
+    pub is_streamed: bool,
+    /// Prompt tokens.
+    pub prompt: u64,
+    /// Prompt tokens that were in the cache.
+    pub cached: u64,
+    /// Completion tokens so far.
+    pub completion: u64,
+    /// State of the response.
+    pub state: End,
 }
 
-/// How far an answer got.
+/// State of a response.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum End {
-    /// It is being given.
+pub enum End {
+    /// Response is being sent.
     Open,
-    /// Its last byte was handed to the system.
+    /// Last byte was passed to the system.
     Whole,
-    /// Nobody listened any more, or it was cut on purpose.
+    /// Client disconnected, or the response was cut on purpose.
     Broken,
 }
 
-/// Every request that made tokens, in the order in which they came.
+/// Tokens of every request that generated some, in the order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<Vec<Produced>>);
+pub struct Ledger(Mutex<Vec<Produced>>);
 
-/// One line of it.
+/// Number of a line of the ledger.
 pub(super) struct Line(usize);
 
 impl Ledger {
@@ -62,12 +69,14 @@ impl Ledger {
         self.0.lock().expect("the ledger")[line.0].completion += tokens;
     }
 
-    /// To be said before the last byte goes out, so that whoever has it finds it said.
+    /// Sets the state. Called before the last byte is sent, so that a client with the response finds
+    /// the state set.
     pub(super) fn close(&self, line: &Line, state: End) {
         self.0.lock().expect("the ledger")[line.0].state = state;
     }
 
-    pub(crate) fn lines(&self) -> Vec<Produced> {
+    /// Returns the lines so far.
+    pub fn lines(&self) -> Vec<Produced> {
         self.0.lock().expect("the ledger").clone()
     }
 }
