@@ -14,15 +14,15 @@ use testkit::{
 use crate::{Attack, Outcome, Target, is_serving, megabytes, verdict};
 
 const MIB: u64 = 1 << 20;
-/// Growth of a process besides what clients make it hold: pages of the program that were not used
-/// before, and rest of the allocator.
+/// Allowance for memory growth that clients do not cause: program pages that are used for the first time, and
+/// free memory of the allocator.
 const BESIDES: u64 = 12 * MIB;
 
 pub(crate) fn attacks() -> Vec<Attack> {
     vec![
         Attack::fast(
             "6-websocket-bytes-charged",
-            "bytes that pass through a WebSocket use up body_memory, and other clients are rejected",
+            "bytes on a WebSocket use up body_memory, and other clients are rejected",
             websocket,
         ),
         Attack::fast(
@@ -38,12 +38,12 @@ pub(crate) fn attacks() -> Vec<Attack> {
         Attack::slow(
             "6-idle-after-large-request",
             "idle HTTP/1.1 connections keep large buffers that body_memory does not count",
-            |target| beyond_http1(target, Filling::LargeRequest),
+            |target| beyond_http1(target, Http1Filling::LargeRequest),
         ),
         Attack::slow(
             "6-bytes-behind-body",
-            "bytes behind a body over HTTP/1.1 are held and not counted",
-            |target| beyond_http1(target, Filling::BehindBody),
+            "bytes after a body over HTTP/1.1 are buffered and not charged",
+            |target| beyond_http1(target, Http1Filling::BehindBody),
         ),
         Attack::slow(
             "6-body-memory-paths",
@@ -82,7 +82,7 @@ fn websocket(target: &Target) -> Outcome {
     client.send(upgrade().to_bytes())?;
     let status = client.response()?.status();
     if status != 101 {
-        return Err(format!("WebSocket refused with {status}").into());
+        return Err(format!("WebSocket rejected with {status}").into());
     }
     let piece = vec![b'x'; 64 << 10];
     let mut sent = 0;
@@ -93,7 +93,7 @@ fn websocket(target: &Target) -> Outcome {
     }
     let prompt = "y".repeat(1_000_000);
     let other = server.send(&Request::chat("m", &prompt))?.status();
-    // A reset of the connection is seen by the next write at the latest.
+    // If the server has reset the connection, the next write fails.
     is_open &= client.send(&piece).is_ok();
     let word = if is_open { "open" } else { "reset" };
     let evidence = format!(
@@ -114,7 +114,7 @@ fn many_models() -> Result<FakeLlm, Box<dyn Error>> {
         .start(|_| Reply::json(200, chat_completion("ok", 100, 50)))?)
 }
 
-/// One connection asks for the list on many streams and accepts nothing of it.
+/// Requests the model list on many streams of a single connection and reads no response.
 fn unread_lists(target: &Target) -> Outcome {
     const STREAMS: usize = 60;
     let llm = many_models()?;
@@ -170,7 +170,7 @@ fn idle_http2(target: &Target) -> Outcome {
     let mut idle = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut client = Http2::connect(server.address)?;
-        // A server that closes the connection has had enough.
+        // The server may reject the connection.
         let Ok(stream) = client.get("/healthz") else {
             continue;
         };
@@ -179,7 +179,7 @@ fn idle_http2(target: &Target) -> Outcome {
     }
     let served = |(client, stream): &&(Http2, u32)| client.status(*stream) == Some(200);
     let open = idle.iter().filter(served).count();
-    // A body may exceed the memory while it is the only one, so there are two at a time.
+    // The only body in memory may exceed body_memory, so two are sent at the same time.
     let request = Request::chat("m", &"y".repeat(1_000_000)).to_bytes();
     let mut clients = Vec::new();
     for _ in 0..2 {
@@ -191,29 +191,29 @@ fn idle_http2(target: &Target) -> Outcome {
         llm.requests().len() >= clients.len()
     });
     gate.open();
-    let answered = (clients.iter_mut())
+    let served = (clients.iter_mut())
         .filter_map(|client| client.response().ok())
         .filter(|response| response.status() == 200)
         .count();
     let evidence = format!(
-        "{open} of {CONNECTIONS} idle connections with body_memory of 16 MiB; {answered} of 2 \
+        "{open} of {CONNECTIONS} idle connections with body_memory of 16 MiB; {served} of 2 \
          prompts of 1 MB were served"
     );
-    verdict(open == CONNECTIONS && answered == 2, evidence)
+    verdict(open == CONNECTIONS && served == 2, evidence)
 }
 
-/// Content of HTTP/1.1 connections.
+/// Data that is sent on each HTTP/1.1 connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Filling {
-    /// One request of 600 kB; then the connection is idle.
+enum Http1Filling {
+    /// A request of 600 kB, after which the connection is idle.
     LargeRequest,
-    /// The same, and then a head, a pause, a small body and 120 kB behind it, while the backend does
-    /// not respond.
+    /// A request of 600 kB, then a head, a pause, a small body and 120 kB of further bytes, while the
+    /// backend does not respond.
     BehindBody,
 }
 
 /// Fills HTTP/1.1 connections. The bound is `body_memory` and 32 KiB per connection.
-fn beyond_http1(target: &Target, filling: Filling) -> Outcome {
+fn beyond_http1(target: &Target, filling: Http1Filling) -> Outcome {
     const CONNECTIONS: usize = 600;
     let bound = 24 * MIB + CONNECTIONS as u64 * (32 << 10) + BESIDES;
     let gate = Gate::new();
@@ -233,7 +233,7 @@ fn beyond_http1(target: &Target, filling: Filling) -> Outcome {
         .server()
         .backend(&llm.url())
         .setting("server.body_memory", "\"24MiB\"")
-        // A slow machine must not close the connections that wait for their turn.
+        // On a slow machine, connections that are not filled yet must not time out.
         .setting("server.idle_timeout", "\"10m\"")
         .start()?;
     let before = resources::resident_memory(server.pid())?;
@@ -242,7 +242,7 @@ fn beyond_http1(target: &Target, filling: Filling) -> Outcome {
         clients.extend(Http1::connect(server.address).ok());
     }
     large_requests(&mut clients);
-    if filling == Filling::BehindBody {
+    if filling == Http1Filling::BehindBody {
         bytes_behind_bodies(&mut clients);
     }
     let peak = settled(&server, before);
@@ -274,7 +274,7 @@ fn bytes_behind_bodies(clients: &mut Vec<Http1>) {
     let mut rest = body.into_bytes();
     rest.resize(rest.len() + 120_000, b' ');
     clients.retain_mut(|client| client.send(&head).is_ok());
-    // The server has read every head by then, so that the rest is read into other buffers.
+    // After the pause the server has read every head, so the rest is read into other buffers.
     thread::sleep(Duration::from_millis(500));
     clients.retain_mut(|client| client.send(&rest).is_ok());
 }
@@ -316,7 +316,7 @@ fn paths(target: &Target) -> Outcome {
             continue;
         };
         for _ in 0..STREAMS {
-            // A server that closes the connection has had enough.
+            // The server may close the connection, which ends the attack.
             if client.post(&path, br#"{"model":"m"}"#).is_err() || client.is_closed() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Items 13 and 14n: configuration from files and variables of others.
+//! Items 13 and 14n: configuration files of other users, and environment variables of Kubernetes.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -9,7 +9,7 @@ use testkit::{FakeLlm, Request, Sandbox};
 
 use crate::{Attack, Outcome, Target, Verdict, verdict};
 
-/// Users without accounts: the one who runs llmlb, and the one who wrote the file.
+/// Ids of users without accounts: the user that runs llmlb, and the user that wrote the file.
 const OPERATOR: u32 = 54_001;
 const STRANGER: u32 = 54_002;
 const SECRET: &str = "secret-of-the-environment";
@@ -19,22 +19,22 @@ pub(crate) fn attacks() -> Vec<Attack> {
         Attack::fast(
             "13-config-of-another-user",
             "another user's llmlb.toml in the working directory sends a variable to its backend",
-            |target| strange_file(target, Strangeness::Owner),
+            |target| untrusted_file(target, Untrusted::Owner),
         ),
         Attack::fast(
             "13-config-linked-to-another-user",
-            "a link to another user's file does the same",
-            |target| strange_file(target, Strangeness::Link),
+            "a symlink to another user's file sends a variable to its backend",
+            |target| untrusted_file(target, Untrusted::Link),
         ),
         Attack::fast(
             "13-config-world-writable",
-            "a file that everyone may write does the same",
-            |target| strange_file(target, Strangeness::Writable),
+            "a configuration file that every user may write is used",
+            |target| untrusted_file(target, Untrusted::Writable),
         ),
         Attack::fast(
             "13-own-config-is-used",
-            "the operator's own file is refused",
-            |target| strange_file(target, Strangeness::None),
+            "the operator's own configuration file is rejected",
+            |target| untrusted_file(target, Untrusted::None),
         ),
         Attack::fast(
             "14n-kubernetes-variables",
@@ -44,17 +44,17 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Property by which the file is not the operator's.
+/// Property for which a configuration file is not trusted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Strangeness {
+enum Untrusted {
     Owner,
     Link,
     Writable,
     None,
 }
 
-/// Starts llmlb as another user in a directory with a file that names a backend of an attacker.
-fn strange_file(target: &Target, strangeness: Strangeness) -> Outcome {
+/// Starts llmlb as another user in a directory whose configuration file has a backend of an attacker.
+fn untrusted_file(target: &Target, untrusted: Untrusted) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         return Ok(Verdict::Skipped(
             "needs root to become other users".to_owned(),
@@ -62,7 +62,7 @@ fn strange_file(target: &Target, strangeness: Strangeness) -> Outcome {
     }
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
-    let (program, directory) = prepare(&sandbox, strangeness, &llm.url())?;
+    let (program, directory) = prepare(&sandbox, untrusted, &llm.url())?;
     let started = sandbox
         .server()
         .program(&program)
@@ -88,16 +88,16 @@ fn strange_file(target: &Target, strangeness: Strangeness) -> Outcome {
         fields.any(|(_, value)| value.contains(SECRET))
     };
     let leaked = llm.executed().iter().filter(|one| has_secret(one)).count();
-    if strangeness == Strangeness::None {
+    if untrusted == Untrusted::None {
         let evidence = format!("file used: {is_started} {refusal}");
         return verdict(is_started && leaked > 0, evidence);
     }
     let evidence = if is_started {
         format!("file used, {leaked} requests sent the variable to its backend")
     } else {
-        format!("refused: {}", one_line(&refusal))
+        format!("rejected: {}", one_line(&refusal))
     };
-    // A refusal for another reason, such as a missing directory, does not count.
+    // A failure for another reason, such as a missing directory, does not count as a rejection.
     let names_file = refusal.contains("llmlb.toml") || refusal.contains("strange.toml");
     verdict(!is_started && leaked == 0 && names_file, evidence)
 }
@@ -108,11 +108,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// Returns a copy of the program that every user can run, and the directory to run it in.
-fn prepare(
-    sandbox: &Sandbox,
-    strangeness: Strangeness,
-    url: &str,
-) -> io::Result<(PathBuf, PathBuf)> {
+fn prepare(sandbox: &Sandbox, untrusted: Untrusted, url: &str) -> io::Result<(PathBuf, PathBuf)> {
     let everyone = |path: &Path, mode: u32| fs::set_permissions(path, Permissions::from_mode(mode));
     everyone(&sandbox.path("."), 0o755)?;
     let program = sandbox.path("llmlb-copy");
@@ -124,16 +120,16 @@ fn prepare(
     let directory = sandbox.path("work");
     let text = format!("[[backend]]\nurl = \"{url}\"\napi_key_env = \"SECRET_OF_OPERATOR\"\n");
     let mut file = directory.join("llmlb.toml");
-    if strangeness == Strangeness::Link {
+    if untrusted == Untrusted::Link {
         let strange = sandbox.path("strange.toml");
         symlink(&strange, &file)?;
         file = strange;
     }
     fs::write(&file, text)?;
-    let (owner, mode) = match strangeness {
-        Strangeness::Owner | Strangeness::Link => (STRANGER, 0o644),
-        Strangeness::Writable => (OPERATOR, 0o666),
-        Strangeness::None => (OPERATOR, 0o644),
+    let (owner, mode) = match untrusted {
+        Untrusted::Owner | Untrusted::Link => (STRANGER, 0o644),
+        Untrusted::Writable => (OPERATOR, 0o666),
+        Untrusted::None => (OPERATOR, 0o644),
     };
     everyone(&file, mode)?;
     chown(&file, Some(owner), Some(owner))?;
@@ -159,6 +155,6 @@ fn kubernetes(target: &Target) -> Outcome {
     }
     match server.start() {
         Ok(_) => verdict(true, format!("starts with {} variables", variables.len())),
-        Err(error) => verdict(false, format!("refused: {}", one_line(&error.to_string()))),
+        Err(error) => verdict(false, format!("rejected: {}", one_line(&error.to_string()))),
     }
 }

@@ -1,4 +1,4 @@
-//! Item 4: clients that hold every descriptor, so that requests are served and not recorded.
+//! Item 4: clients that use up all file descriptors, so that requests are served and not recorded.
 
 use std::error::Error;
 use std::io::Write;
@@ -13,11 +13,11 @@ use testkit::{
 
 use crate::{Attack, Outcome, Target, is_serving, verdict};
 
-/// Descriptors of the server under attack.
+/// Descriptor limit of the server under attack.
 const DESCRIPTORS: usize = 128;
-/// Connections that attackers try to hold: more than there are descriptors.
+/// Number of connections that attackers open, more than the limit of descriptors.
 const HELD: usize = 200;
-/// Clients that send requests while all descriptors are held.
+/// Number of clients that send requests while all descriptors are in use.
 const CLIENTS: usize = 12;
 
 pub(crate) fn attacks() -> Vec<Attack> {
@@ -39,33 +39,33 @@ pub(crate) fn attacks() -> Vec<Attack> {
         ),
         Attack::slow(
             "4-http2-ping-keeps-connection",
-            "an idle HTTP/2 connection that answers pings lives forever",
+            "an idle HTTP/2 connection that responds to pings is never closed",
             pinging,
         ),
     ]
 }
 
-/// Opens idle connections until the server has no descriptor left, or refuses more of them.
+/// Opens idle connections until the server has no descriptor left, or rejects connections.
 fn hold(server: &LlmlbServer) -> Result<Vec<TcpStream>, Box<dyn Error>> {
     let mut held = Vec::new();
     for _ in 0..HELD {
         if let Ok(mut stream) = TcpStream::connect(server.address) {
-            // Half a request: the connection is not idle.
+            // With an incomplete request the connection does not count as idle.
             let _ = stream.write_all(b"GET /v1/models HTTP/1.1\r\n");
             held.push(stream);
         }
     }
-    // The server accepts what waits as soon as anything is closed.
+    // The server accepts connections from the kernel's queue as soon as others are closed.
     is_reached(Duration::from_secs(3), || {
         resources::open_descriptors(server.pid()).is_ok_and(|open| open >= DESCRIPTORS)
     });
     Ok(held)
 }
 
-/// Requests of clients that connected before the flood.
+/// Sends requests of clients that connected before the flood, and counts their records.
 fn unrecorded(target: &Target) -> Outcome {
     let llm = FakeLlm::start("m", |_| {
-        // Long enough that all clients have a backend connection of their own.
+        // The delay is long enough that every client uses a backend connection of its own.
         Reply::json(200, chat_completion("ok", 100, 50)).after(Duration::from_millis(150))
     })?;
     let sandbox = target.sandbox()?;
@@ -76,12 +76,12 @@ fn unrecorded(target: &Target) -> Outcome {
         clients.push(Http1::connect(server.address)?);
     }
     // Opens the backend connections that the later requests use.
-    ask_all(&mut clients, "before");
+    send_all(&mut clients, "before");
     let held = hold(&server)?;
-    // The staged entry is sealed after a second, and its descriptor goes to a client.
+    // The staging entry is sealed after a second, and a client connection takes its descriptor.
     thread::sleep(Duration::from_millis(1500));
     let open = resources::open_descriptors(server.pid())?;
-    let served = ask_all(&mut clients, "during");
+    let served = send_all(&mut clients, "during");
     let mut recorded = 0;
     for number in 0..CLIENTS {
         let record = sandbox.record_of(&format!("during-{number}"))?;
@@ -96,8 +96,8 @@ fn unrecorded(target: &Target) -> Outcome {
     verdict(served > 0 && recorded == served, evidence)
 }
 
-/// Sends one request on each connection at once and returns how many were served.
-fn ask_all(clients: &mut [Http1], name: &str) -> usize {
+/// Sends one request on each connection at the same time. Returns the number of requests that were served.
+fn send_all(clients: &mut [Http1], name: &str) -> usize {
     let mut sent = Vec::new();
     for (number, client) in clients.iter_mut().enumerate() {
         let request = Request::chat("m", "hello").field("x-request-id", format!("{name}-{number}"));
@@ -135,12 +135,12 @@ fn undelivered(target: &Target) -> Outcome {
         "not delivered within 8 s"
     };
     let evidence = format!(
-        "request answered {response}, its record {word}; {open} descriptors in use, limit {DESCRIPTORS}"
+        "client got {response}, its record {word}; {open} descriptors in use, limit {DESCRIPTORS}"
     );
     verdict(is_delivered && response == 200, evidence)
 }
 
-/// One address sends as many requests as it can over a few HTTP/2 connections. A trusted proxy reports
+/// A single address sends as many requests as it can over a few HTTP/2 connections. A trusted proxy reports
 /// its address, because programs on this machine have no limit.
 fn backend_connections(target: &Target) -> Outcome {
     const CONNECTIONS: usize = 3;
@@ -182,7 +182,7 @@ fn backend_connections(target: &Target) -> Outcome {
         }
         clients.push(client);
     }
-    // Each one is at a backend, or was rejected.
+    // Every request is in flight at a backend, or was rejected.
     is_reached(Duration::from_secs(10), || {
         let is_rejected = |(number, stream): &&(usize, u32)| {
             let client: &Http2 = &clients[*number];
@@ -205,7 +205,7 @@ fn backend_connections(target: &Target) -> Outcome {
     verdict(other == 200 && held > 0 && is_told, evidence)
 }
 
-/// Names that the limit on idle HTTP/2 connections may have.
+/// Possible names of the setting that limits idle HTTP/2 connections.
 const IDLE_SETTINGS: [&str; 3] = [
     "server.http2_idle_timeout",
     "server.h2_idle",
@@ -227,7 +227,7 @@ fn pinging(target: &Target) -> Outcome {
     let client = Http2::connect(server.address)?;
     let began = Instant::now();
     while began.elapsed() < limit && !client.is_closed() {
-        // Pings of the client are traffic as well.
+        // Pings from the client must not keep the connection open either.
         let _ = client.send(&Frame::new(FrameKind::Ping, 0, 0, [7; 8]));
         thread::sleep(Duration::from_millis(500));
     }

@@ -1,4 +1,5 @@
-//! Items 14e, 14f, 14g and 14j: names, pages, users and proxies that a private server must not trust.
+//! Items 14e, 14f, 14g and 14j: host names, web pages, users and proxies that a server on loopback must not
+//! trust.
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use testkit::{FakeLlm, Http2, Request, is_reached};
 
 use crate::{Attack, Outcome, Target, Verdict, listed, verdict};
 
-/// Names that anyone on a network can take, and addresses of other machines.
+/// Host names that any machine of the network can claim, and addresses of other machines.
 const STRANGE_HOSTS: &[&str] = &[
     "router",
     "printer.local",
@@ -38,16 +39,16 @@ pub(crate) fn attacks() -> Vec<Attack> {
         Attack::fast(
             "14e-strange-hosts",
             "a page reaches the server by a name without a dot or in .local (DNS rebinding)",
-            |target| strange_names(target, "host", STRANGE_HOSTS),
+            |target| foreign_names(target, "host", STRANGE_HOSTS),
         ),
         Attack::fast(
             "14e-strange-origins",
             "pages of other machines of the network may use the server",
-            |target| strange_names(target, "origin", STRANGE_ORIGINS),
+            |target| foreign_names(target, "origin", STRANGE_ORIGINS),
         ),
         Attack::fast(
             "14e-own-names-accepted",
-            "localhost, addresses and the machine's own name are refused",
+            "localhost, addresses and the machine's own name are rejected",
             own_names,
         ),
         Attack::fast(
@@ -68,8 +69,8 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Requests with one field each; all of them must be refused.
-fn strange_names(target: &Target, field: &str, values: &[&str]) -> Outcome {
+/// Sends requests with one such field each. All of them must be rejected.
+fn foreign_names(target: &Target, field: &str, values: &[&str]) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
     let server = sandbox.server().backend(&llm.url()).start()?;
@@ -81,7 +82,7 @@ fn strange_names(target: &Target, field: &str, values: &[&str]) -> Outcome {
         }
     }
     let evidence = if trusted.is_empty() {
-        format!("all {} refused", values.len())
+        format!("all {} rejected", values.len())
     } else {
         format!("trusted: {}", listed(&trusted))
     };
@@ -102,11 +103,11 @@ fn own_names(target: &Target) -> Outcome {
         "192.168.7.9".to_owned(),
         machine,
     ];
-    let mut refused = Vec::new();
+    let mut rejected = Vec::new();
     for host in &hosts {
         let request = Request::chat("m", "hello").field("host", host);
         if server.send(&request)?.status() != 200 {
-            refused.push(host.as_str());
+            rejected.push(host.as_str());
         }
     }
     for origin in [
@@ -116,18 +117,18 @@ fn own_names(target: &Target) -> Outcome {
     ] {
         let request = Request::chat("m", "hello").field("origin", origin);
         if server.send(&request)?.status() != 200 {
-            refused.push(origin);
+            rejected.push(origin);
         }
     }
-    let evidence = if refused.is_empty() {
+    let evidence = if rejected.is_empty() {
         "all accepted".to_owned()
     } else {
-        format!("refused: {}", listed(&refused))
+        format!("rejected: {}", listed(&rejected))
     };
-    verdict(refused.is_empty(), evidence)
+    verdict(rejected.is_empty(), evidence)
 }
 
-/// Requests that name one server twice, differently.
+/// Sends requests that contain two different host names.
 fn two_names(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
@@ -159,14 +160,14 @@ fn two_names(target: &Target) -> Outcome {
         accepted.push("target http://localhost, Host evil.example".to_owned());
     }
     let evidence = if accepted.is_empty() {
-        "all refused".to_owned()
+        "all rejected".to_owned()
     } else {
         format!("accepted: {}", accepted.join("; "))
     };
     verdict(accepted.is_empty(), evidence)
 }
 
-/// `/status` with fields that a reverse proxy adds.
+/// Requests `/status` with header fields that a reverse proxy adds.
 fn status_through_proxy(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
@@ -188,7 +189,7 @@ fn status_through_proxy(target: &Target) -> Outcome {
     }
     let evidence = if shown.is_empty() {
         format!(
-            "refused with each of {} fields; direct: {direct}",
+            "rejected with each of {} fields; direct: {direct}",
             fields.len()
         )
     } else {
@@ -197,14 +198,15 @@ fn status_through_proxy(target: &Target) -> Outcome {
     verdict(shown.is_empty() && direct == 200, evidence)
 }
 
-/// Users without accounts: the one who runs llmlb, and another one.
+/// Ids of users without accounts: the user that runs llmlb, and another user.
 const OPERATOR: u32 = 54_001;
 const STRANGER: u32 = 54_002;
-/// Ports at which llmlb looks for LLM servers: Ollama's and vLLM's.
+/// Ports on which llmlb discovers LLM servers: those of Ollama and vLLM.
 const STRANGE_PORT: u16 = 11_434;
 const OWN_PORT: u16 = 8000;
 
-/// The usual ports may be in use, so that the attack runs in a network of its own.
+/// Runs an LLM server of another user on a port that llmlb probes. The attack uses a network namespace, since
+/// the default ports may be in use.
 fn port_of_another_user(target: &Target) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         let reason = "needs root for other users and a network namespace";
@@ -215,7 +217,7 @@ fn port_of_another_user(target: &Target) -> Outcome {
     }
     let sandbox = target.sandbox()?;
     fs::set_permissions(sandbox.path("."), Permissions::from_mode(0o755))?;
-    // Other users may not be able to reach the programs where they were built.
+    // Other users may not have access to the directory in which the programs were built.
     let (llmlb, helper) = (sandbox.path("llmlb-copy"), sandbox.path("attack-copy"));
     Target::copy_for_everyone(sandbox.llmlb(), &llmlb)?;
     Target::copy_for_everyone(&std::env::current_exe()?, &helper)?;

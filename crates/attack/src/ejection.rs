@@ -17,7 +17,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
     vec![
         Attack::fast(
             "9-eject-by-401",
-            "three GETs that a backend answers 401 eject it for everyone",
+            "three GETs to which a backend responds 401 eject it for all clients",
             by_unauthorized,
         ),
         Attack::fast(
@@ -42,12 +42,12 @@ pub(crate) fn attacks() -> Vec<Attack> {
         ),
         Attack::fast(
             "9-eject-by-websocket",
-            "one client's WebSockets that the backend resets eject it for everyone",
+            "one client's WebSockets that the backend resets eject it for all clients",
             by_websocket,
         ),
         Attack::fast(
             "14i-retry-after-date",
-            "a date in Retry-After counts as a failure, and requests go on",
+            "a date in Retry-After is ignored, and requests are sent within the pause",
             retry_after_date,
         ),
         Attack::fast(
@@ -62,7 +62,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
         ),
         Attack::fast(
             "14q-500-not-named",
-            "neither the log nor status names the 500 of a backend",
+            "neither the log nor status reports the 500 of a backend",
             not_named,
         ),
     ]
@@ -81,7 +81,7 @@ fn error(status: u16) -> Reply {
     Reply::json(status, r#"{"error":{"message":"scripted error"}}"#)
 }
 
-/// Requests without a model go to the first backend.
+/// Sends GETs without a model, which go to the first backend and get 401.
 fn by_unauthorized(target: &Target) -> Outcome {
     let reply = |request: &Received| match request.path() {
         "/v1/files/f" => error(401),
@@ -250,7 +250,7 @@ fn by_websocket(target: &Target) -> Outcome {
         client.send(Request::websocket("/v1/realtime").to_bytes())?;
         let status = client.response()?.status();
         if status != 101 {
-            return Err(format!("WebSocket refused with {status}").into());
+            return Err(format!("WebSocket rejected with {status}").into());
         }
         client.send("garbage")?;
         gate.open();
@@ -269,7 +269,7 @@ fn by_websocket(target: &Target) -> Outcome {
     verdict(!was_ejected, evidence)
 }
 
-/// A backend asks for a pause of 30 s by a date. The other one serves meanwhile.
+/// A backend requests a pause of 30 s by a date in Retry-After. The other backend serves meanwhile.
 fn retry_after_date(target: &Target) -> Outcome {
     const REQUESTS: usize = 40;
     let limited = FakeLlm::start("m", |_| {
@@ -327,14 +327,14 @@ fn backend_key(target: &Target) -> Outcome {
     verdict(holds, texts.join("; "))
 }
 
-/// One of two backends fails every request, and is healthy otherwise.
-struct Twins {
+/// Two backends, of which one passes its probes but responds 500 to every request.
+struct FailingPair {
     _failing: FakeLlm,
     _healthy: FakeLlm,
     server: LlmlbServer,
 }
 
-impl Twins {
+impl FailingPair {
     fn start(sandbox: &testkit::Sandbox) -> std::io::Result<Self> {
         let failing = FakeLlm::start("m", |_| error(500))?;
         let healthy = FakeLlm::start("m", ok)?;
@@ -354,7 +354,7 @@ impl Twins {
 fn not_failed_over(target: &Target) -> Outcome {
     const CLIENTS: usize = 60;
     let sandbox = target.sandbox()?;
-    let twins = Twins::start(&sandbox)?;
+    let twins = FailingPair::start(&sandbox)?;
     let mut failed = 0;
     for number in 0..CLIENTS {
         let response = twins
@@ -370,14 +370,14 @@ fn not_failed_over(target: &Target) -> Outcome {
 
 fn not_named(target: &Target) -> Outcome {
     let sandbox = target.sandbox()?;
-    let twins = Twins::start(&sandbox)?;
+    let twins = FailingPair::start(&sandbox)?;
     for number in 0..20 {
         twins
             .server
             .send(&Request::chat("m", &format!("prompt {number}")))?;
     }
     let names_it = |line: &str| line.contains("failing") && line.contains("500");
-    // Lines of requests name the status of the response, not of the backend.
+    // Lines of the access log contain the status of the response to the client, not of the backend.
     let is_request = |line: &str| line.contains("POST /v1/");
     let in_log = is_reached(Duration::from_millis(500), || {
         let log = twins.server.log();

@@ -1,4 +1,4 @@
-//! Item 11: token counts that a client chooses, and usage reports that count as 0.
+//! Item 11: estimates that a client can lower, and usage reports that count as 0 tokens.
 
 use std::error::Error;
 
@@ -104,8 +104,8 @@ fn prose() -> String {
     "some words ".repeat(LONG / 11)
 }
 
-/// Returns the status of a request that the backend reports nothing about, and the prompt tokens that
-/// are recorded for it.
+/// Sends a request for which the backend reports no usage. Returns the status, and the recorded prompt
+/// tokens.
 fn recorded_prompt(target: &Target, path: &str, body: &str) -> Result<(u16, u64), Box<dyn Error>> {
     let llm = FakeLlm::start("m", |_| {
         Reply::json(200, r#"{"choices":[{"message":{"content":"ok"}}]}"#)
@@ -124,7 +124,7 @@ fn chosen(target: &Target, path: &str, body: &Value, ignored: &str) -> Outcome {
     let honest = body.to_string();
     let (status, honest_tokens) = recorded_prompt(target, path, &honest)?;
     if status != 200 {
-        return Err(format!("{path} answered {status}").into());
+        return Err(format!("{path} responded {status}").into());
     }
     let open = honest.strip_suffix('}').unwrap_or(&honest);
     let forged = format!("{open},{ignored}}}");

@@ -1,4 +1,4 @@
-//! Items 12, 14l and 14m: header fields that must not pass, in both directions.
+//! Items 12, 14l and 14m: header fields that must not be forwarded, in both directions.
 
 use testkit::{FakeLlm, Reply, Request, chat_completion};
 
@@ -85,7 +85,7 @@ const CREDENTIALS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Fields by which a client names another address, method or path.
+/// Fields by which a client claims another address, method or path.
 const FORGED: &[(&str, &[&str])] = &[
     (
         "forwarded",
@@ -152,7 +152,7 @@ const ALLOWED: &[(&str, &str)] = &[
 ];
 
 /// Response fields of a cloud backend that must not reach a client.
-const OF_THE_ACCOUNT: &[&str] = &[
+const ACCOUNT_FIELDS: &[&str] = &[
     "x-ratelimit-limit-requests",
     "x-ratelimit-limit-tokens",
     "x-ratelimit-remaining-requests",
@@ -179,14 +179,14 @@ pub(crate) fn attacks() -> Vec<Attack> {
         attacks.push(Attack::fast(
             format!("12-credentials-{name}"),
             "credentials of clients reach backends",
-            |target| reaching(target, fields),
+            |target| reach_backend(target, fields),
         ));
     }
     for (name, fields) in FORGED {
         attacks.push(Attack::fast(
             format!("12-{name}"),
             "addresses, methods and paths that clients invent reach backends",
-            |target| reaching(target, fields),
+            |target| reach_backend(target, fields),
         ));
     }
     attacks.push(Attack::fast(
@@ -212,7 +212,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
     attacks.push(Attack::fast(
         "14l-account-headers",
         "rate limits and organisation of the operator's account reach clients",
-        of_the_account,
+        account_fields,
     ));
     attacks.push(Attack::fast(
         "14m-backend-address",
@@ -225,13 +225,13 @@ pub(crate) fn attacks() -> Vec<Attack> {
 /// Value by which a forged field is recognised.
 const MARK: &str = "mark-of-the-client";
 
-fn reaching(target: &Target, fields: &[&str]) -> Outcome {
+fn reach_backend(target: &Target, fields: &[&str]) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
     let server = sandbox.server().backend(&llm.url()).start()?;
     let mut reached = Vec::new();
     for field in fields {
-        // One request per field: some are a reason to reject it.
+        // One request per field, since some fields cause the request to be rejected.
         let request = Request::chat("m", "hello").field(field, MARK);
         server.send(&request)?;
     }
@@ -296,7 +296,7 @@ fn in_query(target: &Target) -> Outcome {
     verdict(reached.is_empty(), evidence)
 }
 
-/// Browsers send a key as a protocol, since they cannot send it elsewhere.
+/// Sends a key as a WebSocket protocol, as browsers do, which cannot set other fields.
 fn in_websocket_protocol(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
@@ -373,9 +373,9 @@ fn allowed(target: &Target) -> Outcome {
     verdict(missing.is_empty(), evidence)
 }
 
-fn of_the_account(target: &Target) -> Outcome {
+fn account_fields(target: &Target) -> Outcome {
     let llm = FakeLlm::start("m", |_| {
-        let fields: Vec<_> = OF_THE_ACCOUNT.iter().map(|name| (*name, MARK)).collect();
+        let fields: Vec<_> = ACCOUNT_FIELDS.iter().map(|name| (*name, MARK)).collect();
         Reply::response(200, &fields, chat_completion("ok", 100, 50))
     })?;
     let sandbox = target.sandbox()?;
@@ -387,7 +387,7 @@ fn of_the_account(target: &Target) -> Outcome {
         .map(|(name, _)| name.as_str())
         .collect();
     let evidence = if reached.is_empty() {
-        format!("none of {} fields reached the client", OF_THE_ACCOUNT.len())
+        format!("none of {} fields reached the client", ACCOUNT_FIELDS.len())
     } else {
         format!("reached the client: {}", listed(&reached))
     };

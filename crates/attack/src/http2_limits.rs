@@ -57,8 +57,7 @@ fn slow_backend() -> Result<(FakeLlm, Gate), Box<dyn Error>> {
     Ok((FakeLlm::start("m", script)?, gate))
 }
 
-/// Opens a stream every 0.5 ms and resets the one that was opened 20 ms before, so that the server has
-/// forwarded it.
+/// Opens a stream every 0.5 ms and resets each stream after 20 ms, when the server has forwarded its request.
 fn paced_resets(target: &Target) -> Outcome {
     const STREAMS: usize = 2000;
     const PACE: Duration = Duration::from_micros(500);
@@ -97,10 +96,10 @@ fn paced_resets(target: &Target) -> Outcome {
     verdict(opened <= STREAMS / 4 && is_serving(&server), evidence)
 }
 
-/// Resets each stream as soon as the head of its response is here; the backend would go on.
+/// Resets each stream as soon as the head of its response arrives, while the backend still streams.
 fn resets_after_head(target: &Target) -> Outcome {
     const STREAMS: usize = 300;
-    // Six at once and one per second: a slow machine takes far less than a minute and a half.
+    // The limit permits six resets at once and one per second. A slow machine needs far less than 90 s.
     const PER_MINUTE: &str = "60";
     const ALLOWED: usize = 100;
     let llm = FakeLlm::start("m", |_| {
@@ -141,7 +140,7 @@ fn resets_after_head(target: &Target) -> Outcome {
     verdict(holds && is_serving(&server), evidence)
 }
 
-/// The same without a pause: the server sees the reset together with the request.
+/// Resets streams without a pause, so that the server reads each reset together with its request.
 fn rapid_resets(target: &Target) -> Outcome {
     const STREAMS: usize = 2000;
     let (llm, gate) = slow_backend()?;
@@ -162,7 +161,7 @@ fn rapid_resets(target: &Target) -> Outcome {
         bytes.extend(Frame::new(FrameKind::Data, Frame::END_STREAM, stream, body).to_bytes());
         bytes.extend(Frame::new(FrameKind::Reset, 0, stream, 8_u32.to_be_bytes()).to_bytes());
     }
-    // The server may close the connection in the middle.
+    // The server may close the connection during the attack.
     let _ = client.send_bytes(&bytes);
     is_reached(Duration::from_secs(1), || client.is_closed());
     gate.open();
@@ -173,7 +172,7 @@ fn rapid_resets(target: &Target) -> Outcome {
     verdict(holds, evidence)
 }
 
-/// A header block that never ends.
+/// Sends CONTINUATION frames of a header block that never ends.
 fn continuations(target: &Target) -> Outcome {
     const FRAMES: usize = 4000;
     let llm = FakeLlm::answering("m")?;
@@ -203,7 +202,7 @@ fn continuations(target: &Target) -> Outcome {
     )
 }
 
-/// Limits of the server as it announces them.
+/// Checks the limits that the server announces in its SETTINGS frame.
 fn settings(target: &Target) -> Outcome {
     const MAX_CONCURRENT_STREAMS: u16 = 3;
     const MAX_HEADER_LIST_SIZE: u16 = 6;
@@ -241,10 +240,10 @@ fn header_bytes(target: &Target) -> Outcome {
         let _ = write!(head, "x-field-{number}: {value}\r\n");
     }
     head.push_str("\r\n");
-    // The server may respond and close before it has read everything.
+    // The server may respond and close the connection before it has read the whole head.
     let _ = client.send(&head);
     let status = client.response().map_or(0, |response| response.status());
-    let evidence = format!("head of {} kB answered {status}", head.len() / 1000);
-    // A closed connection rejects the head as well.
+    let evidence = format!("client got {status} for a head of {} kB", head.len() / 1000);
+    // Closing the connection without a response also counts as a rejection.
     verdict(status != 200 && is_serving(&server), evidence)
 }

@@ -34,7 +34,7 @@ use testkit::{LlmlbServer, Request, is_reached};
 pub use runner::{Selection, run};
 pub use target::Target;
 
-/// Result of an attack, with the evidence in a few words.
+/// Result of an attack, with a short description of the evidence.
 #[derive(Debug)]
 pub enum Verdict {
     /// Attack had no effect.
@@ -57,7 +57,7 @@ pub enum Speed {
     Slow,
 }
 
-/// One attack.
+/// An attack: its name, its effect and its code.
 pub struct Attack {
     /// Name, such as `1-unread-body-get`.
     pub name: String,
@@ -146,8 +146,7 @@ fn verdict(holds: bool, evidence: impl Into<String>) -> Outcome {
     })
 }
 
-/// Returns the verdict on a request that was not forwarded: it holds if the client is told that the
-/// request is wrong.
+/// Returns the verdict on a request that was not forwarded. It holds if the client got a 4xx error.
 fn rejected(status: u16) -> Outcome {
     verdict(
         (400..500).contains(&status),
@@ -155,7 +154,8 @@ fn rejected(status: u16) -> Outcome {
     )
 }
 
-/// True if the server serves, at once or when it has released what the attack held.
+/// True if the server responds to `/healthz` within 10 s, since it may first have to release resources that
+/// the attack held.
 fn is_serving(server: &LlmlbServer) -> bool {
     is_reached(Duration::from_secs(10), || {
         let response = server.send(&Request::get("/healthz"));
@@ -163,7 +163,7 @@ fn is_serving(server: &LlmlbServer) -> bool {
     })
 }
 
-/// Returns names separated by commas; many are counted instead.
+/// Returns the first five names separated by commas, and the number of further names.
 fn listed<T: AsRef<str>>(names: &[T]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<_> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();

@@ -39,7 +39,7 @@ mod command {
         model: Option<String>,
     }
 
-    /// Serves until the process is killed, or the time is up.
+    /// Runs a fake LLM server until the process is killed, at most until [`DEADLINE`].
     fn serve_fake_llm(address: SocketAddr, model: &str) -> io::Result<()> {
         let builder = FakeLlm::builder(&[model]).at(address);
         let _llm = builder.start(|_| Reply::json(200, chat_completion("ok", 100, 50)))?;

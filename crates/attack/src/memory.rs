@@ -54,7 +54,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Requests announce 32 MiB and send 30 kB, under an address space of 1 GiB.
+/// Sends requests that announce 32 MiB and send 30 kB, to a server with an address space of 1 GiB.
 fn announced(target: &Target) -> Outcome {
     const CLIENTS: usize = 40;
     let llm = FakeLlm::answering("m")?;
@@ -75,7 +75,7 @@ fn announced(target: &Target) -> Outcome {
             clients.push(client);
         }
     }
-    // The second piece makes the server reserve what was announced.
+    // The second piece makes the server allocate the announced length, if it does so at all.
     thread::sleep(Duration::from_millis(100));
     for client in &mut clients {
         sent += client.send(piece).map_or(0, |()| piece.len());
@@ -91,14 +91,14 @@ fn announced(target: &Target) -> Outcome {
     )
 }
 
-/// Responses that a client does not accept.
+/// Responses that a client does not read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     Own,
     Short,
 }
 
-/// A client with window 0 sends as many requests as it may and accepts nothing of the responses.
+/// A client with window 0 sends as many requests as it may and reads no response.
 fn window_0(target: &Target, held: Held) -> Outcome {
     const STREAMS: usize = 200;
     let llm = many_models()?;
@@ -120,7 +120,7 @@ fn window_0(target: &Target, held: Held) -> Outcome {
             Held::Own => client.get("/v1/models"),
             Held::Short => client.post("/v1/chat/completions", br#"{"model":"m0"}"#),
         };
-        // A server that closes the connection ends the attack.
+        // The server may close the connection, which ends the attack.
         let Ok(stream) = opened else { break };
         streams.push(stream);
     }
@@ -135,7 +135,7 @@ fn window_0(target: &Target, held: Held) -> Outcome {
     let seconds = began.elapsed().as_secs_f32();
     let peak = megabytes(peak);
     let evidence = if is_released {
-        format!("all responses given up after {seconds:.1} s (send_timeout 2s), {peak} MB at most")
+        format!("all responses aborted after {seconds:.1} s (send_timeout 2s), {peak} MB at most")
     } else {
         format!("{held} responses still held after {seconds:.0} s (send_timeout 2s), {peak} MB")
     };
@@ -146,7 +146,7 @@ fn growth(server: &LlmlbServer, before: u64) -> io::Result<u64> {
     Ok(resources::resident_memory(server.pid())?.saturating_sub(before))
 }
 
-/// Content that fills the memory.
+/// Data that fills the buffers of each stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Filling {
     Bodies,
@@ -154,8 +154,8 @@ enum Filling {
     Responses,
 }
 
-/// HTTP/2 connections fill what the server buffers for each stream, with `body_memory` of 16 MiB.
-/// The bound is that, 32 KiB per connection and 48 MiB for the process itself.
+/// Fills the buffers of all streams of many HTTP/2 connections, with `body_memory` of 16 MiB. The bound is
+/// `body_memory`, 32 KiB per connection and 48 MiB for the process itself.
 fn beyond_body_memory(target: &Target, filling: Filling) -> Outcome {
     let connections: u32 = match filling {
         Filling::Bodies | Filling::Headers => 60,
@@ -220,7 +220,7 @@ fn fill(server: &LlmlbServer, filling: Filling) -> Option<Http2> {
             }
             Filling::Responses => client.get("/v1/models").map(|_| ()),
         };
-        // A server that closes the connection has had enough.
+        // The server may close the connection, which ends the attack.
         if sent.is_err() || client.is_closed() {
             break;
         }
@@ -259,7 +259,7 @@ fn model_list(target: &Target) -> Outcome {
         .setting("upstream.probe_interval", "\"1s\"")
         .start()?;
     is_reached(Duration::from_secs(4), || llm.probes().len() >= 3);
-    // Twice: one list is replaced by the next.
+    // Two probes, since the second list exists beside the first one until it replaces it.
     let _ = server.send(&Request::get("/v1/models"));
     let peak = resources::peak_memory(server.pid())?;
     let evidence = format!(

@@ -1,7 +1,7 @@
 //! Item 3: requests that llmlb records and routes as one model and a backend serves as another.
 //!
-//! Each variation has a small reader that finds the model as some form library does. A request must
-//! be rejected, or its record must have the model that the reader finds.
+//! Each variation has a small parser that finds the model as some form library does. A request must be
+//! rejected, or its record must have the model that this parser finds.
 
 use std::io;
 
@@ -9,14 +9,14 @@ use testkit::{FakeLlm, Received, Reply, Request, Sandbox, chat_completion};
 
 use crate::{Attack, Outcome, Target, rejected, verdict};
 
-/// Model that the client pays for, and the one that it gets.
+/// The model that is billed, and the model that the backend serves.
 const CHEAP: &str = "cheap";
 const DEAR: &str = "dear";
 
-/// Returns the model that a backend serves.
+/// Parser of a backend. Returns the model that the backend serves.
 type Reader = fn(&Received) -> Option<String>;
 
-/// A request whose body can be read in two ways.
+/// A request whose body has two models, of which parsers find different ones.
 struct Variation {
     name: &'static str,
     /// Values of the `Content-Type` fields.
@@ -64,7 +64,7 @@ fn labelled() -> Variation {
 
 fn variations() -> Vec<Variation> {
     const PLAIN: &[&str] = &["multipart/form-data; boundary=x"];
-    // A form within a form: readers that choose another boundary find another model.
+    // A form within a form: a parser that uses the other boundary finds the other model.
     let nested = |outer: &str, inner: &str| {
         let inside = part(inner, "name=\"model\"", CHEAP) + &end(inner);
         part(outer, "name=\"note\"", &inside) + &part(outer, "name=\"model\"", DEAR) + &end(outer)
@@ -100,7 +100,7 @@ fn variations() -> Vec<Variation> {
         Variation {
             name: "lf-line-ends",
             content_types: PLAIN,
-            // Readers that require CRLF see one part, named model, with the content of the second.
+            // Parsers that require CRLF find one part, named model, with the content of the second part.
             body: format!(
                 "--x\nContent-Disposition: form-data; name=\"model\"\n\n{DEAR}\n--x\r\n\
                  Content-Disposition: form-data; name=\"note\"\r\n\r\n{CHEAP}\r\n--x--\r\n"
@@ -155,7 +155,7 @@ fn json_model(request: &Received) -> Option<String> {
     request.json()["model"].as_str().map(str::to_owned)
 }
 
-/// Returns the first model of a form, read as RFC 7578 says, with this boundary.
+/// Returns the first model of a form with this boundary, parsed as RFC 7578 defines.
 fn form_model(request: &Received, boundary: &[u8]) -> Option<String> {
     form_models(request, boundary).into_iter().next()
 }
@@ -175,7 +175,7 @@ fn form_models(request: &Received, boundary: &[u8]) -> Vec<String> {
     parts.filter_map(model).collect()
 }
 
-/// Reads line by line and accepts LF, as Werkzeug and Go do.
+/// Parses line by line and accepts LF, as Werkzeug and Go do.
 fn lf_model(request: &Received) -> Option<String> {
     let text = request.text().replace("\r\n", "\n");
     let mut parts = text.split("--x\n").skip(1);
@@ -186,7 +186,7 @@ fn lf_model(request: &Received) -> Option<String> {
     })
 }
 
-/// Decodes `name*=`, as Werkzeug and aiohttp do, and takes the first field.
+/// Decodes `name*=`, as Werkzeug and aiohttp do, and uses the first field.
 fn extended_name_model(request: &Received) -> Option<String> {
     first_model(
         &request
@@ -195,12 +195,12 @@ fn extended_name_model(request: &Received) -> Option<String> {
     )
 }
 
-/// Unfolds part headers, as Python's email package does, and takes the first field.
+/// Unfolds part headers, as Python's email package does, and uses the first field.
 fn folded_model(request: &Received) -> Option<String> {
     first_model(&request.text().replace("\r\n name=", "name="))
 }
 
-/// Accepts a first boundary within a line, as Werkzeug does, and takes the first field.
+/// Accepts a first boundary within a line, as Werkzeug does, and uses the first field.
 fn preamble_model(request: &Received) -> Option<String> {
     first_model(&request.text())
 }
@@ -210,7 +210,7 @@ fn first_model(text: &str) -> Option<String> {
     after.split("\r\n").next().map(str::to_owned)
 }
 
-/// Sends a variation and compares the record with what the backend served.
+/// Sends a variation and compares the model of its record with the model that the backend served.
 fn swapped(target: &Target, path: &str, variation: &Variation) -> Outcome {
     let llm = backend(&[CHEAP, DEAR])?;
     let sandbox = target.sandbox()?;
@@ -237,7 +237,7 @@ fn recorded(sandbox: &Sandbox) -> io::Result<String> {
     Ok(model.unwrap_or("no model").to_owned())
 }
 
-/// The operator allows one model of the backend.
+/// Requests a model that the operator excluded with `only_models`.
 fn only_models(target: &Target) -> Outcome {
     let llm = backend(&[CHEAP, DEAR])?;
     let sandbox = target.sandbox()?;

@@ -1,4 +1,4 @@
-//! Items 14a, 14b and 14o: text of strangers in reports and in the log.
+//! Items 14a, 14b and 14o: text from clients and backends in reports and in the log.
 
 use std::thread;
 use std::time::Duration;
@@ -38,7 +38,7 @@ const DANGEROUS: &[char] = &[
     '\u{1b}', '\u{7}', '\u{7f}', '\u{9b}', '\u{202e}', '\u{2066}', '\u{200f}',
 ];
 
-/// A client names a model with such characters; the operator asks for a report.
+/// A client sends a model name with dangerous characters, and the operator prints a usage report.
 fn control_characters(target: &Target, format: &str) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
@@ -71,15 +71,15 @@ fn long_method(target: &Target) -> Outcome {
     let server = sandbox.server().backend(&llm.url()).start()?;
     let method = "A".repeat(60_000);
     let mut client = Http1::connect(server.address)?;
-    // The server may respond and close before it has read everything.
+    // The server may respond and close the connection before it has read the whole head.
     let _ = client.send(format!(
         "{method} /v1/x HTTP/1.1\r\nhost: localhost\r\n\r\n"
     ));
     let status = client.response().map_or(0, |response| response.status());
-    // The log is written when the server ends, at the latest.
+    // The log is complete when the server has stopped.
     server.try_stop()?;
     let longest = server.log().lines().map(str::len).max().unwrap_or(0);
-    let evidence = format!("answered {status}, longest line of the log {longest} bytes");
+    let evidence = format!("client got {status}, longest line of the log {longest} bytes");
     verdict(longest <= LONGEST, evidence)
 }
 

@@ -18,7 +18,7 @@ use crate::{Attack, Outcome, Target, Verdict, verdict};
 const EXHAUSTED: &str = "4-cancelled-streams-exhaust-ports";
 const ONE_BACKEND: &str = "4-ports-of-one-backend-exhausted";
 
-/// Local ports in a network of its own.
+/// Range of local ports in the network namespace of the attack.
 const PORTS: u16 = 200;
 const FIRST_PORT: u16 = 40_000;
 
@@ -42,12 +42,12 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Responds as the prompt says.
+/// Backend whose response is determined by words in the prompt.
 fn engine(request: &Received) -> Reply {
     let text = request.text();
     let error = |status| Reply::json(status, r#"{"error":{"message":"scripted error"}}"#);
     if text.contains("endless") {
-        // The head and one event; the rest never comes.
+        // Sends the head and one event, and never ends the response.
         return Reply::stream().event("{}").then(Step::ReadToEnd);
     }
     if text.contains("silent") {
@@ -76,7 +76,7 @@ fn streamed(prompt: &str) -> Request {
     Request::post("/v1/chat/completions", body.to_string())
 }
 
-/// Waits until the server works on no request.
+/// Waits until no request is in flight.
 fn wait_until_idle(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
     try_eventually("no request is in flight", || {
         let status = server.try_status().ok()?;
@@ -87,7 +87,7 @@ fn wait_until_idle(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Waits until a backend works on a request.
+/// Waits until a request is in flight at a backend.
 fn wait_until_busy(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
     try_eventually("a request is in flight", || {
         let status = server.try_status().ok()?;
@@ -97,8 +97,8 @@ fn wait_until_busy(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One exchange that does not end with a connection to keep.
-type Way = fn(&LlmlbServer) -> Result<(), Box<dyn Error>>;
+/// An exchange after which the backend connection cannot be reused.
+type UnreusableExchange = fn(&LlmlbServer) -> Result<(), Box<dyn Error>>;
 
 fn time_wait(target: &Target) -> Outcome {
     let (one, two) = (FakeLlm::start("m", engine)?, FakeLlm::start("m", engine)?);
@@ -117,7 +117,7 @@ fn time_wait(target: &Target) -> Outcome {
         .variable("BACKEND_KEY", "sk-of-the-operator")
         .start()?;
     let mut left = Vec::new();
-    let ways: [(&str, Way); 7] = [
+    let exchanges: [(&str, UnreusableExchange); 7] = [
         ("cancelled stream", |server| cancel(server, "endless")),
         ("cancelled request", |server| cancel(server, "silent")),
         ("cancelled upload", cancel_upload),
@@ -128,9 +128,9 @@ fn time_wait(target: &Target) -> Outcome {
             complete(server, "reject options")
         }),
     ];
-    for (name, way) in ways {
+    for (name, exchange) in exchanges {
         for _ in 0..3 {
-            way(&server)?;
+            exchange(&server)?;
         }
         wait_until_idle(&server)?;
         let now = kept()?;
@@ -141,14 +141,14 @@ fn time_wait(target: &Target) -> Outcome {
         before.extend(now);
     }
     let evidence = if left.is_empty() {
-        format!("no port kept after {} kinds of exchanges", ways.len())
+        format!("no port kept after {} kinds of exchanges", exchanges.len())
     } else {
         format!("ports kept after {}", left.join(", "))
     };
     verdict(left.is_empty(), evidence)
 }
 
-/// Disconnects within the response, or before it.
+/// Sends a request and disconnects during the response, or before it.
 fn cancel(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
     let mut client = Http1::connect(server.address)?;
     client.send(streamed(prompt).to_bytes())?;
@@ -157,12 +157,12 @@ fn cancel(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
     } else {
         wait_until_busy(server)?;
     }
-    // The ports of the client are not at issue.
+    // The client's own port must not stay in TIME_WAIT, since it would be counted too.
     client.reset()?;
     wait_until_idle(server)
 }
 
-/// Disconnects within an upload that passes.
+/// Disconnects during an upload that is streamed to the backend.
 fn cancel_upload(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
     let mut client = Http1::connect(server.address)?;
     client.send(
@@ -179,7 +179,7 @@ fn complete(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs an attack in a network of its own with few local ports.
+/// Runs an attack in a network namespace with few local ports.
 fn with_few_ports(target: &Target, name: &str, attack: fn(&Target) -> Outcome) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         let reason = "needs root for a network namespace";
@@ -190,12 +190,12 @@ fn with_few_ports(target: &Target, name: &str, attack: fn(&Target) -> Outcome) -
     }
     let range = format!("{FIRST_PORT} {}", FIRST_PORT + PORTS - 1);
     fs::write("/proc/sys/net/ipv4/ip_local_port_range", range)?;
-    // On the loopback interface Linux would use a port in TIME_WAIT again after a second.
+    // On loopback, Linux by default reuses a port in TIME_WAIT after a second.
     fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "0")?;
     attack(target)
 }
 
-/// Returns another address of this machine. Each has local ports of its own.
+/// Returns a loopback address. Each address has local ports of its own.
 fn source(number: usize) -> IpAddr {
     let last = u8::try_from(2 + number % 200).unwrap_or(2);
     IpAddr::V4(Ipv4Addr::new(127, 0, 0, last))
@@ -207,21 +207,21 @@ fn exhausted(target: &Target) -> Outcome {
         let sandbox = target.sandbox()?;
         let server = sandbox.server().backend(&llm.url()).start()?;
         let attempts = usize::from(PORTS) * 3 / 2;
-        let mut refused = 0;
+        let mut rejected = 0;
         for number in 0..attempts {
             let mut client = Http1::connect_from(source(number), server.address)?;
             client.send(streamed("endless").to_bytes())?;
-            refused += usize::from(client.response_head()?.status() != 200);
+            rejected += usize::from(client.response_head()?.status() != 200);
             client.reset()?;
         }
         let mut victim = Http1::connect_from(source(0), server.address)?;
         victim.send(Request::chat("m", "victim").to_bytes())?;
         let victim = victim.response()?.status();
         let evidence = format!(
-            "victim got {victim} after {attempts} cancelled streams and {PORTS} ports; {refused} \
-             streams refused"
+            "victim got {victim} after {attempts} cancelled streams and {PORTS} ports; {rejected} \
+             streams rejected"
         );
-        verdict(victim == 200 && refused == 0, evidence)
+        verdict(victim == 200 && rejected == 0, evidence)
     })
 }
 
@@ -247,9 +247,9 @@ fn one_backend(target: &Target) -> Outcome {
             };
             let is_sent = client.send(Request::chat("a", "hold").to_bytes()).is_ok();
             let head = client.response_head();
-            let is_refused = head.is_ok_and(|head| head.status() == 503);
+            let is_rejected = head.is_ok_and(|head| head.status() == 503);
             held.push(client);
-            is_sent && is_refused
+            is_sent && is_rejected
         });
         if !is_full {
             return Err("the ports were not exhausted".into());

@@ -1,7 +1,7 @@
-//! Item 8 and the limits of 14j: clients that keep others waiting in the queue.
+//! Item 8 and the limits of 14j: clients whose requests delay those of other clients in the queue.
 //!
-//! The verdict does not depend on time: it counts the requests of the attacker that the backend
-//! executes between the victim's arrival and the victim's own request.
+//! The verdict does not depend on time. It counts the attacker's requests that the backend executes after the
+//! victim's arrival and before the victim's request.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,10 +14,10 @@ use testkit::{
 
 use crate::{Attack, Outcome, Target, verdict};
 
-/// Requests of the attacker.
+/// Number of requests of the attacker.
 const FLOOD: usize = 60;
-/// Requests of the attacker that may be executed before the victim's: the one that runs, and one
-/// turn of the queue.
+/// Maximum number of the attacker's requests that may be executed before the victim's: the request in flight,
+/// and one round of the queue.
 const ALLOWED: usize = 3;
 const SERVICE: Duration = Duration::from_millis(20);
 
@@ -25,7 +25,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
     vec![
         Attack::fast(
             "8-invented-credentials",
-            "requests with invented credentials count as clients, and a victim waits for all",
+            "each invented credential counts as a client, and a victim waits for all of them",
             invented,
         ),
         Attack::fast(
@@ -40,7 +40,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
         ),
         Attack::fast(
             "14j-clients-behind-proxy-share-a-turn",
-            "behind a reverse proxy all clients wait as one",
+            "all clients behind a reverse proxy share one position in the fair queue",
             behind_proxy,
         ),
     ]
@@ -50,13 +50,13 @@ pub(crate) fn attacks() -> Vec<Attack> {
 const VICTIM: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A backend with one slot, busy until the gate is open.
-struct Busy {
+/// A backend with one slot, which is in use until the gate is open.
+struct BusyBackend {
     llm: FakeLlm,
     gate: Gate,
 }
 
-impl Busy {
+impl BusyBackend {
     fn start() -> Result<Self, Box<dyn Error>> {
         let gate = Gate::new();
         let script = {
@@ -86,16 +86,16 @@ fn wait_until_queued(server: &LlmlbServer, count: usize) -> Result<(), Box<dyn E
     Ok(())
 }
 
-/// Floods the queue, adds a victim and counts who is served first.
+/// Floods the queue, adds a victim's request, and counts the attacker's requests that are served before it.
 fn overtaken(
     server: &LlmlbServer,
-    busy: &Busy,
+    busy: &BusyBackend,
     flood: impl Fn(usize) -> Request,
     (source, victim): (IpAddr, &Request),
 ) -> Outcome {
     let address = server.address;
     let first = begin(address, ATTACKER, &flood(0))?;
-    try_eventually("the slot is taken", || busy.llm.requests().pop())?;
+    try_eventually("the slot is in use", || busy.llm.requests().pop())?;
     let mut attackers = vec![first];
     for number in 1..FLOOD {
         attackers.push(begin(address, ATTACKER, &flood(number))?);
@@ -119,7 +119,7 @@ fn overtaken(
 }
 
 fn invented(target: &Target) -> Outcome {
-    let busy = Busy::start()?;
+    let busy = BusyBackend::start()?;
     let sandbox = target.sandbox()?;
     let server = sandbox
         .server()
@@ -134,7 +134,7 @@ fn invented(target: &Target) -> Outcome {
 }
 
 fn behind_proxy(target: &Target) -> Outcome {
-    let busy = Busy::start()?;
+    let busy = BusyBackend::start()?;
     let sandbox = target.sandbox()?;
     let mut server = sandbox
         .server()
@@ -151,7 +151,7 @@ fn behind_proxy(target: &Target) -> Outcome {
 
 fn full_queue(target: &Target) -> Outcome {
     const QUEUE: usize = 10;
-    let busy = Busy::start()?;
+    let busy = BusyBackend::start()?;
     let sandbox = target.sandbox()?;
     let server = sandbox
         .server()
@@ -160,7 +160,7 @@ fn full_queue(target: &Target) -> Outcome {
         .start()?;
     let flood = Request::chat("m", "flood");
     let mut attackers = vec![begin(server.address, ATTACKER, &flood)?];
-    try_eventually("the slot is taken", || busy.llm.requests().pop())?;
+    try_eventually("the slot is in use", || busy.llm.requests().pop())?;
     for _ in 0..QUEUE {
         attackers.push(begin(server.address, ATTACKER, &flood)?);
     }
@@ -186,11 +186,11 @@ fn full_queue(target: &Target) -> Outcome {
     verdict(holds, evidence)
 }
 
-/// Other clients share the address of the one that fills the queue.
+/// Fills the queue with requests of one credential. Victims with other credentials share its address.
 fn full_of_one_credential(target: &Target) -> Outcome {
     const QUEUE: usize = 10;
     const VICTIMS: usize = 3;
-    let busy = Busy::start()?;
+    let busy = BusyBackend::start()?;
     let sandbox = target.sandbox()?;
     let server = sandbox
         .server()
@@ -199,7 +199,7 @@ fn full_of_one_credential(target: &Target) -> Outcome {
         .start()?;
     let flood = Request::chat("m", "flood").field("authorization", "Bearer heavy");
     let mut attackers = vec![begin(server.address, ATTACKER, &flood)?];
-    try_eventually("the slot is taken", || busy.llm.requests().pop())?;
+    try_eventually("the slot is in use", || busy.llm.requests().pop())?;
     for _ in 0..QUEUE {
         attackers.push(begin(server.address, ATTACKER, &flood)?);
     }
@@ -210,8 +210,8 @@ fn full_of_one_credential(target: &Target) -> Outcome {
         let victim = Request::chat("m", "victim").field("authorization", credential);
         victims.push(begin(server.address, ATTACKER, &victim)?);
     }
-    // As many requests are rejected as there are victims, whoever sent them. The slot is taken
-    // until then, so that none is served.
+    // Exactly as many requests are rejected as there are victims. The slot is in use until then, so no
+    // request is served.
     let clients = attackers.iter_mut().chain(&mut victims);
     let clients: Vec<&mut Http1> = clients.collect();
     let statuses = rejected_then_served(clients, VICTIMS, &busy.gate)?;
@@ -227,7 +227,7 @@ fn full_of_one_credential(target: &Target) -> Outcome {
     verdict(holds, evidence)
 }
 
-/// Waits until so many clients have their response, opens the gate, and returns all statuses.
+/// Waits until `rejected` clients have a response, then opens the gate. Returns all statuses.
 fn rejected_then_served(
     clients: Vec<&mut Http1>,
     rejected: usize,

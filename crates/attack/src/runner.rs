@@ -14,9 +14,10 @@ const PARALLEL: usize = 4;
 /// Attacks to run.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Text that the names contain; empty for all. A text that begins with a digit is their beginning.
+    /// Text that the names of the attacks must contain; empty for all. A text that begins with a digit must
+    /// be the beginning of the name.
     pub only: String,
-    /// Leaves out slow attacks.
+    /// Excludes slow attacks.
     pub fast: bool,
 }
 
@@ -54,7 +55,7 @@ pub fn run(selection: &Selection, target: &Target, out: &mut dyn Write) -> io::R
         writeln!(out, "{word} {:width$}  {evidence}", attack.name)?;
         out.flush()
     };
-    // Fast attacks run together, and first: slow ones measure memory and time.
+    // Fast attacks run first and in parallel. Slow attacks measure memory and time, so they run alone.
     let order: Vec<usize> = (0..attacks.len()).collect();
     let (fast, slow): (Vec<usize>, Vec<usize>) = order
         .into_iter()
@@ -71,7 +72,7 @@ pub fn run(selection: &Selection, target: &Target, out: &mut dyn Write) -> io::R
             });
         }
         drop(done);
-        // Verdicts that arrived before those in front of them.
+        // Verdicts that cannot be printed yet, because an earlier attack has not finished.
         let mut early = BTreeMap::new();
         let mut expected = fast.iter();
         let mut current = expected.next();

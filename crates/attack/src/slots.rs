@@ -1,4 +1,4 @@
-//! Items 7 and 14h: clients that hold a slot of a backend, or a request, without doing anything.
+//! Items 7 and 14h: clients that hold a slot of a backend without making progress.
 
 use std::error::Error;
 use std::thread;
@@ -11,7 +11,7 @@ use testkit::{
 
 use crate::{Attack, Outcome, Target, verdict};
 
-/// Time after which another client must have the slot. All limits are set far below it.
+/// Maximum time after which another client must get the slot. All limits of the server are far below it.
 const HELD_FOR: Duration = Duration::from_secs(10);
 
 pub(crate) fn attacks() -> Vec<Attack> {
@@ -28,12 +28,12 @@ pub(crate) fn attacks() -> Vec<Attack> {
         ),
         Attack::slow(
             "7-stalled-upload-holds-slot",
-            "an upload that never begins holds the only slot until requests that wait time out",
+            "an upload that never begins holds the only slot until waiting requests time out",
             stalled_upload,
         ),
         Attack::slow(
             "7-window-0-holds-slot",
-            "a response that the client does not take holds the only slot until requests that wait time out",
+            "a response that the client does not read holds the only slot until waiting requests time out",
             window_0,
         ),
         Attack::slow(
@@ -98,8 +98,8 @@ fn slow_upload(target: &Target) -> Outcome {
     report(freed, "5 bytes/s, body_timeout 2s")
 }
 
-/// Starts llmlb in front of a backend with one slot. Clients that stall lose it after a second while
-/// others wait; all other limits have their defaults.
+/// Starts llmlb in front of a backend with one slot. A client that stalls loses its slot after a second
+/// while other requests wait. All other limits have their defaults.
 fn serve_one_slot(sandbox: &Sandbox, llm: &FakeLlm) -> Result<LlmlbServer, Box<dyn Error>> {
     let mut server = sandbox
         .server()
@@ -184,13 +184,13 @@ fn silent_websocket(target: &Target) -> Outcome {
     websocket.send(upgrade.to_bytes())?;
     let status = websocket.response()?.status();
     if status != 101 {
-        return Err(format!("WebSocket refused with {status}").into());
+        return Err(format!("WebSocket rejected with {status}").into());
     }
     let freed = time_to_slot(&server, || {})?;
     report(freed, limit)
 }
 
-/// A body of 1 byte every 200 ms, with a limit of 500 ms.
+/// Sends a body at 1 byte every 200 ms, with `body_timeout` of 500 ms.
 fn short_timeout(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
@@ -205,13 +205,13 @@ fn short_timeout(target: &Target) -> Outcome {
     client.send(head)?;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(5) {
-        // An error means that the server has closed the connection; the response tells why.
+        // An error means that the server has closed the connection. The response has the reason.
         let _ = client.send(" ");
         if let Ok(response) = client.response_within(Duration::from_millis(200)) {
             let (status, took) = (response.status(), began.elapsed().as_secs_f32());
             return verdict(
                 status == 408,
-                format!("answered {status} after {took:.1} s"),
+                format!("client got {status} after {took:.1} s"),
             );
         }
         thread::sleep(Duration::from_millis(1));

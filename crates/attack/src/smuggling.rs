@@ -17,11 +17,11 @@ use testkit::{
 
 use crate::{Attack, Outcome, Target, listed, verdict};
 
-/// Field of the hidden request: the backend executed it if this is a field of a request's head.
+/// Header field of the hidden request. The backend executed that request if it received this field in a head.
 const HIDDEN: &str = "x-hidden";
 /// Text of the response to the hidden request.
 const SECRET: &str = "response-to-the-hidden-request";
-/// Time that the backend takes to execute the hidden request, in which victims arrive.
+/// Time in which the backend executes the hidden request, and in which victims arrive.
 const SLOW: Duration = Duration::from_millis(150);
 const ATTEMPTS: usize = 3;
 const VICTIMS: usize = 2;
@@ -29,13 +29,13 @@ const VICTIMS: usize = 2;
 /// Sends the carrier and returns the status of its response; `None` if there was none.
 type Carrier = Box<dyn Fn(SocketAddr) -> io::Result<Option<u16>> + Send + Sync>;
 
-/// Consequence that the attack is judged by.
+/// Effect for which the attack counts as successful.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Judged {
     /// Neither may a response reach another client, nor may the hidden request be executed.
     Execution,
-    /// Backends of this kind execute the hidden request whatever llmlb does: only a response that
-    /// reaches another client counts.
+    /// Backends of this kind always execute the hidden request. Only a response that reaches another client
+    /// counts.
     Crossing,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
     });
     add(
         "1-unread-body-websocket",
-        "the same with a GET that asks for a WebSocket",
+        "the same with a GET that requests a WebSocket",
         || {
             let upgrade = Request::websocket("/v1/realtime?model=m");
             vec![plain(upgrade.body(hidden()))]
@@ -81,12 +81,12 @@ pub(crate) fn attacks() -> Vec<Attack> {
     );
     add(
         "1-unread-body-range",
-        "a POST with a bad Range is answered 416 with its body unread",
+        "a backend responds 416 to a POST with a bad Range and leaves its body unread",
         || vec![upload("range", "bytes=x"), upload("range", "lines=1-2")],
     );
     add(
         "1-unread-body-accept",
-        "a POST with a bad Accept is answered 400 with its body unread",
+        "a backend responds 400 to a POST with a bad Accept and leaves its body unread",
         || {
             let accepts = [
                 ",", "text", "a/b,", "a/b,,c/d", "a/b;q=2", "a/b;q=x", "a/b;q=-1",
@@ -96,13 +96,13 @@ pub(crate) fn attacks() -> Vec<Attack> {
     );
     add(
         "1-unread-body-precondition",
-        "a POST with If-Match is answered 412 with its body unread",
+        "a backend responds 412 to a POST with If-Match and leaves its body unread",
         || vec![upload("if-match", "\"x\"")],
     );
     for status in [400, 401, 413, 500, 503] {
         attacks.push(Attack::fast(
             format!("1-unread-body-status-{status}"),
-            "a POST is answered with an error and its body unread",
+            "a backend responds to a POST with an error and leaves its body unread",
             move |target| rejected_unread(target, status),
         ));
     }
@@ -119,13 +119,13 @@ pub(crate) fn attacks() -> Vec<Attack> {
     add_reused(&mut attacks);
     attacks.push(Attack::fast(
         "1-body-on-own-pages",
-        "a GET with a body is answered by llmlb's own pages",
+        "llmlb's own pages accept a GET with a body",
         own_pages,
     ));
     attacks
 }
 
-/// Adds attacks of backends whose responses do not say for certain where they end.
+/// Adds attacks of backends whose responses have an ambiguous end.
 fn add_reused(attacks: &mut Vec<Attack>) {
     let mut add = |name: &str, shows, method: &'static str, response: fn() -> String| {
         attacks.push(Attack::fast(name, shows, move |target| {
@@ -203,12 +203,12 @@ fn plain(request: Request) -> Carrier {
     Box::new(move |address| {
         let mut client = Http1::connect(address)?;
         client.send(request.to_bytes())?;
-        // Only the head: the response to HEAD has a length and no body.
+        // Read only the head, since a response to HEAD has a length and no body.
         Ok(client.response_head().ok().map(|head| head.status()))
     })
 }
 
-/// Returns an upload whose body passes unparsed, with a field that makes the backend reject it.
+/// Returns an upload whose body llmlb streams without parsing, with a field that makes the backend reject it.
 fn upload(field: &str, value: &str) -> Carrier {
     let request = Request::new("POST", "/v1/files")
         .field("content-type", "application/octet-stream")
@@ -226,8 +226,8 @@ fn over_http2(address: SocketAddr) -> io::Result<Option<u16>> {
     ];
     let stream = client.open(&fields, false)?;
     client.data(stream, &hidden(), true)?;
-    let is_answered = is_reached(Duration::from_secs(10), || client.end(stream).is_some());
-    Ok(client.status(stream).filter(|_| is_answered))
+    let has_response = is_reached(Duration::from_secs(10), || client.end(stream).is_some());
+    Ok(client.status(stream).filter(|_| has_response))
 }
 
 fn is_hidden(request: &Received) -> bool {
@@ -253,7 +253,7 @@ fn cross(target: &Target, carriers: &[Carrier]) -> Outcome {
     crossing(target, &llm, carriers, Judged::Execution)
 }
 
-/// Sends each carrier several times, each time with victims right behind it.
+/// Sends each carrier several times, each time followed at once by requests of victims.
 fn crossing(target: &Target, llm: &FakeLlm, carriers: &[Carrier], judged: Judged) -> Outcome {
     let sandbox = target.sandbox()?;
     // With one worker every client shares the idle backend connections.
@@ -267,7 +267,7 @@ fn crossing(target: &Target, llm: &FakeLlm, carriers: &[Carrier], judged: Judged
             crossed += usize::from(victims(server.address)? > 0);
         }
     }
-    // The backend parses what it has; nothing else is on its way.
+    // Wait until the backend has parsed all bytes that it received.
     thread::sleep(Duration::from_millis(30));
     let executed = llm.requests().iter().filter(|one| is_hidden(one)).count();
     statuses.dedup();
@@ -295,7 +295,7 @@ fn victims(address: SocketAddr) -> Result<usize, Box<dyn Error>> {
     Ok(crossed)
 }
 
-/// Uploads are answered with an error, their bodies stay unread.
+/// The backend responds to uploads with an error and leaves their bodies unread.
 fn rejected_unread(target: &Target, status: u16) -> Outcome {
     let is_upload = |head: &Head| head.path() == "/v1/files";
     let rule = move |head: &Head| {
@@ -316,7 +316,7 @@ fn rejected_unread(target: &Target, status: u16) -> Outcome {
     crossing(target, &llm, &[carrier], Judged::Crossing)
 }
 
-/// The backend responds to an upload whose rest follows, and does not read that.
+/// The backend responds to an upload before it is complete, and leaves the rest unread.
 fn early_response(target: &Target) -> Outcome {
     let rule = |head: &Head| match head.path() {
         "/v1/files" => BodyHandling::Unread,
@@ -384,14 +384,14 @@ fn reused(target: &Target, method: &str, response: fn() -> String) -> Outcome {
             method => Request::new(method, "/v1/files/f"),
         };
         client.send(request.to_bytes())?;
-        // Only the head: the response to HEAD has a length and no body.
+        // Read only the head, since a response to HEAD has a length and no body.
         client.response_head()?;
     }
     let mut connections: Vec<_> = llm.requests().iter().map(|one| one.connection).collect();
     let requests = connections.len();
     connections.dedup();
     let evidence = format!("{requests} requests on {} connections", connections.len());
-    // A response that is rejected opens a new connection for every request as well.
+    // llmlb may also reject the responses. It then opens a new connection for every request, too.
     verdict(requests > 0 && connections.len() == requests, evidence)
 }
 
@@ -399,7 +399,7 @@ fn own_pages(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
     let server = sandbox.server().backend(&llm.url()).start()?;
-    let mut answered = Vec::new();
+    let mut accepted = Vec::new();
     for path in [
         "/v1/models",
         "/v1/models/m",
@@ -414,14 +414,14 @@ fn own_pages(target: &Target) -> Outcome {
         for request in [Request::get(path).body("x"), chunked] {
             let status = server.send(&request)?.status();
             if status != 400 && server.send(&Request::get(path))?.status() == 200 {
-                answered.push(format!("{path}: {status}"));
+                accepted.push(format!("{path}: {status}"));
             }
         }
     }
-    let evidence = if answered.is_empty() {
+    let evidence = if accepted.is_empty() {
         "all rejected".to_owned()
     } else {
-        format!("answered: {}", listed(&answered))
+        format!("accepted: {}", listed(&accepted))
     };
-    verdict(answered.is_empty(), evidence)
+    verdict(accepted.is_empty(), evidence)
 }

@@ -1,5 +1,5 @@
-//! Item 2: inference that is not metered, because its path is spelled so that llmlb does not know the
-//! endpoint and the backend does.
+//! Item 2: inference that is not metered, because the path is spelled so that only the backend recognizes the
+//! endpoint.
 
 use std::io;
 
@@ -11,8 +11,8 @@ use crate::{Attack, Outcome, Target, rejected, verdict};
 const PROMPT: u64 = 100;
 const COMPLETION: u64 = 50;
 
-/// Names and targets of requests that some backend serves as a chat completion: Flask, nginx,
-/// uvicorn, gin and Express decode, merge slashes, ignore case or cut parameters.
+/// Names and targets of requests that some backend serves as a chat completion. Flask, nginx, uvicorn, gin
+/// and Express decode escapes, merge slashes, ignore case or remove parameters.
 const SPELLINGS: &[(&str, &str)] = &[
     ("percent-2f", "/v1/chat%2Fcompletions"),
     ("percent-2f-lower-case", "/v1/chat%2fcompletions"),
@@ -98,7 +98,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
     attacks
 }
 
-/// A backend that serves every path counts tokens; the record must have them.
+/// The backend serves every path and reports tokens. The usage record must contain them.
 fn unmetered(target: &Target, spelling: &str, is_http2: bool) -> Outcome {
     let llm = backend()?;
     let sandbox = target.sandbox()?;

@@ -42,10 +42,10 @@ impl Target {
         Sandbox::try_new(&self.llmlb)
     }
 
-    /// Copies a program to a place where every user can run it.
+    /// Copies a program so that every user can run the copy.
     pub(crate) fn copy_for_everyone(program: &Path, copy: &Path) -> io::Result<()> {
-        // A process of its own: a descriptor open for writing in this one could be inherited by a
-        // process that another attack starts, and a program open for writing cannot be executed.
+        // A child process writes the copy. If this process wrote it, a process that another attack starts
+        // could inherit the descriptor, and a program that is open for writing cannot be executed.
         let status = Command::new("install")
             .args(["-m", "755"])
             .args([program, copy])

@@ -1,5 +1,5 @@
-//! Items 2 and 11, beyond spellings: ways to be served without being metered, or to keep others from
-//! being metered.
+//! Items 2 and 11, beyond spellings: ways to be served without metering, or to disable the metering of other
+//! clients.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,7 +19,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
         ),
         Attack::fast(
             "2-client-secret",
-            "a client gets a credential of the operator's account, to ask the backend directly",
+            "a client gets a credential of the operator's account, and can bypass llmlb",
             client_secret,
         ),
         Attack::fast(
@@ -29,7 +29,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
         ),
         Attack::fast(
             "11-echoed-stream-options",
-            "an error that repeats the client's text turns usage reports off for everyone",
+            "an error that repeats the client's text disables usage reports for all clients",
             echoed_option,
         ),
         Attack::fast(
@@ -119,7 +119,7 @@ fn binary_embeddings(target: &Target) -> Outcome {
     )
 }
 
-/// The first response is an error that repeats an address of the client's, the next one a success.
+/// The first response is an error that repeats a URL of the client, the next response is a success.
 fn echoed_option(target: &Target) -> Outcome {
     let count = AtomicUsize::new(0);
     let llm = FakeLlm::start("m", move |request| {
@@ -147,7 +147,7 @@ fn echoed_option(target: &Target) -> Outcome {
     )
 }
 
-/// A backend that ignores case, as those written in Go do, and the last of two fields counts.
+/// The backend ignores the case of field names, as Go does, and uses the last of duplicate fields.
 fn suppressed(target: &Target, options: &str) -> Outcome {
     let llm = FakeLlm::start("m", |request| {
         let body = String::from_utf8_lossy(&request.body).to_lowercase();

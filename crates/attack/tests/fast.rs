@@ -1,4 +1,4 @@
-//! The fast attacks against a debug build of llmlb: every one must hold. (L5, L6, L8, L9, L11)
+//! Runs the fast attacks against a debug build of llmlb. No attack may succeed. (L5, L6, L8, L9, L11)
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
@@ -7,8 +7,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds llmlb, which is another package, in the profile of this test and returns the path of the
-/// program.
+/// Builds llmlb, which is another package, in the profile of this test. Returns the path of the program.
 fn llmlb() -> PathBuf {
     // Programs of one profile are in the same directory.
     let llmlb = PathBuf::from(env!("CARGO_BIN_EXE_attack")).with_file_name("llmlb");

@@ -21,7 +21,7 @@ use crate::health::{self, Watcher};
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
-use crate::server::{ClientLimits, Connections, HttpLimits, Shared, WorkerConfig, Workers};
+use crate::server::{ClientConnections, ClientLimits, HttpLimits, Shared, WorkerConfig, Workers};
 use crate::sys::{self, signals::Signals};
 use crate::upstream::{AddressLimit, Connector};
 
@@ -212,7 +212,7 @@ fn shared(
         contention: pool.contention(server.stall_timeout),
         pool,
         requests: Counter::default(),
-        connections: Arc::new(Connections::new(division, proxies.clone())),
+        connections: Arc::new(ClientConnections::new(division, proxies.clone())),
         backend_connections: Arc::clone(workers.connector.connections()),
         address_limit: Arc::new(AddressLimit::new(division, proxies.clone())),
         started: Instant::now(),

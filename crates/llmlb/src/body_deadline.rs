@@ -1,4 +1,4 @@
-//! The slowest that a client may send a request's body.
+//! Minimum rate at which a client must send the body of a request (`server.min_body_rate`).
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,11 +8,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::contention::Contention;
 
-/// The shortest time between two looks at a body that does not arrive.
+/// Minimum interval of the timer, so that a deadline in the past does not cause a busy loop.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// Limits on the speed of bodies: in any `window` that the server spends waiting for the client, at
-/// least `rate` bytes per second must arrive.
+/// Minimum rate of request bodies: within each `window` of waiting for the client, at least `rate` bytes
+/// per second must arrive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyPace {
     /// `server.body_timeout`
@@ -22,33 +22,34 @@ pub(crate) struct BodyPace {
 }
 
 impl BodyPace {
-    /// Bytes that must arrive within this time.
+    /// Minimum number of bytes that must arrive within this time.
     fn least(self, time: Duration) -> u64 {
         Self::least_bytes(self.rate, time)
     }
 
-    /// Bytes that must be transferred within one window: at least one, whatever the rate.
+    /// Minimum number of bytes that must be transferred within a window. At least one, also for a rate of 0,
+    /// so that a client cannot stall forever.
     pub(crate) fn least_bytes(rate: u64, window: Duration) -> u64 {
         let bytes = u128::from(rate).saturating_mul(window.as_millis()) / 1000;
         u64::try_from(bytes).unwrap_or(u64::MAX).max(1)
     }
 }
 
-/// Expires when a body arrives too slowly.
+/// Deadline that expires when the client sends a body too slowly.
 ///
-/// Only the time spent waiting for the client counts: a backend that takes its time to read a body
-/// is not the client's fault.
+/// Only time spent waiting for the client counts. Time in which the backend reads the body slowly does not.
 #[derive(Debug)]
 pub(crate) struct BodyDeadline {
     pace: BodyPace,
-    /// Of a body that holds a slot while it arrives.
+    /// Set for a body that is streamed to a backend and holds a slot meanwhile: the limit is shorter while
+    /// other requests wait for a slot.
     contention: Option<Contention>,
-    /// Bytes that arrived in this window, and the time spent waiting for them.
+    /// Bytes that arrived in the current window, and the time spent waiting for them.
     arrived: u64,
     waited: Duration,
     /// Start of the current wait.
     since: Option<Instant>,
-    /// Reused by all waits. Most bodies arrive with their head and need none.
+    /// Timer that is reused by all waits. Created on demand, since most bodies arrive together with the head.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -64,7 +65,7 @@ impl BodyDeadline {
         }
     }
 
-    /// Notes that this many bytes arrived.
+    /// Counts bytes that arrived.
     pub(crate) fn note(&mut self, bytes: usize) {
         if let Some(since) = self.since.take() {
             self.waited += since.elapsed();
@@ -81,7 +82,7 @@ impl BodyDeadline {
         self.since.is_some()
     }
 
-    /// To be called while nothing has arrived. Ready once too little has arrived for too long.
+    /// Ready once the client has sent too few bytes for too long. To be polled while no bytes are available.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut is_set = self.since.is_some();
         let since = *self.since.get_or_insert_with(Instant::now);
@@ -113,12 +114,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_holds_for_windows_of_any_length() {
+    fn minimum_bytes_are_proportional_to_the_window() {
         let least = |ms| BodyPace::least_bytes(1024, Duration::from_millis(ms));
         assert_eq!(least(30_000), 30 << 10);
         assert_eq!(least(900), 921);
         assert_eq!(least(1), 1);
-        // Without a rate, something must still arrive.
+        // Without a rate, at least one byte must still arrive.
         assert_eq!(BodyPace::least_bytes(0, Duration::from_secs(30)), 1);
         assert_eq!(BodyPace::least_bytes(u64::MAX, Duration::MAX), u64::MAX);
     }

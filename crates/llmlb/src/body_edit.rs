@@ -4,22 +4,22 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-/// Maximum size of a body that is copied to be changed. A larger copy would double the memory that the
-/// body takes, and cost more than it saves in writing.
-const COPIED: usize = 64 << 10;
+/// Maximum size of a body that is copied to be edited. A larger body is sent in pieces: a copy would double
+/// its memory, and cost more CPU than a write with several pieces.
+const LONGEST_COPIED: usize = 64 << 10;
 
-/// A change to a body: these bytes become this text.
+/// Replaces a range of a body with a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Edit {
-    pub(crate) place: Range<usize>,
+    pub(crate) range: Range<usize>,
     pub(crate) text: String,
 }
 
-/// A body that is sent in pieces, so that a large one need not be copied to be changed.
+/// A body in pieces, so that a large body need not be copied to be edited.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyPieces {
     pub(crate) first: Bytes,
-    /// The other pieces, the last one first.
+    /// The other pieces in reverse order, so that the next piece is popped from the end.
     pub(crate) rest: Vec<Bytes>,
 }
 
@@ -36,19 +36,19 @@ impl From<Bytes> for BodyPieces {
     }
 }
 
-/// The body with these changes, which do not overlap. They may be in any order.
+/// Applies edits to a body. The edits may be in any order but must not overlap.
 pub(crate) fn apply(body: &Bytes, edits: &mut [Edit]) -> BodyPieces {
-    edits.sort_by_key(|edit| edit.place.start);
-    if body.len() > COPIED {
+    edits.sort_by_key(|edit| edit.range.start);
+    if body.len() > LONGEST_COPIED {
         return in_pieces(body, edits);
     }
     let more: usize = edits.iter().map(|edit| edit.text.len()).sum();
     let mut changed = Vec::with_capacity(body.len() + more);
     let mut at = 0;
     for edit in edits {
-        changed.extend_from_slice(body.get(at..edit.place.start).unwrap_or_default());
+        changed.extend_from_slice(body.get(at..edit.range.start).unwrap_or_default());
         changed.extend_from_slice(edit.text.as_bytes());
-        at = edit.place.end;
+        at = edit.range.end;
     }
     changed.extend_from_slice(body.get(at..).unwrap_or_default());
     Bytes::from(changed).into()
@@ -58,8 +58,8 @@ fn in_pieces(body: &Bytes, edits: &[Edit]) -> BodyPieces {
     let mut pieces = Vec::with_capacity(2 * edits.len() + 1);
     let mut at = 0;
     for edit in edits {
-        let before = at..edit.place.start.clamp(at, body.len());
-        at = edit.place.end.clamp(before.end, body.len());
+        let before = at..edit.range.start.clamp(at, body.len());
+        at = edit.range.end.clamp(before.end, body.len());
         pieces.push(body.slice(before));
         pieces.push(Bytes::from(edit.text.clone()));
     }
@@ -75,16 +75,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_body_is_changed_without_a_copy() {
-        let rest = " ".repeat(COPIED);
+    fn large_body_is_edited_without_a_copy() {
+        let rest = " ".repeat(LONGEST_COPIED);
         let body = Bytes::from(format!(r#"{{"model":"alias","stream":true}}{rest}"#));
         let mut edits = [
             Edit {
-                place: 26..30,
+                range: 26..30,
                 text: "false".to_owned(),
             },
             Edit {
-                place: 9..16,
+                range: 9..16,
                 text: r#""real""#.to_owned(),
             },
         ];

@@ -1,10 +1,10 @@
-//! The addresses that count as one client.
+//! Groups of IP addresses that count as one client in limits per address.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An IPv4 address, or the /64 network of an IPv6 address: a client that has one address of such a
-/// network usually has all of it.
+/// An IPv4 address, or the /64 network of an IPv6 address. A client with one IPv6 address usually has its
+/// whole /64 network, and could otherwise evade limits per address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ClientNetwork {
     V4(Ipv4Addr),
@@ -13,7 +13,7 @@ pub(crate) enum ClientNetwork {
 }
 
 impl ClientNetwork {
-    /// Returns the network of an address. An IPv4 address written as IPv6 is the same one.
+    /// Returns the network of an address. An IPv4-mapped IPv6 address counts as the IPv4 address.
     pub(crate) fn containing(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address),
@@ -24,8 +24,8 @@ impl ClientNetwork {
         }
     }
 
-    /// Returns a number for the network. No two networks that clients can have share one: IPv4
-    /// addresses have the numbers of IPv6 networks that are reserved.
+    /// Returns a number that is unique to the network. The numbers of IPv4 addresses are those of reserved
+    /// IPv6 networks, from which no client connects.
     pub(crate) fn number(self) -> u64 {
         match self {
             Self::V4(address) => u64::from(address.to_bits()),
@@ -52,14 +52,14 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_address_counts_as_itself_also_when_it_is_written_as_ipv6() {
+    fn ipv4_mapped_ipv6_address_counts_as_the_ipv4_address() {
         assert_eq!(network("192.0.2.1"), network("::ffff:192.0.2.1"));
         assert_ne!(network("192.0.2.1"), network("192.0.2.2"));
         assert_eq!(network("::ffff:192.0.2.1").to_string(), "192.0.2.1");
     }
 
     #[test]
-    fn ipv6_address_counts_as_its_64_bit_network() {
+    fn ipv6_address_counts_as_its_64_network() {
         let first = network("2001:db8:0:1::1");
         assert_eq!(first, network("2001:db8:0:1:ffff::2"));
         assert_ne!(first, network("2001:db8:0:2::1"));

@@ -1,10 +1,10 @@
-//! Requests that wait for a slot, as seen by clients that hold one and make no progress.
+//! Shorter time limits for clients that stall while they hold a slot and other requests wait for one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Shortens the time for which a client may stall while other requests wait for a slot.
+/// Time limit for stalled clients, which depends on the number of requests in the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Contention {
     waiting: Arc<AtomicUsize>,
@@ -20,8 +20,8 @@ impl Contention {
         }
     }
 
-    /// The time for which a client may stall at this moment, given the time for which it may while
-    /// no request waits.
+    /// Returns the time for which a client may stall now: `usual` while no request waits for a slot, at most
+    /// `server.stall_timeout` otherwise.
     pub(crate) fn limit(&self, usual: Duration) -> Duration {
         match self.waiting.load(Ordering::Relaxed) {
             0 => usual,
@@ -29,7 +29,8 @@ impl Contention {
         }
     }
 
-    /// The time after which a client that stalls is looked at again.
+    /// Returns the interval at which a stalled client is checked. It is the shorter limit, since requests
+    /// may start to wait at any time.
     pub(crate) fn interval(&self, usual: Duration) -> Duration {
         usual.min(self.limit)
     }
@@ -37,7 +38,7 @@ impl Contention {
 
 #[cfg(test)]
 impl Contention {
-    /// Contention that never is: no request waits.
+    /// Contention without waiting requests.
     pub(crate) fn none() -> Self {
         Self::new(&Arc::default(), Duration::MAX)
     }
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_requests_shorten_the_limit() {
+    fn stall_limit_is_shorter_while_requests_wait() {
         let [short, long] = [1, 60].map(Duration::from_secs);
         let waiting = Arc::new(AtomicUsize::new(0));
         let contention = Contention::new(&waiting, Duration::from_secs(10));

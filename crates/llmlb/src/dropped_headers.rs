@@ -1,7 +1,7 @@
-//! The number of client header fields that were not forwarded, by name.
+//! Counts of client header fields that were not forwarded, by name.
 //!
-//! All workers count here, several times for each request. So a name that is known is counted
-//! without a lock: names are added to a table and never removed.
+//! All workers count here, several times per request. So a name in the table is counted without a lock:
+//! names are added and never removed.
 
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
@@ -9,26 +9,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::quality::RandomState;
 
-/// Maximum number of names that are counted apart, and of characters of each. Clients choose the
-/// names, so only the first ones are.
+/// Maximum number of names with a counter of their own, and maximum length of such a name. Clients choose
+/// the names, so without a limit they could exhaust memory.
 const MOST_NAMES: usize = 64;
 const LONGEST_NAME: usize = 64;
-/// Places in the table: more than names, so that a search ends soon.
-const PLACES: usize = 2 * MOST_NAMES;
+/// Number of cells in the hash table. Half of them stay empty, so that a search is short.
+const CELLS: usize = 2 * MOST_NAMES;
 
 /// Counts of dropped header fields.
 #[derive(Debug)]
 pub(crate) struct DroppedHeaders {
     hasher: RandomState,
-    /// A name is in the first free place from the one that its hash is for.
-    places: [OnceLock<Named>; PLACES],
+    /// Hash table with linear probing.
+    cells: [OnceLock<HeaderCount>; CELLS],
     names: AtomicU64,
-    /// Fields whose names are not counted apart.
+    /// Count of fields whose names have no counter of their own.
     others: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Named {
+struct HeaderCount {
     name: String,
     count: AtomicU64,
 }
@@ -37,7 +37,7 @@ impl Default for DroppedHeaders {
     fn default() -> Self {
         Self {
             hasher: RandomState::default(),
-            places: [const { OnceLock::new() }; PLACES],
+            cells: [const { OnceLock::new() }; CELLS],
             names: AtomicU64::new(0),
             others: AtomicU64::new(0),
         }
@@ -45,48 +45,50 @@ impl Default for DroppedHeaders {
 }
 
 impl DroppedHeaders {
-    /// Counts a field with this name.
+    /// Counts a dropped field with this name.
     pub(crate) fn count(&self, name: &str) {
-        let counter = self.named(name).map_or(&self.others, |named| &named.count);
+        let counter = self
+            .counter(name)
+            .map_or(&self.others, |counter| &counter.count);
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn named(&self, name: &str) -> Option<&Named> {
+    fn counter(&self, name: &str) -> Option<&HeaderCount> {
         if name.len() > LONGEST_NAME {
             return None;
         }
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "a part of the hash is enough"
+            reason = "the lower bits of the hash are enough for an index"
         )]
         let first = self.hasher.hash_one(name) as usize;
-        for offset in 0..PLACES {
-            let place = &self.places[first.wrapping_add(offset) % PLACES];
-            let named = match place.get() {
-                Some(named) => named,
+        for offset in 0..CELLS {
+            let cell = &self.cells[first.wrapping_add(offset) % CELLS];
+            let counter = match cell.get() {
+                Some(counter) => counter,
                 None if self.names.load(Ordering::Relaxed) >= MOST_NAMES as u64 => return None,
-                // Another thread may be faster, with this name or another.
-                None => place.get_or_init(|| {
+                // Another thread may fill the cell first, with this name or another.
+                None => cell.get_or_init(|| {
                     self.names.fetch_add(1, Ordering::Relaxed);
-                    Named {
+                    HeaderCount {
                         name: name.to_owned(),
                         count: AtomicU64::new(0),
                     }
                 }),
             };
-            if named.name == name {
-                return Some(named);
+            if counter.name == name {
+                return Some(counter);
             }
         }
         None
     }
 
-    /// Names and counts, sorted by name; those that were not counted apart are last, under an empty
-    /// name.
+    /// Returns names and counts, sorted by name. The count of all names without a counter of their own is
+    /// last, under an empty name.
     pub(crate) fn report(&self) -> Vec<(String, u64)> {
-        let named = self.places.iter().filter_map(OnceLock::get);
-        let mut report: Vec<_> = named
-            .map(|named| (named.name.clone(), named.count.load(Ordering::Relaxed)))
+        let counters = self.cells.iter().filter_map(OnceLock::get);
+        let mut report: Vec<_> = counters
+            .map(|counter| (counter.name.clone(), counter.count.load(Ordering::Relaxed)))
             .collect();
         report.sort_unstable();
         let others = self.others.load(Ordering::Relaxed);
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_count_names_together_and_only_the_first_ones_apart() {
+    fn threads_share_counters_and_only_the_first_names_have_their_own() {
         let dropped = DroppedHeaders::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -1,7 +1,7 @@
 //! Properties of the parsers that hold for any input, one function for each fuzz target.
 //!
-//! `cargo fuzz run -s none TARGET` searches for inputs that break them; `fuzz/corpus/TARGET` holds inputs
-//! that reach different parts of the code, and `cargo test` replays these.
+//! `cargo fuzz run -s none TARGET` searches for inputs that violate a property. `fuzz/corpus/TARGET` holds
+//! inputs that reach different code, which `cargo test` replays.
 
 pub use crate::meter::fuzz::{estimate, ndjson, sse, usage_report};
 pub use crate::request::fuzz::{forwarded_for, json_fields, multipart, path, query, request_body};
@@ -15,9 +15,9 @@ mod tests {
     use super::*;
     use crate::dice::Dice;
 
-    type Target = fn(&[u8]);
+    type FuzzTarget = fn(&[u8]);
 
-    const TARGETS: [(&str, Target); 12] = [
+    const TARGETS: [(&str, FuzzTarget); 12] = [
         ("chunks", chunks),
         ("estimate", estimate),
         ("forwarded_for", forwarded_for),
@@ -45,8 +45,8 @@ mod tests {
         names
     }
 
-    /// Replays the corpus of one target, and variations of it.
-    fn replay(name: &str, target: Target) {
+    /// Replays the corpus of one target, and random variations of its inputs.
+    fn replay(name: &str, target: FuzzTarget) {
         let corpus = directory().join("corpus").join(name);
         let files = names(&corpus);
         assert!(!files.is_empty(), "{name} has no corpus");
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn every_corpus_belongs_to_a_target() {
+    fn every_target_has_a_corpus_and_a_source_file() {
         let expected: Vec<_> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
         assert_eq!(names(&directory().join("corpus")), expected);
         let sources: Vec<_> = expected.iter().map(|name| format!("{name}.rs")).collect();
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_of_the_corpora_keep_the_properties() {
+    fn corpus_inputs_and_variations_violate_no_property() {
         for (name, target) in TARGETS {
             replay(name, target);
         }

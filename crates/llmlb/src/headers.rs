@@ -1,48 +1,48 @@
-//! The header fields that pass between clients and backends: one table for each direction.
+//! Rules for header fields between clients and backends, one table for each direction.
 //!
-//! Requests go by a list of what is forwarded: a field that no rule names stays here, because
-//! clients carry credentials and instructions for proxies under ever new names. Responses go by a
-//! list of what is removed: clients of many kinds read fields that nobody can list.
+//! Request fields are forwarded by an allow list, because clients send credentials and proxy instructions
+//! under ever new names. Response fields are removed by a deny list, because clients read fields that no
+//! list could cover.
 
 use std::fmt;
 
 use http::{HeaderName, Method};
 
-/// The id of a request, which goes with it to the backend and back to the client.
+/// Field with the id of a request, sent to the backend and returned to the client.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The fate of a client's field.
+/// Treatment of a client's header field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// The backend receives it.
-    Forwarded,
-    /// It concerns this server or this connection alone, or is written anew.
-    Consumed,
-    /// No rule forwards it; such names are counted.
-    Dropped,
+pub(crate) enum HeaderAction {
+    /// The field is sent to the backend.
+    Forward,
+    /// The field concerns llmlb or this connection only, or llmlb writes it itself.
+    Consume,
+    /// No rule forwards the field. Its name is counted in the metrics.
+    Drop,
 }
 
-/// What decides about fields besides their names.
+/// Properties of a request that determine, besides the names, which fields are forwarded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestContext<'a> {
     pub(crate) method: &'a Method,
-    /// The client asks for a WebSocket.
+    /// The client requests a WebSocket.
     pub(crate) is_upgrade: bool,
-    /// The body is forwarded without being read.
+    /// The body is streamed without parsing.
     pub(crate) is_unread: bool,
     /// The names and patterns of `upstream.forward_headers`.
     pub(crate) extra: &'a HeaderPatterns,
 }
 
-/// Names of header fields in lower case; a `*` at the end of one stands for any rest.
+/// Names of header fields in lower case. A `*` at the end of a name matches any suffix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeaderPatterns(Vec<String>);
 
 impl RequestContext<'_> {
-    /// The fate of the client's field of this name, which is in lower case.
-    pub(crate) fn fate(&self, name: &str) -> Fate {
+    /// Returns the treatment of a client's field with this name, which is in lower case.
+    pub(crate) fn action(&self, name: &str) -> HeaderAction {
         if is_consumed(name) {
-            return Fate::Consumed;
+            return HeaderAction::Consume;
         }
         let is_forwarded = is_forwarded(name)
             || (*self.method == Method::GET && is_conditional(name))
@@ -50,17 +50,17 @@ impl RequestContext<'_> {
             || (self.is_unread && name == "content-encoding")
             || self.extra.matches(name);
         if is_forwarded {
-            Fate::Forwarded
-        } else if is_about_the_sender(name) {
-            Fate::Consumed
+            HeaderAction::Forward
+        } else if is_added_by_intermediaries(name) {
+            HeaderAction::Consume
         } else {
-            Fate::Dropped
+            HeaderAction::Drop
         }
     }
 }
 
-/// Fields that belong to one connection (RFC 9110, section 7.6.1, and what history added to it),
-/// that frame the message, which is framed anew, or that carry credentials for this server.
+/// True for fields of one connection (RFC 9110, section 7.6.1, and older ones), fields that frame the
+/// message, which llmlb frames again, and fields with credentials for llmlb.
 fn is_consumed(name: &str) -> bool {
     matches!(
         name,
@@ -87,7 +87,7 @@ fn is_consumed(name: &str) -> bool {
     )
 }
 
-/// The names that are forwarded whatever the request.
+/// True for names that are forwarded with every request.
 fn is_forwarded(name: &str) -> bool {
     let is_listed = matches!(
         name,
@@ -101,7 +101,7 @@ fn is_forwarded(name: &str) -> bool {
             | "tracestate"
             | "user-agent"
             | "x-title"
-            // Sessions of Claude Code, Codex, OpenCode and Open WebUI.
+            // Session ids of Claude Code, Codex, OpenCode and Open WebUI.
             | "conversation_id"
             | "session_id"
             | "thread-id"
@@ -112,21 +112,20 @@ fn is_forwarded(name: &str) -> bool {
             | "x-session-affinity"
             | "x-session-id"
     );
-    let is_of_a_client = || {
+    let has_sdk_prefix = || {
         ["openai-", "anthropic-", "x-stainless-"]
             .iter()
             .any(|prefix| name.starts_with(prefix))
     };
-    is_listed || (is_of_a_client() && !may_be_credential(name))
+    is_listed || (has_sdk_prefix() && !may_be_credential(name))
 }
 
-/// `Range`, `If-Match`, `If-None-Match` and their like.
+/// True for `Range` and the `If-` fields of conditional requests.
 fn is_conditional(name: &str) -> bool {
     name == "range" || name.starts_with("if-")
 }
 
-/// True for a name, in lower case, of a header field or of a query parameter under which a client may
-/// send a secret.
+/// True if a header field or a query parameter with this name, in lower case, may contain a secret.
 pub(crate) fn may_be_credential(name: &str) -> bool {
     const WORDS: [&str; 15] = [
         "apikey",
@@ -145,10 +144,10 @@ pub(crate) fn may_be_credential(name: &str) -> bool {
         "signature",
         "token",
     ];
-    // As one word, also in the middle of another: `accessToken`, `x-myapikey`.
+    // Parts of words that mark a secret anywhere in a word: `x-myapikey`.
     const PARTS: [&str; 5] = ["apikey", "accesskey", "password", "secret", "signature"];
     let mut words = name.split(['-', '_', '.']);
-    // Names of authors, and the places of pages, are no secrets.
+    // `author` and page tokens are no secrets.
     let is_auth = |word: &str| word.contains("auth") && word != "author" && word != "authors";
     let is_secret = |word: &str| {
         WORDS.contains(&word)
@@ -159,16 +158,17 @@ pub(crate) fn may_be_credential(name: &str) -> bool {
     words.any(is_secret) && !name.ends_with("page_token") && !name.ends_with("page-token")
 }
 
-/// Fields that browsers and reverse proxies add to every request: dropped, but not worth a count.
-fn is_about_the_sender(name: &str) -> bool {
+/// True for fields that browsers and reverse proxies add to every request. They are not forwarded, and not
+/// counted as dropped, because they would hide unexpected names.
+fn is_added_by_intermediaries(name: &str) -> bool {
     matches!(name, "forwarded" | "origin" | "referer" | "x-real-ip")
         || ["x-forwarded-", "sec-fetch-", "sec-ch-"]
             .iter()
             .any(|prefix| name.starts_with(prefix))
 }
 
-/// True for a backend's field that clients do not receive: it ends with the connection, it concerns
-/// the operator's account at the backend, or it would bind a browser to the backend's policies.
+/// True for a backend's field that is not sent to clients: a field of the connection, a field about the
+/// operator's account at the backend, or a policy of the backend for browsers.
 pub(crate) fn is_removed_from_responses(name: &str) -> bool {
     match name.as_bytes().first() {
         Some(b'a') => {
@@ -176,7 +176,7 @@ pub(crate) fn is_removed_from_responses(name: &str) -> bool {
             let of_anthropic = name.strip_prefix("anthropic-");
             matches!(name, "alt-svc" | "api-key" | "authorization")
                 || of_anthropic.is_some_and(|rest| {
-                    is_about_limits(rest) || ACCOUNT.iter().any(|word| rest.starts_with(word))
+                    is_rate_limit(rest) || ACCOUNT.iter().any(|word| rest.starts_with(word))
                 })
         }
         Some(b'c') => name == "clear-site-data",
@@ -185,35 +185,33 @@ pub(crate) fn is_removed_from_responses(name: &str) -> bool {
         Some(b'l') => name.starts_with("llm_provider-"),
         Some(b'n') => name == "nel",
         Some(b'o') => {
-            matches!(name, "openai-organization" | "openai-project") || is_about_limits(name)
+            matches!(name, "openai-organization" | "openai-project") || is_rate_limit(name)
         }
         Some(b'p') => matches!(
             name,
             "proxy-authenticate" | "proxy-authentication-info" | "proxy-connection"
         ),
-        Some(b'r') => matches!(name, "report-to" | "reporting-endpoints") || is_about_limits(name),
+        Some(b'r') => matches!(name, "report-to" | "reporting-endpoints") || is_rate_limit(name),
         Some(b's') => matches!(
             name,
             "set-cookie" | "set-cookie2" | "strict-transport-security"
         ),
         Some(b't') => name == "te",
         Some(b'u') => name == "upgrade",
-        Some(b'x') => {
-            name == "x-api-key" || name.starts_with("x-litellm-") || is_about_limits(name)
-        }
+        Some(b'x') => name == "x-api-key" || name.starts_with("x-litellm-") || is_rate_limit(name),
         _ => false,
     }
 }
 
-/// True for the many names under which services report the limits of an account.
-fn is_about_limits(name: &str) -> bool {
+/// True for names under which services report the rate limits of an account.
+fn is_rate_limit(name: &str) -> bool {
     ["ratelimit", "rate-limit", "tokenlimit"]
         .iter()
         .any(|word| name.contains(word))
 }
 
-/// The value of a client's `Accept` if it is well-formed, else `*/*`: servers that reject a
-/// malformed one may leave the request's body unread.
+/// Returns a client's `Accept` value if it is well-formed, else `*/*`. A server that rejects a malformed
+/// value may leave the request body unread, and the next request on the connection would be misread.
 pub(crate) fn accept(value: &[u8]) -> &[u8] {
     let is_usual = matches!(value, b"*/*" | b"application/json" | b"text/event-stream");
     if is_usual || std::str::from_utf8(value).is_ok_and(is_accept) {
@@ -245,7 +243,7 @@ fn is_accept_parameter(parameter: &str) -> bool {
     }
 }
 
-/// RFC 9110, section 12.4.2: 0 to 1 with at most three decimals.
+/// True for a weight as in RFC 9110, section 12.4.2: 0 to 1 with at most three decimals.
 fn is_weight(value: &str) -> bool {
     let (whole, decimals) = value.split_once('.').unwrap_or((value, ""));
     let is_short = decimals.len() <= 3 && decimals.bytes().all(|byte| byte.is_ascii_digit());
@@ -256,15 +254,15 @@ fn is_weight(value: &str) -> bool {
     }
 }
 
-/// RFC 9110, section 5.6.2.
+/// True for a token as in RFC 9110, section 5.6.2.
 pub(crate) fn is_token(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(is_allowed)
 }
 
 impl HeaderPatterns {
-    /// Reads one name or pattern. Fails with the reason if it can be neither, or names a field that
-    /// is never forwarded.
+    /// Parses one name or pattern. The error is the reason: not a valid name, or a field that is never
+    /// forwarded.
     pub(crate) fn parse_one(text: &str) -> Result<String, &'static str> {
         let name = text.to_ascii_lowercase();
         let bare = name.strip_suffix('*').unwrap_or(&name);
@@ -277,7 +275,7 @@ impl HeaderPatterns {
         Ok(name)
     }
 
-    /// The patterns that [`Self::parse_one`] returned.
+    /// Collects patterns that [`Self::parse_one`] returned.
     pub(crate) fn new(patterns: Vec<String>) -> Self {
         Self(patterns)
     }
@@ -305,18 +303,18 @@ impl fmt::Display for HeaderPatterns {
 mod tests {
     use super::*;
 
-    fn fate_on(method: &Method, name: &str, is_upgrade: bool) -> Fate {
+    fn action_on(method: &Method, name: &str, is_upgrade: bool) -> HeaderAction {
         let context = RequestContext {
             method,
             is_upgrade,
             is_unread: false,
             extra: &HeaderPatterns::new(vec!["x-team".to_owned(), "x-corp-*".to_owned()]),
         };
-        context.fate(name)
+        context.action(name)
     }
 
     #[test]
-    fn credentials_and_proxy_instructions_stay_here() {
+    fn credentials_and_proxy_instructions_are_not_forwarded() {
         for name in [
             "authorization",
             "proxy-authorization",
@@ -355,8 +353,8 @@ mod tests {
             "x-anything-else",
         ] {
             assert_ne!(
-                fate_on(&Method::POST, name, false),
-                Fate::Forwarded,
+                action_on(&Method::POST, name, false),
+                HeaderAction::Forward,
                 "{name}"
             );
         }
@@ -388,19 +386,22 @@ mod tests {
             "x-corp-anything",
         ] {
             assert_eq!(
-                fate_on(&Method::POST, name, false),
-                Fate::Forwarded,
+                action_on(&Method::POST, name, false),
+                HeaderAction::Forward,
                 "{name}"
             );
         }
-        assert_eq!(fate_on(&Method::GET, "range", false), Fate::Forwarded);
         assert_eq!(
-            fate_on(&Method::GET, "if-none-match", false),
-            Fate::Forwarded
+            action_on(&Method::GET, "range", false),
+            HeaderAction::Forward
         );
         assert_eq!(
-            fate_on(&Method::GET, "sec-websocket-key", true),
-            Fate::Forwarded
+            action_on(&Method::GET, "if-none-match", false),
+            HeaderAction::Forward
+        );
+        assert_eq!(
+            action_on(&Method::GET, "sec-websocket-key", true),
+            HeaderAction::Forward
         );
     }
 
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn accept_is_kept_only_if_well_formed() {
+    fn malformed_accept_is_replaced() {
         for value in [
             "*/*",
             "application/json",
@@ -492,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_names_that_may_be_forwarded() {
+    fn pattern_must_be_a_name_that_may_be_forwarded() {
         for (text, expected) in [
             ("X-Team", Ok("x-team")),
             ("x-corp-*", Ok("x-corp-*")),

@@ -9,67 +9,68 @@ use bytes::Bytes;
 use crate::endpoint::IssuedIds;
 use crate::json;
 
-/// How much of an answer is looked at: ids come early.
-const LOOKED_AT: usize = 16 << 10;
-/// The longest id.
+/// Maximum number of bytes of a response that are searched. Backends put ids at the beginning.
+const SEARCHED: usize = 16 << 10;
+/// Maximum length of an id.
 const LONGEST: usize = 256;
 
 /// Finds the ids at the beginning of a response.
 #[derive(Debug)]
 pub(crate) struct IssuedIdFinder {
-    /// What has come, and may have to be looked at again with what follows.
-    kept: Vec<u8>,
-    left: usize,
-    /// The object in the answer whose id counts as well as the answer's own.
-    within: Option<&'static str>,
+    /// Bytes that must be searched again together with the next chunk.
+    buffered: Vec<u8>,
+    /// Number of bytes that are still to be searched.
+    remaining: usize,
+    /// Name of a nested object whose id counts in addition to the top-level id.
+    nested: Option<&'static str>,
 }
 
 impl IssuedIdFinder {
     /// Returns `None` if the endpoint issues no ids that clients can use. Completions are frequent,
     /// and their ids can be used only if the request has `"store": true`.
     pub(crate) fn new(issues: IssuedIds, is_stored: bool) -> Option<Self> {
-        let is_kept = match issues {
+        let has_ids = match issues {
             IssuedIds::None => false,
             IssuedIds::IfStored => is_stored,
             IssuedIds::Own | IssuedIds::OwnAndFile => true,
         };
-        is_kept.then(|| Self {
-            kept: Vec::new(),
-            left: LOOKED_AT,
-            within: (issues == IssuedIds::OwnAndFile).then_some("file"),
+        has_ids.then(|| Self {
+            buffered: Vec::new(),
+            remaining: SEARCHED,
+            nested: (issues == IssuedIds::OwnAndFile).then_some("file"),
         })
     }
 
-    /// Reads the next piece of the response. Calls `found` with the hash of each id.
+    /// Reads the next chunk of the response. Calls `found` with the hash of each id.
     pub(crate) fn read(&mut self, data: &Bytes, mut found: impl FnMut(u64)) {
-        self.look(data, &mut |id| found(hash(id)));
+        self.search(data, &mut |id| found(hash(id)));
     }
 
-    /// Only where the backend itself puts its ids: what a client wrote, as in `metadata`, may come
-    /// back anywhere else.
-    fn look(&mut self, data: &[u8], tell: &mut dyn FnMut(&[u8])) {
-        if self.left == 0 {
+    /// Searches only the fields in which backends issue ids. Other fields, such as `metadata`, may repeat
+    /// text of the client, which could claim the id of another client's file.
+    fn search(&mut self, data: &[u8], found: &mut dyn FnMut(&[u8])) {
+        if self.remaining == 0 {
             return;
         }
-        let new = &data[..data.len().min(self.left)];
-        self.left -= new.len();
-        self.kept.extend_from_slice(new);
-        if self.kept.trim_ascii_start().starts_with(b"{") {
-            if ids(&self.kept, self.within, tell) && self.within.is_none() {
-                self.left = 0;
+        let new = &data[..data.len().min(self.remaining)];
+        self.remaining -= new.len();
+        self.buffered.extend_from_slice(new);
+        if self.buffered.trim_ascii_start().starts_with(b"{") {
+            if ids(&self.buffered, self.nested, found) && self.nested.is_none() {
+                self.remaining = 0;
             }
         } else {
-            // Events. The last line may not be all there.
-            for line in self.kept.split(|byte| *byte == b'\n') {
+            // An event stream. The last line may be incomplete.
+            for line in self.buffered.split(|byte| *byte == b'\n') {
                 if let Some(event) = line.strip_prefix(b"data:") {
-                    ids(event, Some("response"), tell);
+                    ids(event, Some("response"), found);
                 }
             }
-            let whole = memchr::memrchr(b'\n', &self.kept).map_or(0, |end| end + 1);
-            self.kept.drain(..whole);
+            let complete = memchr::memrchr(b'\n', &self.buffered).map_or(0, |end| end + 1);
+            self.buffered.drain(..complete);
         }
-        if self.left == 0 {
-            self.kept = Vec::new();
+        if self.remaining == 0 {
+            self.buffered = Vec::new();
         }
     }
 }
@@ -79,25 +80,25 @@ pub(crate) fn hash(id: &[u8]) -> u64 {
     FixedState::default().hash_one(id)
 }
 
-/// Tells the id of the object that this is, as far as it is here, and that of the object `within`
-/// it. Returns whether it has one.
-fn ids(text: &[u8], within: Option<&str>, tell: &mut dyn FnMut(&[u8])) -> bool {
-    let mut has_one = false;
-    // It may end anywhere.
+/// Calls `found` with the id of a JSON object, which may be truncated, and with the id of its `nested`
+/// object. Returns true if the object has an id at its top level.
+fn ids(text: &[u8], nested: Option<&str>, found: &mut dyn FnMut(&[u8])) -> bool {
+    let mut has_id = false;
+    // The text may be truncated, which is not an error.
     let _ = json::beginnings(text, |name, at| {
         if name == b"id" {
             if let Some(id) = quoted(&text[at..]) {
-                has_one = true;
-                tell(id);
+                has_id = true;
+                found(id);
             }
-        } else if within.is_some_and(|within| name == within.as_bytes()) {
-            ids(&text[at..], None, tell);
+        } else if nested.is_some_and(|nested| name == nested.as_bytes()) {
+            ids(&text[at..], None, found);
         }
     });
-    has_one
+    has_id
 }
 
-/// What is between quotation marks, if that can be an id, and its end is here.
+/// Returns the text of a string if it can be an id and is complete.
 fn quoted(text: &[u8]) -> Option<&[u8]> {
     let text = text.strip_prefix(b"\"")?;
     let end = memchr::memchr2(b'"', b'\\', &text[..text.len().min(LONGEST)])?;
@@ -108,14 +109,14 @@ fn quoted(text: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// The ids in an answer that comes in these pieces.
+    /// Returns the ids in a response that arrives in these chunks.
     fn found<'a>(issues: IssuedIds, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         let mut found = Vec::new();
-        let mut watch = IssuedIdFinder::new(issues, true).unwrap();
+        let mut finder = IssuedIdFinder::new(issues, true).unwrap();
         for piece in pieces {
-            watch.look(piece, &mut |id| {
+            finder.search(piece, &mut |id| {
                 let id = String::from_utf8_lossy(id).into_owned();
-                // What is not all there is looked at again.
+                // Text of an incomplete object is searched again with the next chunk.
                 if !found.contains(&id) {
                     found.push(id);
                 }
@@ -125,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_found_wherever_the_answer_is_split() {
-        let more = "x".repeat(2 * LOOKED_AT);
+    fn ids_are_found_however_the_response_is_split() {
+        let more = "x".repeat(2 * SEARCHED);
         for (issues, text, expected) in [
             (
                 IssuedIds::Own,
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_are_watched_only_if_they_are_stored() {
+    fn ids_of_completions_are_searched_only_if_they_are_stored() {
         assert!(IssuedIdFinder::new(IssuedIds::None, true).is_none());
         assert!(IssuedIdFinder::new(IssuedIds::IfStored, false).is_none());
         assert!(IssuedIdFinder::new(IssuedIds::IfStored, true).is_some());

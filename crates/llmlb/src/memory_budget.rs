@@ -1,9 +1,9 @@
-//! The memory that clients can make the server use: `server.body_memory`, for all connections
-//! together.
+//! Limit on the memory that all client connections together can make the server use
+//! (`server.body_memory`).
 //!
-//! What is charged, and where: each connection and each further request on it, large heads
+//! Charged are connections, further requests on a connection and large heads
 //! (`server/client_memory.rs`), request bodies (`request/body.rs`, `upstream/upload.rs`) and unsent
-//! responses (`server/backlog.rs`). Every charge is returned when its owner is dropped.
+//! responses (`server/backlog.rs`). Every charge is released when its owner is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,19 +13,19 @@ use bytes::Bytes;
 
 use crate::episode::{Episode, Event};
 
-/// Clients use little of the memory while they use less than this part.
+/// Optional buffers are charged only while less than this fraction (a quarter) of the budget is used.
 const PLENTY: usize = 4;
 
-/// Part of the memory that only connections may use. While bodies and responses fill the rest, small
-/// requests are still served, and `llmlb status` works.
+/// Fraction of the budget (a sixteenth) that is reserved for connections. While bodies and responses use up
+/// the rest, small requests are still served and `llmlb status` works.
 const FOR_CONNECTIONS: usize = 16;
 
-/// The memory of all clients.
+/// Memory budget of all clients.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    most: usize,
-    /// Maximum for everything but connections.
-    most_besides: usize,
+    limit: usize,
+    /// Limit for all charges except connections.
+    shared_limit: usize,
     used: AtomicUsize,
     /// Number of request bodies that have a share.
     bodies: AtomicUsize,
@@ -33,105 +33,104 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(most: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
-            most,
-            most_besides: most - most / FOR_CONNECTIONS,
+            limit,
+            shared_limit: limit - limit / FOR_CONNECTIONS,
             used: AtomicUsize::new(0),
             bodies: AtomicUsize::new(0),
             refused: Episode::default(),
         }
     }
 
-    /// A budget of which nothing is kept for connections.
+    /// A budget without a reserve for connections.
     #[cfg(test)]
-    pub(crate) fn without_reserve(most: usize) -> Self {
-        let most_besides = most;
+    pub(crate) fn without_reserve(limit: usize) -> Self {
         Self {
-            most_besides,
-            ..Self::new(most)
+            shared_limit: limit,
+            ..Self::new(limit)
         }
     }
 
-    /// Logs that a connection or a request was refused because it does not fit.
+    /// Logs that a connection or a request was rejected because the budget is used up.
     pub(crate) fn note_refusal(&self) {
         self.log(self.refused.occurred(Instant::now()));
     }
 
-    /// Logs that everything fits again. To be called from time to time.
+    /// Logs the end of rejections. To be called periodically.
     pub(crate) fn check_end(&self) {
         self.log(self.refused.check_end(Instant::now()));
     }
 
     fn log(&self, event: Option<Event>) {
-        let most = self.most >> 20;
+        let limit = self.limit >> 20;
         match event {
             None => {}
             Some(Event::Began) => tracing::warn!(
-                "refusing requests and connections: clients use all of their {most} MiB \
-                 (server.body_memory)"
+                "rejecting requests and connections: clients use all of the {limit} MiB of \
+                 server.body_memory"
             ),
             Some(Event::Continues { count, since }) => tracing::warn!(
-                "still refusing requests and connections beyond {most} MiB (server.body_memory): \
-                 {count} in {} s",
+                "still rejecting requests and connections: clients use all of the {limit} MiB of \
+                 server.body_memory; rejected {count} in {} s",
                 since.as_secs()
             ),
             Some(Event::Ended { count, lasted }) => tracing::warn!(
-                "memory of clients is free again: refused {count} requests and connections within \
-                 {} s (server.body_memory)",
+                "server.body_memory has free space again; rejected {count} requests and connections \
+                 in {} s",
                 lasted.as_secs()
             ),
         }
     }
 
-    /// Charges this many bytes; `false` if they exceed the budget.
+    /// Charges memory of a request or a response. Returns `false` if it would exceed the budget.
     #[must_use]
-    pub(crate) fn take(&self, bytes: usize) -> bool {
-        self.take_up_to(bytes, self.most_besides)
+    pub(crate) fn try_charge(&self, bytes: usize) -> bool {
+        self.try_charge_up_to(bytes, self.shared_limit)
     }
 
-    /// The same for a connection.
+    /// Charges memory of a connection, also from the reserve. Returns `false` if it would exceed the budget.
     #[must_use]
-    pub(crate) fn take_for_connection(&self, bytes: usize) -> bool {
-        self.take_up_to(bytes, self.most)
+    pub(crate) fn try_charge_connection(&self, bytes: usize) -> bool {
+        self.try_charge_up_to(bytes, self.limit)
     }
 
-    /// The same for memory that is useful but not needed: only while clients use little.
+    /// Charges memory that saves CPU but is not required. Returns `false` unless most of the budget is free.
     #[must_use]
-    pub(crate) fn take_if_plenty(&self, bytes: usize) -> bool {
-        self.take_up_to(bytes, self.most / PLENTY)
+    pub(crate) fn try_charge_if_plenty(&self, bytes: usize) -> bool {
+        self.try_charge_up_to(bytes, self.limit / PLENTY)
     }
 
-    fn take_up_to(&self, bytes: usize, most: usize) -> bool {
-        let taken = |used: usize| {
+    fn try_charge_up_to(&self, bytes: usize, limit: usize) -> bool {
+        let charged = |used: usize| {
             let all = used.checked_add(bytes)?;
-            (all <= most).then_some(all)
+            (all <= limit).then_some(all)
         };
         self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, charged)
             .is_ok()
     }
 
-    /// Charges this many bytes that are in use already.
+    /// Charges memory that is in use already, even if it exceeds the budget.
     pub(crate) fn charge(&self, bytes: usize) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// True if nothing is left.
+    /// True if not a single byte can be charged.
     pub(crate) fn is_full(&self) -> bool {
         !self.has(1)
     }
 
-    /// True if this many bytes are left.
+    /// True if this many bytes can be charged.
     pub(crate) fn has(&self, bytes: usize) -> bool {
         let used = self.used.load(Ordering::Relaxed);
         used.checked_add(bytes)
-            .is_some_and(|all| all <= self.most_besides)
+            .is_some_and(|all| all <= self.shared_limit)
     }
 
-    /// Returns bytes that were charged.
-    pub(crate) fn give_back(&self, bytes: usize) {
-        // Most owners have nothing to return, and all threads share the counter.
+    /// Releases bytes that were charged.
+    pub(crate) fn release(&self, bytes: usize) {
+        // Most owners have nothing to release. Skip the write to a counter that all threads share.
         if bytes == 0 {
             return;
         }
@@ -144,7 +143,7 @@ impl Budget {
     }
 }
 
-/// Memory charged to one owner, returned when this is dropped.
+/// Memory charged for one owner. It is released when the share is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,
@@ -152,7 +151,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// A share without any bytes yet.
+    /// A share of 0 bytes.
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
         Self {
             budget: Arc::clone(budget),
@@ -160,33 +159,33 @@ impl Share {
         }
     }
 
-    /// Charges as much as is missing to this many bytes; `false` if that exceeds the budget.
+    /// Grows the share to this many bytes. Returns `false` if that would exceed the budget.
     #[must_use]
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
-        let taken = more == 0 || self.budget.take(more);
-        if taken {
+        let is_charged = more == 0 || self.budget.try_charge(more);
+        if is_charged {
             self.bytes += more;
         }
-        taken
+        is_charged
     }
 
-    /// Returns what exceeds this many bytes.
+    /// Shrinks the share to this many bytes, and releases the rest.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
-        self.budget.give_back(less);
+        self.budget.release(less);
         self.bytes -= less;
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.give_back(self.bytes);
+        self.budget.release(self.bytes);
     }
 }
 
-/// The share of a request body. A body that is the only one with a share may exceed the budget:
-/// otherwise a body that is larger than the budget could never be served.
+/// The share of a request body. The only body in memory may exceed the budget. Otherwise a body that is
+/// larger than the budget could never be served.
 #[derive(Debug)]
 pub(crate) struct BodyShare(Share);
 
@@ -196,8 +195,8 @@ impl BodyShare {
         Self(Share::new(budget))
     }
 
-    /// Charges as much as is missing to this many bytes; `false` if that exceeds the budget and
-    /// there are other bodies.
+    /// Grows the share to this many bytes. Returns `false` if that would exceed the budget and other bodies
+    /// have a share.
     #[must_use]
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let share = &mut self.0;
@@ -213,10 +212,10 @@ impl BodyShare {
         is_alone
     }
 
-    /// The body. Its bytes stay charged until the last copy of it is dropped.
-    pub(crate) fn keep(mut self, body: Bytes) -> Bytes {
+    /// Attaches the share to a body. Its bytes stay charged until the last clone of it is dropped.
+    pub(crate) fn attach(mut self, body: Bytes) -> Bytes {
         self.0.shrink_to(body.len());
-        Bytes::from_owner(Kept { body, _share: self })
+        Bytes::from_owner(ChargedBody { body, _share: self })
     }
 }
 
@@ -226,13 +225,13 @@ impl Drop for BodyShare {
     }
 }
 
-/// A body and its share.
-struct Kept {
+/// A body together with its share.
+struct ChargedBody {
     body: Bytes,
     _share: BodyShare,
 }
 
-impl AsRef<[u8]> for Kept {
+impl AsRef<[u8]> for ChargedBody {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
@@ -243,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_given_back_once() {
+    fn charged_bytes_are_released_once() {
         let budget = Arc::new(Budget::without_reserve(100));
         let (mut one, mut two) = (BodyShare::new(&budget), BodyShare::new(&budget));
         assert!(one.grow_to(30) && one.grow_to(60) && two.grow_to(40));
@@ -252,8 +251,8 @@ mod tests {
         drop(two);
         assert!(one.grow_to(61));
         assert_eq!(budget.used(), 61);
-        // What was reserved while it arrived is given back; the rest stays until the last copy.
-        let body = one.keep(Bytes::from_static(b"body"));
+        // Bytes reserved beyond the body's length are released at once, the others with the last clone.
+        let body = one.attach(Bytes::from_static(b"body"));
         let mut copy = body.clone();
         drop(body);
         bytes::Buf::advance(&mut copy, 2);
@@ -263,9 +262,9 @@ mod tests {
     }
 
     #[test]
-    fn only_a_body_without_others_may_exceed_the_budget() {
+    fn only_body_in_memory_may_exceed_the_budget() {
         let budget = Arc::new(Budget::without_reserve(100));
-        // Connections and responses never exceed it, and do not count as bodies.
+        // Connections and responses never exceed the budget, and do not count as bodies.
         let mut connection = Share::new(&budget);
         assert!(connection.grow_to(60) && !connection.grow_to(101));
         let mut large = BodyShare::new(&budget);
@@ -281,19 +280,19 @@ mod tests {
     }
 
     #[test]
-    fn last_part_is_for_connections() {
+    fn reserve_can_be_charged_by_connections_only() {
         let budget = Arc::new(Budget::new(1600));
         let mut body = BodyShare::new(&budget);
         let _other = BodyShare::new(&budget);
         assert!(body.grow_to(1500) && !body.grow_to(1501));
-        assert!(!budget.take(1) && budget.is_full());
-        assert!(budget.take_for_connection(100) && !budget.take_for_connection(1));
+        assert!(!budget.try_charge(1) && budget.is_full());
+        assert!(budget.try_charge_connection(100) && !budget.try_charge_connection(1));
         drop(body);
-        assert!(budget.take(1400) && !budget.take(1));
+        assert!(budget.try_charge(1400) && !budget.try_charge(1));
     }
 
     #[test]
-    fn threads_that_take_and_give_back_leave_nothing() {
+    fn concurrent_charges_and_releases_sum_to_zero() {
         let budget = Arc::new(Budget::without_reserve(1000));
         std::thread::scope(|scope| {
             for size in 1..=4 {

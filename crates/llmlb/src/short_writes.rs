@@ -1,4 +1,4 @@
-//! Writing pieces to a socket.
+//! Writes several short pieces to a socket in one system call.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -7,10 +7,11 @@ use std::task::{Context, Poll};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 
-/// Pieces of at most so many bytes in all are copied together.
+/// Maximum total length of pieces that are copied into one buffer.
 const LONGEST: usize = 2048;
 
-/// Writes the pieces as one. For short ones, a copy and `send` take 200 ns less than `writev`.
+/// Writes the pieces in one system call. For short pieces, a copy and `send` are 200 ns faster than
+/// `writev`.
 pub(crate) fn poll_write(
     stream: Pin<&mut TcpStream>,
     cx: &mut Context<'_>,
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn pieces_arrive_in_their_order_whatever_their_length() {
+    async fn pieces_of_any_length_arrive_in_order() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());

@@ -155,7 +155,7 @@ fn meter(config: &Config, demo: bool) -> Result<Meter, Failure> {
         return Ok(Meter::off()); // It is told where it is exported.
     };
     claim_destination(config, &dir)?;
-    let meter = Meter::new(&dir, refuses);
+    let meter = Meter::new(&dir, config.usage.on_failure);
     match meter.open() {
         Ok(()) => Ok(meter),
         Err(error) if refuses => Err(Failure::new(

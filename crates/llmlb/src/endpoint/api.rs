@@ -1,38 +1,38 @@
-//! Which API a request is for, since each tells its usage in its own way.
+//! APIs that llmlb meters. Each API reports its usage in its own format.
 
-/// What a path asks for.
+/// API of an endpoint, which determines how its usage is read and estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Api {
     Chat,
     Completions,
     Responses,
     Embeddings,
-    /// Anthropic's.
+    /// Anthropic's Messages API.
     Messages,
-    /// Documents against a query; all of its tokens are read, none is written.
+    /// Ranks documents by a query. The model reads tokens and generates none.
     Rerank,
-    /// As [`Api::Rerank`], vLLM's.
+    /// vLLM's variant of [`Api::Rerank`].
     Score,
     Audio,
     Images,
     Moderations,
-    /// Ollama's own.
+    /// Ollama's native API.
     OllamaChat,
     OllamaGenerate,
     OllamaEmbed,
-    /// An endpoint that llmlb does not know: only what its response reports is counted.
+    /// An endpoint that llmlb does not know. Only reported usage counts, without estimates.
     Unknown,
-    /// Files, models, batches and other stored things: nothing is counted.
+    /// Files, models, batches and other stored objects. They are not metered.
     Other,
 }
 
 impl Api {
-    /// Whether the answer comes as it is made if the request does not say how.
-    pub(crate) fn streams_unless_told(self) -> bool {
+    /// True if responses are streamed unless the request has `"stream": false`.
+    pub(crate) fn streams_by_default(self) -> bool {
         matches!(self, Self::OllamaChat | Self::OllamaGenerate)
     }
 
-    /// Its name in a record.
+    /// Value of `api` in a usage record.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -53,12 +53,12 @@ impl Api {
         }
     }
 
-    /// Whether its answers are looked into.
-    pub(crate) fn tells_usage(self) -> bool {
+    /// True if responses are read to find their usage.
+    pub(crate) fn is_metered(self) -> bool {
         self != Self::Other
     }
 
-    /// Whether a model reads text for it, so that its tokens can be estimated.
+    /// True if the prompt is text, so that its tokens can be estimated.
     pub(crate) fn reads_text(self) -> bool {
         self.writes_text()
             || matches!(
@@ -67,7 +67,7 @@ impl Api {
             )
     }
 
-    /// Whether a model writes text for it.
+    /// True if the model generates text, so that the response's tokens can be estimated.
     pub(crate) fn writes_text(self) -> bool {
         matches!(
             self,
@@ -80,7 +80,7 @@ impl Api {
         )
     }
 
-    /// Whether `stream_options` is part of it. The others tell usage unasked.
+    /// True if streams report usage only for `stream_options.include_usage`. Other APIs always report it.
     pub(crate) fn has_stream_options(self) -> bool {
         matches!(self, Self::Chat | Self::Completions)
     }

@@ -1,8 +1,8 @@
-//! The meaning of a request's method and path, read once, here. No other module compares paths.
+//! Parses the method and path of a request into an [`Endpoint`]. No other module compares paths.
 //!
-//! Servers disagree about spellings: some decode `%2F`, some ignore case, `;parameters` or repeated
-//! slashes. A spelling that one of them could take for a known endpoint, and that is not the plain
-//! one, is rejected; otherwise a backend would serve what llmlb neither routes nor meters.
+//! Servers normalize paths differently: some decode `%2F`, some ignore case, `;parameters` or repeated
+//! slashes. A path that some server could read as a known endpoint, but that is not spelled plainly, is
+//! rejected. Otherwise a backend could serve requests that llmlb neither routes nor meters.
 
 mod api;
 #[cfg(test)]
@@ -14,37 +14,36 @@ use http::Method;
 
 pub(crate) use api::Api;
 
-/// What a method and a path ask for.
+/// Meaning of a method and a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub(crate) service: Service,
-    /// How usage is reported, and the name in records.
+    /// Format of usage reports, and the API's name in usage records.
     pub(crate) api: Api,
-    /// How the request's body is read.
     pub(crate) body: BodyFormat,
     pub(crate) issues: IssuedIds,
-    /// The form of errors.
+    /// Format of error responses.
     pub(crate) dialect: Dialect,
-    /// A request to a model: sending it twice does no harm.
+    /// The request runs a model and changes nothing else, so it can be retried on another backend.
     pub(crate) is_inference: bool,
-    /// llmlb knows what the endpoint does.
+    /// False for paths that are forwarded without knowledge of their meaning.
     pub(crate) is_known: bool,
 }
 
-/// Who answers a request.
+/// The server that responds to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     /// llmlb itself.
     Own(Page),
     /// A backend that serves the model.
     Backend,
-    /// A backend that is Ollama: the path belongs to Ollama's own API.
+    /// A backend of kind Ollama, since the path belongs to Ollama's native API.
     Ollama,
-    /// Nobody: the path is not served.
-    Nothing,
+    /// None: the client gets 404.
+    NotServed,
 }
 
-/// The pages that llmlb answers itself.
+/// Pages that llmlb serves itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Page {
     Admin(AdminPage),
@@ -54,7 +53,7 @@ pub(crate) enum Page {
     OllamaTags,
 }
 
-/// The pages about the server itself.
+/// Pages about the server itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminPage {
     Greeting,
@@ -63,34 +62,35 @@ pub(crate) enum AdminPage {
     Status,
 }
 
-/// How the body of a request is read.
+/// Format in which the body of a request is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyFormat {
-    /// A JSON object, whatever its Content-Type.
+    /// A JSON object, whatever the Content-Type.
     Json,
-    /// Multipart if its Content-Type is that, else a JSON object.
+    /// Multipart if the Content-Type is multipart, else a JSON object.
     MultipartOrJson,
-    /// A JSON object without a prompt, whatever its Content-Type, or nothing. With a prompt, a server
-    /// that matches prefixes of paths could take the request for inference.
+    /// An empty body, or a JSON object without a prompt, whatever the Content-Type. With a prompt, a server
+    /// that matches prefixes of paths could run inference that is not metered.
     JsonWithoutPrompt,
-    /// JSON if its Content-Type is that; anything else is streamed unread.
+    /// JSON if the Content-Type is JSON. Other bodies are streamed without parsing.
     JsonIfLabelled,
-    /// Streamed unread.
+    /// Streamed without parsing.
     Unread,
 }
 
-/// The ids in a response that later requests may name.
+/// Ids in a response that later requests may contain, and must be routed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IssuedIds {
     None,
-    /// The response's own id, if the request asks for the response to be stored.
+    /// The `id` of the response, if the request has `"store": true`.
     IfStored,
+    /// The `id` of the response.
     Own,
-    /// Its own, and that of the `file` that an upload becomes.
+    /// The `id` of the response, and the `id` of its `file` object, which completed uploads have.
     OwnAndFile,
 }
 
-/// Whose clients send the request, and must understand errors.
+/// Vendor whose clients send the request and parse its errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     OpenAi,
@@ -98,22 +98,22 @@ pub(crate) enum Dialect {
     Ollama,
 }
 
-/// Why a method and a path are rejected.
+/// Reason to reject a method and a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathError {
-    /// Some servers would take the path for this endpoint, whose plain spelling it is not.
+    /// Some servers would read the path as a known endpoint. Holds the plain spelling of that endpoint.
     Misspelled(String),
     /// The path has dot segments, control characters, or escapes of characters that need none.
     Ambiguous,
-    /// The endpoint has other methods.
+    /// The endpoint allows only these methods.
     MethodNotAllowed(&'static str),
 }
 
-/// The methods that are served at all.
+/// Methods that llmlb serves. Requests with other methods are rejected.
 pub(crate) const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// The collections whose members are addressed by further path segments. A member that is read or
-/// deleted reports no usage that was not metered when it was created.
+/// Collections whose members are addressed by further path segments. Reading or deleting a member is not
+/// metered: its usage was metered when it was created.
 const FAMILIES: [&str; 14] = [
     "/v1/assistants",
     "/v1/batches",
@@ -131,9 +131,9 @@ const FAMILIES: [&str; 14] = [
     "/v1/vector_stores",
 ];
 
-/// The POST requests to members that run no model; `*` stands for one segment. Any other POST may be
-/// inference under another spelling: servers that match prefixes take `/v1/responses/x` for a request
-/// to a model. Those are metered by the usage in their responses.
+/// POST requests to members that run no model; `*` matches one segment. Any other POST may be inference in
+/// another spelling: servers that match prefixes run a model for `/v1/responses/x`. Such requests are
+/// metered by the usage in their responses.
 const MEMBER_ACTIONS: [&str; 33] = [
     "/v1/assistants/*",
     "/v1/batches/*/cancel",
@@ -170,12 +170,12 @@ const MEMBER_ACTIONS: [&str; 33] = [
     "/v1/vector_stores/*/search",
 ];
 
-/// The same for results of inference, whose usage was metered when they were created and is repeated
-/// in the responses.
+/// POST requests to stored results of inference. Their responses repeat usage that was metered when the
+/// result was created, and must not be metered again.
 const RESULT_ACTIONS: [&str; 2] = ["/v1/chat/completions/*", "/v1/responses/*/cancel"];
 
-/// The POST requests by which a client gets a credential for the account at the backend: with it, it
-/// could ask the backend directly and unmetered.
+/// POST requests that issue a credential for the operator's account at the backend. With the credential a
+/// client could send requests to the backend directly, without metering.
 const CREDENTIAL_ISSUERS: [&str; 4] = [
     "/v1/chatkit/sessions",
     "/v1/realtime/client_secrets",
@@ -183,13 +183,13 @@ const CREDENTIAL_ISSUERS: [&str; 4] = [
     "/v1/realtime/transcription_sessions",
 ];
 
-/// Families in whose last part an encoded slash is usual: names of models and of files.
+/// Collections whose member names may contain an encoded slash: models and files.
 const WITH_SLASHES: [&str; 2] = ["/v1/models/", "/v1/files/"];
 
 impl Endpoint {
     /// A path that is not served.
-    pub(crate) const NOTHING: Self = Self {
-        service: Service::Nothing,
+    pub(crate) const NOT_SERVED: Self = Self {
+        service: Service::NotServed,
         api: Api::Other,
         body: BodyFormat::Unread,
         issues: IssuedIds::None,
@@ -202,7 +202,7 @@ impl Endpoint {
         Self {
             service: Service::Own(page),
             is_known: true,
-            ..Self::NOTHING
+            ..Self::NOT_SERVED
         }
     }
 
@@ -213,7 +213,7 @@ impl Endpoint {
             body: BodyFormat::Json,
             is_inference: true,
             is_known: true,
-            ..Self::NOTHING
+            ..Self::NOT_SERVED
         }
     }
 
@@ -225,7 +225,7 @@ impl Endpoint {
         }
     }
 
-    /// Multipart uploads to a model: not sent twice.
+    /// Audio and image endpoints, whose requests are never retried.
     const fn media(api: Api) -> Self {
         Self {
             body: BodyFormat::MultipartOrJson,
@@ -235,14 +235,14 @@ impl Endpoint {
         }
     }
 
-    /// Stored things: files, batches, conversations.
+    /// Stored objects such as files, batches and conversations.
     const fn stored() -> Self {
         Self {
             service: Service::Backend,
             body: BodyFormat::JsonIfLabelled,
             issues: IssuedIds::Own,
             is_known: true,
-            ..Self::NOTHING
+            ..Self::NOT_SERVED
         }
     }
 
@@ -261,35 +261,35 @@ impl Endpoint {
         Self { issues, ..self }
     }
 
-    /// True if a backend may receive the same request twice.
+    /// True if the request can be retried on another backend: a second execution changes nothing.
     pub(crate) fn is_repeatable(self, method: &Method) -> bool {
         method.is_safe() || self.is_inference
     }
 
-    /// True for requests that are logged when all is well: those that concern a model.
+    /// True if successful requests are logged. Requests to admin pages, such as health checks, are not.
     pub(crate) fn is_logged(self) -> bool {
         !matches!(self.service, Service::Own(Page::Admin(_)))
     }
 }
 
-/// True if a WebSocket may be opened on the path. On an endpoint whose requests are metered by their
-/// bodies, what a WebSocket carries would be neither routed nor metered.
+/// True if a WebSocket may be opened on the path. On endpoints that are metered by request and response
+/// bodies, messages of a WebSocket would be neither routed nor metered.
 pub(crate) fn may_be_websocket(endpoint: Endpoint, path: &str) -> bool {
     path == "/v1/realtime" || !endpoint.is_known
 }
 
-/// True if the response gives the client a credential of the backend's account.
+/// True if the response contains a credential for the operator's account at the backend.
 pub(crate) fn issues_credentials(method: &Method, path: &str) -> bool {
     *method == Method::POST && CREDENTIAL_ISSUERS.contains(&path)
 }
 
-/// Reads a method and a path. Returns the endpoint, and the path as it is forwarded: without
-/// repeated and trailing slashes.
+/// Parses a method and a path. Returns the endpoint and the path to forward, without repeated and trailing
+/// slashes.
 pub(crate) fn parse<'a>(
     method: &Method,
     path: &'a str,
 ) -> Result<(Endpoint, Cow<'a, str>), PathError> {
-    // Nearly all requests are spelled plainly.
+    // Fast path: nearly all paths are spelled plainly.
     if let Some(endpoint) = literal(method, path) {
         return Ok((endpoint?, Cow::Borrowed(path)));
     }
@@ -306,7 +306,7 @@ pub(crate) fn parse<'a>(
     Ok((other(method, &path), path))
 }
 
-/// The endpoint of exactly this path, if there is one.
+/// Returns the endpoint of a path that equals a known path.
 fn literal(method: &Method, path: &str) -> Option<Result<Endpoint, PathError>> {
     let endpoint = if let Some(rest) = path.strip_prefix("/v1/") {
         under_v1(rest)?
@@ -332,7 +332,7 @@ fn admin(method: &Method, page: AdminPage) -> Result<Endpoint, PathError> {
     }
 }
 
-/// What follows `/v1/`, spelled plainly.
+/// Returns the known endpoint for a path after `/v1/`.
 fn under_v1(path: &str) -> Option<Endpoint> {
     use Endpoint as E;
     Some(match path {
@@ -358,8 +358,8 @@ fn under_v1(path: &str) -> Option<Endpoint> {
     })
 }
 
-/// What follows `/api/`, spelled plainly: Ollama's own API as far as it is served. Requests that
-/// change a backend (`pull`, `create`, `delete`) are not.
+/// Returns the known endpoint for a path after `/api/`, Ollama's native API. Requests that change a backend
+/// (`pull`, `create`, `delete`) are not served.
 fn under_api(path: &str) -> Option<Endpoint> {
     use Endpoint as E;
     Some(match path {
@@ -375,25 +375,25 @@ fn under_api(path: &str) -> Option<Endpoint> {
             service: Service::Ollama,
             dialect: Dialect::Ollama,
             is_known: true,
-            ..E::NOTHING
+            ..E::NOT_SERVED
         },
         _ => return None,
     })
 }
 
-/// A known endpoint under this method. What is fetched by its name or id was metered when it was
-/// created.
+/// Restricts a known endpoint to its methods. Reading a stored result is not metered: its usage was metered
+/// when it was created.
 fn by_method(method: &Method, endpoint: Endpoint) -> Result<Endpoint, PathError> {
     let is_read = *method == Method::GET || *method == Method::HEAD;
     match endpoint.service {
         Service::Own(_) if is_read => Ok(endpoint),
-        // Backends may know more about models than a list.
+        // Other methods on the list of models are forwarded to a backend.
         Service::Own(Page::Models) => Ok(Endpoint::stored()),
         Service::Ollama if endpoint.is_inference && *method == Method::POST => Ok(endpoint),
         Service::Ollama if !endpoint.is_inference && is_read => Ok(endpoint),
         Service::Own(_) | Service::Ollama => Ok(Endpoint {
             dialect: endpoint.dialect,
-            ..Endpoint::NOTHING
+            ..Endpoint::NOT_SERVED
         }),
         _ if *method == Method::POST || !takes_model(endpoint) => Ok(endpoint),
         _ if method.is_safe() => Ok(Endpoint {
@@ -412,12 +412,12 @@ fn takes_model(endpoint: Endpoint) -> bool {
     )
 }
 
-/// The endpoint of a path that is none of the literal ones.
+/// Returns the endpoint of a path that equals no known path: a member of a collection, or unknown.
 fn other(method: &Method, path: &str) -> Endpoint {
     if !path.starts_with("/v1/") {
         return Endpoint {
             dialect: dialect(path),
-            ..Endpoint::NOTHING
+            ..Endpoint::NOT_SERVED
         };
     }
     let endpoint = Endpoint {
@@ -449,7 +449,7 @@ fn other(method: &Method, path: &str) -> Endpoint {
     }
 }
 
-/// True if the segments of a path are those of the shape, in which `*` stands for any one.
+/// True if the segments of a path match the shape, in which `*` matches any one segment.
 fn has_shape(path: &str, shape: &str) -> bool {
     let mut segments = path.split('/');
     let is_same = |part: &str| {
@@ -470,7 +470,7 @@ fn dialect(path: &str) -> Dialect {
     }
 }
 
-/// The family of which this path names a member.
+/// Returns the collection to which the path adds further segments.
 fn family(path: &str) -> Option<&'static str> {
     FAMILIES.into_iter().find(|family| {
         path.strip_prefix(family)
@@ -478,7 +478,7 @@ fn family(path: &str) -> Option<&'static str> {
     })
 }
 
-/// The path without repeated and trailing slashes.
+/// Removes repeated and trailing slashes.
 fn without_extra_slashes(path: &str) -> Cow<'_, str> {
     if !path.contains("//") && (path.len() <= 1 || !path.ends_with('/')) {
         return Cow::Borrowed(path);
@@ -494,11 +494,12 @@ fn without_extra_slashes(path: &str) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// How often a path is decoded in search of another meaning: a backend behind a proxy decodes twice.
+/// Maximum number of times a path is percent-decoded to find another meaning. A backend behind a proxy may
+/// decode twice.
 const DECODED: usize = 4;
 
-/// True if the path could be resolved to another one: it has dot segments or control characters,
-/// encoded or not, or escapes of characters that stand for themselves.
+/// True if a backend could resolve the path to another one: it has dot segments or control characters,
+/// encoded or not, or escapes of characters that need none.
 fn is_ambiguous(path: &str) -> bool {
     let has_dots = |path: &str| {
         path.split(['/', '\\'])
@@ -510,7 +511,7 @@ fn is_ambiguous(path: &str) -> bool {
         || decodings(path).any(|decoded| has_dots(&decoded) || has_controls(&decoded))
 }
 
-/// The path, decoded once, twice and so on, until that changes nothing.
+/// Iterates over the path, the path decoded once, decoded twice and so on, until decoding changes nothing.
 fn decodings(path: &str) -> impl Iterator<Item = Cow<'_, str>> {
     let mut next = Some(Cow::Borrowed(path));
     std::iter::from_fn(move || {
@@ -526,20 +527,14 @@ fn decodings(path: &str) -> impl Iterator<Item = Cow<'_, str>> {
     .take(DECODED)
 }
 
-/// The text without percent-encoding; what is not well encoded stays as it is.
+/// Percent-decodes a text. Malformed escapes stay unchanged.
 pub(crate) fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let decoded = escape(rest);
-        bytes.push(decoded.unwrap_or(*first));
-        rest = if decoded.is_some() { &tail[2..] } else { tail };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    let decoded = percent_encoding::percent_decode_str(text);
+    decoded.decode_utf8_lossy().into_owned()
 }
 
-/// The byte that an escape at the beginning of the text stands for.
-pub(crate) fn escape(text: &[u8]) -> Option<u8> {
+/// Returns the byte that a percent escape at the beginning of the text encodes.
+pub(crate) fn decode_escape(text: &[u8]) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     match *text {
         [b'%', high, low, ..] => u8::try_from(digit(high)? * 16 + digit(low)?).ok(),
@@ -547,17 +542,17 @@ pub(crate) fn escape(text: &[u8]) -> Option<u8> {
     }
 }
 
-/// True if a character is escaped that stands for itself (RFC 3986, section 2.3), or a backslash.
+/// True if the path escapes an unreserved character (RFC 3986, section 2.3) or a backslash.
 fn has_needless_escape(path: &str) -> bool {
     path.contains('%')
         && path.as_bytes().windows(3).any(|text| {
-            escape(text)
+            decode_escape(text)
                 .is_some_and(|byte| byte.is_ascii_alphanumeric() || b"-._~\\".contains(&byte))
         })
 }
 
-/// The plain spelling of the known endpoint that some server would take this path for. `None` if
-/// there is none, or if the path is spelled plainly.
+/// Returns the plain spelling of the known endpoint that some server would read this path as. `None` if the
+/// path is no such endpoint, or is spelled plainly.
 fn plain_spelling(path: &str) -> Option<String> {
     decodings(path).find_map(|decoded| {
         let reduced = reduced(&decoded);
@@ -575,8 +570,8 @@ fn plain_spelling(path: &str) -> Option<String> {
     })
 }
 
-/// The path as the most lenient server reads it: lower case, without `;parameters`, with backslashes
-/// as slashes, without blanks around segments and whatever follows an encoded `?` or `#`.
+/// Normalizes a path as the most lenient server does: lower case, backslashes as slashes, without
+/// `;parameters`, without blanks around segments, truncated at an encoded `?` or `#`.
 fn reduced(path: &str) -> String {
     let path = path.split(['?', '#']).next().unwrap_or(path);
     let mut reduced = String::with_capacity(path.len());
@@ -593,12 +588,12 @@ fn reduced(path: &str) -> String {
     reduced
 }
 
-/// Letters beyond ASCII, such as `ſ`, may become one that is within.
+/// Folds case. Some letters beyond ASCII fold to ASCII, such as `ſ` to `s`.
 fn folded(letter: char) -> impl Iterator<Item = char> {
     letter.to_uppercase().flat_map(char::to_lowercase)
 }
 
-/// The id that a path names: the first part that is no word, after what it is the id of.
+/// Returns the id in a path: the first segment after the collection that contains a digit, `-` or `_`.
 pub(crate) fn id_in(path: &str) -> Option<&str> {
     path.strip_prefix("/v1/")?
         .split('/')
@@ -607,18 +602,18 @@ pub(crate) fn id_in(path: &str) -> Option<&str> {
         .filter(|_| literal(&Method::POST, path).is_none())
 }
 
-/// True if a path names a member of a collection, and not an endpoint alone.
+/// True if a path names a member of a collection.
 pub(crate) fn has_id(path: &str) -> bool {
     literal(&Method::POST, path).is_none() && (family(path).is_some() || id_in(path).is_some())
 }
 
-/// The name of the model in the path of [`Page::Model`], which may contain slashes, encoded or not.
+/// Returns the model name in the path of [`Page::Model`]. The name may contain slashes, encoded or not.
 pub(crate) fn model_in(path: &str) -> String {
     percent_decoded(path.strip_prefix("/v1/models/").unwrap_or_default())
 }
 
-/// The path for records and reports: without what belongs to one request alone. `/v1/files/file-1`
-/// is reported as `/v1/files`.
+/// Returns the path for records and metrics, without ids: `/v1/files` for `/v1/files/file-1`. Otherwise every
+/// request would be a group of its own.
 pub(crate) fn label(path: &str) -> Cow<'_, str> {
     let path = without_extra_slashes(path);
     if literal(&Method::POST, &path).is_some() {

@@ -9,7 +9,7 @@ fn api(path: &str) -> Api {
 }
 
 #[test]
-fn every_api_is_known_by_its_path() {
+fn path_determines_the_api() {
     for (path, expected) in [
         ("/v1/chat/completions", Api::Chat),
         ("/v1/completions", Api::Completions),
@@ -50,7 +50,7 @@ fn repeated_and_trailing_slashes_are_removed() {
 }
 
 #[test]
-fn other_spellings_of_known_endpoints_are_rejected_with_the_plain_one() {
+fn other_spellings_of_known_endpoints_are_rejected_with_the_plain_spelling() {
     for (path, plain) in [
         ("/v1/chat%2Fcompletions", "/v1/chat/completions"),
         ("/v1/Chat/Completions", "/v1/chat/completions"),
@@ -82,7 +82,7 @@ fn other_spellings_of_known_endpoints_are_rejected_with_the_plain_one() {
 }
 
 #[test]
-fn paths_that_could_be_resolved_to_others_are_rejected() {
+fn path_that_could_be_resolved_to_another_is_rejected() {
     for path in [
         "/v1/..",
         "/v1/../api/tags",
@@ -108,7 +108,7 @@ fn paths_that_could_be_resolved_to_others_are_rejected() {
 }
 
 #[test]
-fn paths_of_other_endpoints_pass_as_they_are() {
+fn path_of_an_unknown_endpoint_is_forwarded_unchanged() {
     for path in [
         "/v1/files/a..b",
         "/v1/models/.hidden",
@@ -150,7 +150,7 @@ fn stored_results_are_not_metered_again() {
 }
 
 #[test]
-fn unknown_endpoints_are_metered_by_what_they_report_and_not_repeated() {
+fn unknown_endpoint_is_metered_by_reported_usage_and_never_retried() {
     for path in [
         "/v1/unheard_of",
         "/v1/threads/t_1/runs",
@@ -173,7 +173,7 @@ fn unknown_endpoints_are_metered_by_what_they_report_and_not_repeated() {
 }
 
 #[test]
-fn actions_on_stored_things_are_known() {
+fn actions_on_stored_objects_are_not_metered() {
     for path in [
         "/v1/assistants/asst_1",
         "/v1/batches/batch_1/cancel",
@@ -198,7 +198,7 @@ fn actions_on_stored_things_are_known() {
 }
 
 #[test]
-fn inference_endpoints_take_post_alone_and_reading() {
+fn inference_endpoints_reject_methods_other_than_post_and_safe_ones() {
     for method in [Method::PUT, Method::PATCH, Method::DELETE] {
         let error = parse(&method, "/v1/chat/completions").unwrap_err();
         assert!(matches!(error, PathError::MethodNotAllowed(_)), "{method}");
@@ -209,7 +209,7 @@ fn inference_endpoints_take_post_alone_and_reading() {
 }
 
 #[test]
-fn requests_that_change_an_ollama_are_not_served() {
+fn requests_that_change_an_ollama_backend_are_not_served() {
     for (method, path) in [
         (Method::POST, "/api/pull"),
         (Method::DELETE, "/api/delete"),
@@ -218,14 +218,14 @@ fn requests_that_change_an_ollama_are_not_served() {
         (Method::GET, "/api"),
     ] {
         let (endpoint, _) = parse(&method, path).unwrap();
-        assert_eq!(endpoint.service, Service::Nothing, "{method} {path}");
+        assert_eq!(endpoint.service, Service::NotServed, "{method} {path}");
     }
     let (version, _) = parse(&Method::GET, "/api/version").unwrap();
     assert_eq!(version.service, Service::Ollama);
 }
 
 #[test]
-fn the_id_in_a_path_is_the_part_that_is_no_word() {
+fn id_in_a_path_is_the_first_segment_that_is_no_word() {
     for (path, id) in [
         ("/v1/files/file-abc", Some("file-abc")),
         ("/v1/files/file-abc/content", Some("file-abc")),
@@ -243,7 +243,7 @@ fn the_id_in_a_path_is_the_part_that_is_no_word() {
 }
 
 #[test]
-fn labels_contain_nothing_of_one_request_alone() {
+fn label_of_a_path_contains_no_id() {
     for (path, expected) in [
         ("/v1/files/file-1/content", "/v1/files"),
         ("/v1/models/secret", "/v1/models"),

@@ -11,7 +11,8 @@ use super::head::{self, BodyFraming, ProxyHeaders};
 use super::response::UpstreamResponse;
 use super::{ForwardContext, MOST_ATTEMPTS, Outbound, usage_rejection};
 use crate::balance::Slot;
-use crate::meter::usage_option::Asking;
+use crate::meter::sse::UsageEvents;
+use crate::meter::usage_option::UsageOption;
 use crate::request::{Payload, RequestGuard};
 use crate::upstream::{Exchange, Head, Stream, Upload, UpstreamError};
 
@@ -29,7 +30,7 @@ pub(super) async fn attempt(
     now: Instant,
 ) -> Result<UpstreamResponse, UpstreamError> {
     let mut asks = context.accounting.meter.is_on()
-        && matches!(outbound.parsed.asking, Asking::Us(_))
+        && matches!(outbound.parsed.asking, UsageOption::Added(_))
         && slot.backend().takes_usage_option(model(&slot, guard));
     let (mut head, mut exchange) = send(context, &slot, outbound, guard, asks, now).await?;
     if asks && usage_rejection::rejects_stream_options(head.status, &mut exchange).await {
@@ -53,7 +54,11 @@ pub(super) async fn attempt(
         exchange,
         backend: Arc::clone(slot.backend()),
         model: slot.model().map(str::to_owned),
-        hides_usage: asks,
+        usage_events: if asks {
+            UsageEvents::Hide
+        } else {
+            UsageEvents::Forward
+        },
         slot: Some(slot),
     })
 }
@@ -161,7 +166,7 @@ fn upload(
                 is_unread: false,
             };
             let head = head::write(outbound.head, &target, slot.backend(), &proxy, framing);
-            Some(Upload::whole(head, bytes))
+            Some(Upload::buffered(head, bytes))
         }
         (None, Payload::Passing(body)) => {
             let body = body.take()?;
@@ -174,7 +179,7 @@ fn upload(
             let pace = context.timeouts.body;
             let contention = context.contention.clone();
             let is_chunked = length.is_none();
-            Some(Upload::passing(head, body, is_chunked, pace, contention))
+            Some(Upload::streamed(head, body, is_chunked, pace, contention))
         }
         (None, Payload::Read(_)) => None,
     }

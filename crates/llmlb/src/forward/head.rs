@@ -8,7 +8,7 @@ use super::Via;
 use crate::balance::Backend;
 use crate::config::{BackendUrl, Kind};
 use crate::dropped_headers::DroppedHeaders;
-use crate::headers::{self, Fate, HeaderPatterns, REQUEST_ID, RequestContext};
+use crate::headers::{self, HeaderAction, HeaderPatterns, REQUEST_ID, RequestContext};
 
 /// Header fields that llmlb adds to a request, and rules for the client's fields.
 #[derive(Debug)]
@@ -50,14 +50,14 @@ pub(super) fn write(
         extra: proxy.extra,
     };
     for (name, value) in &head.headers {
-        match context.fate(name.as_str()) {
-            Fate::Consumed => continue,
-            Fate::Dropped => {
+        match context.action(name.as_str()) {
+            HeaderAction::Consume => continue,
+            HeaderAction::Drop => {
                 proxy.dropped.count(name.as_str());
                 continue;
             }
-            Fate::Forwarded if named.contains(name) => continue,
-            Fate::Forwarded => {}
+            HeaderAction::Forward if named.contains(name) => continue,
+            HeaderAction::Forward => {}
         }
         if *name == header::SEC_WEBSOCKET_PROTOCOL {
             field(&mut out, name.as_str(), &without_key(value.as_bytes()));

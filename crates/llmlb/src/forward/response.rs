@@ -11,6 +11,7 @@ use super::{ClientResponse, ForwardContext, Outbound, Relay, tunnel};
 use crate::balance::{Backend, Fault, Slot};
 use crate::headers::REQUEST_ID;
 use crate::issued_ids::IssuedIdFinder;
+use crate::meter::sse::UsageEvents;
 use crate::meter::usage_tap::UsageTap;
 use crate::request::RequestGuard;
 use crate::upstream::{Exchange, Head};
@@ -29,7 +30,7 @@ pub(super) struct UpstreamResponse {
     /// Model as the backend names it, if that differs from the client's name.
     pub(super) model: Option<String>,
     /// llmlb requested the usage of the stream, so the client must not see it.
-    pub(super) hides_usage: bool,
+    pub(super) usage_events: UsageEvents,
     /// Slot at the backend; `None` while the response is held for a better one.
     pub(super) slot: Option<Slot>,
 }
@@ -67,7 +68,7 @@ impl UpstreamResponse {
             .is_success()
             .then(|| IssuedIdFinder::new(outbound.endpoint.issues, outbound.parsed.is_stored))
             .flatten();
-        if let Some(data) = self.exchange.take_whole() {
+        if let Some(data) = self.exchange.take_complete() {
             let body = self.finish_whole(context, data, issued, &mut guard);
             let response = response.map(|()| Either::Left(Full::new(body)));
             return (response, Some(guard));
@@ -80,8 +81,8 @@ impl UpstreamResponse {
 
     fn start_metering(&self, guard: &mut RequestGuard) {
         let (head, api) = (&self.head, guard.identity.endpoint.api);
-        let tap = UsageTap::new(api, head.status, &head.headers, self.hides_usage);
-        if self.hides_usage && tap.is_coded() {
+        let tap = UsageTap::new(api, head.status, &head.headers, self.usage_events);
+        if self.usage_events == UsageEvents::Hide && tap.is_compressed() {
             // Usage in a compressed stream cannot be hidden. Do not request it again.
             let model = self.model.as_deref().or(guard.route.model.as_deref());
             let why = "compresses what it must not";

@@ -1,8 +1,8 @@
-//! Finding the fields of a JSON object without reading what is in them.
+//! Finds the fields of a JSON object without parsing their values.
 //!
-//! A prompt is one long string. To know a request's model one has to pass over it, but not to
-//! understand it: the end of a string is the next quotation mark that is not escaped, the end of
-//! an object or a list is its bracket. So the cost is that of a search for a byte.
+//! A prompt is one long string. To find a request's model, the scanner must skip the prompt but not decode
+//! it: a string ends at the next quotation mark that is not escaped, an object or a list at its closing
+//! bracket. So the scan is about as fast as a byte search.
 
 #[cfg(test)]
 mod tests;
@@ -12,24 +12,24 @@ use std::ops::Range;
 
 use memchr::{memchr, memchr2};
 
-/// Not a JSON object, or one that only a patient parser should read. Whoever wants to tell what
-/// is wrong with it, and where, asks one.
+/// The text is not a JSON object, or exceeds the scanner's limits on nesting and fields. The error has no
+/// position; a message for the client comes from a full parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// How deep values may be nested: one bit each says what kind of bracket is open.
+/// Maximum nesting of values. The scanner stores the kind of each open bracket in one bit of a `u128`.
 pub(crate) const DEEPEST: u32 = u128::BITS;
 
-/// Maximum number of fields of an object whose fields are read. Reading the name of a field costs a
-/// hundred times the search for its end, and no API has this many.
+/// Maximum number of fields of an object. Reading a field name costs a hundred times the search for its
+/// end, so an object with millions of fields would block the worker. No API has this many fields.
 pub(crate) const MOST_FIELDS: u32 = 10_000;
 
-/// Calls `each` with the name of every field of the object that `body` is, and with the place of
-/// its value, in their order. A field that is there twice is told twice: the last one counts.
+/// Calls `each` with the name of every top-level field and the range of its value, in order. A duplicate
+/// field is passed again; callers use the last one.
 ///
-/// Of valid JSON it finds what any parser finds, unless it is nested more than 128 deep. Of
-/// other texts it refuses those whose brackets, strings or top-level fields do not add up; what
-/// is wrong inside of a value is for whoever reads that value.
+/// For valid JSON the fields are those that any parser finds, except beyond [`DEEPEST`] levels. Text with
+/// unbalanced brackets or strings, or invalid top-level fields, is rejected. Errors inside a value are not
+/// detected here.
 pub(crate) fn fields(
     body: &[u8],
     mut each: impl FnMut(&[u8], Range<usize>),
@@ -41,27 +41,27 @@ pub(crate) fn fields(
     })
 }
 
-/// As [`fields`], but `read` is called with the place where a value begins, and returns the place
-/// where it ends, as [`skip`] and [`visit`] do.
+/// As [`fields`], but `read` gets the offset of a value and returns the offset of its end, as [`skip`] and
+/// [`visit`] do.
 pub(crate) fn read_fields(
     body: &[u8],
     read: impl FnMut(&[u8], usize) -> Result<usize, Malformed>,
 ) -> Result<(), Malformed> {
-    let at = space(body, expect(body, space(body, 0), b'{')?);
+    let at = skip_space(body, expect(body, skip_space(body, 0), b'{')?);
     if body.get(at) == Some(&b'}') {
-        return nothing_after(body, at + 1);
+        return expect_end(body, at + 1);
     }
     read_fields_from(body, at, read)
 }
 
-/// As [`fields`], but only of those from the one on whose name begins here. What comes before is not
-/// looked at; but what follows must be the end of the body's own object, not of one within it.
+/// As [`fields`], but starts at the field whose name is at offset `at`. The text in front of it is not
+/// read. The fields must end with the top-level object, so a field of a nested object is rejected.
 pub(crate) fn last_fields(
     body: &[u8],
     at: usize,
     mut each: impl FnMut(&[u8], Range<usize>),
 ) -> Result<(), Malformed> {
-    expect(body, space(body, 0), b'{')?;
+    expect(body, skip_space(body, 0), b'{')?;
     let before = body.get(..at).unwrap_or_default().trim_ascii_end();
     if !matches!(before.last(), Some(b'{' | b',')) {
         return Err(Malformed);
@@ -73,8 +73,8 @@ pub(crate) fn last_fields(
     })
 }
 
-/// As [`fields`], but tells where each value begins, before its end is looked for: so also of the
-/// field in which a text ends that is not all there.
+/// As [`fields`], but passes the offset of each value before its end is known. So the last field of a
+/// truncated text is passed too.
 pub(crate) fn beginnings(body: &[u8], mut each: impl FnMut(&[u8], usize)) -> Result<(), Malformed> {
     read_fields(body, |name, value| {
         each(name, value);
@@ -90,42 +90,42 @@ fn read_fields_from(
     for _ in 0..MOST_FIELDS {
         let name = expect(body, at, b'"')?;
         at = string(body, name)?;
-        let name = written(&body[name..at - 1])?;
-        let value = space(body, expect(body, space(body, at), b':')?);
-        at = space(body, read(&name, value)?);
+        let name = decoded_name(&body[name..at - 1])?;
+        let value = skip_space(body, expect(body, skip_space(body, at), b':')?);
+        at = skip_space(body, read(&name, value)?);
         match body.get(at) {
-            Some(b',') => at = space(body, at + 1),
-            Some(b'}') => return nothing_after(body, at + 1),
+            Some(b',') => at = skip_space(body, at + 1),
+            Some(b'}') => return expect_end(body, at + 1),
             _ => return Err(Malformed),
         }
     }
     Err(Malformed)
 }
 
-/// The text of a value, if it is a string.
+/// Returns the decoded text of a value; `None` if the value is not a string.
 pub(crate) fn text(value: &[u8]) -> Option<Cow<'_, str>> {
     let inner = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     unescaped(inner).ok()
 }
 
-/// Where the value that begins at `at` ends.
+/// Returns the end of the value at offset `at`.
 pub(crate) fn skip(body: &[u8], at: usize) -> Result<usize, Malformed> {
     visit(body, at, &mut ())
 }
 
-/// Called with what a value consists of, in its order.
+/// Receives the tokens of a value in order.
 pub(crate) trait Visitor {
-    /// False: nothing of a string is of interest.
+    /// False for a visitor that ignores strings. They are then skipped without a search for escapes.
     const READS_STRINGS: bool = true;
 
-    /// A string, or the name of a field. `first_escape` is the place of the first backslash in its
-    /// text, `after` everything behind it.
+    /// A string or a field name. `first_escape` is the offset of the first backslash in `text`, and `after`
+    /// the rest of the body.
     fn string(&mut self, text: &[u8], first_escape: Option<usize>, after: &[u8]);
-    /// The beginning of an object or a list.
+    /// Start of an object or a list.
     fn open(&mut self);
-    /// The end of an object or a list.
+    /// End of an object or a list.
     fn close(&mut self);
-    /// Everything between two of these: numbers, words and punctuation.
+    /// The bytes between strings and brackets: numbers, literals, punctuation and white space.
     fn between(&mut self, bytes: &[u8]);
 }
 
@@ -138,7 +138,7 @@ impl Visitor for () {
     fn between(&mut self, _bytes: &[u8]) {}
 }
 
-/// As [`skip`], and tells what is in the value.
+/// As [`skip`], and passes the tokens of the value to a visitor.
 pub(crate) fn visit<V: Visitor>(
     body: &[u8],
     at: usize,
@@ -164,7 +164,8 @@ fn visit_string<V: Visitor>(
     if !V::READS_STRINGS {
         return string(body, start);
     }
-    let first = start + quote_or(b'\\', body.get(start..).unwrap_or_default()).ok_or(Malformed)?;
+    let first =
+        start + find_quote_or(b'\\', body.get(start..).unwrap_or_default()).ok_or(Malformed)?;
     let (end, first_escape) = match body.get(first) {
         Some(b'"') => (first + 1, None),
         _ => (string_from(body, start, first)?, Some(first - start)),
@@ -173,13 +174,13 @@ fn visit_string<V: Visitor>(
     Ok(end)
 }
 
-/// Where the object or the list that begins at `at` ends.
+/// Returns the end of the object or the list at offset `at`.
 fn nested<V: Visitor>(body: &[u8], mut at: usize, visitor: &mut V) -> Result<usize, Malformed> {
-    // The brackets that are open, the innermost last: 1 is a brace.
+    // Stack of open brackets, the innermost in the lowest bit: 1 for a brace, 0 for a square bracket.
     let (mut open, mut depth) = (0_u128, 0);
     loop {
         let from = at;
-        at = structure(body, at);
+        at = next_structural(body, at);
         let Some(&byte) = body.get(at) else {
             return Err(Malformed);
         };
@@ -210,24 +211,23 @@ fn nested<V: Visitor>(body: &[u8], mut at: usize, visitor: &mut V) -> Result<usi
     }
 }
 
-/// The next quotation mark or bracket; the end of the body if there is none.
-pub(crate) fn structure(body: &[u8], mut at: usize) -> usize {
-    // One bit more makes `{` of `[` and `}` of `]`, and nothing else of what JSON has outside of
-    // strings.
-    // Sums instead of conditions, so that the compiler can do it for many bytes at once.
+/// Returns the offset of the next quotation mark or bracket; the end of the body if there is none.
+pub(crate) fn next_structural(body: &[u8], mut at: usize) -> usize {
+    // Bit 0x20 maps `[` to `{` and `]` to `}`, and no other byte that JSON has outside of strings.
+    // The expression has no branches, so that the compiler can vectorize it.
     let structure = |byte: u8| {
         let folded = byte | 0x20;
         u8::from(byte == b'"') | u8::from(folded == b'{') | u8::from(folded == b'}')
     };
     let is_structure = |byte: &u8| structure(*byte) != 0;
-    // Most often it is near.
+    // Fast path: the next bracket or quotation mark is usually near.
     for byte in body.iter().skip(at).take(16) {
         if is_structure(byte) {
             return at;
         }
         at += 1;
     }
-    // If not, these are numbers, and many: look at a piece at once.
+    // Otherwise this is a long list of numbers: test 32 bytes at a time.
     let (pieces, _) = body.get(at..).unwrap_or_default().as_chunks::<32>();
     for piece in pieces {
         if piece.iter().fold(0, |any, byte| any | structure(*byte)) != 0 {
@@ -240,17 +240,17 @@ pub(crate) fn structure(body: &[u8], mut at: usize) -> usize {
     at + near.unwrap_or(rest.len())
 }
 
-/// Where the string ends whose first byte after the quotation mark is at `start`.
+/// Returns the end of the string whose text begins at `start`.
 fn string(body: &[u8], start: usize) -> Result<usize, Malformed> {
     string_from(body, start, start)
 }
 
-/// As [`string`], if there is no quotation mark before `at`.
+/// As [`string`], for a caller that knows that no quotation mark is in front of `at`.
 fn string_from(body: &[u8], start: usize, mut at: usize) -> Result<usize, Malformed> {
     loop {
-        at += quote(body.get(at..).unwrap_or_default()).ok_or(Malformed)?;
-        // Text is full of `\n`, and `\"` is rarer. So only before a quotation mark it matters
-        // whether there is an escape: an odd number of backslashes.
+        at += find_quote(body.get(at..).unwrap_or_default()).ok_or(Malformed)?;
+        // Escapes such as `\n` are frequent and need no check. Only a quotation mark after an odd number of
+        // backslashes does not end the string.
         let before = body[start..at].iter().rev();
         let backslashes = before.take_while(|&&byte| byte == b'\\').count();
         at += 1;
@@ -260,21 +260,20 @@ fn string_from(body: &[u8], start: usize, mut at: usize) -> Result<usize, Malfor
     }
 }
 
-/// The next quotation mark. Names, roles and quotations in code are short; for these a search
-/// that sets out to be fast would take longer than it lasts.
-pub(crate) fn quote(text: &[u8]) -> Option<usize> {
-    quote_or(b'"', text)
+/// Returns the offset of the next quotation mark. Many strings are short, such as names and roles. For these
+/// the setup of a vectorized search would cost more than the search.
+pub(crate) fn find_quote(text: &[u8]) -> Option<usize> {
+    find_quote_or(b'"', text)
 }
 
-/// The next quotation mark or byte of this kind.
+/// Returns the offset of the next quotation mark or `other` byte.
 #[inline(always)]
-fn quote_or(other: u8, text: &[u8]) -> Option<usize> {
+fn find_quote_or(other: u8, text: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const TOPS: u64 = ONES << 7;
     let (words, _) = text.as_chunks::<8>();
     for (place, word) in words.iter().take(4).enumerate() {
-        // A byte that is searched for becomes 0, and of the bytes of a word the lowest that is 0 is
-        // the lowest whose top bit is set by this.
+        // XOR turns the searched byte into 0. Subtraction then sets the top bit of the lowest zero byte.
         let word = u64::from_le_bytes(*word);
         let zeros = |byte: u8| {
             let word = word ^ (ONES * u64::from(byte));
@@ -294,7 +293,7 @@ fn quote_or(other: u8, text: &[u8]) -> Option<usize> {
     Some(near + found?)
 }
 
-/// Where the number or the word that begins at `at` ends.
+/// Returns the end of the number or literal at offset `at`.
 fn scalar(body: &[u8], at: usize) -> Result<usize, Malformed> {
     let rest = &body[at..];
     let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r');
@@ -305,9 +304,9 @@ fn scalar(body: &[u8], at: usize) -> Result<usize, Malformed> {
     }
 }
 
-/// What a name is, given what is between its quotation marks.
-fn written(inner: &[u8]) -> Result<Cow<'_, [u8]>, Malformed> {
-    // They are short: a loop is as quick as a search, and hardly anybody writes escapes.
+/// Decodes a field name, given the text between its quotation marks.
+fn decoded_name(inner: &[u8]) -> Result<Cow<'_, [u8]>, Malformed> {
+    // Names are short, so a loop is as fast as a search. Escapes in names are rare.
     if inner.iter().all(|byte| byte.is_ascii() && *byte != b'\\') {
         return Ok(Cow::Borrowed(inner));
     }
@@ -315,7 +314,7 @@ fn written(inner: &[u8]) -> Result<Cow<'_, [u8]>, Malformed> {
     Ok(Cow::Owned(text.into_owned().into_bytes()))
 }
 
-/// What a string says, given what is between its quotation marks.
+/// Decodes a string, given the text between its quotation marks.
 fn unescaped(inner: &[u8]) -> Result<Cow<'_, str>, Malformed> {
     if memchr(b'\\', inner).is_none() {
         return std::str::from_utf8(inner)
@@ -328,8 +327,8 @@ fn unescaped(inner: &[u8]) -> Result<Cow<'_, str>, Malformed> {
         .map_err(|_| Malformed)
 }
 
-/// The first byte from `at` on that is not white space.
-fn space(body: &[u8], mut at: usize) -> usize {
+/// Returns the offset of the first byte from `at` on that is not white space.
+fn skip_space(body: &[u8], mut at: usize) -> usize {
     while let Some(b' ' | b'\t' | b'\n' | b'\r') = body.get(at) {
         at += 1;
     }
@@ -344,8 +343,8 @@ fn expect(body: &[u8], at: usize, byte: u8) -> Result<usize, Malformed> {
     }
 }
 
-fn nothing_after(body: &[u8], at: usize) -> Result<(), Malformed> {
-    if space(body, at) == body.len() {
+fn expect_end(body: &[u8], at: usize) -> Result<(), Malformed> {
+    if skip_space(body, at) == body.len() {
         Ok(())
     } else {
         Err(Malformed)

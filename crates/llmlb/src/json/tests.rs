@@ -1,4 +1,4 @@
-//! The scanner against a strict parser.
+//! Compares the scanner with a strict JSON parser.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::*;
 use crate::dice::Dice;
 
-/// What the scanner finds.
+/// Returns the fields that the scanner finds.
 fn found(body: &[u8]) -> Result<Vec<(String, String)>, Malformed> {
     let mut all = Vec::new();
     fields(body, |name, value| {
@@ -19,7 +19,7 @@ fn found(body: &[u8]) -> Result<Vec<(String, String)>, Malformed> {
     Ok(all)
 }
 
-/// What a strict parser finds.
+/// Returns the fields that a strict parser finds.
 fn parsed(body: &[u8]) -> Result<Vec<(String, String)>, serde_json::Error> {
     struct Object(Vec<(String, String)>);
 
@@ -50,13 +50,13 @@ fn parsed(body: &[u8]) -> Result<Vec<(String, String)>, serde_json::Error> {
     serde_json::from_slice::<Object>(body).map(|object| object.0)
 }
 
-fn space_of(dice: &mut Dice, text: &mut String) {
+fn push_space(dice: &mut Dice, text: &mut String) {
     for _ in 0..dice.below(8).saturating_sub(5) {
         text.push_str(dice.of(&[" ", "\n", "\t", "\r"]));
     }
 }
 
-fn string_of(dice: &mut Dice, text: &mut String) {
+fn push_string(dice: &mut Dice, text: &mut String) {
     text.push('"');
     for _ in 0..dice.below(12) {
         text.push_str(dice.of(&[
@@ -90,71 +90,71 @@ fn string_of(dice: &mut Dice, text: &mut String) {
     text.push('"');
 }
 
-fn value_of(dice: &mut Dice, text: &mut String, deep: usize) {
+fn push_value(dice: &mut Dice, text: &mut String, deep: usize) {
     let kinds = if deep == 0 { 3 } else { 5 };
     match dice.below(kinds) {
-        0 => string_of(dice, text),
+        0 => push_string(dice, text),
         1 => text.push_str(dice.of(&["true", "false", "null"])),
         2 => text.push_str(dice.of(&["0", "-1", "12.5", "1e9", "-0.0E-7", "18446744073709551616"])),
-        3 => object_of(dice, text, deep - 1),
+        3 => push_object(dice, text, deep - 1),
         _ => {
             text.push('[');
             for place in 0..dice.below(40) * dice.below(2) + dice.below(3) {
                 if place > 0 {
                     text.push(',');
                 }
-                space_of(dice, text);
-                value_of(dice, text, deep - 1);
-                space_of(dice, text);
+                push_space(dice, text);
+                push_value(dice, text, deep - 1);
+                push_space(dice, text);
             }
             text.push(']');
         }
     }
 }
 
-fn object_of(dice: &mut Dice, text: &mut String, deep: usize) {
+fn push_object(dice: &mut Dice, text: &mut String, deep: usize) {
     text.push('{');
-    space_of(dice, text);
+    push_space(dice, text);
     for place in 0..dice.below(6) {
         if place > 0 {
             text.push(',');
         }
-        space_of(dice, text);
+        push_space(dice, text);
         if dice.below(2) == 0 {
             text.push_str(dice.of(&["\"model\"", "\"stream\"", "\"mod\\u0065l\"", "\"\""]));
         } else {
-            string_of(dice, text);
+            push_string(dice, text);
         }
-        space_of(dice, text);
+        push_space(dice, text);
         text.push(':');
-        space_of(dice, text);
-        value_of(dice, text, deep);
-        space_of(dice, text);
+        push_space(dice, text);
+        push_value(dice, text, deep);
+        push_space(dice, text);
     }
     text.push('}');
 }
 
 #[test]
-fn of_valid_json_it_finds_what_a_parser_finds() {
+fn scanner_agrees_with_a_parser_on_valid_json() {
     let mut dice = Dice::new(1);
     for round in 0..4_000 {
         let mut text = String::new();
-        space_of(&mut dice, &mut text);
+        push_space(&mut dice, &mut text);
         let deep = dice.below(6);
-        object_of(&mut dice, &mut text, deep);
-        space_of(&mut dice, &mut text);
+        push_object(&mut dice, &mut text, deep);
+        push_space(&mut dice, &mut text);
         let expected = parsed(text.as_bytes()).unwrap();
         assert_eq!(found(text.as_bytes()), Ok(expected), "{round}: {text}");
     }
 }
 
 #[test]
-fn of_damaged_json_it_takes_all_that_a_parser_takes_and_never_fails_otherwise() {
+fn scanner_accepts_damaged_json_that_a_parser_accepts_and_never_panics() {
     let mut dice = Dice::new(2);
-    let (mut taken, mut refused) = (0, 0);
+    let (mut accepted, mut rejected) = (0, 0);
     for round in 0..15_000 {
         let mut text = String::new();
-        object_of(&mut dice, &mut text, 3);
+        push_object(&mut dice, &mut text, 3);
         let mut bytes = text.into_bytes();
         for _ in 0..=dice.below(2) {
             let at = dice.below(bytes.len());
@@ -167,24 +167,24 @@ fn of_damaged_json_it_takes_all_that_a_parser_takes_and_never_fails_otherwise() 
                 bytes.push(b' ');
             }
         }
-        // A text cut within a character is no text; the parser's strings are.
+        // The parser requires UTF-8, so text that was truncated within a character is skipped.
         if std::str::from_utf8(&bytes).is_err() {
             continue;
         }
         match parsed(&bytes) {
             Ok(expected) => {
-                taken += 1;
+                accepted += 1;
                 let text = String::from_utf8_lossy(&bytes);
                 assert_eq!(found(&bytes), Ok(expected), "{round}: {text}");
             }
-            Err(_) => refused += usize::from(found(&bytes).is_err()),
+            Err(_) => rejected += usize::from(found(&bytes).is_err()),
         }
     }
-    assert!(taken > 300 && refused > 1000, "{taken} {refused}");
+    assert!(accepted > 300 && rejected > 1000, "{accepted} {rejected}");
 }
 
 #[test]
-fn the_last_of_two_fields_is_told_last() {
+fn duplicate_fields_are_passed_in_order() {
     let body = br#"{"model":"a","x":{"model":"no"},"mod\u0065l":"b"}"#;
     let mut model = None;
     fields(body, |name, value| {
@@ -197,7 +197,7 @@ fn the_last_of_two_fields_is_told_last() {
 }
 
 #[test]
-fn texts_that_do_not_add_up_are_refused() {
+fn malformed_objects_are_rejected() {
     for text in [
         "",
         " ",
@@ -240,7 +240,7 @@ fn texts_that_do_not_add_up_are_refused() {
 }
 
 #[test]
-fn nesting_is_bounded_and_takes_no_stack() {
+fn deep_nesting_is_rejected_without_recursion() {
     let nested = |deep| format!(r#"{{"a":{}{}}}"#, "[".repeat(deep), "]".repeat(deep));
     assert!(found(nested(128).as_bytes()).is_ok());
     assert_eq!(found(nested(129).as_bytes()), Err(Malformed));
@@ -250,7 +250,7 @@ fn nesting_is_bounded_and_takes_no_stack() {
 }
 
 #[test]
-fn brackets_far_from_each_other_are_found_at_every_distance() {
+fn brackets_are_found_at_every_distance() {
     for distance in 0..70 {
         let number = "1".repeat(distance + 1);
         let text = format!(r#"{{"a":[{number}],"b":[[{number}],{{"c":{number}}}]}}"#);
@@ -260,7 +260,7 @@ fn brackets_far_from_each_other_are_found_at_every_distance() {
 }
 
 #[test]
-fn a_string_is_told_as_it_is_meant() {
+fn text_of_a_string_is_decoded() {
     assert_eq!(text(br#""a""#).as_deref(), Some("a"));
     assert_eq!(text(br#""\u00e9\n\"""#).as_deref(), Some("é\n\""));
     assert_eq!(text(br#""""#).as_deref(), Some(""));

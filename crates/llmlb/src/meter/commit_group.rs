@@ -1,5 +1,5 @@
-//! Commit groups: records of requests that end at about the same time are persisted together, by one
-//! system call for all that a worker finishes in one turn of its event loop.
+//! Commit groups: one system call persists the usage records of all requests that a worker finishes in
+//! one iteration of its event loop.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -9,24 +9,25 @@ use tokio::sync::Notify;
 
 use super::Meter;
 
-/// The records of one worker that the kernel does not have yet, and the requests that wait for them.
+/// Usage records of one worker that are not written yet, and the requests that wait until they are.
 #[derive(Debug)]
 pub(crate) struct CommitGroup {
     meter: Arc<Meter>,
-    gathered: Mutex<Gathered>,
-    wanted: Notify,
+    pending: Mutex<PendingCommit>,
+    has_records: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Gathered {
+struct PendingCommit {
     records: Vec<Record>,
     waiting: Vec<Waker>,
-    /// Number of groups that were begun, and of those that were persisted.
-    begun: u64,
+    /// Number of flushes that have started, and of those that have finished.
+    started: u64,
     persisted: u64,
 }
 
-/// A record that was added: the number of groups that were begun before it.
+/// Identifies the flush that persists a record: the number of flushes that had started when the record
+/// was added. The record is persisted once more flushes than that have finished.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommitTicket(u64);
 
@@ -34,71 +35,73 @@ impl CommitGroup {
     pub(crate) fn new(meter: Arc<Meter>) -> Self {
         Self {
             meter,
-            gathered: Mutex::default(),
-            wanted: Notify::new(),
+            pending: Mutex::default(),
+            has_records: Notify::new(),
         }
     }
 
-    /// Adds a record. It is persisted even if no request waits for it.
+    /// Adds a record to the next flush. The record is persisted even if the request that it describes is
+    /// cancelled and no longer waits.
     pub(crate) fn add(&self, record: Record) -> CommitTicket {
-        let mut gathered = self.lock();
-        gathered.records.push(record);
-        if gathered.records.len() == 1 {
-            self.wanted.notify_one();
+        let mut pending = self.lock();
+        pending.records.push(record);
+        if pending.records.len() == 1 {
+            self.has_records.notify_one();
         }
-        CommitTicket(gathered.begun)
+        CommitTicket(pending.started)
     }
 
-    /// Persists a record at once, together with all that were added.
+    /// Persists a record at once, together with all records that wait for the next flush.
     pub(crate) fn persist(&self, record: Record) {
         self.lock().records.push(record);
         self.flush();
     }
 
-    /// Ready when the kernel has the record, or the record is counted as lost.
+    /// Ready when the kernel has the record, or the record is counted as lost. The last bytes of a
+    /// response wait for this, so that `kill -9` loses no finished request.
     pub(crate) fn poll_persisted(&self, ticket: CommitTicket, cx: &mut Context<'_>) -> Poll<()> {
-        let mut gathered = self.lock();
-        if gathered.persisted > ticket.0 {
+        let mut pending = self.lock();
+        if pending.persisted > ticket.0 {
             return Poll::Ready(());
         }
-        gathered.waiting.push(cx.waker().clone());
+        pending.waiting.push(cx.waker().clone());
         Poll::Pending
     }
 
-    /// Persists records as they come, forever. Tasks that are ready run first, and so add to the same
-    /// group.
+    /// Flushes forever, whenever there are records. The scheduler polls tasks that are ready before this
+    /// one, so their records join the same flush.
     pub(crate) async fn run(&self) {
         loop {
-            self.wanted.notified().await;
+            self.has_records.notified().await;
             self.flush();
         }
     }
 
-    /// Persists all records that were added.
+    /// Persists all records that were added, and wakes the requests that wait for them.
     pub(crate) fn flush(&self) {
         let (records, number) = {
-            let mut gathered = self.lock();
-            gathered.begun += 1;
-            (std::mem::take(&mut gathered.records), gathered.begun)
+            let mut pending = self.lock();
+            pending.started += 1;
+            (std::mem::take(&mut pending.records), pending.started)
         };
-        self.meter.keep_all(&records);
+        self.meter.persist(&records);
         let waiting = {
-            let mut gathered = self.lock();
-            gathered.persisted = number;
-            std::mem::take(&mut gathered.waiting)
+            let mut pending = self.lock();
+            pending.persisted = number;
+            std::mem::take(&mut pending.waiting)
         };
         for waker in waiting {
             waker.wake();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Gathered> {
-        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PendingCommit> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for CommitGroup {
-    /// Persists the records of requests that were aborted with their worker.
+    /// Persists the records of requests that are aborted when their worker stops.
     fn drop(&mut self) {
         self.flush();
     }
@@ -111,44 +114,45 @@ mod tests {
     use tokio_util::task::TaskTracker;
 
     use super::*;
+    use crate::config::OnFailure;
 
     fn record() -> Record {
         Record::parse("{}").unwrap()
     }
 
     #[tokio::test]
-    async fn requests_wait_until_their_group_is_persisted() {
+    async fn request_waits_until_the_group_of_its_record_is_persisted() {
         let dir = tempfile::tempdir().unwrap();
-        let meter = Arc::new(Meter::new(dir.path(), false));
+        let meter = Arc::new(Meter::new(dir.path(), OnFailure::Serve));
         let group = CommitGroup::new(Arc::clone(&meter));
         let mut cx = Context::from_waker(Waker::noop());
         let (first, second) = (group.add(record()), group.add(record()));
         assert!(group.poll_persisted(first, &mut cx).is_pending());
         group.flush();
-        assert_eq!(meter.kept(), 2);
+        assert_eq!(meter.persisted(), 2);
         let third = group.add(record());
         assert!(group.poll_persisted(first, &mut cx).is_ready());
         assert!(group.poll_persisted(second, &mut cx).is_ready());
         assert!(group.poll_persisted(third, &mut cx).is_pending());
         group.persist(record());
-        assert_eq!(meter.kept(), 4);
+        assert_eq!(meter.persisted(), 4);
         assert!(group.poll_persisted(third, &mut cx).is_ready());
     }
 
     #[tokio::test]
-    async fn dropping_the_group_persists_its_records() {
+    async fn dropped_group_persists_its_records() {
         let dir = tempfile::tempdir().unwrap();
-        let meter = Arc::new(Meter::new(dir.path(), false));
+        let meter = Arc::new(Meter::new(dir.path(), OnFailure::Serve));
         let group = CommitGroup::new(Arc::clone(&meter));
         let _ = group.add(record());
         drop(group);
-        assert_eq!(meter.kept(), 1);
+        assert_eq!(meter.persisted(), 1);
     }
 
     #[tokio::test]
-    async fn records_of_one_turn_of_the_event_loop_are_one_group() {
+    async fn records_of_one_event_loop_iteration_share_one_flush() {
         let dir = tempfile::tempdir().unwrap();
-        let meter = Arc::new(Meter::new(dir.path(), false));
+        let meter = Arc::new(Meter::new(dir.path(), OnFailure::Serve));
         let group = Arc::new(CommitGroup::new(Arc::clone(&meter)));
         let tasks = TaskTracker::new();
         let running = Arc::clone(&group);
@@ -163,7 +167,7 @@ mod tests {
         }
         requests.close();
         requests.wait().await;
-        assert_eq!(meter.kept(), 50);
+        assert_eq!(meter.persisted(), 50);
         assert_eq!(group.lock().persisted, 1);
         running.abort();
     }

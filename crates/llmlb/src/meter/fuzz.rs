@@ -13,8 +13,8 @@ use serde_json::value::RawValue;
 
 use super::json::Finder;
 use super::ndjson::Ndjson;
-use super::sse::{Sse, StreamSummary};
-use super::usage::{Counts, Report};
+use super::sse::{Sse, StreamSummary, UsageEvents};
+use super::usage::{TokenCounts, UsageReport};
 use crate::dice::split;
 use crate::endpoint::Api;
 
@@ -29,7 +29,7 @@ const APIS: [Api; 8] = [
     Api::Unknown,
 ];
 
-/// Estimates of text are exact within the rule for it, and bounded.
+/// Estimates of text equal those of a simple implementation, and are bounded by the length of the text.
 pub fn estimate(data: &[u8]) {
     let _ = super::estimate::images(data, 0);
     let _ = super::estimate::embedded(data, 0);
@@ -44,7 +44,7 @@ pub fn estimate(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    // The characters that a JSON string means are counted, however it is written.
+    // A JSON string has the same estimate with and without escapes.
     let characters = |text: &str| -> u64 {
         text.chars()
             .map(|letter| [3, 6, 12, 24][letter.len_utf8() - 1])
@@ -67,7 +67,7 @@ pub fn estimate(data: &[u8]) {
     }
 }
 
-/// Usage is found as another parser finds it, however the response is split.
+/// The finder finds the same usage as a JSON parser, however the response is split into chunks.
 pub fn usage_report(data: &[u8]) {
     let read = |pieces: &[&[u8]]| {
         let mut finder = Finder::default();
@@ -92,14 +92,14 @@ pub fn usage_report(data: &[u8]) {
         return;
     };
     assert!(whole.is_over());
-    let mut expected = Counts::default();
+    let mut expected = TokenCounts::default();
     let inner = ["response", "message"].map(|name| field(data, name));
     for place in [Some(data), inner[0], inner[1]].into_iter().flatten() {
         if let Some(usage) = field(place, "usage") {
-            expected.merge(&Counts::read(usage));
+            expected.merge(&TokenCounts::read(usage));
         }
     }
-    let report = |counts: &Counts| counts.report(Api::Embeddings).map(|report| report.prompt);
+    let report = |counts: &TokenCounts| counts.report(Api::Embeddings).map(|report| report.prompt);
     if data.len() < 4 << 10
         && value
             .get("eval_count")
@@ -109,52 +109,55 @@ pub fn usage_report(data: &[u8]) {
         assert_eq!(report(&whole.facts().counts), report(&expected));
     }
     let mut finder = Finder::default();
-    finder.read_answer(data);
+    finder.read_response(data);
     assert!(finder.is_over());
 }
 
-/// The value of a field, if this is an object.
+/// Returns the value of a field of a JSON object.
 fn field<'a>(object: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let fields: HashMap<String, &RawValue> = serde_json::from_slice(object).ok()?;
     fields.get(name).map(|value| value.get().as_bytes())
 }
 
-fn bounded(report: Option<Report>) {
+fn bounded(report: Option<UsageReport>) {
     if let Some(report) = report {
         let most = 3_000_000_000;
         assert!(report.prompt.unwrap_or(0) <= most && report.completion.unwrap_or(0) <= most);
     }
 }
 
-/// The value, if no object in it has a field twice.
+/// Parses a value in which no object has duplicate fields; `None` otherwise.
 fn unique(data: &[u8]) -> Option<Value> {
     let value: Value = serde_json::from_slice(data).ok()?;
     let colons = |text: &[u8]| memchr::memchr_iter(b':', text).count();
     (colons(value.to_string().as_bytes()) == colons(data)).then_some(value)
 }
 
-type Facts = (Option<Report>, bool, bool, bool, u64);
+type StreamFacts = (Option<UsageReport>, bool, bool, bool, u64);
 
-fn facts(summary: &StreamSummary, api: Api) -> Facts {
+fn facts(summary: &StreamSummary, api: Api) -> StreamFacts {
     (
         summary.counts.report(api),
         summary.saw_end,
         summary.saw_error(),
         summary.saw_finish(),
-        summary.streamed.tokens(),
+        summary.estimate.tokens(),
     )
 }
 
-/// A stream passes unchanged, but for the usage that is hidden; how it is split changes nothing. The
-/// first byte of the input selects the API, and hiding.
+/// A stream is forwarded unchanged except for hidden usage events, however it is split into chunks. The
+/// first byte of the input selects the API and whether usage is hidden.
 pub fn sse(data: &[u8]) {
     let Some((first, stream)) = data.split_first() else {
         return;
     };
     let api = APIS[usize::from(*first >> 1) % APIS.len()];
-    let is_hiding = first & 1 == 1;
+    let usage_events = match first & 1 {
+        0 => UsageEvents::Forward,
+        _ => UsageEvents::Hide,
+    };
     let pass = |pieces: &[&[u8]]| {
-        let mut sse = Sse::new(api, is_hiding);
+        let mut sse = Sse::new(api, usage_events);
         let mut out = Vec::new();
         for piece in pieces {
             out.extend_from_slice(&sse.pass(Bytes::copy_from_slice(piece)));
@@ -164,7 +167,7 @@ pub fn sse(data: &[u8]) {
     };
     let whole = pass(&[stream]);
     bounded(whole.1.0);
-    if !is_hiding || memchr::memmem::find(stream, b"usage").is_none() {
+    if usage_events == UsageEvents::Forward || memchr::memmem::find(stream, b"usage").is_none() {
         assert_eq!(whole.0, stream);
     }
     for pieces in split(stream) {
@@ -172,24 +175,24 @@ pub fn sse(data: &[u8]) {
     }
 }
 
-/// Lines of JSON have the same meaning however they are split. The first byte of the input selects the
-/// API.
+/// JSON lines yield the same facts however they are split into chunks. The first byte of the input selects
+/// the API.
 pub fn ndjson(data: &[u8]) {
     let Some((first, stream)) = data.split_first() else {
         return;
     };
     let api = APIS[usize::from(*first) % APIS.len()];
-    let look = |pieces: &[&[u8]]| {
+    let read = |pieces: &[&[u8]]| {
         let mut lines = Ndjson::new(api);
         for piece in pieces {
-            lines.look(piece);
+            lines.read(piece);
         }
         lines.finish();
         facts(lines.summary(), api)
     };
-    let whole = look(&[stream]);
+    let whole = read(&[stream]);
     bounded(whole.0);
     for pieces in split(stream) {
-        assert_eq!(look(&pieces), whole, "{pieces:?}");
+        assert_eq!(read(&pieces), whole, "{pieces:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Records that could not be kept: how many, when and why, in a file that outlives the server. It is
-//! written when there is room again.
+//! Usage records that were lost because staging failed: their number, time and error, in a file that
+//! outlives the server. The file is written once staging works again, since the disk may be full before.
 //!
 //! ```text
 //! {"at":"2026-11-16T12:00:00Z","records":23,"why":"..: No space left on device"}
@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys::data_file;
 
-/// The rest of a longer file is not read.
+/// Maximum number of bytes that are read from the file. The rest of a longer file is ignored.
 const LONGEST_FILE: u64 = 64 << 20;
 
-/// In the data directory.
+/// Name of the file in the data directory.
 pub(crate) const FILE: &str = "lost.jsonl";
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
+struct LossEntry {
     at: String,
     records: u64,
     why: String,
 }
 
-/// Adds to the file.
+/// Appends a line to the file and syncs it.
 pub(crate) fn note(data: &Path, records: u64, why: &str) -> io::Result<()> {
-    let line = Line {
+    let line = LossEntry {
         at: jiff::Timestamp::now().to_string(),
         records,
         why: why.to_owned(),
@@ -35,19 +35,19 @@ pub(crate) fn note(data: &Path, records: u64, why: &str) -> io::Result<()> {
     let mut text = serde_json::to_vec(&line)?;
     text.push(b'\n');
     let mut file = data_file::append(&data.join(FILE))?;
-    // At once, so that there is never half a line.
+    // A single write, so that concurrent writers cannot interleave parts of lines.
     file.write_all(&text)?;
     file.sync_data()
 }
 
-/// How many there were in all; none if there is no such file.
+/// Returns the number of all lost records; 0 if the file does not exist.
 pub(crate) fn total(data: &Path) -> u64 {
     let Ok(file) = data_file::open(&data.join(FILE)) else {
         return 0;
     };
     let lines = BufReader::new(file.take(LONGEST_FILE)).lines();
     let lines = lines.map_while(Result::ok);
-    let noted = lines.filter_map(|line| serde_json::from_str::<Line>(&line).ok());
+    let noted = lines.filter_map(|line| serde_json::from_str::<LossEntry>(&line).ok());
     noted.fold(0, |total, line| total.saturating_add(line.records))
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_add_up() {
+    fn total_is_the_sum_of_all_losses() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(total(dir.path()), 0);
         note(dir.path(), 23, "no space").unwrap();

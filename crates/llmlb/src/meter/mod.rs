@@ -1,12 +1,11 @@
-//! What a request took: read from its answer as it passes, and written down.
+//! Metering: counts the tokens of a request from its response and persists a usage record.
 //!
-//! But for the [`store`], and the file that tells of its [`loss`], nothing here waits, asks the time or
-//! opens anything. Frames go in and come out.
+//! 1. [`usage_option`] adds `include_usage` to a request whose client did not set it;
+//! 2. [`usage_tap`] reads the response, which is [`json`], [`sse`] or [`ndjson`], to find its [`usage`];
+//! 3. [`estimate`] estimates tokens that the backend did not report;
+//! 4. [`record`] serializes the usage record, and [`store`] stages it.
 //!
-//! 1. [`usage_option`] asks the backend for usage where the client did not;
-//! 2. [`usage_tap`] looks at the answer, which is [`json`], [`sse`] or [`ndjson`], for its [`usage`];
-//! 3. [`estimate`] guesses where none is told;
-//! 4. [`record`] is what remains, in the [`store`].
+//! Only [`store`] and [`loss`] do I/O or read the clock. The other modules transform bytes.
 
 mod commit_group;
 pub(crate) mod estimate;

@@ -1,4 +1,4 @@
-//! A stream of JSON objects, one to a line, as Ollama's own API sends it. The last one has the
+//! Streams of JSON objects, one per line, as Ollama's native API sends them. The last object has the token
 //! counts.
 
 use std::sync::LazyLock;
@@ -10,39 +10,39 @@ use super::json::Finder;
 use super::sse::StreamSummary;
 use crate::endpoint::Api;
 
-/// A line that is longer is followed as it comes, and not kept.
-const LONGEST_KEPT: usize = 64 * 1024;
+/// Maximum length of a line that is buffered. A longer line is read in chunks by a [`Finder`].
+const LONGEST_BUFFERED: usize = 64 * 1024;
 
-/// Watches one stream. It passes as it is.
+/// Reads one stream, which passes to the client unchanged.
 #[derive(Debug)]
 pub(crate) struct Ndjson {
     summary: StreamSummary,
-    /// The line whose end has not come.
-    open: Vec<u8>,
-    /// Follows it instead, when it is long.
-    huge: Option<Box<Finder>>,
+    /// Beginning of a line whose end has not arrived.
+    partial: Vec<u8>,
+    /// Reads the line instead if it is too long to buffer.
+    long: Option<Box<Finder>>,
 }
 
 impl Ndjson {
     pub(crate) fn new(api: Api) -> Self {
         Self {
             summary: StreamSummary::new(api),
-            open: Vec::new(),
-            huge: None,
+            partial: Vec::new(),
+            long: None,
         }
     }
 
-    /// What is known so far.
+    /// Facts of the stream so far.
     pub(crate) fn summary(&self) -> &StreamSummary {
         &self.summary
     }
 
-    /// Looks at a frame.
-    pub(crate) fn look(&mut self, mut data: &[u8]) {
+    /// Reads the next chunk.
+    pub(crate) fn read(&mut self, mut data: &[u8]) {
         while let Some(end) = memchr(b'\n', data) {
             let (line, rest) = data.split_at(end);
             data = &rest[1..];
-            if self.open.is_empty() && self.huge.is_none() {
+            if self.partial.is_empty() && self.long.is_none() {
                 self.line(line);
             } else {
                 self.grow(line);
@@ -52,27 +52,27 @@ impl Ndjson {
         self.grow(data);
     }
 
-    /// The stream is over, or a line that was open.
+    /// Ends the current line. Called at a line break and at the end of the stream.
     pub(crate) fn finish(&mut self) {
-        if let Some(huge) = self.huge.take() {
-            self.summary.note(huge.facts());
+        if let Some(long) = self.long.take() {
+            self.summary.note(long.facts());
         }
-        let mut open = std::mem::take(&mut self.open);
-        self.line(&open);
-        open.clear();
-        self.open = open;
+        let mut partial = std::mem::take(&mut self.partial);
+        self.line(&partial);
+        partial.clear();
+        self.partial = partial;
     }
 
     fn grow(&mut self, more: &[u8]) {
-        if let Some(huge) = &mut self.huge {
-            return huge.read(more);
+        if let Some(long) = &mut self.long {
+            return long.read(more);
         }
-        self.open.extend_from_slice(more);
-        if self.open.len() > LONGEST_KEPT {
+        self.partial.extend_from_slice(more);
+        if self.partial.len() > LONGEST_BUFFERED {
             let mut finder = Box::<Finder>::default();
-            finder.read(&self.open);
-            self.open = Vec::new();
-            self.huge = Some(finder);
+            finder.read(&self.partial);
+            self.partial = Vec::new();
+            self.long = Some(finder);
         }
     }
 
@@ -103,12 +103,12 @@ mod tests {
     use super::*;
     use crate::dice::Dice;
 
-    type Told = (Option<(u64, u64)>, bool, bool, u64);
+    type NdjsonFacts = (Option<(u64, u64)>, bool, bool, u64);
 
-    fn told(api: Api, pieces: &[&[u8]]) -> Told {
+    fn facts(api: Api, pieces: &[&[u8]]) -> NdjsonFacts {
         let mut stream = Ndjson::new(api);
         for piece in pieces {
-            stream.look(piece);
+            stream.read(piece);
         }
         stream.finish();
         let summary = stream.summary();
@@ -117,19 +117,19 @@ mod tests {
             usage.map(|usage| (usage.prompt, usage.completion)),
             summary.saw_end,
             summary.saw_error(),
-            summary.streamed.tokens(),
+            summary.estimate.tokens(),
         )
     }
 
-    fn every_way(api: Api, text: &str) -> Told {
+    fn every_way(api: Api, text: &str) -> NdjsonFacts {
         let bytes = text.as_bytes();
-        let expected = told(api, &[bytes]);
+        let expected = facts(api, &[bytes]);
         for at in 0..=bytes.len() {
-            assert_eq!(told(api, &[&bytes[..at], &bytes[at..]]), expected, "{at}");
+            assert_eq!(facts(api, &[&bytes[..at], &bytes[at..]]), expected, "{at}");
         }
         let mut dice = Dice::new(8);
         for _ in 0..100 {
-            assert_eq!(told(api, &dice.pieces(bytes, 30)), expected);
+            assert_eq!(facts(api, &dice.pieces(bytes, 30)), expected);
         }
         expected
     }
@@ -138,7 +138,7 @@ mod tests {
     const LAST: &str = "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done_reason\":\"stop\",\"done\":true,\"prompt_eval_count\":26,\"eval_count\":2}\n";
 
     #[test]
-    fn the_last_line_has_the_counts() {
+    fn counts_of_the_last_line_are_read() {
         let text = [WORD, WORD, LAST].concat();
         let expected = (Some((26, 2)), true, false, 2);
         assert_eq!(every_way(Api::OllamaChat, &text), expected);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_ends_early_has_none() {
+    fn stream_that_ends_early_has_no_counts() {
         let text = [WORD, WORD].concat();
         assert_eq!(every_way(Api::OllamaChat, &text), (None, false, false, 2));
         let text = [WORD, "{\"error\":\"out of memory\"}\n"].concat();
@@ -165,12 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_not_kept() {
+    fn long_line_is_read_without_buffering() {
         let text = LAST.replace("assistant", &"a".repeat(200_000));
         let mut stream = Ndjson::new(Api::OllamaChat);
         for piece in text.as_bytes().chunks(999) {
-            stream.look(piece);
-            assert!(stream.open.len() <= LONGEST_KEPT);
+            stream.read(piece);
+            assert!(stream.partial.len() <= LONGEST_BUFFERED);
         }
         assert!(stream.summary().counts.usage(Api::OllamaChat).is_some());
         assert!(stream.summary().saw_end);

@@ -1,73 +1,73 @@
-//! Where records go: into the staging directory, from which they are consolidated and delivered.
+//! Stages usage records in the data directory, from which they are consolidated and delivered.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use spool::{Durability, Staging};
 
+use crate::config::OnFailure;
 use crate::episode::{Episode, Event};
 
-/// A disk that failed is tried again after this time, while requests are rejected.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Interval of attempts to stage again while requests are rejected (`on_failure = "refuse"`).
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Keeps a record of every request. It is with the kernel when [`Meter::keep_all`] returns, so that
-/// not even kill -9 loses it; the disk follows some milliseconds later.
+/// Stages a usage record of every request. When [`Meter::persist`] returns, the kernel has the records, so
+/// `kill -9` does not lose them; they are synced to disk some milliseconds later.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// The staging directory. `None`: nothing is recorded.
+    /// The staging directory. `None` if metering is off.
     dir: Option<PathBuf>,
-    /// Not open as long as that cannot be had.
+    /// Empty until the staging directory could be opened.
     staging: OnceLock<Staging>,
-    /// A request that could not be recorded is not served.
-    refuses: bool,
-    kept: AtomicU64,
+    on_failure: OnFailure,
+    persisted: AtomicU64,
     lost: AtomicU64,
-    /// How many of them are written down.
+    /// Number of lost records that the file `lost.jsonl` already includes.
     lost_noted: AtomicU64,
     is_failing: AtomicBool,
     failures: Episode,
-    trouble: Mutex<Trouble>,
+    last_failure: Mutex<StagingFailure>,
 }
 
-/// What is known of a disk that fails.
+/// The last error of staging, and the time of the last attempt.
 #[derive(Debug, Default)]
-struct Trouble {
-    why: String,
-    last_tried: Option<Instant>,
+struct StagingFailure {
+    error: String,
+    last_attempt: Option<Instant>,
 }
 
 impl Meter {
-    /// Records nothing.
+    /// A meter that records nothing.
     pub(crate) fn off() -> Self {
         Self {
             dir: None,
             staging: OnceLock::new(),
-            refuses: false,
-            kept: AtomicU64::new(0),
+            on_failure: OnFailure::Serve,
+            persisted: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             lost_noted: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
             failures: Episode::default(),
-            trouble: Mutex::default(),
+            last_failure: Mutex::default(),
         }
     }
 
-    /// Records in this data directory. One that cannot be had now may be had later.
-    pub(crate) fn new(data: &Path, refuses: bool) -> Self {
+    /// A meter for this data directory. If the directory cannot be opened yet, every record tries again.
+    pub(crate) fn new(data: &Path, on_failure: OnFailure) -> Self {
         Self {
             dir: Some(data.join("_staging")),
-            refuses,
+            on_failure,
             ..Self::off()
         }
     }
 
-    /// Opens the directory, if that has not been done.
+    /// Opens the staging directory unless it is open.
     pub(crate) fn open(&self) -> Result<(), spool::Error> {
         if let (Some(dir), None) = (&self.dir, self.staging.get()) {
             let staging = Staging::open(dir)?;
-            // Somebody else may have been faster; one is as good as another.
+            // If another thread opened the directory meanwhile, its `Staging` is used and this one dropped.
             let _ = self.staging.set(staging);
         }
         Ok(())
@@ -79,14 +79,14 @@ impl Meter {
 
     /// Stages records by one system call. Records that cannot be staged are counted as lost, and the loss
     /// is logged.
-    pub(crate) fn keep_all(&self, records: &[spool::Record]) {
+    pub(crate) fn persist(&self, records: &[spool::Record]) {
         if records.is_empty() || !self.is_on() {
             return;
         }
         let count = records.len() as u64;
         match self.stage(records) {
             Ok(()) => {
-                self.kept.fetch_add(count, Ordering::Relaxed);
+                self.persisted.fetch_add(count, Ordering::Relaxed);
                 if self.is_failing.load(Ordering::Relaxed) {
                     self.recovered();
                 }
@@ -105,20 +105,21 @@ impl Meter {
         }
     }
 
-    /// Whether nothing is served just now, since it could not be recorded.
+    /// True if requests are rejected because their records could not be staged or synced.
     pub(crate) fn is_refusing(&self) -> bool {
         let is_failing = || self.is_failing.load(Ordering::Relaxed);
-        self.refuses && (is_failing() || self.unsynced().is_some())
+        self.on_failure == OnFailure::Refuse && (is_failing() || self.unsynced().is_some())
     }
 
-    /// Why records that the kernel has may not survive a power failure, if that is so.
+    /// The error of the last sync, while records that the kernel has could be lost in a power failure.
     fn unsynced(&self) -> Option<spool::Error> {
         self.staging.get().and_then(Staging::trouble)
     }
 
-    /// Why a request cannot be served, if it could not be recorded and must be.
+    /// Returns the error for which a new request must be rejected (`on_failure = "refuse"`). Tries to
+    /// stage again if the last attempt is long enough ago.
     pub(crate) fn refusal(&self) -> Option<String> {
-        if !self.refuses {
+        if self.on_failure != OnFailure::Refuse {
             return None;
         }
         if let Some(error) = self.unsynced() {
@@ -127,19 +128,19 @@ impl Meter {
         self.failure()
     }
 
-    /// Why records are being lost, if that is so. A disk that failed is tried again here: without a
-    /// request nothing else would find out that it works.
+    /// The error of staging, while records are lost. Tries the disk again, because without a request no other
+    /// code would detect that it works.
     fn failure(&self) -> Option<String> {
         if !self.is_failing.load(Ordering::Relaxed) {
             return None;
         }
-        let mut trouble = self.trouble();
-        let is_soon = |last: Instant| last.elapsed() < AGAIN;
-        if trouble.last_tried.is_some_and(is_soon) {
-            return Some(trouble.why.clone());
+        let mut failure = self.last_failure();
+        let is_recent = |last: Instant| last.elapsed() < RETRY_INTERVAL;
+        if failure.last_attempt.is_some_and(is_recent) {
+            return Some(failure.error.clone());
         }
-        trouble.last_tried = Some(Instant::now());
-        drop(trouble);
+        failure.last_attempt = Some(Instant::now());
+        drop(failure);
         match self.check() {
             Ok(()) => {
                 self.recovered();
@@ -154,23 +155,23 @@ impl Meter {
         self.staging.get().map_or(Ok(()), Staging::check)
     }
 
-    /// How many records were kept since the start.
-    pub(crate) fn kept(&self) -> u64 {
-        self.kept.load(Ordering::Relaxed)
+    /// Number of records that were staged since the server started.
+    pub(crate) fn persisted(&self) -> u64 {
+        self.persisted.load(Ordering::Relaxed)
     }
 
-    /// How many were lost.
+    /// Number of records that were lost since the server started.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Why records are being lost, or may not be on the disk, if that is so.
+    /// The error of staging or syncing, while records are lost or not synced to disk.
     pub(crate) fn error(&self) -> Option<String> {
         let failure = self.failure();
         failure.or_else(|| self.unsynced().map(|error| error.to_string()))
     }
 
-    /// Makes what was recorded ready to be consolidated.
+    /// Seals the open staging entry, so that its records can be consolidated.
     pub(crate) fn seal(&self) {
         self.note_loss();
         if let Some(staging) = self.staging.get()
@@ -180,23 +181,23 @@ impl Meter {
         }
     }
 
-    fn record_loss(&self, count: u64, why: String) {
+    fn record_loss(&self, count: u64, error: String) {
         let lost = self.lost.fetch_add(count, Ordering::Relaxed) + count;
         self.is_failing.store(true, Ordering::Relaxed);
         let now = Instant::now();
         match self.failures.occurred(now) {
             Some(Event::Began) => {
-                tracing::error!("usage: {why}; records lost since the start: {lost}");
+                tracing::error!("usage: {error}; records lost since the start: {lost}");
             }
             Some(Event::Continues { since, .. }) => tracing::error!(
-                "usage: still, after {} s: {why}; records lost since the start: {lost}",
+                "usage: still, after {} s: {error}; records lost since the start: {lost}",
                 since.as_secs()
             ),
             _ => {}
         }
-        let mut trouble = self.trouble();
-        trouble.last_tried = Some(now);
-        trouble.why = why;
+        let mut failure = self.last_failure();
+        failure.last_attempt = Some(now);
+        failure.error = error;
     }
 
     fn recovered(&self) {
@@ -205,29 +206,34 @@ impl Meter {
             self.note_loss();
             if let Some(Event::Ended { lasted, .. }) = ended {
                 tracing::warn!(
-                    "usage: records are kept again, after {} s; lost since the start: {lost}",
+                    "usage: records are staged again after {} s; lost since the start: {lost}",
                     lasted.as_secs()
                 );
             }
         }
     }
 
-    /// Writes down how many were lost since that was last done: after a restart nobody would know.
+    /// Appends the number of newly lost records to `lost.jsonl`. The counters in memory do not survive a
+    /// restart.
     fn note_loss(&self) {
         let lost = self.lost();
         let new = lost - self.lost_noted.swap(lost, Ordering::Relaxed).min(lost);
         let data = self.dir.as_deref().and_then(Path::parent);
         if let Some(data) = data.filter(|_| new > 0) {
-            let why = self.trouble().why.clone();
-            if let Err(error) = super::loss::note(data, new, &why) {
+            let cause = self.last_failure().error.clone();
+            if let Err(error) = super::loss::note(data, new, &cause) {
                 self.lost_noted.fetch_sub(new, Ordering::Relaxed);
-                tracing::error!("usage: {new} lost records cannot be written down: {error}");
+                tracing::error!(
+                    "usage: cannot add {new} lost records to {}: {error}",
+                    super::loss::FILE
+                );
             }
         }
     }
 
-    fn trouble(&self) -> std::sync::MutexGuard<'_, Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_failure(&self) -> MutexGuard<'_, StagingFailure> {
+        let failure = self.last_failure.lock();
+        failure.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -240,12 +246,12 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let in_the_way = place.path().join("_staging");
         std::fs::write(&in_the_way, "").unwrap();
-        let meter = Meter::new(place.path(), false);
-        meter.keep_all(&[spool::Record::parse("{}").unwrap()]);
+        let meter = Meter::new(place.path(), OnFailure::Serve);
+        meter.persist(&[spool::Record::parse("{}").unwrap()]);
         assert!(meter.error().is_some());
         std::fs::remove_file(&in_the_way).unwrap();
-        meter.trouble().last_tried = None; // As if it were some time ago.
+        meter.last_failure().last_attempt = None; // As if the last attempt were long ago.
         assert_eq!(meter.error(), None);
-        assert_eq!((meter.kept(), meter.lost()), (0, 1));
+        assert_eq!((meter.persisted(), meter.lost()), (0, 1));
     }
 }

@@ -1,6 +1,5 @@
-//! Asking a backend for usage on behalf of a client that did not.
-//!
-//! The request stays as it was, byte for byte, but for `stream_options.include_usage`.
+//! Adds `stream_options.include_usage` to streaming requests whose client did not set it. Without the
+//! option, OpenAI-compatible backends report no usage for streams. All other bytes stay unchanged.
 
 use std::ops::Range;
 
@@ -8,69 +7,69 @@ use crate::body_edit::Edit;
 use crate::endpoint::Api;
 use crate::json;
 
-/// Who asks for the usage of a stream.
+/// Origin of the `include_usage` option of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asking {
-    /// Nobody need: it is no stream, or its API tells usage unasked.
-    Nobody,
-    /// The client, or it wrote something that is not ours to mend. It sees what comes.
+pub(crate) enum UsageOption {
+    /// The option is not needed: the request is no stream, or its API always reports usage.
+    NotNeeded,
+    /// The client set the option, or sent invalid `stream_options`. Usage events are forwarded.
     Client,
-    /// We, by this change. What only comes because of it is kept from the client.
-    Us(Edit),
+    /// llmlb adds the option by this edit. The usage event that results is hidden from the client.
+    Added(Edit),
 }
 
-/// The places of the values of the two fields that matter, as [`json::fields`] tells them.
+/// Ranges of the values of `stream` and `stream_options` in a body, from [`json::fields`].
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct OptionRanges {
     pub(crate) stream: Option<Range<usize>>,
     pub(crate) stream_options: Option<Range<usize>>,
 }
 
-impl Asking {
-    /// Finds out. `body` is an object, and these are the places in it.
-    pub(crate) fn new(api: Api, body: &[u8], places: &Places) -> Self {
-        let is_stream = |place: &Range<usize>| may_be_true(body.get(place.clone()));
-        if !api.has_stream_options() || !places.stream.as_ref().is_some_and(is_stream) {
-            return Self::Nobody;
+impl UsageOption {
+    /// Determines the option from a body that is a JSON object.
+    pub(crate) fn new(api: Api, body: &[u8], ranges: &OptionRanges) -> Self {
+        let is_stream = |range: &Range<usize>| may_be_true(body.get(range.clone()));
+        if !api.has_stream_options() || !ranges.stream.as_ref().is_some_and(is_stream) {
+            return Self::NotNeeded;
         }
-        let us = |place: Range<usize>, text: &str| {
+        let added = |range: Range<usize>, text: &str| {
             let text = text.to_owned();
-            Self::Us(Edit { place, text })
+            Self::Added(Edit { range, text })
         };
-        let Some(place) = places.stream_options.clone() else {
-            // After the brace. There is a field, `stream`, so the comma is right.
+        let Some(range) = ranges.stream_options.clone() else {
+            // Insert after the brace. The object has the field `stream`, so a comma must follow.
             return match body.iter().position(|byte| *byte == b'{') {
-                Some(brace) => us(
+                Some(brace) => added(
                     brace + 1..brace + 1,
                     r#""stream_options":{"include_usage":true},"#,
                 ),
                 None => Self::Client,
             };
         };
-        let options = body.get(place.clone()).unwrap_or_default();
+        let options = body.get(range.clone()).unwrap_or_default();
         if options == b"null" {
-            return us(place, r#"{"include_usage":true}"#);
+            return added(range, r#"{"include_usage":true}"#);
         }
-        let (mut is_empty, mut wish) = (true, None);
+        let (mut is_empty, mut include_usage) = (true, None);
         let read = json::fields(options, |name, value| {
             is_empty = false;
             if name == b"include_usage" {
-                wish = Some(value);
+                include_usage = Some(value);
             }
         });
-        let inside = place.start + 1;
-        match wish {
+        let inside = range.start + 1;
+        match include_usage {
             _ if read.is_err() => Self::Client,
-            None if is_empty => us(inside..inside, r#""include_usage":true"#),
-            None => us(inside..inside, r#""include_usage":true,"#),
+            None if is_empty => added(inside..inside, r#""include_usage":true"#),
+            None => added(inside..inside, r#""include_usage":true,"#),
             Some(value) if &options[value.clone()] == b"true" => Self::Client,
-            Some(value) => us(place.start + value.start..place.start + value.end, "true"),
+            Some(value) => added(range.start + value.start..range.start + value.end, "true"),
         }
     }
 }
 
-/// Whether some backend may read this as true. Many take `"true"`, `1` or `"yes"` for it; one that
-/// does not will say so, as it would have without us.
+/// True if a backend may read the value as true. Many backends accept `"true"`, `1` or `"yes"`; the others
+/// reject the request with or without the option.
 fn may_be_true(value: Option<&[u8]>) -> bool {
     value.is_some_and(|value| !matches!(value, b"false" | b"null"))
 }
@@ -83,19 +82,19 @@ mod tests {
     use super::*;
     use crate::body_edit::apply;
 
-    fn asking(api: Api, body: &str) -> Asking {
-        let mut places = Places::default();
-        json::fields(body.as_bytes(), |name, place| match name {
-            b"stream" => places.stream = Some(place),
-            b"stream_options" => places.stream_options = Some(place),
+    fn option(api: Api, body: &str) -> UsageOption {
+        let mut ranges = OptionRanges::default();
+        json::fields(body.as_bytes(), |name, range| match name {
+            b"stream" => ranges.stream = Some(range),
+            b"stream_options" => ranges.stream_options = Some(range),
             _ => {}
         })
         .unwrap();
-        Asking::new(api, body.as_bytes(), &places)
+        UsageOption::new(api, body.as_bytes(), &ranges)
     }
 
     fn changed(body: &str) -> Option<String> {
-        let Asking::Us(edit) = asking(Api::Chat, body) else {
+        let UsageOption::Added(edit) = option(Api::Chat, body) else {
             return None;
         };
         let body = Bytes::copy_from_slice(body.as_bytes());
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_asked_for_without_changing_anything_else() {
+    fn option_is_added_without_changing_other_bytes() {
         for (body, expected) in [
             (
                 r#"{"stream":true}"#,
@@ -142,7 +141,7 @@ mod tests {
                 r#"{"stream_options":{"include_usage":true,"include_usage":false},"stream":true}"#,
                 r#"{"stream_options":{"include_usage":true,"include_usage":true},"stream":true}"#,
             ),
-            // What may be a stream is one, and what is not `true` is not the client's wish.
+            // Any `stream` that a backend may read as true counts, but only `true` as the client's option.
             (
                 r#"{"stream":"true"}"#,
                 r#"{"stream_options":{"include_usage":true},"stream":"true"}"#,
@@ -159,7 +158,7 @@ mod tests {
                 r#"{"stream":true,"stream_options":{"include_usage":{}}}"#,
                 r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
             ),
-            // The last of two fields counts.
+            // The last of duplicate fields counts.
             (
                 r#"{"stream":true,"stream_options":{"include_usage":true},"stream_options":{}}"#,
                 r#"{"stream":true,"stream_options":{"include_usage":true},"stream_options":{"include_usage":true}}"#,
@@ -171,19 +170,19 @@ mod tests {
         ] {
             let changed = changed(body).unwrap();
             assert_eq!(changed, expected);
-            // A parser sees the request as it was, and the option.
+            // A parser reads the same request with the option added.
             let mut wanted: Value = serde_json::from_str(body).unwrap();
             if !wanted["stream_options"].is_object() {
                 wanted["stream_options"] = json!({});
             }
             wanted["stream_options"]["include_usage"] = json!(true);
             assert_eq!(serde_json::from_str::<Value>(&changed).unwrap(), wanted);
-            assert_eq!(asking(Api::Chat, &changed), Asking::Client);
+            assert_eq!(option(Api::Chat, &changed), UsageOption::Client);
         }
     }
 
     #[test]
-    fn what_need_not_be_asked_is_left_alone() {
+    fn option_is_not_added_to_requests_that_do_not_stream() {
         for body in [
             r#"{"model":"m"}"#,
             r#"{"stream":false}"#,
@@ -191,19 +190,19 @@ mod tests {
             r#"{"stream":true,"stream":false,"stream_options":{}}"#,
             "{}",
         ] {
-            assert_eq!(asking(Api::Chat, body), Asking::Nobody, "{body}");
+            assert_eq!(option(Api::Chat, body), UsageOption::NotNeeded, "{body}");
         }
         for api in [Api::Responses, Api::Messages, Api::Embeddings, Api::Other] {
-            assert_eq!(asking(api, r#"{"stream":true}"#), Asking::Nobody);
+            assert_eq!(option(api, r#"{"stream":true}"#), UsageOption::NotNeeded);
         }
         assert!(matches!(
-            asking(Api::Completions, r#"{"stream":true}"#),
-            Asking::Us(_)
+            option(Api::Completions, r#"{"stream":true}"#),
+            UsageOption::Added(_)
         ));
     }
 
     #[test]
-    fn what_the_client_wrote_is_the_clients() {
+    fn option_that_the_client_set_is_not_changed() {
         for options in [
             r#"{"include_usage":true}"#,
             r#"{"include_usage":false,"include_usage":true}"#,
@@ -213,18 +212,18 @@ mod tests {
             r#"{"a" 1}"#,
         ] {
             let body = format!(r#"{{"stream":true,"stream_options":{options}}}"#);
-            assert_eq!(asking(Api::Chat, &body), Asking::Client, "{body}");
+            assert_eq!(option(Api::Chat, &body), UsageOption::Client, "{body}");
         }
     }
 
     #[test]
-    fn several_changes_are_made_at_once() {
+    fn option_and_model_name_are_edited_together() {
         let body = r#"{"model":"alias","stream":true}"#;
-        let Asking::Us(option) = asking(Api::Chat, body) else {
-            panic!("it is to be asked for");
+        let UsageOption::Added(option) = option(Api::Chat, body) else {
+            panic!("the option is missing");
         };
         let model = Edit {
-            place: 9..16,
+            range: 9..16,
             text: r#""the model""#.to_owned(),
         };
         for mut edits in [

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use super::guard::{End, RequestGuard};
 use super::method;
 use crate::meter::record::Outcome;
-use crate::meter::usage::Source;
+use crate::meter::usage::UsageSource;
 
 /// Size of the buffer, in bytes, at which it is flushed at once.
 const ENOUGH: usize = 16 << 10;
@@ -124,7 +124,7 @@ fn line(text: &mut String, guard: &RequestGuard) -> fmt::Result {
         number(text, " first_byte_ms=", identity.ms_until(first_byte));
     }
     if let Some(usage) = metering.usage.filter(|usage| usage.total > 0) {
-        let is_estimated = usage.source == Source::Estimated;
+        let is_estimated = usage.source == UsageSource::Estimated;
         let name = if is_estimated {
             " tokens=~"
         } else {

@@ -85,7 +85,7 @@ where
     }
     let body = first.unwrap_or_else(|| whole.freeze());
     Ok(match share {
-        Some(share) => share.keep(body),
+        Some(share) => share.attach(body),
         None => body,
     })
 }

@@ -21,7 +21,7 @@ use crate::endpoint::{BodyFormat, Endpoint};
 use crate::issued_ids;
 use crate::json::{self, Malformed};
 use crate::memory_budget::Budget;
-use crate::meter::usage_option::{Asking, Places};
+use crate::meter::usage_option::{OptionRanges, UsageOption};
 
 /// A parsed request.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct ParsedRequest {
     /// The response is to be streamed.
     pub(crate) stream: bool,
     /// Who requests the usage of a stream.
-    pub(crate) asking: Asking,
+    pub(crate) asking: UsageOption,
     /// Estimated number of tokens of the prompt.
     pub(crate) prompt_tokens: u64,
     /// Hashes of the beginning of the prompt.
@@ -65,7 +65,7 @@ enum Spelling {
 #[derive(Default)]
 struct Fields {
     model: Option<Range<usize>>,
-    usage: Places,
+    usage: OptionRanges,
     given: PromptFields,
     previous: Option<Range<usize>>,
     store: Option<Range<usize>>,
@@ -94,7 +94,7 @@ impl ParsedRequest {
             model: None,
             named_at: None,
             stream: false,
-            asking: Asking::Nobody,
+            asking: UsageOption::NotNeeded,
             prompt_tokens: 0,
             blocks: Vec::new(),
             issued: None,
@@ -169,9 +169,9 @@ impl ParsedRequest {
                 Spelling::Query => None,
             };
             let place = place.clone();
-            edits.extend(text.map(|text| Edit { place, text }));
+            edits.extend(text.map(|text| Edit { range: place, text }));
         }
-        if let (Asking::Us(edit), true) = (&self.asking, ask_usage) {
+        if let (UsageOption::Added(edit), true) = (&self.asking, ask_usage) {
             edits.push(edit.clone());
         }
         Some(match edits.as_mut_slice() {
@@ -352,10 +352,10 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, Unread> {
         model,
         named_at: fields.model.clone().map(|at| (at, Spelling::Json)),
         stream: match value(&fields.usage.stream) {
-            None => api.streams_unless_told(),
+            None => api.streams_by_default(),
             Some(said) => said == b"true",
         },
-        asking: Asking::new(api, body, &fields.usage),
+        asking: UsageOption::new(api, body, &fields.usage),
         prompt_tokens: fields.given.tokens(api),
         blocks: prefix::blocks(before, prompt),
         issued: issued.map(|id| issued_ids::hash(id.as_bytes())),

@@ -91,7 +91,7 @@ fn decoded(text: &str) -> Option<String> {
         bytes.push(match first {
             b'%' => {
                 rest = tail.get(2..)?;
-                endpoint::escape(whole)?
+                endpoint::decode_escape(whole)?
             }
             b'+' => b' ',
             other => *other,

@@ -1,11 +1,11 @@
-//! What the server says about itself.
+//! Pages about the server itself: `/`, `/healthz`, `/readyz` and `/status`.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
-use super::serve::Caller;
+use super::serve::ConnectionContext;
 use super::shared::Shared;
 use crate::balance::{Backend, LastError, State};
 use crate::config::Kind;
@@ -18,8 +18,8 @@ use crate::text;
 const LONGEST_PATH: usize = 200;
 
 /// Responds with a page about the server itself.
-pub(crate) fn answer(
-    caller: &Caller,
+pub(crate) fn respond(
+    caller: &ConnectionContext,
     headers: &HeaderMap,
     page: AdminPage,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
@@ -34,20 +34,20 @@ pub(crate) fn answer(
         AdminPage::Status => Err(Refusal::new(
             StatusCode::FORBIDDEN,
             "forbidden",
-            "/status is for programs on this machine alone, and not through a proxy; ask /healthz \
-             or /readyz.",
+            "/status is served only to programs on this machine, and not through a proxy; use \
+             /healthz or /readyz.",
         )),
     }
 }
 
-/// The error for a path that is not served.
+/// Returns the error for a path that is not served.
 pub(crate) fn not_found(shared: &Shared, endpoint: Endpoint, path: &str) -> Refusal {
     let path = text::shortened(path, LONGEST_PATH);
-    let is_ollamas = endpoint.dialect == Dialect::Ollama;
-    let message = if is_ollamas && shared.pool.table().may_have(Kind::Ollama) {
-        format!("{path} is not passed on to Ollama, or not by this method.")
-    } else if is_ollamas {
-        "None of the backends is known to be Ollama (backend.kind says so); the API is under /v1/."
+    let is_ollama = endpoint.dialect == Dialect::Ollama;
+    let message = if is_ollama && shared.pool.table().may_have(Kind::Ollama) {
+        format!("{path} is not forwarded to Ollama, or not with this method.")
+    } else if is_ollama {
+        "No backend is known to be Ollama (set backend.kind = \"ollama\"); the API is under /v1/."
             .to_owned()
     } else {
         format!("Nothing is served at {path}; the API is under /v1/, for example /v1/models.")
@@ -68,12 +68,12 @@ fn greeting() -> Response<Full<Bytes>> {
     response
 }
 
-/// The process lives.
+/// Response of `/healthz`: the process runs.
 fn healthz(shared: &Shared) -> Value {
     json!({ "status": word(shared) })
 }
 
-/// Requests would be served.
+/// Response of `/readyz`: 200 if requests would be served, else 503.
 fn readyz(shared: &Shared) -> Response<Full<Bytes>> {
     let up = shared.pool.table().up();
     let ready = up > 0 && !shared.is_draining() && !shared.meter.is_refusing();
@@ -88,7 +88,7 @@ fn readyz(shared: &Shared) -> Response<Full<Bytes>> {
     )
 }
 
-/// What `llmlb status` shows: docs/status-json.md.
+/// Response of `/status`, which `llmlb status` prints (docs/status-json.md).
 fn status(shared: &Shared) -> Value {
     let table = shared.pool.table();
     json!({
@@ -107,12 +107,12 @@ fn status(shared: &Shared) -> Value {
     })
 }
 
-/// How far usage records have come; nothing if none are made.
+/// Progress of usage records from staging to delivery; `None` if metering is off.
 fn usage(shared: &Shared) -> Option<Value> {
     let mut usage = shared.usage.as_ref()?.report().json();
-    usage["recorded"] = shared.meter.kept().into();
+    usage["recorded"] = shared.meter.persisted().into();
     usage["lost"] = shared.meter.lost().into();
-    // Problems of staging come first, those of consolidation and delivery stay visible.
+    // Errors of staging are shown in front of errors of consolidation and delivery.
     if let Some(mut error) = shared.meter.error() {
         if let Some(other) = usage["error"].as_str() {
             error = format!("{error}; {other}");
@@ -122,7 +122,7 @@ fn usage(shared: &Shared) -> Option<Value> {
     Some(usage)
 }
 
-/// The client header fields that were not forwarded, by name. `*` stands for further names.
+/// Counts of client header fields that were not forwarded, by name. `*` is the count of all other names.
 fn dropped_headers(shared: &Shared) -> Value {
     let named = |(name, count): (String, u64)| {
         let name = if name.is_empty() {

@@ -1,12 +1,12 @@
-//! Response bytes that were handed to hyper and are not yet written to the client's connection.
+//! Backlogs: response bytes that hyper has accepted but not written to the client's connection.
 //!
-//! hyper and h2 do not report when a response has left. But the buffers that they write are ours:
-//! [`OutgoingData`] counts its bytes while they are written, and the rest when it is dropped. So the
-//! backlog of every response is known, whether the response is our own or a backend's. The responses
-//! of an HTTP/1.1 connection share one backlog; every HTTP/2 stream has its own.
+//! hyper and h2 do not report when a response is written. But they write buffers of a type of llmlb's own:
+//! [`OutgoingData`] counts its bytes as they are written, and the rest when it is dropped. So the backlog of
+//! every response is known. The responses of an HTTP/1.1 connection share one backlog; every HTTP/2 stream
+//! has its own.
 //!
-//! A backlog is used by one thread, the one that serves its connection. Its counters are atomic only
-//! because hyper wants bodies that could move to another thread, so loads and stores suffice.
+//! Only the thread that serves the connection uses a backlog. Its counters are atomic because hyper requires
+//! bodies that are `Send`, so relaxed loads and stores suffice.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,43 +22,43 @@ use super::client_memory::RequestMemory;
 use crate::forward::{ClientResponse, Relay};
 use crate::memory_budget::Budget;
 
-/// Part of a backlog that is not charged: the charge of its connection or request covers it.
+/// Part of a backlog that is not charged, because the charge of the connection or request covers it.
 pub(crate) const FREE: usize = 16 << 10;
-/// Memory that a piece takes besides its bytes: it may be a small part of the buffer into which the
-/// backend's response was read.
+/// Memory of a piece besides its bytes. A small piece may keep the whole buffer into which the backend's
+/// response was read.
 const PER_PIECE: usize = 4 << 10;
-/// Maximum backlog in front of the end of an HTTP/2 stream. h2 cannot reset a stream whose end is
-/// queued, so the end of a response waits until the client has taken the rest.
+/// Maximum backlog in front of the end of an HTTP/2 stream. h2 cannot reset a stream whose end is queued, so
+/// the end of a response is held back until the client has read almost everything.
 const BEFORE_END: usize = 16 << 10;
 
-/// Backlog that a response counts in.
+/// The backlog in which a response is counted.
 #[derive(Debug)]
 pub(crate) enum ResponseBacklog {
-    /// That of an HTTP/1.1 connection.
+    /// The backlog of an HTTP/1.1 connection.
     Connection(Arc<Backlog>),
-    /// That of an HTTP/2 stream.
+    /// The backlog of an HTTP/2 stream.
     Stream(Arc<Backlog>),
 }
 
-/// The response bytes that a client has not taken yet.
+/// Response bytes that are not written to the client yet.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     budget: Arc<Budget>,
     bytes: AtomicUsize,
-    /// Part of the bytes that is held anyway, once for all clients.
+    /// Bytes of bodies that all clients share, such as the list of models. They are not charged.
     shared: AtomicUsize,
     pieces: AtomicUsize,
     /// Memory that is charged to the budget.
     charged: AtomicUsize,
-    /// Bytes that were written since the backlog exists.
+    /// Total number of bytes that were written or dropped.
     written: AtomicU64,
-    /// The backlog was empty at some time since [`Backlog::was_empty`] was called last.
+    /// The backlog was empty at some time since the last call of [`Backlog::was_empty`].
     was_empty: AtomicBool,
-    /// There is a response, though nothing of it may be written, and it was not dropped before its
-    /// backend had ended it.
-    is_answered: AtomicBool,
-    /// The client did not take the response in time.
-    is_given_up: AtomicBool,
+    /// A response began, and was not dropped before the backend ended it.
+    has_response: AtomicBool,
+    /// The client did not read the response in time.
+    is_timed_out: AtomicBool,
+    /// A task waits until the backlog is smaller.
     is_awaited: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
@@ -73,8 +73,8 @@ impl Backlog {
             charged: AtomicUsize::new(0),
             written: AtomicU64::new(0),
             was_empty: AtomicBool::new(true),
-            is_answered: AtomicBool::new(false),
-            is_given_up: AtomicBool::new(false),
+            has_response: AtomicBool::new(false),
+            is_timed_out: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
             waker: Mutex::new(None),
         })
@@ -84,25 +84,25 @@ impl Backlog {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that were written since the backlog exists.
+    /// Total number of bytes that were written or dropped.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// True if the client had taken everything at some time since this was called last.
+    /// True if the client had read everything at some time since the last call.
     pub(crate) fn was_empty(&self) -> bool {
         self.was_empty.swap(self.bytes() == 0, Ordering::Relaxed)
     }
 
-    /// True if the client left the request to which this is the response: before there was one, or
-    /// before its backend had ended it.
-    pub(crate) fn is_left(&self) -> bool {
-        !self.is_answered.load(Ordering::Relaxed)
+    /// True if the client cancelled the request before the backend ended its response.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        !self.has_response.load(Ordering::Relaxed)
     }
 
-    /// Notes that the client did not take the response in time. Its task is dropped soon.
-    pub(crate) fn give_up(&self) {
-        self.is_given_up.store(true, Ordering::Relaxed);
+    /// Marks the response as not read in time. Its task is dropped soon, which would otherwise count as a
+    /// request that the client cancelled.
+    pub(crate) fn mark_timed_out(&self) {
+        self.is_timed_out.store(true, Ordering::Relaxed);
     }
 
     fn memory(&self) -> usize {
@@ -129,8 +129,8 @@ impl Backlog {
         }
     }
 
-    /// True if another piece may be added. If not, the task is woken when the client has taken
-    /// enough: while other clients use all of the memory, a slow reader gets no more of it.
+    /// True if another piece may be added. Otherwise the task is woken when the client has read enough.
+    /// While the memory budget is used up, a slow reader gets no more of it.
     fn has_room(&self, cx: &mut Context<'_>) -> bool {
         let has_room = self.memory() <= FREE || !self.budget.is_full();
         if !has_room {
@@ -139,8 +139,8 @@ impl Backlog {
         has_room
     }
 
-    /// True if so little is left that the end of the response may follow. If not, the task is woken
-    /// when that is so.
+    /// True if the backlog is small enough for the end of an HTTP/2 response to be queued. Otherwise the task
+    /// is woken when it is.
     fn may_end(&self, cx: &mut Context<'_>) -> bool {
         let may_end = self.bytes() <= BEFORE_END;
         if !may_end {
@@ -154,7 +154,7 @@ impl Backlog {
         self.is_awaited.store(true, Ordering::Relaxed);
     }
 
-    /// Counts bytes that left the backlog: they were written, or the response was dropped.
+    /// Removes bytes that were written, or dropped with their response.
     fn remove(&self, bytes: usize, is_shared: bool) {
         if is_shared {
             set(&self.shared, |all| all.saturating_sub(bytes));
@@ -173,7 +173,7 @@ impl Backlog {
             let charged = self.charged.load(Ordering::Relaxed);
             if charged > 0 {
                 self.charged.store(0, Ordering::Relaxed);
-                self.budget.give_back(charged);
+                self.budget.release(charged);
             }
         }
     }
@@ -193,7 +193,7 @@ impl Backlog {
     }
 }
 
-/// Changes a counter that only one thread uses.
+/// Updates a counter that only one thread uses.
 fn set(counter: &AtomicUsize, change: impl FnOnce(usize) -> usize) {
     let value = counter.load(Ordering::Relaxed);
     counter.store(change(value), Ordering::Relaxed);
@@ -201,11 +201,11 @@ fn set(counter: &AtomicUsize, change: impl FnOnce(usize) -> usize) {
 
 impl Drop for Backlog {
     fn drop(&mut self) {
-        self.budget.give_back(*self.charged.get_mut());
+        self.budget.release(*self.charged.get_mut());
     }
 }
 
-/// A piece of a response, which counts in its backlog until it is written or dropped.
+/// A piece of a response. It is counted in the backlog until it is written or dropped.
 #[derive(Debug)]
 pub(crate) struct OutgoingData {
     data: Bytes,
@@ -237,29 +237,29 @@ impl Drop for OutgoingData {
     }
 }
 
-/// Marks a response of our own whose bytes are held anyway, once for all clients: an extension of the
-/// response.
+/// Response extension for a body that all clients share, such as the list of models. Its bytes are in memory
+/// once and are not charged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedBody;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The body of a response: our own, or a backend's.
+/// Body of a response to a client: from llmlb itself or from a backend.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     body: Either<Full<Bytes>, Relay>,
     backlog: Arc<Backlog>,
     is_http2: bool,
-    /// The bytes are held anyway, once for all clients.
+    /// The body is shared by all clients, and not charged.
     is_shared: bool,
-    /// Trailers that wait for the client, because they are the end of the stream.
+    /// Trailers that are held back because they end the HTTP/2 stream.
     trailers: Option<Frame<Bytes>>,
     /// Charged until the response is dropped.
     _memory: Option<RequestMemory>,
 }
 
 impl Outgoing {
-    /// The response with its body as an outgoing one, which counts in this backlog.
+    /// Wraps the body of a response, so that it is counted in this backlog.
     pub(crate) fn respond(
         mut response: ClientResponse,
         backlog: ResponseBacklog,
@@ -279,7 +279,7 @@ impl Outgoing {
             ResponseBacklog::Connection(backlog) => (backlog, false),
             ResponseBacklog::Stream(backlog) => (backlog, true),
         };
-        backlog.is_answered.store(true, Ordering::Relaxed);
+        backlog.has_response.store(true, Ordering::Relaxed);
         Self {
             body,
             backlog,
@@ -296,10 +296,10 @@ impl Drop for Outgoing {
         let Either::Right(relay) = &mut self.body else {
             return;
         };
-        if self.backlog.is_given_up.load(Ordering::Relaxed) {
+        if self.backlog.is_timed_out.load(Ordering::Relaxed) {
             relay.give_up();
         } else if relay.is_left() {
-            self.backlog.is_answered.store(false, Ordering::Relaxed);
+            self.backlog.has_response.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -363,12 +363,12 @@ mod tests {
     }
 
     #[test]
-    fn backlog_counts_what_is_not_written_and_charges_what_is_not_free() {
+    fn backlog_counts_unwritten_bytes_and_charges_those_beyond_the_free_part() {
         let budget = Arc::new(Budget::new(1 << 20));
         let backlog = Backlog::new(&budget);
         let mut small = backlog.add(bytes(1000), false);
         assert_eq!((backlog.bytes(), budget.used()), (1000, 0));
-        assert!(backlog.was_empty(), "before it was added");
+        assert!(backlog.was_empty(), "the backlog was empty at the start");
         assert!(!backlog.was_empty());
         let large = backlog.add(bytes(100_000), false);
         assert_eq!(budget.used(), 101_000 + 2 * PER_PIECE - FREE);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_bytes_count_as_backlog_and_are_not_charged() {
+    fn shared_bytes_are_counted_but_not_charged() {
         let budget = Arc::new(Budget::new(1 << 20));
         let backlog = Backlog::new(&budget);
         let mut lists: Vec<_> = (0..8).map(|_| backlog.add(bytes(1 << 20), true)).collect();
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_reader_gets_no_more_memory_when_there_is_none_left() {
+    fn slow_reader_gets_no_more_memory_while_the_budget_is_used_up() {
         let woken = Arc::new(Woken::default());
         let waker = Arc::clone(&woken).into();
         let mut cx = Context::from_waker(&waker);
@@ -411,12 +411,12 @@ mod tests {
         assert_eq!(woken.0.load(Ordering::Relaxed), 0);
         piece.advance(45_000);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-        assert!(backlog.has_room(&mut cx), "little is left");
-        // Others that have none are served.
+        assert!(backlog.has_room(&mut cx), "the backlog is small");
+        // Clients without a backlog are still served.
         assert!(Backlog::new(&budget).has_room(&mut cx));
-        // What is left goes with the connection.
+        // The charge is released with the connection.
         drop((piece, backlog));
-        budget.give_back(150_000);
+        budget.release(150_000);
         assert_eq!(budget.used(), 0);
     }
 }

@@ -1,5 +1,5 @@
-//! A client's connection. A client that does not take its responses does not keep a backend's slot
-//! forever.
+//! I/O of a client connection, with a time limit for writes. Without it, a client that does not read its
+//! responses would hold a backend's slot forever.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -21,34 +21,33 @@ use super::h2_unfinished::UnfinishedHead;
 use crate::contention::Contention;
 use crate::short_writes;
 
-/// After how long a silence the system asks whether the client is still there.
-const ASK_AFTER: Duration = Duration::from_secs(60);
+/// Idle time before the first TCP keep-alive probe.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
-/// Time for which the rest of a request is read and discarded that was answered before all of it was
-/// here, and the longest pause within. A socket that is closed with unread data is reset, and the
-/// client might not see its response.
+/// Maximum time, and maximum pause, of reading and discarding the rest of a rejected request. If a socket is
+/// closed with unread data, the kernel resets the connection and the client might not receive the response.
 const LINGER: Duration = Duration::from_secs(5);
 const LINGER_PAUSE: Duration = Duration::from_secs(1);
-/// Size of the reads that discard the rest of a request.
+/// Size of reads that discard the rest of a request.
 const SCRATCH: usize = 4 << 10;
 
-/// A connection that fails when nothing can be written for too long. No rate is needed: the system
-/// takes more only when the client has taken a good part of what the socket holds.
+/// A client connection whose writes fail if the client accepts no bytes for too long. A minimum rate is not
+/// needed: the kernel accepts more bytes only after the client has read a large part of the socket's buffer.
 #[derive(Debug)]
 pub(crate) struct ClientIo {
-    stream: TokioIo<Metered>,
-    /// How long the client may take nothing of what waits for it.
+    stream: TokioIo<ChargedSocket>,
+    /// Maximum time for which the client may accept no response bytes (`server.send_timeout`).
     limit: Duration,
-    /// The same while other requests wait.
+    /// Shortens the limit while other requests wait for a slot.
     contention: Contention,
-    /// Set while something cannot be written, with the time since when.
+    /// Timer of a blocked write, and the start of the blocking.
     timer: Option<(Pin<Box<Sleep>>, Instant)>,
     write_blocked: WriteBlocked,
-    /// It counts until it is closed, also if another protocol goes on with it.
+    /// The connection counts towards its limits until it is closed, also as a WebSocket.
     _admitted: Admitted,
-    /// The last write was complete, so that what follows is the beginning of a frame.
+    /// The last write was complete, so a GOAWAY frame may follow.
     is_at_boundary: bool,
-    farewell: Farewell,
+    go_away: GoAwayReason,
 }
 
 /// True while a response cannot be written because the client does not read.
@@ -61,16 +60,16 @@ impl WriteBlocked {
     }
 }
 
-/// The reason that a client of HTTP/2 is given when its connection is closed.
+/// Reason in the GOAWAY frame that is sent when an HTTP/2 connection is closed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Farewell(Arc<OnceLock<&'static str>>);
+pub(crate) struct GoAwayReason(Arc<OnceLock<&'static str>>);
 
-impl Farewell {
+impl GoAwayReason {
     pub(crate) fn set(&self, reason: &'static str) {
         let _ = self.0.set(reason);
     }
 
-    /// A GOAWAY frame with the code ENHANCE_YOUR_CALM and the reason as text.
+    /// Returns a GOAWAY frame with the code ENHANCE_YOUR_CALM and the reason as text.
     fn frame(&self) -> Option<Vec<u8>> {
         const GOAWAY: u8 = 7;
         const ANY_STREAM: u32 = 0x7fff_ffff;
@@ -78,7 +77,7 @@ impl Farewell {
         let reason = self.0.get()?;
         let length = u32::try_from(8 + reason.len()).ok()?;
         let mut frame = length.to_be_bytes()[1..].to_vec();
-        // No flags, and the connection itself instead of a stream.
+        // No flags, and stream 0, which is the connection.
         frame.extend([GOAWAY, 0, 0, 0, 0, 0]);
         frame.extend(ANY_STREAM.to_be_bytes());
         frame.extend(ENHANCE_YOUR_CALM.to_be_bytes());
@@ -88,8 +87,8 @@ impl Farewell {
 }
 
 impl ClientIo {
-    /// `heads` is charged for what is read of an HTTP/1.1 connection while no request is served,
-    /// `unfinished` for the head that is being read over HTTP/2.
+    /// `heads` is charged for bytes that are read on an HTTP/1.1 connection while no request is served,
+    /// `unfinished` for an incomplete head on an HTTP/2 connection.
     pub(crate) fn new(
         stream: TcpStream,
         limit: Duration,
@@ -98,12 +97,12 @@ impl ClientIo {
         heads: Option<Arc<ClientMemory>>,
         unfinished: Option<UnfinishedHead>,
     ) -> Self {
-        // The first token must not wait for the second. What cannot be set is no reason not to serve.
+        // Nagle's algorithm would delay tokens. A connection is served even if the option cannot be set.
         let _ = stream.set_nodelay(true);
-        let alive = TcpKeepalive::new().with_time(ASK_AFTER);
+        let alive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&alive);
         Self {
-            stream: TokioIo::new(Metered {
+            stream: TokioIo::new(ChargedSocket {
                 stream: stream.take(u64::MAX),
                 heads,
                 unfinished,
@@ -115,7 +114,7 @@ impl ClientIo {
             write_blocked: WriteBlocked::default(),
             _admitted: admitted,
             is_at_boundary: true,
-            farewell: Farewell::default(),
+            go_away: GoAwayReason::default(),
         }
     }
 
@@ -123,11 +122,11 @@ impl ClientIo {
         self.write_blocked.clone()
     }
 
-    pub(crate) fn farewell(&self) -> Farewell {
-        self.farewell.clone()
+    pub(crate) fn go_away(&self) -> GoAwayReason {
+        self.go_away.clone()
     }
 
-    /// Notes what became of so many bytes that were to be written.
+    /// Processes the result of a write of `offered` bytes. Fails if writes have been blocked for too long.
     fn written(
         &mut self,
         cx: &mut Context<'_>,
@@ -158,7 +157,7 @@ impl ClientIo {
             timer.as_mut().reset(Instant::now() + next);
         }
         if let Some(memory) = &self.stream.inner().heads {
-            memory.backlog.give_up();
+            memory.backlog.mark_timed_out();
         }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -167,9 +166,9 @@ impl ClientIo {
 impl Drop for ClientIo {
     fn drop(&mut self) {
         if self.is_at_boundary
-            && let Some(frame) = self.farewell.frame()
+            && let Some(frame) = self.go_away.frame()
         {
-            // A client that does not take it must see that the connection ends anyway.
+            // The connection is closed even if the frame cannot be written.
             let _ = self.stream.inner().stream.get_ref().try_write(&frame);
         }
     }
@@ -218,13 +217,13 @@ impl Write for ClientIo {
     }
 }
 
-/// A socket whose reads are limited and counted.
+/// A socket whose reads are limited, and charged to `server.body_memory`.
 #[derive(Debug)]
-struct Metered {
+struct ChargedSocket {
     stream: Take<TcpStream>,
-    /// Only over HTTP/1.1. An HTTP/2 stream can be refused without an end of the connection.
+    /// Set for HTTP/1.1. On HTTP/2 a single stream can be refused without closing the connection.
     heads: Option<Arc<ClientMemory>>,
-    /// Only over HTTP/2.
+    /// Set for HTTP/2.
     unfinished: Option<UnfinishedHead>,
     lingering: Option<Lingering>,
 }
@@ -235,7 +234,7 @@ struct Lingering {
     pause: Pin<Box<Sleep>>,
 }
 
-impl Metered {
+impl ChargedSocket {
     fn socket(&mut self) -> Pin<&mut TcpStream> {
         Pin::new(self.stream.get_mut())
     }
@@ -244,9 +243,9 @@ impl Metered {
         (self.heads.as_ref()).is_some_and(|memory| memory.is_body_unread())
     }
 
-    /// Discards the rest of a request that was refused. Ready when the client has ended, or it takes
-    /// too long.
-    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Discards the rest of a rejected request. Ready when the client has sent everything, or the time limit
+    /// is reached.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.is_body_unread() {
             return Poll::Ready(());
         }
@@ -272,7 +271,7 @@ impl Metered {
     }
 }
 
-impl AsyncRead for Metered {
+impl AsyncRead for ChargedSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -294,7 +293,7 @@ impl AsyncRead for Metered {
     }
 }
 
-impl AsyncWrite for Metered {
+impl AsyncWrite for ChargedSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -323,7 +322,7 @@ impl AsyncWrite for Metered {
         if self.lingering.is_none() {
             ready!(self.socket().poll_shutdown(cx))?;
         }
-        self.poll_rest(cx).map(Ok)
+        self.poll_discard(cx).map(Ok)
     }
 }
 
@@ -336,10 +335,10 @@ mod tests {
 
     use super::*;
     use crate::descriptors::Division;
-    use crate::server::connections::Connections;
+    use crate::server::connections::ClientConnections;
 
     #[tokio::test]
-    async fn a_client_that_takes_nothing_is_given_up() {
+    async fn write_fails_when_the_client_reads_nothing_for_too_long() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await;
         let (stream, _) = listener.accept().await.unwrap();
@@ -350,7 +349,7 @@ mod tests {
             probes: 1,
             lookups: 1,
         };
-        let connections = Arc::new(Connections::new(
+        let connections = Arc::new(ClientConnections::new(
             &division,
             crate::config::Networks::default(),
         ));

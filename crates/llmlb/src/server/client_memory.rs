@@ -1,16 +1,14 @@
-//! The memory of one client's connection: what it is charged from `server.body_memory`, besides the
-//! bodies and responses on it.
+//! Charges of one client connection to `server.body_memory`, besides its request bodies and responses.
 //!
-//! A connection is charged when it opens. That covers one request at a time with a usual head, a
-//! small body and a small backlog. Each further request of an HTTP/2 connection is charged the same,
-//! and so is what a large head takes beyond its part. The receive window of an HTTP/2 connection is
-//! charged only while it has a request whose body is larger, or of unknown length, and not read yet:
-//! an idle connection holds none of it.
+//! A connection is charged when it opens. The charge covers one request at a time with a usual head, a small
+//! body and a small backlog. Each concurrent request on an HTTP/2 connection is charged the same amount. A
+//! larger head is charged in addition. The receive window of an HTTP/2 connection is charged only while a
+//! request with a large body, or a body of unknown length, is not read: an idle connection does not use it.
 //!
-//! hyper makes the read buffer of an HTTP/1.1 connection larger when a read fills it, and never
-//! returns that memory while the connection is idle. So reads are kept small enough to leave the
-//! buffers small. Large ones are for connections that send large bodies, are charged until the
-//! connection closes, and are granted only while clients use little of the memory.
+//! hyper enlarges the read buffer of an HTTP/1.1 connection when a read fills it, and does not free that
+//! memory while the connection is idle. So reads are limited to keep the buffers small. Connections that
+//! send large bodies get large buffers while most of the budget is free, and are charged for them until
+//! they close.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,58 +22,59 @@ use crate::request::{H1_BUFFER, SMALL_BODY};
 
 /// Charge of a connection, and of each further request on it.
 const CONNECTION: usize = 32 << 10;
-/// Part of that which a request's head may use.
+/// Part of that charge for the head of a request.
 const HEAD: usize = 8 << 10;
-/// Memory that a parsed header field takes besides its text, at most.
+/// Maximum memory of a parsed header field besides its text.
 const PER_FIELD: usize = 256;
 
-/// Size of each buffer of an HTTP/1.1 connection that sends large bodies. A body that arrives in one
-/// piece is not copied, so it is larger than most bodies.
+/// Size of each buffer of an HTTP/1.1 connection that sends large bodies. Larger than most bodies, because a
+/// body that arrives in one read is not copied.
 pub(crate) const H1_LARGE_BUFFER: usize = 128 << 10;
-/// Charge of a connection with such buffers: one for a head or a piece of a body, one for the copy of
-/// a piece that passes in chunks, and the one that the next bytes are read into.
+/// Charge of a connection with large buffers: one for a head or a piece of a body, one for the copy of a
+/// piece that is streamed in chunks, and one for the next read.
 const LARGE_BUFFERS: usize = 3 * H1_LARGE_BUFFER;
 
-/// Maximum size of a read into the buffer of any other HTTP/1.1 connection. hyper enlarges a buffer that one read fills.
+/// Maximum size of a read on other HTTP/1.1 connections. hyper enlarges a buffer that one read fills.
 const H1_READ: usize = H1_BUFFER - 1;
-/// Maximum size of a read after a request that was refused. It may be the rest of a body, which is
+/// Maximum size of a read after a rejected request. The bytes may be the rest of its body, which is
 /// discarded.
 const READ_AFTER_REFUSAL: usize = 4 << 10;
 
-/// Bytes of request bodies that a client may send ahead on an HTTP/2 connection. h2 buffers them
-/// before a request is known, but not beyond the poll that makes it known.
+/// Receive window of an HTTP/2 connection: bytes of request bodies that a client may send before llmlb reads
+/// them.
 pub(crate) const H2_CONNECTION_WINDOW: u32 = 256 << 10;
-/// The same for one stream, so that one upload that nobody reads does not block the others.
+/// Receive window of one HTTP/2 stream. Smaller, so that one body that is not read does not block the others.
 pub(crate) const H2_STREAM_WINDOW: u32 = 128 << 10;
-/// Bytes of a response that h2 buffers for each stream.
+/// Maximum number of response bytes that h2 buffers for each stream.
 pub(crate) const H2_SEND_BUFFER: usize = 64 << 10;
 
-/// The memory of one connection. It is charged until this is dropped.
+/// Memory of one connection, charged until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ClientMemory {
     budget: Arc<Budget>,
     charged: AtomicUsize,
-    /// Requests that are being served.
+    /// Number of requests in flight.
     requests: AtomicUsize,
-    /// Requests over HTTP/2 among these whose bodies may fill the window, which is charged meanwhile.
+    /// Number of HTTP/2 requests in flight whose bodies may fill the receive window. The window is charged
+    /// while there are any.
     uploads: AtomicUsize,
-    /// Bytes of the head that is being read over HTTP/1.1, or of the last one while its request is
-    /// being served: its fields are parts of the buffer.
+    /// Size of the HTTP/1.1 head that is being read, or of the head of the request in flight, whose fields
+    /// are slices of the read buffer.
     head: AtomicUsize,
-    /// The last request was refused, and may have a body of which a part is yet to come.
+    /// The last request was rejected, and a part of its body may still arrive.
     is_body_unread: AtomicBool,
-    /// The connection may have large buffers, and is charged for them.
+    /// The connection has large buffers, and is charged for them.
     has_large_buffers: AtomicBool,
-    /// Another protocol goes on with the connection, and nothing that it carries is held here.
+    /// The connection is a WebSocket, whose bytes are not buffered.
     is_upgraded: AtomicBool,
-    /// Responses over HTTP/1.1 that the client has not taken yet.
+    /// Backlog of HTTP/1.1 responses.
     pub(crate) backlog: Arc<Backlog>,
 }
 
 impl ClientMemory {
-    /// `None` if the connection does not fit into the budget.
+    /// Returns `None` if the connection would exceed the budget.
     pub(crate) fn new(budget: &Arc<Budget>) -> Option<Arc<Self>> {
-        budget.take_for_connection(CONNECTION).then(|| {
+        budget.try_charge_connection(CONNECTION).then(|| {
             Arc::new(Self {
                 budget: Arc::clone(budget),
                 charged: AtomicUsize::new(CONNECTION),
@@ -90,13 +89,13 @@ impl ClientMemory {
         })
     }
 
-    /// Counts a request whose body may fill the window of an HTTP/2 connection. The first one is
-    /// charged for the window; `false` if that does not fit into the budget.
+    /// Counts a request whose body may fill the receive window of an HTTP/2 connection. The first such request
+    /// is charged for the window. Returns `false` if that would exceed the budget.
     #[must_use]
     fn begin_upload(&self) -> bool {
-        // All requests of a connection belong to one thread.
+        // All requests of a connection run on one thread, so the count cannot change in between.
         let is_first = self.uploads.load(Ordering::Relaxed) == 0;
-        let fits = !is_first || self.budget.take(H2_CONNECTION_WINDOW as usize);
+        let fits = !is_first || self.budget.try_charge(H2_CONNECTION_WINDOW as usize);
         if fits {
             self.uploads.fetch_add(1, Ordering::Relaxed);
         }
@@ -105,7 +104,7 @@ impl ClientMemory {
 
     fn end_upload(&self) {
         if self.uploads.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.budget.give_back(H2_CONNECTION_WINDOW as usize);
+            self.budget.release(H2_CONNECTION_WINDOW as usize);
         }
     }
 
@@ -113,28 +112,28 @@ impl ClientMemory {
     pub(crate) fn max_read(&self) -> usize {
         if self.is_body_unread() {
             READ_AFTER_REFUSAL
-        } else if self.is_read_freely() {
+        } else if self.has_unlimited_reads() {
             usize::MAX
         } else {
             H1_READ
         }
     }
 
-    /// True if reads are neither limited nor counted.
-    fn is_read_freely(&self) -> bool {
+    /// True if reads are neither limited nor charged.
+    fn has_unlimited_reads(&self) -> bool {
         self.has_large_buffers.load(Ordering::Relaxed) || self.is_upgraded.load(Ordering::Relaxed)
     }
 
-    /// Counts bytes that were read from an HTTP/1.1 connection; `false` if a head does not fit into
-    /// the budget any more.
+    /// Charges bytes that were read from an HTTP/1.1 connection. Returns `false` if a head would exceed the
+    /// budget.
     #[must_use]
     pub(crate) fn note_read(&self, bytes: usize) -> bool {
-        if self.is_read_freely() {
+        if self.has_unlimited_reads() {
             return true;
         }
-        // Bytes of a request have a share of their own, or are discarded.
+        // Bytes of a request body have a share of their own, or are discarded.
         if self.requests.load(Ordering::Relaxed) > 0 {
-            if bytes == H1_READ && self.budget.take_if_plenty(LARGE_BUFFERS) {
+            if bytes == H1_READ && self.budget.try_charge_if_plenty(LARGE_BUFFERS) {
                 self.charged.fetch_add(LARGE_BUFFERS, Ordering::Relaxed);
                 self.has_large_buffers.store(true, Ordering::Relaxed);
             }
@@ -143,7 +142,7 @@ impl ClientMemory {
         let before = self.head.load(Ordering::Relaxed);
         let more = charge_of_head(before + bytes) - charge_of_head(before);
         if more > 0 {
-            if !self.budget.take(more) {
+            if !self.budget.try_charge(more) {
                 return false;
             }
             self.charged.fetch_add(more, Ordering::Relaxed);
@@ -152,12 +151,12 @@ impl ClientMemory {
         true
     }
 
-    /// True if the last request was refused before its body was read.
+    /// True if the last request was rejected before its body was read.
     pub(crate) fn is_body_unread(&self) -> bool {
         self.is_body_unread.load(Ordering::Relaxed)
     }
 
-    /// Returns the charge of what was read with a head and does not belong to it.
+    /// Releases the charge of bytes that were read with a head but belong to the body.
     fn shrink_head_to(&self, bytes: usize) {
         let before = self.head.load(Ordering::Relaxed);
         if bytes >= before {
@@ -167,41 +166,40 @@ impl ClientMemory {
         let less = charge_of_head(before) - charge_of_head(bytes);
         if less > 0 {
             self.charged.fetch_sub(less, Ordering::Relaxed);
-            self.budget.give_back(less);
+            self.budget.release(less);
         }
     }
 }
 
-/// Charge of a head of HTTP/1.1 that has this many bytes. It is held twice: as it came, and as it is
-/// forwarded.
+/// Charge of an HTTP/1.1 head of this size. The head is in memory twice: as received, and as forwarded.
 fn charge_of_head(bytes: usize) -> usize {
     2 * beyond_usual(bytes)
 }
 
-/// Bytes of a head that its connection's charge does not cover.
+/// Part of a head that the charge of its connection does not cover.
 fn beyond_usual(head: usize) -> usize {
     head.saturating_sub(HEAD)
 }
 
 impl Drop for ClientMemory {
     fn drop(&mut self) {
-        self.budget.give_back(*self.charged.get_mut());
+        self.budget.release(*self.charged.get_mut());
     }
 }
 
-/// The memory of one request, besides its body and its response. It is charged until this is dropped.
+/// Memory of one request besides its body and response, charged until it is dropped.
 #[derive(Debug)]
 pub(crate) struct RequestMemory {
     client: Arc<ClientMemory>,
     charged: usize,
-    /// The body was read whole, or there is none.
+    /// The body was read completely, or there is none.
     is_body_read: bool,
-    /// The body may fill the window of its HTTP/2 connection.
+    /// The body may fill the receive window of its HTTP/2 connection.
     is_upload: bool,
 }
 
 impl RequestMemory {
-    /// `None` if the request does not fit into the budget.
+    /// Returns `None` if the request would exceed the budget.
     pub(crate) fn new(
         client: &Arc<ClientMemory>,
         version: Version,
@@ -211,7 +209,7 @@ impl RequestMemory {
     ) -> Option<Self> {
         let others = client.requests.fetch_add(1, Ordering::Relaxed);
         client.is_body_unread.store(false, Ordering::Relaxed);
-        // From here on it is counted, and dropping it takes it back.
+        // The request is counted from here on. Dropping `memory` undoes it.
         let mut memory = Self {
             client: Arc::clone(client),
             charged: 0,
@@ -220,8 +218,8 @@ impl RequestMemory {
         };
         let mut bytes = if others == 0 { 0 } else { CONNECTION };
         if version == Version::HTTP_2 {
-            let text = text_of_head(uri, headers);
-            // It is held twice, like a head of HTTP/1.1, but not as one text.
+            let text = head_length(uri, headers);
+            // The head is in memory twice, as with HTTP/1.1, but its fields are stored separately.
             bytes += beyond_usual(text + headers.len() * PER_FIELD) + beyond_usual(text);
             let is_small =
                 (body.size_hint().upper()).is_some_and(|length| length <= SMALL_BODY as u64);
@@ -232,12 +230,12 @@ impl RequestMemory {
                 memory.is_upload = true;
             }
         } else if client.head.load(Ordering::Relaxed) > HEAD {
-            client.shrink_head_to(text_of_head(uri, headers) + headers.len() * PER_FIELD);
+            client.shrink_head_to(head_length(uri, headers) + headers.len() * PER_FIELD);
         }
         memory.grow(bytes).then_some(memory)
     }
 
-    /// Notes that the body was read whole.
+    /// Records that the body was read completely.
     pub(crate) fn note_body_read(&mut self) {
         self.is_body_read = true;
         self.end_upload();
@@ -250,42 +248,42 @@ impl RequestMemory {
         }
     }
 
-    /// Notes that another protocol goes on with the connection.
+    /// Records that the connection becomes a WebSocket.
     pub(crate) fn upgrade(&self) {
         self.client.is_upgraded.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that the request is refused. Its body may be read no further.
-    pub(crate) fn refuse(&self) {
+    /// Records that the request is rejected. The rest of its body will be discarded.
+    pub(crate) fn reject(&self) {
         let is_unread = !self.is_body_read;
         self.client
             .is_body_unread
             .store(is_unread, Ordering::Relaxed);
     }
 
-    /// Charges more to the request; `false` if that does not fit into the budget.
+    /// Charges more memory for the request. Returns `false` if that would exceed the budget.
     #[must_use]
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
-        let taken = bytes == 0 || self.client.budget.take(bytes);
-        if taken {
+        let is_charged = bytes == 0 || self.client.budget.try_charge(bytes);
+        if is_charged {
             self.charged += bytes;
         }
-        taken
+        is_charged
     }
 }
 
 impl Drop for RequestMemory {
     fn drop(&mut self) {
         self.end_upload();
-        self.client.budget.give_back(self.charged);
+        self.client.budget.release(self.charged);
         if self.client.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.client.shrink_head_to(0);
         }
     }
 }
 
-/// Number of bytes that the target and the fields of a request have as text.
-fn text_of_head(uri: &Uri, headers: &HeaderMap) -> usize {
+/// Returns the length of the target and the header fields of a request as text.
+fn head_length(uri: &Uri, headers: &HeaderMap) -> usize {
     let text =
         |(name, value): (&http::HeaderName, &http::HeaderValue)| name.as_str().len() + value.len();
     let target = uri
@@ -308,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn further_requests_and_large_heads_are_charged_until_they_end() {
+    fn concurrent_requests_and_large_heads_are_charged_until_they_end() {
         let budget = Arc::new(Budget::without_reserve(3 * CONNECTION));
         let client = ClientMemory::new(&budget).unwrap();
         let usual = HeaderMap::new();
@@ -338,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn window_is_charged_once_while_a_large_body_is_not_read() {
+    fn receive_window_is_charged_once_while_a_large_body_is_not_read() {
         const WINDOW: usize = H2_CONNECTION_WINDOW as usize;
         let budget = Arc::new(Budget::without_reserve(WINDOW + 4 * CONNECTION));
         let client = ClientMemory::new(&budget).unwrap();
@@ -349,7 +347,7 @@ mod tests {
         assert_eq!(budget.used(), 3 * CONNECTION + WINDOW);
         first.note_body_read();
         assert_eq!(budget.used(), 3 * CONNECTION + WINDOW);
-        // Another connection does not have room for its window.
+        // The window of another connection would exceed the budget.
         let other = ClientMemory::new(&budget).unwrap();
         assert!(upload(&other, 1 << 20).is_none());
         drop(second);
@@ -376,7 +374,7 @@ mod tests {
         assert_eq!(budget.used(), CONNECTION + 120);
         assert!(!client.note_read(41) && client.note_read(40));
         let served = request_over_http_1(&client, HEAD + 100);
-        assert!(client.note_read(1 << 20), "the body counts elsewhere");
+        assert!(client.note_read(1 << 20), "the body has its own share");
         assert_eq!(budget.used(), CONNECTION + 200);
         drop(served);
         assert_eq!(budget.used(), CONNECTION);
@@ -418,12 +416,12 @@ mod tests {
     }
 
     #[test]
-    fn head_after_a_refused_request_is_charged() {
+    fn head_after_a_rejected_request_is_charged() {
         let budget = Arc::new(Budget::new(1 << 30));
         let client = ClientMemory::new(&budget).unwrap();
-        let refused = request_over_http_1(&client, 100);
-        refused.refuse();
-        drop(refused);
+        let rejected = request_over_http_1(&client, 100);
+        rejected.reject();
+        drop(rejected);
         assert!(client.is_body_unread());
         assert_eq!(client.max_read(), READ_AFTER_REFUSAL);
         for _ in 0..8 {
@@ -434,9 +432,9 @@ mod tests {
     }
 
     #[test]
-    fn large_buffers_are_charged_and_granted_only_while_there_is_plenty() {
-        let most = 4 * (CONNECTION + LARGE_BUFFERS + CONNECTION);
-        let budget = Arc::new(Budget::new(most));
+    fn large_buffers_are_granted_only_while_most_of_the_budget_is_free() {
+        let limit = 4 * (CONNECTION + LARGE_BUFFERS + CONNECTION);
+        let budget = Arc::new(Budget::new(limit));
         let first = ClientMemory::new(&budget).unwrap();
         let second = ClientMemory::new(&budget).unwrap();
         for (client, max_read) in [(&first, usize::MAX), (&second, H1_READ)] {
@@ -454,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_beyond_the_budget_do_not_open() {
+    fn connection_beyond_the_budget_is_rejected() {
         let budget = Arc::new(Budget::without_reserve(2 * CONNECTION));
         let first = ClientMemory::new(&budget).unwrap();
         let _second = ClientMemory::new(&budget).unwrap();

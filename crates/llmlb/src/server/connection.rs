@@ -1,4 +1,4 @@
-//! One connection of a client, from its first bytes to its end.
+//! Serves one client connection, from its first bytes to its end.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -15,19 +15,19 @@ use super::client_http;
 use super::client_io::{ClientIo, WriteBlocked};
 use super::client_memory::ClientMemory;
 use super::connections::Admitted;
-use super::h2_idle::Streams;
+use super::h2_idle::OpenStreams;
 use super::h2_streams::{StreamExecutor, StreamWatch};
 use super::h2_unfinished::UnfinishedHead;
 use super::protocol::{self, Protocol};
-use super::serve::{self, Caller};
+use super::serve::{self, ConnectionContext};
 use super::unparsed;
 use super::worker::Worker;
 use crate::request::Counter;
 
-/// Time for which a connection may still bring a request after the server began to drain.
+/// Time after the start of a drain in which requests on open connections are still accepted.
 const LAST_REQUEST_WITHIN: Duration = Duration::from_millis(250);
-/// Time for which an incomplete request may then delay the end of the connection.
-const HALF_A_REQUEST_WITHIN: Duration = Duration::from_secs(1);
+/// Maximum time for which an incomplete head delays the close of a connection after that.
+const INCOMPLETE_HEAD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Serves a connection until the client or the server ends it.
 pub(super) async fn serve(
@@ -44,7 +44,7 @@ pub(super) async fn serve(
         worker.shared.budget.note_refusal();
         return;
     };
-    let caller = Arc::new(Caller {
+    let caller = Arc::new(ConnectionContext {
         is_proxy: worker.shared.proxies.contains(peer.ip()),
         worker,
         peer,
@@ -60,16 +60,16 @@ pub(super) async fn serve(
         Ok(Protocol::Http1) => serve_http1(stream, &caller, admitted, &drain).await,
         Ok(Protocol::Http2) => serve_http2(stream, &caller, admitted, &drain).await,
         // The client sent nothing in time, or disconnected.
-        Ok(Protocol::None) | Err(_) => return,
+        Ok(Protocol::Closed) | Err(_) => return,
     };
     if let Err(error) = served {
-        tracing::debug!(%peer, %error, "a connection ended early");
+        tracing::debug!(%peer, %error, "a client connection ended with an error");
     }
 }
 
 async fn serve_http1(
     stream: TcpStream,
-    caller: &Arc<Caller>,
+    caller: &Arc<ConnectionContext>,
     admitted: Admitted,
     drain: &CancellationToken,
 ) -> hyper::Result<()> {
@@ -78,10 +78,10 @@ async fn serve_http1(
     let (send, contention) = (shared.client_limits.send, shared.contention.clone());
     let stream = ClientIo::new(stream, send, contention, admitted, heads, None);
     let write_blocked = stream.write_blocked();
-    let service_caller = Arc::clone(caller);
+    let context = Arc::clone(caller);
     let service = service_fn(move |request| {
-        let backlog = ResponseBacklog::Connection(Arc::clone(&service_caller.memory.backlog));
-        serve::serve(Arc::clone(&service_caller), request, backlog)
+        let backlog = ResponseBacklog::Connection(Arc::clone(&context.memory.backlog));
+        serve::serve(Arc::clone(&context), request, backlog)
     });
     let mut connection = client_http::http1(&shared.http)
         .serve_connection(stream, service)
@@ -106,7 +106,7 @@ async fn serve_http1(
 
 async fn serve_http2(
     stream: TcpStream,
-    caller: &Arc<Caller>,
+    caller: &Arc<ConnectionContext>,
     admitted: Admitted,
     drain: &CancellationToken,
 ) -> hyper::Result<()> {
@@ -121,7 +121,7 @@ async fn serve_http2(
         None,
         Some(unfinished),
     );
-    let (write_blocked, farewell) = (stream.write_blocked(), stream.farewell());
+    let (write_blocked, go_away) = (stream.write_blocked(), stream.go_away());
     let watch = StreamWatch::new(
         &shared.budget,
         limits.send,
@@ -129,16 +129,16 @@ async fn serve_http2(
         contention.clone(),
         limits.max_resets,
     );
-    let streams = Streams::default();
+    let streams = OpenStreams::default();
     let executor = StreamExecutor {
         tasks: caller.worker.forwarding.tasks.clone(),
         streams: streams.clone(),
         watch: Arc::clone(&watch),
     };
-    let (service_caller, opener) = (Arc::clone(caller), Arc::clone(&watch));
+    let (context, opener) = (Arc::clone(caller), Arc::clone(&watch));
     let service = service_fn(move |request| {
         let backlog = ResponseBacklog::Stream(opener.open());
-        serve::serve(Arc::clone(&service_caller), request, backlog)
+        serve::serve(Arc::clone(&context), request, backlog)
     });
     let connection = client_http::http2(&shared.http, executor).serve_connection(stream, service);
     let connection = std::pin::pin!(connection);
@@ -158,8 +158,8 @@ async fn serve_http2(
         served = served => served,
         violation = watch.violation() => {
             let reason = violation.reason();
-            tracing::debug!(peer = %caller.peer, "closed a connection: {reason}");
-            farewell.set(reason);
+            tracing::debug!(peer = %caller.peer, "closed a client connection: {reason}");
+            go_away.set(reason);
             Ok(())
         }
     }
@@ -167,24 +167,24 @@ async fn serve_http2(
 
 async fn drained(drain: &CancellationToken) {
     drain.cancelled().await;
-    // A request may have been sent before the client could know.
+    // The client may have sent a request before it learned of the drain.
     tokio::time::sleep(LAST_REQUEST_WITHIN).await;
 }
 
-/// Serves a connection to its end; once the server drains, what is being served is served to its
-/// end, and half a request is not waited for.
+/// Serves a connection to its end. When the server drains, requests in flight are completed, but an
+/// incomplete head is not waited for.
 async fn until_drained<C: Future<Output = hyper::Result<()>>>(
     mut connection: Pin<&mut C>,
     requests: &Counter,
     write_blocked: &WriteBlocked,
     drain: &CancellationToken,
-    streams: Option<(&Streams, Duration)>,
+    streams: Option<(&OpenStreams, Duration)>,
     shut_down: impl FnOnce(Pin<&mut C>),
 ) -> hyper::Result<()> {
     let idle = async {
         match streams {
             Some((streams, limit)) => streams.idle(limit).await,
-            // hyper closes idle connections of HTTP/1.1 itself.
+            // hyper itself closes idle HTTP/1.1 connections.
             None => std::future::pending().await,
         }
     };
@@ -193,7 +193,7 @@ async fn until_drained<C: Future<Output = hyper::Result<()>>>(
         () = drained(drain) => {
             shut_down(connection.as_mut());
             let (is_serving, served_before) = (requests.now() > 0, requests.ever());
-            match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
+            match timeout(INCOMPLETE_HEAD_WITHIN, connection.as_mut()).await {
                 Ok(served) => served,
                 Err(_)
                     if !is_serving && requests.ever() == served_before && !write_blocked.get() =>
@@ -206,8 +206,8 @@ async fn until_drained<C: Future<Output = hyper::Result<()>>>(
         () = idle => {
             shut_down(connection.as_mut());
             loop {
-                // The client may have sent a request before it knew; and it need not confirm.
-                match timeout(HALF_A_REQUEST_WITHIN, connection.as_mut()).await {
+                // The client may have sent a request before it received GOAWAY, which it need not confirm.
+                match timeout(INCOMPLETE_HEAD_WITHIN, connection.as_mut()).await {
                     Ok(served) => break served,
                     Err(_) if streams.is_none_or(|(streams, _)| streams.is_empty()) => break Ok(()),
                     Err(_) => {}

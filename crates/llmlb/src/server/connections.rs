@@ -1,7 +1,7 @@
-//! The limit on connections of clients: all together, and for each address.
+//! Limits on client connections: in total, and for each address.
 //!
-//! A connection beyond a limit is accepted, answered with an error and closed at once. It could not
-//! be served later either, and in the kernel's queue it would wait without a reason.
+//! A connection beyond a limit is accepted, gets an error response and is closed at once. In the kernel's
+//! accept queue it would wait without an explanation.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,31 +19,31 @@ use crate::config::{self, Networks};
 use crate::descriptors::{Division, EXTRA_LOCAL};
 use crate::episode::{Episode, Event};
 
-/// As much of a request is read before the connection is closed. A socket that is closed with unread
-/// data is reset, and the client might not see the response.
+/// Number of bytes that are read before a rejected connection is closed. If a socket is closed with unread
+/// data, the kernel resets the connection and the client might not receive the response.
 const READ_BEFORE_CLOSE: usize = 4 << 10;
 
-/// The connections of all clients.
+/// Connections of all clients.
 #[derive(Debug)]
-pub(crate) struct Connections {
+pub(crate) struct ClientConnections {
     max: usize,
     max_per_address: usize,
-    /// Reverse proxies, which speak for many clients.
+    /// Trusted reverse proxies. Their connections carry requests of many clients.
     proxies: Networks,
     open: AtomicUsize,
-    /// Connections of each network that is not exempt and has any.
+    /// Number of connections of each network, unless it is exempt from the limit per address.
     networks: Mutex<HashMap<ClientNetwork, usize>>,
     beyond_max: Episode,
     beyond_max_per_address: Episode,
     accept_failures: Episode,
-    /// By [`Rejected`].
+    /// Error responses, indexed by [`Rejected`].
     responses: [String; 2],
 }
 
-/// One of the connections. It counts until this is dropped.
+/// Guard of an admitted connection, which counts towards the limits until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    connections: Arc<Connections>,
+    connections: Arc<ClientConnections>,
     network: Option<ClientNetwork>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum Rejected {
     PerAddress = 1,
 }
 
-impl Connections {
+impl ClientConnections {
     pub(crate) fn new(division: &Division, proxies: Networks) -> Self {
         let (max, max_per_address) = (division.connections, division.per_address);
         let total = format!("The server has {max} connections open (server.max_connections).");
@@ -78,7 +78,7 @@ impl Connections {
         }
     }
 
-    /// Counts a connection of this peer, unless that exceeds a limit. Never waits.
+    /// Admits a connection of this peer unless it exceeds a limit. Never waits.
     pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> Result<Admitted, Rejected> {
         let extra = if config::is_loopback(peer) {
             EXTRA_LOCAL
@@ -89,7 +89,7 @@ impl Connections {
         (self.open)
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, below)
             .map_err(|_| Rejected::Total)?;
-        // From here on it is counted, and dropping it takes it back.
+        // The connection is counted from here on. Dropping `admitted` undoes it.
         let mut admitted = Admitted {
             connections: Arc::clone(self),
             network: None,
@@ -112,14 +112,13 @@ impl Connections {
         }
     }
 
-    /// True if the limit per address does not apply: to programs on this machine, and to a reverse
-    /// proxy, which speaks for many clients.
+    /// True for loopback addresses and trusted reverse proxies, which have no limit per address.
     fn is_exempt(&self, peer: IpAddr) -> bool {
         config::is_loopback(peer) || self.proxies.contains(peer)
     }
 
-    /// Answers a connection that is not admitted. Never waits: what the socket does not take at once
-    /// is not sent.
+    /// Sends an error response on a rejected connection. Never waits: bytes that the socket does not accept
+    /// at once are not sent.
     pub(crate) fn reject(&self, stream: &TcpStream, peer: IpAddr, rejected: Rejected) {
         let now = Instant::now();
         match rejected {
@@ -135,13 +134,13 @@ impl Connections {
         let _ = socket.send(self.responses[rejected as usize].as_bytes());
     }
 
-    /// Notes that the system could not accept a connection. Descriptors are kept for clients within
-    /// their limit, so that it is the whole system that lacks something.
+    /// Logs that the kernel could not accept a connection. The limits reserve enough descriptors for clients,
+    /// so the cause is a shortage of the whole system.
     pub(crate) fn accept_failed(&self, error: &io::Error) {
         log_accept_failure(self.accept_failures.occurred(Instant::now()), Some(error));
     }
 
-    /// Logs which problems have ended. To be called from time to time.
+    /// Logs the end of rejections and of accept failures. To be called periodically.
     pub(crate) fn check_end(&self) {
         let now = Instant::now();
         log_accept_failure(self.accept_failures.check_end(now), None);
@@ -157,11 +156,12 @@ impl Connections {
                 "rejecting connections: {max} are open, the limit (server.max_connections)"
             ),
             Some(Event::Continues { count, since }) => tracing::warn!(
-                "still rejecting connections beyond {max} (server.max_connections): {count} in {} s",
+                "still rejecting connections: the limit is {max} (server.max_connections); rejected \
+                 {count} in {} s",
                 since.as_secs()
             ),
             Some(Event::Ended { count, lasted }) => tracing::warn!(
-                "no longer rejecting connections: rejected {count} within {} s (server.max_connections)",
+                "no longer rejecting connections (server.max_connections); rejected {count} in {} s",
                 lasted.as_secs()
             ),
         }
@@ -173,23 +173,23 @@ impl Connections {
         match event {
             None => {}
             Some(Event::Began) => tracing::warn!(
-                "rejecting connections{from}: it has {max} open, the limit of one address \
+                "rejecting connections{from}: the address has {max} open, the limit of one address \
                  (server.max_connections_per_address)"
             ),
             Some(Event::Continues { count, since }) => tracing::warn!(
-                "still rejecting connections, now{from}, beyond {max} of one address \
-                 (server.max_connections_per_address): {count} in {} s",
+                "still rejecting connections, now{from}: the limit of one address is {max} \
+                 (server.max_connections_per_address); rejected {count} in {} s",
                 since.as_secs()
             ),
             Some(Event::Ended { count, lasted }) => tracing::warn!(
-                "no longer rejecting connections of single addresses: rejected {count} within {} s \
-                 (server.max_connections_per_address)",
+                "no longer rejecting connections of single addresses \
+                 (server.max_connections_per_address); rejected {count} in {} s",
                 lasted.as_secs()
             ),
         }
     }
 
-    /// For `/status`: docs/status-json.md.
+    /// The object `connections` of `/status` (docs/status-json.md).
     pub(crate) fn json(&self) -> Value {
         json!({
             "open": self.open.load(Ordering::Relaxed),
@@ -230,13 +230,13 @@ fn log_accept_failure(event: Option<Event>, error: Option<&io::Error>) {
             since.as_secs()
         ),
         Some(Event::Ended { count, lasted }) => tracing::warn!(
-            "accepting connections again after {count} failures within {} s",
+            "accepting connections again after {count} failures in {} s",
             lasted.as_secs()
         ),
     }
 }
 
-/// A response in the form that OpenAI's clients expect.
+/// Returns an error response in OpenAI's format.
 fn response(status: &str, kind: &str, message: &str) -> String {
     let code = "too_many_connections";
     let error = json!({ "message": message, "type": kind, "param": null, "code": code });
@@ -252,7 +252,7 @@ fn response(status: &str, kind: &str, message: &str) -> String {
 mod tests {
     use super::*;
 
-    fn connections(max: usize, max_per_address: usize) -> Arc<Connections> {
+    fn connections(max: usize, max_per_address: usize) -> Arc<ClientConnections> {
         let division = Division {
             connections: max,
             per_address: max_per_address,
@@ -261,7 +261,10 @@ mod tests {
             lookups: 1,
         };
         let proxy = config::Network::parse("10.9.0.0/16").unwrap();
-        Arc::new(Connections::new(&division, Networks::new(vec![proxy])))
+        Arc::new(ClientConnections::new(
+            &division,
+            Networks::new(vec![proxy]),
+        ))
     }
 
     #[test]
@@ -274,7 +277,7 @@ mod tests {
         assert_eq!(second.unwrap_err(), Rejected::PerAddress);
     }
 
-    fn admit(connections: &Arc<Connections>, peer: &str) -> Result<Admitted, Rejected> {
+    fn admit(connections: &Arc<ClientConnections>, peer: &str) -> Result<Admitted, Rejected> {
         connections.admit(peer.parse().unwrap())
     }
 
@@ -293,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_client_counts_by_its_64_bit_prefix() {
+    fn ipv6_client_counts_by_its_64_bit_prefix() {
         let connections = connections(100, 2);
         let held: Vec<_> = ["2001:db8::1", "2001:db8::2:0:0:1"]
             .map(|peer| admit(&connections, peer).unwrap())
             .into();
         let third = admit(&connections, "2001:db8::ffff:0:0:3").unwrap_err();
         assert_eq!(third, Rejected::PerAddress);
-        // A rejected connection counts nowhere.
+        // A rejected connection is not counted.
         assert_eq!(connections.open.load(Ordering::Relaxed), 2);
         let _other = admit(&connections, "2001:db8:0:1::1").unwrap();
         drop(held);
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_client_counts_as_itself_also_when_it_is_written_as_ipv6() {
+    fn ipv4_mapped_ipv6_address_counts_as_the_ipv4_client() {
         let connections = connections(100, 1);
         let _first = admit(&connections, "10.0.0.1").unwrap();
         let mapped = admit(&connections, "::ffff:10.0.0.1").unwrap_err();
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_no_limit_per_address_and_a_few_connections_more() {
+    fn loopback_has_no_limit_per_address_and_a_few_connections_more() {
         let connections = connections(5, 1);
         let local = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"];
         let held: Vec<_> = (0..5 + EXTRA_LOCAL)

@@ -1,5 +1,5 @@
-//! Idle connections of HTTP/2. A client that only answers PING frames is alive, but its connection is
-//! of no use: it is closed when no stream has been open for the idle time.
+//! Closes idle HTTP/2 connections. A client that only responds to PING frames would hold its connection
+//! forever, so a connection without an open stream for the idle time is closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,27 +7,27 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// The idle time is divided into this many checks, so that no stream has to note the time.
+/// Number of checks within the idle time. Checks are cheaper than a timestamp for every stream.
 const CHECKS: u32 = 4;
 
-/// The streams of one connection.
+/// Number of streams of one connection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Streams(Arc<Counts>);
+pub(crate) struct OpenStreams(Arc<StreamCounts>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct StreamCounts {
     opened: AtomicU64,
     closed: AtomicU64,
 }
 
-/// One open stream, until this is dropped.
+/// Guard of an open stream, which is counted as closed on drop.
 #[derive(Debug)]
-pub(crate) struct OpenStream(Streams);
+pub(crate) struct StreamGuard(OpenStreams);
 
-impl Streams {
-    pub(crate) fn open(&self) -> OpenStream {
+impl OpenStreams {
+    pub(crate) fn open(&self) -> StreamGuard {
         self.0.opened.fetch_add(1, Ordering::Relaxed);
-        OpenStream(self.clone())
+        StreamGuard(self.clone())
     }
 
     fn opened(&self) -> u64 {
@@ -36,11 +36,11 @@ impl Streams {
 
     /// True if no stream is open.
     pub(crate) fn is_empty(&self) -> bool {
-        // All streams of a connection belong to one thread.
+        // All streams of a connection run on one thread, so the two loads are consistent.
         self.opened() == self.0.closed.load(Ordering::Relaxed)
     }
 
-    /// Returns when no stream has been open for this long, or up to a quarter more.
+    /// Returns when no stream has been open for `limit`, or up to a quarter longer.
     pub(crate) async fn idle(&self, limit: Duration) {
         let (mut before, mut checks) = (self.opened(), 0);
         while checks < CHECKS {
@@ -56,7 +56,7 @@ impl Streams {
     }
 }
 
-impl Drop for OpenStream {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.0.0.closed.fetch_add(1, Ordering::Relaxed);
     }
@@ -71,8 +71,8 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(80);
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_idle_when_no_stream_was_open_for_the_whole_time() {
-        let streams = Streams::default();
+    async fn connection_is_idle_when_no_stream_was_open_for_the_whole_limit() {
+        let streams = OpenStreams::default();
         let start = Instant::now();
         streams.idle(LIMIT).await;
         assert_eq!(start.elapsed(), LIMIT);
@@ -86,8 +86,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_short_stream_now_and_then_keeps_a_connection() {
-        let streams = Streams::default();
+    async fn occasional_short_streams_keep_a_connection_open() {
+        let streams = OpenStreams::default();
         let busy = async {
             for _ in 0..20 {
                 advance(LIMIT / 2).await;
@@ -96,7 +96,7 @@ mod tests {
             }
         };
         tokio::select! {
-            () = streams.idle(LIMIT) => panic!("it was used"),
+            () = streams.idle(LIMIT) => panic!("a connection in use was reported as idle"),
             () = busy => {}
         }
     }

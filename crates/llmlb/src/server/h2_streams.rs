@@ -1,9 +1,9 @@
-//! The streams of an HTTP/2 connection, each a task of its own, and the limits on them.
+//! Tasks of the streams of an HTTP/2 connection, and the limits on them.
 //!
-//! A response that the client does not take is reset, so that it does not hold a backend's slot and
-//! memory forever although the connection is alive. A response whose end is queued in h2 cannot be
-//! reset any more; if the client does not take that either, the connection is closed. So is a
-//! connection whose client cancels requests faster than `server.max_resets` allows.
+//! A response that the client does not read is reset. Otherwise it would hold a backend's slot and memory
+//! forever while the connection is alive. A response whose end is queued in h2 cannot be reset; if the client
+//! does not read it either, the connection is closed. A connection whose client cancels requests faster than
+//! `server.max_resets` allows is closed too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,26 +14,26 @@ use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 use super::backlog::Backlog;
-use super::h2_idle::Streams;
+use super::h2_idle::OpenStreams;
 use crate::body_deadline::BodyPace;
 use crate::contention::Contention;
 use crate::memory_budget::Budget;
 
-/// Number of looks at a response in the time within which the client must take enough of it.
-const LOOKS: u32 = 4;
-/// Looks that a response has more if its end is queued. It may wait behind one that is about to be
-/// reset.
-const MORE_LOOKS_AFTER_END: u32 = 2;
-/// Streams that have ended are removed from the list when it has become this long.
+/// Number of checks of a response within the time limit for its client.
+const CHECKS: u32 = 4;
+/// Number of additional checks of a response whose end is queued, since it may be queued behind a response
+/// that is about to be reset.
+const CHECKS_AFTER_END: u32 = 2;
+/// Minimum length of the list of streams at which ended streams are removed from it.
 const SWEEP_FROM: usize = 64;
-/// A client may cancel as many requests at once as the limit allows in this part of a minute.
+/// Fraction of a minute whose quota of cancelled requests a client may use at once.
 const BURST: f64 = 0.1;
 
 /// Runs the tasks of the streams of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamExecutor {
     pub(crate) tasks: TaskTracker,
-    pub(crate) streams: Streams,
+    pub(crate) streams: OpenStreams,
     pub(crate) watch: Arc<StreamWatch>,
 }
 
@@ -58,27 +58,27 @@ where
     }
 }
 
-/// The limits on the streams of one connection.
+/// Limits on the streams of one connection.
 #[derive(Debug)]
 pub(crate) struct StreamWatch {
     budget: Arc<Budget>,
-    /// Time within which a client must take enough of a response that waits for it, at this rate.
+    /// Time within which a client must read enough of a response, and the minimum rate in bytes per second.
     limit: Duration,
     rate: u64,
-    /// Shortens the limit.
+    /// Shortens the limit while requests wait for a slot.
     contention: Contention,
     streams: Mutex<WatchList>,
-    /// The stream of the request whose task hyper executes next.
-    opened: Mutex<Option<Arc<Stream>>>,
+    /// Stream of the request whose task hyper executes next.
+    opened: Mutex<Option<Arc<H2Stream>>>,
     cancelled: CancelledRequests,
     violation: Mutex<Option<Violation>>,
     is_violated: Notify,
 }
 
-/// The reason to close a connection.
+/// Reason to close a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
-    /// The client does not take the end of a response.
+    /// The client does not read the end of a response.
     Unsent,
     /// The client cancels too many requests.
     Resets,
@@ -95,23 +95,23 @@ impl Violation {
 
 #[derive(Debug, Default)]
 struct WatchList {
-    list: Vec<Watched>,
-    /// Length of the list at which it is swept.
+    list: Vec<WatchedStream>,
+    /// Length of the list at which ended streams are removed.
     sweep_at: usize,
 }
 
 #[derive(Debug)]
-struct Stream {
+struct H2Stream {
     backlog: Arc<Backlog>,
     is_ended: AtomicBool,
     stalled: Notify,
 }
 
-/// A stream as it was when it was looked at last.
+/// A stream, and its progress since the current period began.
 #[derive(Debug)]
-struct Watched {
-    stream: Arc<Stream>,
-    /// Start of the time in which something waits for the client, and the bytes written before it.
+struct WatchedStream {
+    stream: Arc<H2Stream>,
+    /// Start of the period in which response bytes wait for the client, and the bytes written before it.
     since: Instant,
     written: u64,
 }
@@ -137,7 +137,7 @@ impl StreamWatch {
         })
     }
 
-    /// Returns when the connection is to be closed.
+    /// Returns when the connection must be closed.
     pub(crate) async fn violation(&self) -> Violation {
         loop {
             if let Some(violation) = *lock(&self.violation) {
@@ -145,14 +145,14 @@ impl StreamWatch {
             }
             tokio::select! {
                 () = self.is_violated.notified() => {}
-                () = sleep(self.interval()) => self.look(),
+                () = sleep(self.interval()) => self.check(),
             }
         }
     }
 
-    /// Time between two looks.
+    /// Time between two checks.
     fn interval(&self) -> Duration {
-        self.contention.interval(self.limit) / LOOKS
+        self.contention.interval(self.limit) / CHECKS
     }
 
     fn violate(&self, violation: Violation) {
@@ -160,8 +160,8 @@ impl StreamWatch {
         self.is_violated.notify_one();
     }
 
-    /// Opens the stream of a request. Returns the backlog of its response. hyper executes the task of a
-    /// request right after it has called the service, so the next task belongs to this stream.
+    /// Opens the stream of a request, and returns the backlog of its response. hyper executes the task of a
+    /// request right after it called the service, so the next task belongs to this stream.
     pub(crate) fn open(&self) -> Arc<Backlog> {
         let stream = self.add();
         let backlog = Arc::clone(&stream.backlog);
@@ -169,14 +169,14 @@ impl StreamWatch {
         backlog
     }
 
-    /// The stream that was opened last, for its task.
-    fn take_opened(&self) -> Arc<Stream> {
+    /// Returns the stream that was opened last, for its task.
+    fn take_opened(&self) -> Arc<H2Stream> {
         let opened = lock(&self.opened).take();
         opened.unwrap_or_else(|| self.add())
     }
 
-    fn add(&self) -> Arc<Stream> {
-        let stream = Arc::new(Stream {
+    fn add(&self) -> Arc<H2Stream> {
+        let stream = Arc::new(H2Stream {
             backlog: Backlog::new(&self.budget),
             is_ended: AtomicBool::new(false),
             stalled: Notify::new(),
@@ -186,7 +186,7 @@ impl StreamWatch {
             streams.list.retain(|watched| !watched.is_over());
             streams.sweep_at = SWEEP_FROM.max(streams.list.len() * 2);
         }
-        streams.list.push(Watched {
+        streams.list.push(WatchedStream {
             stream: Arc::clone(&stream),
             since: Instant::now(),
             written: 0,
@@ -194,19 +194,19 @@ impl StreamWatch {
         stream
     }
 
-    fn ended(&self, stream: &Stream) {
+    fn ended(&self, stream: &H2Stream) {
         stream.is_ended.store(true, Ordering::Relaxed);
-        if stream.backlog.is_left() && !self.cancelled.note(Instant::now()) {
+        if stream.backlog.is_cancelled() && !self.cancelled.note(Instant::now()) {
             self.violate(Violation::Resets);
         }
     }
 
-    fn look(&self) {
+    fn check(&self) {
         let mut streams = lock(&self.streams);
         streams.list.retain(|watched| !watched.is_over());
         let (now, limit) = (Instant::now(), self.contention.limit(self.limit));
         for watched in &mut streams.list {
-            let more = self.interval() * MORE_LOOKS_AFTER_END;
+            let more = self.interval() * CHECKS_AFTER_END;
             let limit = limit
                 + if watched.is_ended() {
                     more
@@ -219,14 +219,14 @@ impl StreamWatch {
             if watched.is_ended() {
                 self.violate(Violation::Unsent);
             } else {
-                watched.stream.backlog.give_up();
+                watched.stream.backlog.mark_timed_out();
                 watched.stream.stalled.notify_one();
             }
         }
     }
 }
 
-impl Watched {
+impl WatchedStream {
     fn is_ended(&self) -> bool {
         self.stream.is_ended.load(Ordering::Relaxed)
     }
@@ -235,8 +235,8 @@ impl Watched {
         self.is_ended() && self.stream.backlog.bytes() == 0
     }
 
-    /// True if the response has waited for the client for this long, without ever being taken whole,
-    /// and too little of it was taken meanwhile.
+    /// True if response bytes have waited for the client for the whole limit, and the client has read too few
+    /// bytes meanwhile.
     fn is_stalled(&mut self, now: Instant, limit: Duration, rate: u64) -> bool {
         let backlog = &self.stream.backlog;
         let written = backlog.written();
@@ -254,12 +254,12 @@ impl Watched {
     }
 }
 
-/// Counts the requests that a client cancels before the end of their response.
+/// Rate limit on requests that a client cancels before the end of their response.
 #[derive(Debug)]
 struct CancelledRequests {
     per_minute: f64,
-    /// Requests that may be cancelled now, and when that was known.
-    left: Mutex<(f64, Instant)>,
+    /// Remaining number of requests that may be cancelled, and the time of the last refill.
+    remaining: Mutex<(f64, Instant)>,
 }
 
 impl CancelledRequests {
@@ -267,17 +267,17 @@ impl CancelledRequests {
         let per_minute = f64::from(per_minute);
         Self {
             per_minute,
-            left: Mutex::new((burst(per_minute), Instant::now())),
+            remaining: Mutex::new((burst(per_minute), Instant::now())),
         }
     }
 
-    /// Counts one; `false` if it exceeds the limit. A limit of 0 is none.
+    /// Counts a cancelled request. Returns `false` if it exceeds the limit. 0 means no limit.
     fn note(&self, now: Instant) -> bool {
-        let mut left = lock(&self.left);
-        let (count, since) = *left;
+        let mut remaining = lock(&self.remaining);
+        let (count, since) = *remaining;
         let refilled = now.saturating_duration_since(since).as_secs_f64() * self.per_minute / 60.0;
         let count = (count + refilled).min(burst(self.per_minute)) - 1.0;
-        *left = (count.max(-1.0), now);
+        *remaining = (count.max(-1.0), now);
         count >= 0.0 || self.per_minute == 0.0
     }
 }
@@ -301,7 +301,7 @@ mod tests {
         let cancelled = CancelledRequests::new(1200);
         assert!((0..120).all(|_| cancelled.note(at(0))));
         assert!(!cancelled.note(at(1)));
-        // 20 per second are refilled.
+        // 1200 per minute refill 20 per second.
         let cancelled = CancelledRequests::new(1200);
         assert!((0..10_000).all(|number| cancelled.note(at(number * 51))));
         let cancelled = CancelledRequests::new(1200);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelled_requests_are_not_limited_by_zero_and_hardly_by_one() {
+    fn limit_of_zero_permits_any_number_of_cancelled_requests() {
         let now = Instant::now();
         let unlimited = CancelledRequests::new(0);
         assert!((0..1000).all(|_| unlimited.note(now)));

@@ -1,33 +1,33 @@
-//! The head of a request over HTTP/2 whose end has not arrived. h2 parses its fields as they come, and
-//! holds them before any request is known. A few hundred bytes of compressed fields take far more
-//! memory, so such a head is charged to `server.body_memory` until its last frame is here.
+//! Charges incomplete HTTP/2 request heads to `server.body_memory`. h2 parses header fields as they arrive,
+//! before llmlb sees the request. A few hundred compressed bytes can expand to far more memory, so a head is
+//! charged until its last frame has arrived.
 
 use std::sync::Arc;
 
 use crate::memory_budget::{Budget, Share};
 
-/// Bytes that a client sends before its first frame.
+/// Length of the preface that a client sends in front of its first frame.
 const PREFACE: usize = 24;
-/// Size of the head of a frame.
+/// Length of a frame header.
 const FRAME_HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
-/// Memory of parsed fields for each byte that counts towards `server.max_header`. A field counts for
-/// at least 33 bytes and takes up to 170, with the room that the map keeps for more.
+/// Memory of parsed fields per byte that counts towards `server.max_header`. A field counts as at least 33
+/// bytes and uses up to 170, including the spare capacity of the map.
 const MEMORY_PER_BYTE: usize = 6;
 
-/// Follows the frames of one connection.
+/// Tracks the frames of one connection.
 #[derive(Debug)]
 pub(crate) struct UnfinishedHead {
     share: Share,
     charge: usize,
-    /// Bytes to skip up to the head of the next frame.
+    /// Number of bytes to skip up to the next frame header.
     skip: usize,
     frame: [u8; FRAME_HEAD],
-    /// Bytes of the frame's head that are here.
+    /// Number of bytes of the frame header that have arrived.
     filled: usize,
-    /// The end of the head is in the frame that is being skipped.
+    /// The frame that is being skipped ends the request head.
     is_last: bool,
 }
 
@@ -43,7 +43,7 @@ impl UnfinishedHead {
         }
     }
 
-    /// Follows bytes that were read; `false` if an unfinished head does not fit into the budget.
+    /// Processes bytes that were read. Returns `false` if an incomplete head would exceed the budget.
     #[must_use]
     pub(crate) fn note_read(&mut self, mut read: &[u8]) -> bool {
         loop {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn head_is_charged_from_its_first_frame_to_the_end_of_its_last() {
+    fn head_is_charged_from_its_first_frame_to_the_end_of_its_last_frame() {
         const CHARGE: usize = 100 * MEMORY_PER_BYTE;
         let data = 0;
         let whole = [

@@ -1,5 +1,5 @@
-//! Serving clients: worker threads accept connections, drive HTTP/1.1 and HTTP/2 on them, and take
-//! each request through its stages.
+//! Serves clients: worker threads accept connections, speak HTTP/1.1 and HTTP/2, and pass each request
+//! through its stages.
 
 mod admin;
 mod backlog;
@@ -20,6 +20,6 @@ mod unparsed;
 mod worker;
 
 pub(crate) use client_http::HttpLimits;
-pub(crate) use connections::Connections;
+pub(crate) use connections::ClientConnections;
 pub(crate) use shared::{ClientLimits, Shared};
 pub(crate) use worker::{WorkerConfig, Workers};

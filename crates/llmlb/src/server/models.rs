@@ -1,4 +1,4 @@
-//! `/v1/models`: everything that the backends serve, each model once.
+//! `/v1/models`: the models of all backends, each once. Also errors for models that no backend serves.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::balance::{Pool, Table};
 use crate::config::{Alias, Kind};
 use crate::request::{Refusal, backend_auth, json_response};
 
-/// The list.
+/// Response of `/v1/models`.
 pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {
     let mut response = json_response(StatusCode::OK, table.list());
     response.extensions_mut().insert(SharedBody);
     response
 }
 
-/// The description of one of them.
-pub(super) fn one(pool: &Pool, name: &str) -> Result<Response<Full<Bytes>>, Refusal> {
+/// Response of `/v1/models/NAME`.
+pub(super) fn describe(pool: &Pool, name: &str) -> Result<Response<Full<Bytes>>, Refusal> {
     let table = pool.table();
     let found = table.model(name);
     match found.or_else(|| table.model(&format!("{name}:latest"))) {
@@ -32,8 +32,9 @@ pub(super) fn one(pool: &Pool, name: &str) -> Result<Response<Full<Bytes>>, Refu
     }
 }
 
-/// Somebody who has not answered yet may serve it: it is worth trying again.
-pub(super) fn not_yet(name: &str, pool: &Pool) -> Refusal {
+/// Error 503 for a model that may be served by a backend that has not reported its models yet. The client
+/// should retry.
+pub(super) fn not_known_yet(name: &str, pool: &Pool) -> Refusal {
     let table = pool.table();
     let unknown = || table.backends.iter().filter(|one| !one.is_known());
     let mut rejected = unknown().map(|one| one.health.rejected_key());
@@ -44,12 +45,12 @@ pub(super) fn not_yet(name: &str, pool: &Pool) -> Refusal {
     }
     let unknown: Vec<_> = unknown().map(|one| one.label()).collect();
     let why = if unknown.is_empty() {
-        "no backend is known yet".to_owned()
+        "no backend has been found yet".to_owned()
     } else {
         format!(
-            "backends that have not told their models yet (`llmlb status` says why): {}. {}",
+            "backends that have not reported their models yet (see `llmlb status`): {}. {}",
             unknown.join(", "),
-            there_is(&table.model_names(None))
+            available(&table.model_names(None))
         )
     };
     Refusal::new(
@@ -58,11 +59,11 @@ pub(super) fn not_yet(name: &str, pool: &Pool) -> Refusal {
         match pool.alias(name) {
             Some(alias) => format!(
                 "`{name}` is an alias for {}, which no backend is known to serve; {why}",
-                meant(alias)
+                alias_targets(alias)
             ),
             None => format!(
                 "No backend is known to serve the model `{}`; {why}",
-                short(name)
+                truncated(name)
             ),
         },
     )
@@ -70,13 +71,13 @@ pub(super) fn not_yet(name: &str, pool: &Pool) -> Refusal {
     .retry_after(1)
 }
 
-/// What a client may have typed, at a length that one can read.
-fn short(name: &str) -> String {
+/// Returns the beginning of a model name, since a client may send a name of any length.
+fn truncated(name: &str) -> String {
     name.chars().take(200).collect()
 }
 
-/// The models that an alias stands for.
-fn meant(alias: &Alias) -> String {
+/// Returns the models of an alias as text.
+fn alias_targets(alias: &Alias) -> String {
     let models: Vec<_> = alias
         .models
         .iter()
@@ -85,28 +86,28 @@ fn meant(alias: &Alias) -> String {
     models.join(" or ")
 }
 
-/// A 404 that lists the models there are.
+/// Error 404 for a model that does not exist, with the list of available models.
 pub(super) fn unknown(name: &str, pool: &Pool, kind: Option<Kind>) -> Refusal {
-    let there_is = there_is(&pool.table().model_names(kind));
+    let available = available(&pool.table().model_names(kind));
     let why = match pool.alias(name) {
         Some(alias) => {
-            let models = meant(alias);
+            let models = alias_targets(alias);
             format!("`{name}` is an alias for {models}, which no backend serves.")
         }
-        None => format!("The model `{}` does not exist.", short(name)),
+        None => format!("The model `{}` does not exist.", truncated(name)),
     };
     Refusal::new(
         StatusCode::NOT_FOUND,
         "model_not_found",
-        format!("{why} {there_is}"),
+        format!("{why} {available}"),
     )
     .param("model")
 }
 
-fn there_is(names: &[&str]) -> String {
+fn available(names: &[&str]) -> String {
     const MOST_LISTED: usize = 50;
     match names.len() {
-        0 => "No backend has told its models yet.".to_owned(),
+        0 => "No backend has reported its models yet.".to_owned(),
         count if count > MOST_LISTED => format!(
             "Available: {} and {} more.",
             names[..MOST_LISTED].join(", "),

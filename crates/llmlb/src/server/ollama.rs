@@ -1,4 +1,4 @@
-//! The list of models in the form of Ollama's own API.
+//! `/api/tags`: the list of models in the format of Ollama's native API.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -9,15 +9,15 @@ use crate::balance::Table;
 use crate::config::Kind;
 use crate::request::json_response;
 
-/// The models of all backends that are Ollama; any one of them would not know the others'.
+/// Response of `/api/tags`: the models of all Ollama backends. A single backend would list only its own.
 pub(super) fn list(table: &Table) -> Response<Full<Bytes>> {
     let names = table.model_names(Some(Kind::Ollama));
-    let models: Vec<_> = names.iter().map(|name| described(name, table)).collect();
+    let models: Vec<_> = names.iter().map(|name| describe(name, table)).collect();
     json_response(StatusCode::OK, json!({ "models": models }).to_string())
 }
 
-/// As far as it is known here.
-fn described(name: &str, table: &Table) -> Value {
+/// Describes a model. llmlb does not know its size and digest.
+fn describe(name: &str, table: &Table) -> Value {
     let created = table.model(name).and_then(|model| model.created);
     let created = jiff::Timestamp::from_second(created.unwrap_or_default());
     json!({

@@ -1,4 +1,4 @@
-//! The path of a request, in reading order: admission, parsing, choice of a backend, forwarding.
+//! Stages of a request, in reading order: admission, parsing, choice of a backend, forwarding.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -27,22 +27,22 @@ use crate::request::{
     self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,
 };
 
-/// A client's connection: everything that its requests have in common.
+/// State of a client connection that its requests share.
 #[derive(Debug)]
-pub(crate) struct Caller {
+pub(crate) struct ConnectionContext {
     pub(crate) worker: Arc<Worker>,
-    /// The two ends of the connection.
+    /// Addresses of the two ends of the connection.
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
-    /// The peer is a reverse proxy whose word on its clients' addresses counts.
+    /// The peer is a reverse proxy that is trusted to report its clients' addresses.
     pub(crate) is_proxy: bool,
-    /// What is being served on this connection.
+    /// Number of requests on this connection.
     pub(crate) requests: Counter,
     pub(crate) memory: Arc<ClientMemory>,
 }
 
-impl Caller {
-    /// Address that a request with these headers counts for.
+impl ConnectionContext {
+    /// Returns the client address of a request with these headers.
     pub(crate) fn client_address(&self, headers: &HeaderMap) -> IpAddr {
         let proxies = self.is_proxy.then_some(&self.worker.shared.proxies);
         request::client_address(self.peer, headers, proxies)
@@ -54,12 +54,12 @@ impl Caller {
     }
 }
 
-/// Serves one request, whose response counts in this backlog.
+/// Serves one request, whose response is counted in this backlog.
 ///
-/// Its memory is charged at once, not when its task runs: until then requests of other connections
-/// may arrive, whose heads would be held as well.
+/// The memory of the request is charged at once, not when its task runs. Otherwise the heads of many requests
+/// could arrive, uncharged, before the first task runs.
 pub(crate) fn serve(
-    caller: Arc<Caller>,
+    caller: Arc<ConnectionContext>,
     request: Request<Incoming>,
     backlog: ResponseBacklog,
 ) -> impl Future<Output = Result<Response<Outgoing>, Infallible>> {
@@ -67,8 +67,8 @@ pub(crate) fn serve(
     let memory = RequestMemory::new(&caller.memory, version, uri, headers, request.body());
     let admitted = match memory {
         Some(memory) => Ok((request, memory)),
-        // The request is dropped here.
-        None => Err(without_memory(&caller, request)),
+        // Drops the request, which frees its memory.
+        None => Err(reject_without_memory(&caller, request)),
     };
     async move {
         Ok(match admitted {
@@ -78,55 +78,55 @@ pub(crate) fn serve(
     }
 }
 
-/// The response to a request that does not fit into the memory, which only happens over HTTP/2. It
-/// has no body: that would be held until the client takes it.
-fn without_memory(caller: &Caller, request: Request<Incoming>) -> ClientResponse {
+/// Rejects a request that would exceed `server.body_memory`, which happens only over HTTP/2. The response has
+/// no body, which would itself use memory until the client reads it.
+fn reject_without_memory(caller: &ConnectionContext, request: Request<Incoming>) -> ClientResponse {
     let refusal = request::too_many(&caller.worker.shared.budget);
     let (head, _) = request.into_parts();
-    let mut guard = caller.start_guard(&head, Endpoint::NOTHING);
+    let mut guard = caller.start_guard(&head, Endpoint::NOT_SERVED);
     guard.refused(&refusal);
-    let mut response = refusal.into_response(Endpoint::NOTHING.dialect, &guard.identity.id);
+    let mut response = refusal.into_response(Endpoint::NOT_SERVED.dialect, &guard.identity.id);
     *response.body_mut() = Full::default();
-    own(response)
+    own_response(response)
 }
 
 async fn serve_admitted(
-    caller: Arc<Caller>,
+    caller: Arc<ConnectionContext>,
     mut request: Request<Incoming>,
     mut memory: RequestMemory,
     backlog: ResponseBacklog,
 ) -> Response<Outgoing> {
-    let upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
+    let upgrade = is_websocket_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
     let (head, body) = request.into_parts();
     let located = endpoint::parse(&head.method, head.uri.path());
     let endpoint = located
         .as_ref()
-        .map_or(Endpoint::NOTHING, |(found, _)| *found);
+        .map_or(Endpoint::NOT_SERVED, |(found, _)| *found);
     let guard = Box::new(caller.start_guard(&head, endpoint));
     let id = guard.identity.id.clone();
     let served = stages(&caller, &head, located, body, upgrade, &mut memory, guard).await;
-    let mut answer = match served {
-        Ok(answer) => answer,
+    let mut response = match served {
+        Ok(response) => response,
         Err((refusal, mut guard)) => {
             guard.refused(&refusal);
-            memory.refuse();
+            memory.reject();
             let response = refusal.into_response(endpoint.dialect, &id);
             guard.note_own_body(&response);
             guard.persisted().await;
-            own(response)
+            own_response(response)
         }
     };
-    let is_upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if is_upgrade {
         memory.upgrade();
     }
-    let headers = answer.headers_mut();
+    let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
     if !is_upgrade && caller.worker.shared.is_draining() && head.version < Version::HTTP_2 {
-        // The client's next request is for somebody else.
+        // This server drains: the client must send its next request on a new connection.
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    Outgoing::respond(answer, backlog, Some(memory))
+    Outgoing::respond(response, backlog, Some(memory))
 }
 
 /// The endpoint of a request and the path that is forwarded, or the reason to reject the request.
@@ -137,11 +137,11 @@ enum Prepared<'a> {
     /// The response is a page of llmlb's own.
     Page(Response<Full<Bytes>>),
     /// The request is for a backend.
-    Forward(ToForward<'a>),
+    Forward(BackendRequest<'a>),
 }
 
 /// A request for a backend.
-struct ToForward<'a> {
+struct BackendRequest<'a> {
     endpoint: Endpoint,
     /// The path that is forwarded.
     path: Cow<'a, str>,
@@ -150,9 +150,9 @@ struct ToForward<'a> {
     route: Arc<Route>,
 }
 
-/// Takes a request through all stages. A refusal returns the guard, which logs it.
+/// Passes a request through all stages. A refusal is returned together with the guard that logs it.
 async fn stages(
-    caller: &Caller,
+    caller: &ConnectionContext,
     head: &Parts,
     located: Located<'_>,
     body: Incoming,
@@ -165,7 +165,7 @@ async fn stages(
         Err(refusal) => return Err((refusal, guard)),
     };
     match prepare(caller, head, located, body, memory, &mut guard).await {
-        Ok(Prepared::Page(response)) => Ok(own(response)),
+        Ok(Prepared::Page(response)) => Ok(own_response(response)),
         Ok(Prepared::Forward(request)) => {
             forward_request(caller, head, request, upgrade, guard).await
         }
@@ -175,7 +175,7 @@ async fn stages(
 
 /// Reads a request and finds the backends that may serve it.
 async fn prepare<'a>(
-    caller: &Caller,
+    caller: &ConnectionContext,
     head: &Parts,
     (endpoint, path): (Endpoint, Cow<'a, str>),
     mut body: Incoming,
@@ -189,7 +189,7 @@ async fn prepare<'a>(
     }
     let kind = match endpoint.service {
         Service::Own(page) => {
-            let response = page_of(caller, head, page, &path)?;
+            let response = own_page(caller, head, page, &path)?;
             if !has_room_for(&response, &shared.budget) {
                 return Err(request::too_many(&shared.budget));
             }
@@ -197,7 +197,7 @@ async fn prepare<'a>(
             return Ok(Prepared::Page(response));
         }
         Service::Ollama => Some(Kind::Ollama),
-        Service::Backend | Service::Nothing => None,
+        Service::Backend | Service::NotServed => None,
     };
     if let Some(why) = shared.meter.refusal() {
         return Err(unmetered(&why));
@@ -219,7 +219,7 @@ async fn prepare<'a>(
     guard.parsed(&parsed);
     let model = parsed.model.take();
     let route = find_route(&shared.pool, kind, model.as_deref())?;
-    Ok(Prepared::Forward(ToForward {
+    Ok(Prepared::Forward(BackendRequest {
         endpoint,
         path,
         parsed,
@@ -234,21 +234,21 @@ fn find_route(pool: &Pool, kind: Option<Kind>, model: Option<&str>) -> Result<Ar
         let name = model.unwrap_or_default();
         match error {
             RouteError::Unknown => models::unknown(name, pool, kind),
-            RouteError::NotYet => models::not_yet(name, pool),
+            RouteError::NotYet => models::not_known_yet(name, pool),
         }
     })
 }
 
 /// Sends a request to a backend. Returns the response of the backend.
 async fn forward_request(
-    caller: &Caller,
+    caller: &ConnectionContext,
     head: &Parts,
-    request: ToForward<'_>,
+    request: BackendRequest<'_>,
     upgrade: Option<OnUpgrade>,
     guard: Box<RequestGuard>,
 ) -> Result<ClientResponse, (Refusal, Box<RequestGuard>)> {
     let worker = &caller.worker;
-    let ToForward {
+    let BackendRequest {
         endpoint,
         path,
         mut parsed,
@@ -290,15 +290,15 @@ async fn forward_request(
         .map_err(|(error, guard)| (forward::refusal(error, model.as_deref()), guard))
 }
 
-/// The key under which it is remembered that a backend does not serve the endpoint of a POST.
+/// Returns the key under which llmlb remembers that a backend does not serve the endpoint of a POST.
 fn endpoint_key(method: &Method, endpoint: Endpoint, path: &str) -> Option<EndpointKey> {
     let is_one = endpoint.is_inference || (*method == Method::POST && !endpoint::has_id(path));
     is_one.then(|| EndpointKey::new(path, endpoint.is_known))
 }
 
-/// Decides whether a request is served at all, before its body is read.
+/// Checks the head of a request, and rejects requests that are not served, before the body is read.
 fn admit<'a>(
-    caller: &Caller,
+    caller: &ConnectionContext,
     head: &Parts,
     located: Located<'a>,
     is_upgrade: bool,
@@ -312,7 +312,7 @@ fn admit<'a>(
     let (endpoint, path) = located.map_err(|error| bad_path(head, error))?;
     let is_ollama_absent = || !shared.pool.table().may_have(Kind::Ollama);
     match endpoint.service {
-        Service::Nothing => return Err(admin::not_found(shared, endpoint, &path)),
+        Service::NotServed => return Err(admin::not_found(shared, endpoint, &path)),
         Service::Ollama | Service::Own(Page::OllamaTags) if is_ollama_absent() => {
             return Err(admin::not_found(shared, endpoint, &path));
         }
@@ -349,12 +349,12 @@ fn admit<'a>(
             StatusCode::FORBIDDEN,
             "issues_credentials",
             format!(
-                "{path} would issue a credential of this server's own account. Connect to \
-                 /v1/realtime of this server instead."
+                "{path} would issue a credential for this server's account at the backend. Connect \
+                 to /v1/realtime of this server instead."
             ),
         ));
     }
-    refuse_loop(caller, head)?;
+    reject_loop(caller, head)?;
     Ok((endpoint, path))
 }
 
@@ -363,16 +363,16 @@ fn bad_path(head: &Parts, error: PathError) -> Refusal {
         PathError::Misspelled(plain) => Refusal::new(
             StatusCode::BAD_REQUEST,
             "bad_path",
-            format!("Some servers would take this path for {plain}; use that spelling."),
+            format!("Some servers would read this path as {plain}; use that spelling."),
         ),
         PathError::Ambiguous => Refusal::new(
             StatusCode::BAD_REQUEST,
             "bad_path",
-            "The path can be read in two ways: it has `.` or `..` segments, control characters, or \
-             characters that are escaped and need not be.",
+            "The path is ambiguous: it has `.` or `..` segments, control characters, or escapes of \
+             characters that need none.",
         ),
         PathError::MethodNotAllowed(methods) => not_allowed(
-            format!("{} answers {methods} only.", head.uri.path()),
+            format!("{} accepts only {methods}.", head.uri.path()),
             methods,
         ),
     }
@@ -383,35 +383,35 @@ fn not_allowed(message: String, methods: &'static str) -> Refusal {
     Refusal::new(status, "method_not_allowed", message).allow(methods)
 }
 
-/// A page of llmlb's own.
-fn page_of(
-    caller: &Caller,
+/// Returns a page that llmlb serves itself.
+fn own_page(
+    caller: &ConnectionContext,
     head: &Parts,
     page: Page,
     path: &str,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let pool = &caller.worker.shared.pool;
     match page {
-        Page::Admin(page) => admin::answer(caller, &head.headers, page),
+        Page::Admin(page) => admin::respond(caller, &head.headers, page),
         Page::Models => Ok(models::list(&pool.table())),
-        Page::Model => models::one(pool, &endpoint::model_in(path)),
+        Page::Model => models::describe(pool, &endpoint::model_in(path)),
         Page::OllamaTags => Ok(ollama::list(&pool.table())),
     }
 }
 
-fn refuse_loop(caller: &Caller, head: &Parts) -> Result<(), Refusal> {
+fn reject_loop(caller: &ConnectionContext, head: &Parts) -> Result<(), Refusal> {
     if caller.worker.forwarding.via.is_in(&head.headers) {
         return Err(Refusal::new(
             StatusCode::LOOP_DETECTED,
             "loop_detected",
-            "This request was here before: a backend sends it back. Look for this server's own \
-             address among the backends.",
+            "This request has already passed through this server: a backend sends it back. Remove \
+             this server's own address from the backends.",
         ));
     }
     Ok(())
 }
 
-/// True if a response of our own fits into the memory that is left: a list of models may be long.
+/// True if a response of llmlb's own fits into the memory budget. The description of a model may be long.
 fn has_room_for(response: &Response<Full<Bytes>>, budget: &Budget) -> bool {
     if response.extensions().get::<SharedBody>().is_some() {
         return true;
@@ -420,15 +420,15 @@ fn has_room_for(response: &Response<Full<Bytes>>, budget: &Budget) -> bool {
     length <= backlog::FREE as u64 || usize::try_from(length).is_ok_and(|length| budget.has(length))
 }
 
-fn own(response: Response<Full<Bytes>>) -> ClientResponse {
+fn own_response(response: Response<Full<Bytes>>) -> ClientResponse {
     response.map(Either::Left)
 }
 
-/// Whether a client wants to go on in another protocol (WebSocket).
-fn wants_upgrade(request: &Request<Incoming>) -> bool {
+/// True if the client requests an upgrade to WebSocket.
+fn is_websocket_upgrade(request: &Request<Incoming>) -> bool {
     request.version() == Version::HTTP_11
         && request.method() == Method::GET
-        // Any other protocol would carry requests past everything here.
+        // Requests in any other protocol would be neither checked nor metered.
         && request
             .headers()
             .get(header::UPGRADE)
@@ -442,14 +442,12 @@ fn wants_upgrade(request: &Request<Incoming>) -> bool {
             .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
 }
 
-/// Response to a request that cannot be metered while `usage.on_failure` is `refuse`.
+/// Error for a request that cannot be metered while `usage.on_failure` is `refuse`.
 fn unmetered(why: &str) -> Refusal {
     Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "metering_unavailable",
-        format!(
-            "Usage cannot be recorded, and nothing is served without (usage.on_failure): {why}"
-        ),
+        format!("Usage cannot be recorded, and usage.on_failure is `refuse`: {why}"),
     )
     .retry_after(5)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::client_http::HttpLimits;
-use super::connections::Connections;
+use super::connections::ClientConnections;
 use crate::balance::Pool;
 use crate::body_deadline::BodyPace;
 use crate::config::{Networks, UnknownEndpoints};
@@ -24,19 +24,19 @@ pub(crate) struct Shared {
     pub(crate) pool: Arc<Pool>,
     /// Requests in flight.
     pub(crate) requests: Counter,
-    /// Connections of clients.
-    pub(crate) connections: Arc<Connections>,
+    /// Client connections.
+    pub(crate) connections: Arc<ClientConnections>,
     pub(crate) backend_connections: Arc<BackendConnections>,
     pub(crate) address_limit: Arc<AddressLimit>,
     pub(crate) started: Instant,
     /// `server.max_body`, in bytes.
     pub(crate) max_body: usize,
-    /// Memory for what clients send and do not read: heads, bodies, responses.
+    /// Memory budget for request heads, request bodies and unsent responses (`server.body_memory`).
     pub(crate) budget: Arc<Budget>,
-    /// Names of a private server, which serves only programs on this machine. `None` for a public one.
+    /// Host names of a server that is bound to loopback. `None` if the server is public.
     pub(crate) private_hosts: Option<KnownHosts>,
     pub(crate) unknown_endpoints: UnknownEndpoints,
-    /// Peers that report their clients' addresses.
+    /// Reverse proxies that are trusted to report their clients' addresses.
     pub(crate) proxies: Networks,
     pub(crate) dropped_headers: Arc<DroppedHeaders>,
     pub(crate) client_limits: ClientLimits,
@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     pub(crate) draining: CancellationToken,
 }
 
-/// Limits on the speed of clients.
+/// Limits on clients that send or read slowly, or cancel many requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientLimits {
     /// Minimum rate at which a client sends a request's body.

@@ -1,19 +1,19 @@
-//! Requests over HTTP/1.1 whose head cannot be parsed. hyper responds to them itself; the log has a
-//! line for each, like for any other request.
+//! Logs HTTP/1.1 requests whose head cannot be parsed. hyper itself responds to them, so they do not pass
+//! through the stages that log other requests.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 
-use super::serve::Caller;
+use super::serve::ConnectionContext;
 use crate::request::{Refusal, RequestGuard};
 
-/// Text in the log for a part of the first line that is not there, or is not one.
+/// Text in the log for a method or path that is missing or invalid.
 const UNKNOWN: &str = "-";
 
-/// Logs the request with which a connection ended, if its head could not be parsed. `unread` is what
-/// arrived of it.
+/// Logs the last request of a connection if its head could not be parsed. `unread` returns the bytes of the
+/// head.
 pub(crate) fn log(
-    caller: &Caller,
+    caller: &ConnectionContext,
     served: &hyper::Result<()>,
     unread: impl FnOnce() -> Option<Bytes>,
 ) {
@@ -28,7 +28,7 @@ pub(crate) fn log(
     }
 }
 
-/// The status that hyper responds with, and a code for the log.
+/// Returns the status with which hyper responds, and a code for the log.
 fn refusal(error: &hyper::Error) -> Refusal {
     let (status, code) = match error.to_string().as_str() {
         "URI too long" => (StatusCode::URI_TOO_LONG, "path_too_long"),
@@ -41,13 +41,13 @@ fn refusal(error: &hyper::Error) -> Refusal {
     Refusal::new(status, code, "")
 }
 
-/// The method and the path of a request, as far as they can be read.
+/// Parses the method and the path from the first line of a request, as far as possible.
 fn first_line(head: &[u8]) -> (Method, Box<str>) {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let mut words = line.trim_ascii_end().split(|byte| *byte == b' ');
     let method = words.next().unwrap_or_default();
     let method = Method::from_bytes(method).or_else(|_| Method::from_bytes(UNKNOWN.as_bytes()));
-    // A query may hold credentials.
+    // The query may contain credentials and is not logged.
     let path = words.next().and_then(|target| {
         let path = target.split(|byte| *byte == b'?').next()?;
         (!path.is_empty()).then(|| String::from_utf8_lossy(path).into())
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_line_is_read_as_far_as_it_goes() {
+    fn first_line_is_parsed_as_far_as_possible() {
         for (head, method, path) in [
             (
                 "GET /v1/models?key=1 HTTP/1.1\r\nhost: x",

@@ -1,5 +1,5 @@
-//! The threads that serve requests: each has its own event loop and its own connections to the
-//! backends, so that they need not wait for one another.
+//! Worker threads, which serve requests. Each has its own event loop and its own connections to backends, so
+//! that workers do not contend for locks.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -20,7 +20,7 @@ use crate::meter::CommitGroup;
 use crate::request::{AccessLog, Accounting, Ids, LogSink};
 use crate::upstream::Connector;
 
-/// Pause of accepting when the system has no more descriptors.
+/// Pause after a failed accept, such as for lack of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// Interval at which a worker closes idle connections.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ const LINES_WITHIN: Duration = Duration::from_millis(100);
 pub(crate) struct WorkerConfig {
     /// Cancelled when the server drains: no more connections are accepted.
     pub(crate) drain: CancellationToken,
-    /// Cancelled when requests that are still running are aborted.
+    /// Cancelled when requests in flight must be aborted.
     pub(crate) abort: CancellationToken,
     pub(crate) connector: Connector,
     pub(crate) ids: Arc<Ids>,
@@ -41,7 +41,7 @@ pub(crate) struct WorkerConfig {
     /// Client header fields that are forwarded in addition to the default ones.
     pub(crate) forward_headers: HeaderPatterns,
     pub(crate) timeouts: ForwardTimeouts,
-    /// Where a line for each request goes, and whether it begins with the time.
+    /// Destination of the access log, and `true` if its lines begin with the time.
     pub(crate) lines: Option<LogSink>,
     pub(crate) timed: bool,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Connections and tunnels are spawned on `tasks`, which must end before the thread does.
+    /// Tasks of connections and tunnels are spawned on `tasks`. They must end before the thread does.
     fn new(shared: Arc<Shared>, config: &WorkerConfig, tasks: TaskTracker) -> Self {
         let accounting = Arc::new(Accounting {
             ids: Arc::clone(&config.ids),
@@ -86,15 +86,15 @@ impl Worker {
     }
 }
 
-/// The threads, as seen from outside.
+/// Handle of the worker threads.
 #[derive(Debug)]
 pub(crate) struct Workers {
     ended: mpsc::Receiver<()>,
 }
 
 impl Workers {
-    /// Starts so many threads, all of which accept from the same socket: an idle one is faster
-    /// than a busy one, so that new connections go where there is time for them.
+    /// Starts the threads. All accept from the same socket. An idle worker accepts sooner than a busy one, so
+    /// new connections go to idle workers.
     pub(crate) fn start(
         count: usize,
         listener: &TcpListener,
@@ -113,10 +113,9 @@ impl Workers {
                 .spawn(move || {
                     let worked = runtime.block_on(work(listener, shared, &config));
                     if let Err(error) = worked {
-                        tracing::error!(%error, "a worker cannot accept connections");
+                        tracing::error!(%error, "worker thread cannot accept connections");
                     }
-                    // Ends what is left of requests that were aborted, and does not wait for a name
-                    // server that does not answer.
+                    // Drops tasks of aborted requests. Does not wait for blocked DNS lookups.
                     runtime.shutdown_background();
                     drop(alive);
                 })?;
@@ -124,7 +123,7 @@ impl Workers {
         Ok(Self { ended })
     }
 
-    /// Waits until all have ended.
+    /// Waits until all worker threads have ended.
     pub(crate) async fn ended(&mut self) {
         while self.ended.recv().await.is_some() {}
     }
@@ -165,8 +164,8 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, config: &WorkerConfig)
             }
         }
     }
-    // Those who connected before we stopped accepting are served. The kernel is asked itself: the
-    // event loop may not have heard of them yet.
+    // Serve clients that connected before accepting stopped. Accept from the kernel directly, since the event
+    // loop may not know of these connections yet.
     let listener = listener.into_std()?;
     loop {
         match listener.accept() {
@@ -174,7 +173,7 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, config: &WorkerConfig)
                 let stream = stream
                     .set_nonblocking(true)
                     .and_then(|()| TcpStream::from_std(stream));
-                // One that is gone already is no reason to leave the others.
+                // A client that disconnected already must not keep the others from being served.
                 stream.map(|stream| serve(stream, peer)).unwrap_or_default();
             }
             Err(error)
@@ -203,7 +202,7 @@ fn is_connection_error(error: &io::Error) -> bool {
     )
 }
 
-/// Flushes the access log, closes idle connections and logs the end of problems.
+/// Periodically flushes the access log, closes idle connections, and logs the end of rejections.
 async fn housekeeping(worker: Arc<Worker>) {
     let mut last_sweep = Instant::now();
     loop {

@@ -1,7 +1,7 @@
-//! The limit on connections to backends that requests of one address use at the same time.
+//! Limit on the connections to backends that requests of one client address use at the same time.
 //!
-//! A client of HTTP/2 has many requests on one connection, so that the limit on its connections does
-//! not keep it from taking all connections to backends.
+//! An HTTP/2 client sends many requests on one connection. So the limit on client connections alone would
+//! let a single client use up all connections to backends.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,20 +13,20 @@ use crate::config::{self, Networks};
 use crate::descriptors::Division;
 use crate::episode::{Episode, Event};
 
-/// Number of parts of the table, each with a lock of its own: workers seldom wait for one another.
-const PARTS: usize = 64;
+/// Number of shards of the table. Each has its own lock, so workers seldom wait for one another.
+const SHARDS: usize = 64;
 
-/// The connections to backends that each address uses.
+/// Number of connections to backends in use by each client address.
 #[derive(Debug)]
 pub(crate) struct AddressLimit {
     max: usize,
-    /// Reverse proxies, which speak for many clients.
+    /// Trusted reverse proxies. Their connections carry requests of many clients.
     proxies: Networks,
-    parts: Vec<Mutex<HashMap<ClientNetwork, usize>>>,
+    shards: Vec<Mutex<HashMap<ClientNetwork, usize>>>,
     beyond_max: Episode,
 }
 
-/// The right of one request to use a connection to a backend, given back when this is dropped.
+/// Permission of one request to use a connection to a backend. Released on drop.
 #[derive(Debug)]
 pub(crate) struct AddressShare {
     limit: Arc<AddressLimit>,
@@ -39,13 +39,13 @@ impl AddressLimit {
         Self {
             max: division.backend_connections_per_address(),
             proxies,
-            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             beyond_max: Episode::default(),
         }
     }
 
-    /// The right of a request of this address; `None` if the address uses as many connections as it
-    /// may. Programs on this machine, and proxies that do not name their clients, have no limit.
+    /// Acquires a share for a request of this address; `None` if the address is at its limit. Loopback
+    /// addresses, and trusted proxies that do not forward their clients' addresses, have no limit.
     pub(crate) fn acquire(self: &Arc<Self>, address: IpAddr) -> Option<AddressShare> {
         let mut share = AddressShare {
             limit: Arc::clone(self),
@@ -56,8 +56,8 @@ impl AddressLimit {
         }
         let network = ClientNetwork::containing(address);
         {
-            let mut part = self.part(network);
-            let used = part.entry(network).or_default();
+            let mut shard = self.shard(network);
+            let used = shard.entry(network).or_default();
             if *used < self.max {
                 *used += 1;
                 share.network = Some(network);
@@ -71,11 +71,11 @@ impl AddressLimit {
         Some(share)
     }
 
-    fn part(&self, network: ClientNetwork) -> MutexGuard<'_, HashMap<ClientNetwork, usize>> {
-        // The last bits differ most between addresses of one network.
-        let index = usize::try_from(network.number() % PARTS as u64).unwrap_or_default();
-        let part = self.parts[index].lock();
-        part.unwrap_or_else(PoisonError::into_inner)
+    fn shard(&self, network: ClientNetwork) -> MutexGuard<'_, HashMap<ClientNetwork, usize>> {
+        // The last bits differ most between clients of one network.
+        let index = usize::try_from(network.number() % SHARDS as u64).unwrap_or_default();
+        let shard = self.shards[index].lock();
+        shard.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Maximum number of connections that one address may use.
@@ -88,7 +88,7 @@ impl AddressLimit {
         self.beyond_max.total()
     }
 
-    /// Logs that requests are no longer rejected. To be called from time to time.
+    /// Logs the end of rejections. To be called periodically.
     pub(crate) fn check_end(&self) {
         self.log(self.beyond_max.check_end(Instant::now()), None);
     }
@@ -99,17 +99,17 @@ impl AddressLimit {
         match event {
             None => {}
             Some(Event::Began) => tracing::warn!(
-                "rejecting requests{from}: it uses {max} connections to backends, the limit of one \
-                 address (server.max_connections_per_address)"
+                "rejecting requests{from}: the address uses {max} connections to backends, the limit \
+                 of one address (server.max_connections_per_address)"
             ),
             Some(Event::Continues { count, since }) => tracing::warn!(
-                "still rejecting requests, now{from}, beyond {max} connections to backends of one \
-                 address (server.max_connections_per_address): {count} in {} s",
+                "still rejecting requests, now{from}: the limit of one address is {max} connections \
+                 to backends (server.max_connections_per_address); rejected {count} in {} s",
                 since.as_secs()
             ),
             Some(Event::Ended { count, lasted }) => tracing::warn!(
-                "no longer rejecting requests of single addresses: rejected {count} within {} s \
-                 (server.max_connections_per_address)",
+                "no longer rejecting requests of single addresses \
+                 (server.max_connections_per_address); rejected {count} in {} s",
                 lasted.as_secs()
             ),
         }
@@ -121,11 +121,11 @@ impl Drop for AddressShare {
         let Some(network) = self.network else {
             return;
         };
-        let mut part = self.limit.part(network);
-        if let Some(used) = part.get_mut(&network) {
+        let mut shard = self.limit.shard(network);
+        if let Some(used) = shard.get_mut(&network) {
             *used = used.saturating_sub(1);
             if *used == 0 {
-                part.remove(&network);
+                shard.remove(&network);
             }
         }
     }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn each_address_has_a_limit_of_its_own_until_a_request_ends() {
+    fn address_at_its_limit_is_rejected_until_a_request_ends() {
         let limit = limit(2);
         let first = acquire(&limit, "192.0.2.1").unwrap();
         let _second = acquire(&limit, "::ffff:192.0.2.1").unwrap();
@@ -170,12 +170,12 @@ mod tests {
         assert!(acquire(&limit, "2001:db8::ffff:0:0:2").is_none());
         assert!(acquire(&limit, "2001:db8:0:1::1").is_some());
         drop(share);
-        let is_empty = |part: &Mutex<HashMap<_, _>>| part.lock().unwrap().is_empty();
-        assert!(limit.parts.iter().all(is_empty));
+        let is_empty = |shard: &Mutex<HashMap<_, _>>| shard.lock().unwrap().is_empty();
+        assert!(limit.shards.iter().all(is_empty));
     }
 
     #[test]
-    fn this_machine_and_proxies_have_no_limit() {
+    fn loopback_and_trusted_proxies_have_no_limit() {
         let limit = limit(1);
         for address in ["127.0.0.1", "::1", "10.9.1.1"] {
             let shares: Vec<_> = (0..5).map(|_| acquire(&limit, address)).collect();

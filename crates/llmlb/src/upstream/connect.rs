@@ -1,4 +1,4 @@
-//! Opening a connection to a backend.
+//! Opens connections to backends.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,18 +21,17 @@ use crate::config::BackendUrl;
 use crate::descriptors::Division;
 use crate::sys;
 
-/// After how long a silence the system asks whether the other end is still there, and how often.
-const ASK_AFTER: Duration = Duration::from_secs(15);
-const ASK_EVERY: Duration = Duration::from_secs(5);
+/// Idle time before the first TCP keep-alive probe, and interval of further probes.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Connects within a limit, which counts from the first question to a name server to the end of
-/// the TLS handshake.
+/// Opens connections within a time limit, which includes the DNS lookup and the TLS handshake.
 #[derive(Clone)]
 pub(crate) struct Connector {
     limit: Duration,
     connections: Arc<BackendConnections>,
     resolver: Arc<Resolver>,
-    /// Made when the first backend wants it: reading the system's authorities takes a while.
+    /// Created for the first backend with an `https` URL: loading the system's root certificates is slow.
     tls: Arc<OnceLock<Result<TlsConnector, rustls::Error>>>,
 }
 
@@ -52,12 +51,12 @@ impl Connector {
         }
     }
 
-    /// All connections that it has opened.
+    /// All connections to backends.
     pub(crate) fn connections(&self) -> &Arc<BackendConnections> {
         &self.connections
     }
 
-    /// Gets ready for TLS, which takes a while: before anybody waits for it.
+    /// Loads the root certificates for TLS, so that no request waits for it.
     pub(crate) fn prepare_tls(&self) {
         let _ = self.tls.get_or_init(tls);
     }
@@ -71,7 +70,7 @@ impl Connector {
         self.connect_with(url, permit).await
     }
 
-    /// The right to a connection for a probe, which other probes may have to give back first.
+    /// Acquires the permit of a connection for a probe. Waits while other probes hold all of them.
     pub(crate) async fn permit_for_probe(&self) -> Result<Permit, UpstreamError> {
         let permit = self.connections.acquire_for_probe().await;
         permit.map_err(UpstreamError::LocalExhausted)
@@ -94,19 +93,22 @@ impl Connector {
 
     async fn open(&self, url: &BackendUrl, permit: Permit) -> io::Result<Stream> {
         let stream = CountedStream::new(self.tcp(url).await?, permit);
-        // A request must not wait for the acknowledgement of the one before.
+        // Nagle's algorithm would delay a request until the previous packet is acknowledged.
         stream.set_nodelay(true)?;
-        // A machine that lost its power says nothing more.
+        // A host that lost power sends no FIN. Keep-alive detects it.
         let alive = TcpKeepalive::new()
-            .with_time(ASK_AFTER)
-            .with_interval(ASK_EVERY);
+            .with_time(KEEPALIVE_AFTER)
+            .with_interval(KEEPALIVE_INTERVAL);
         SockRef::from(&*stream).set_tcp_keepalive(&alive)?;
         if !url.is_https() {
             return Ok(Stream::Plain(stream));
         }
         let tls = match self.tls.get_or_init(tls) {
             Ok(tls) => tls,
-            Err(error) => return Err(io::Error::other(format!("no TLS: {error}"))),
+            Err(error) => {
+                let why = format!("TLS is not available: {error}");
+                return Err(io::Error::other(why));
+            }
         };
         let name = ServerName::try_from(host(url).to_owned()).map_err(io::Error::other)?;
         let stream = tls.connect(name, stream).await?;
@@ -120,23 +122,22 @@ impl Connector {
         }
         let addresses = self.resolver.lookup(host(url), port).await?;
         let mut failed = None;
-        // One address that swallows packets must not use up the time of the others.
+        // An address that drops packets must not use up the time of the others.
         let share = self.limit / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         for address in addresses {
             match timeout_at(Instant::now() + share, connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => note(&mut failed, error),
-                Err(_) => note(&mut failed, io::ErrorKind::TimedOut.into()),
+                Ok(Err(error)) => keep_best_error(&mut failed, error),
+                Err(_) => keep_best_error(&mut failed, io::ErrorKind::TimedOut.into()),
             }
         }
-        Err(failed.unwrap_or_else(|| io::Error::other("its name has no address")))
+        Err(failed.unwrap_or_else(|| io::Error::other("the host name has no address")))
     }
 }
 
-/// Connects. Whenever the connection is dropped from then on, also before it is established, it is
-/// reset: its port is free at once, and not in TIME_WAIT. Otherwise a client that cancels requests
-/// would use up all ports. The backend has nothing left to read then, or is not to go on with it;
-/// [`Stream::close_in_order`] is for connections of which neither is true.
+/// Opens a connection that is reset when it is dropped, also before it is established. So its local port is
+/// free at once and does not stay in TIME_WAIT. Otherwise a client that cancels requests could use up all
+/// ports. A reset discards data that the backend has not read; [`Stream::close_in_order`] avoids that.
 async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
@@ -146,20 +147,20 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(address).await
 }
 
-/// Of several addresses that fail, one where the other end is at fault says more than one that this
-/// machine cannot even try, such as `::1` where there is no IPv6.
-fn note(failed: &mut Option<io::Error>, error: io::Error) {
+/// Keeps the most useful error of several addresses. An error of the backend replaces a local one, such as
+/// that of `::1` on a host without IPv6.
+fn keep_best_error(failed: &mut Option<io::Error>, error: io::Error) {
     if failed.as_ref().is_none_or(sys::limits::is_shortage) {
         *failed = Some(error);
     }
 }
 
-/// A name or an address, without the brackets that a URL needs.
+/// Returns the host name or address of a URL, without the brackets of IPv6 addresses.
 fn host(url: &BackendUrl) -> &str {
     url.authority().host().trim_matches(['[', ']'])
 }
 
-/// The system's authorities are trusted, so that a company's own count.
+/// Configures TLS with the root certificates of the system, so that private certificate authorities work.
 fn tls() -> Result<TlsConnector, rustls::Error> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
@@ -174,13 +175,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_cannot_be_tried_here_does_not_hide_what_another_said() {
+    fn local_error_of_one_address_does_not_hide_the_backends_error() {
         let none = || io::Error::from(rustix::io::Errno::ADDRNOTAVAIL);
         let refused = || io::Error::from(rustix::io::Errno::CONNREFUSED);
         for errors in [[none(), refused()], [refused(), none()]] {
             let mut failed = None;
             for error in errors {
-                note(&mut failed, error);
+                keep_best_error(&mut failed, error);
             }
             let kind = failed.map(|error| error.kind());
             assert_eq!(kind, Some(io::ErrorKind::ConnectionRefused));

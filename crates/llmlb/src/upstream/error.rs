@@ -4,7 +4,7 @@ use std::io;
 
 use crate::sys;
 
-/// The reason for a missing or incomplete response.
+/// Reason for a missing or incomplete response of a backend.
 #[derive(Debug)]
 pub(crate) enum UpstreamError {
     /// No process listens at the backend's address. Nothing was sent, but a request that was sent
@@ -36,7 +36,7 @@ pub(crate) enum UpstreamError {
 impl UpstreamError {
     /// Classifies the failure to open a connection.
     pub(super) fn from_connect(error: &io::Error) -> Self {
-        let why = in_words(error);
+        let why = describe(error);
         match error.kind() {
             io::ErrorKind::AddrNotAvailable => Self::NoLocalPort(why),
             _ if sys::limits::is_shortage(error) => Self::LocalExhausted(why),
@@ -50,9 +50,9 @@ impl UpstreamError {
         }
     }
 
-    /// A connection that failed after it was opened.
+    /// The error of a connection that failed after it was opened.
     pub(super) fn closed(error: &io::Error) -> Self {
-        Self::Closed(in_words(error))
+        Self::Closed(describe(error))
     }
 
     /// True if the client caused the error.
@@ -60,7 +60,7 @@ impl UpstreamError {
         matches!(self, Self::ClientBody(_) | Self::ClientBodyTimeout(_))
     }
 
-    /// True if this machine lacks a resource: the error does not count against the backend.
+    /// True if this machine lacks a resource. Such an error does not count towards ejection.
     pub(crate) fn is_local_fault(&self) -> bool {
         matches!(self, Self::LocalExhausted(_) | Self::NoLocalPort(_))
     }
@@ -90,13 +90,15 @@ impl std::fmt::Display for UpstreamError {
 
 impl std::error::Error for UpstreamError {}
 
-/// Text of an error, the same on every operating system for the common kinds.
-fn in_words(error: &io::Error) -> String {
+/// Returns the text of an error, the same on every operating system for the common kinds.
+fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
         io::ErrorKind::TimedOut => "timed out".to_owned(),
-        io::ErrorKind::AddrNotAvailable => "no local port is free for its address".to_owned(),
+        io::ErrorKind::AddrNotAvailable => {
+            "no local port is free to connect to its address".to_owned()
+        }
         _ => {
             let text = error.to_string();
             let words = text
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gone_is_told_from_what_is_only_not_reached() {
+    fn connect_errors_are_classified_by_their_cause() {
         let kind = |kind: io::ErrorKind| UpstreamError::from_connect(&kind.into());
         for refused in [
             io::ErrorKind::ConnectionRefused,
@@ -131,7 +133,7 @@ mod tests {
         }
         let full = kind(io::ErrorKind::AddrNotAvailable);
         assert!(matches!(full, UpstreamError::NoLocalPort(_)) && full.is_local_fault());
-        // Such as a name server that fails, or a certificate.
+        // Errors of DNS and TLS.
         for other in [io::ErrorKind::Other, io::ErrorKind::InvalidData] {
             assert!(
                 matches!(kind(other), UpstreamError::ConnectFailed(_)),

@@ -1,4 +1,4 @@
-//! One request and its answer on a connection.
+//! A request and its response on a connection.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -16,24 +16,23 @@ use super::framing::{Framing, Piece};
 use super::{Head, Stream, Upload, UpstreamError, head};
 use crate::memory_budget::{Budget, Share};
 
-/// Size of a read at first, of one that needs no further memory, and of the largest: a busy stream
-/// gets more.
+/// Size of the first read, maximum without an additional memory charge, and maximum of a fast stream.
 const FIRST_READ: usize = 4 << 10;
 const USUAL_READ: usize = 8 << 10;
 const LARGEST_READ: usize = 64 << 10;
-/// Maximum number of informational (1xx) responses before the final one.
+/// Maximum number of informational (1xx) responses in front of the final response.
 const MAX_INFORMATIONAL: u32 = 32;
 
-/// One request and its answer. Dropped before its end, it closes the connection, by which the
-/// backend knows that nobody wants the rest.
+/// A request and its response. Dropping the exchange before the end of the response closes the connection,
+/// which cancels the request at the backend.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     stream: Stream,
     method: Method,
     upload: Upload,
-    /// What was read and not yet passed on.
+    /// Bytes that were read and not yet parsed.
     inbox: BytesMut,
-    /// Pieces of the response that were inspected and are not passed on yet.
+    /// Frames of the response that were peeked at and are not forwarded yet.
     peeked: VecDeque<Result<Frame<Bytes>, UpstreamError>>,
     next_read: usize,
     /// Maximum of `next_read`.
@@ -52,7 +51,7 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// In a box: it is handed on several times on its way to the client.
+    /// Returns a box, because the exchange is moved several times on the way to the client.
     pub(crate) fn new(stream: Stream, method: Method, upload: Upload) -> Box<Self> {
         Box::new(Self {
             stream,
@@ -86,14 +85,14 @@ impl Exchange {
         self.received_any
     }
 
-    /// Sends the request and waits for the head of the answer. What the backend says before that
-    /// (`100 Continue`, `103 Early Hints`) is for nobody.
+    /// Sends the request and waits for the head of the response. Informational responses (`100 Continue`,
+    /// `103 Early Hints`) are discarded.
     pub(crate) async fn head(&mut self) -> Result<Head, UpstreamError> {
         poll_fn(|cx| self.poll_head(cx)).await
     }
 
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, UpstreamError>> {
-        // A backend may answer before it has heard everything, and then hang up.
+        // A backend may respond before it has read the whole request, and then close the connection.
         let sent = self.upload.poll(&mut self.stream, cx);
         loop {
             while !self.inbox.is_empty() {
@@ -120,11 +119,11 @@ impl Exchange {
             match self.poll_read(cx) {
                 Poll::Ready(Ok(true)) => {}
                 Poll::Ready(Ok(false)) => {
-                    // Why it could not be sent says more than that there is no answer.
+                    // The error of sending is more precise than a missing response.
                     if let Poll::Ready(Err(error)) = sent {
                         return Poll::Ready(Err(error));
                     }
-                    let why = "it closed the connection without an answer";
+                    let why = "closed the connection without a response";
                     return Poll::Ready(Err(UpstreamError::Closed(why.to_owned())));
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -133,8 +132,7 @@ impl Exchange {
                         Poll::Ready(Err(error)) if error.is_clients_fault() => {
                             Poll::Ready(Err(error))
                         }
-                        // What could not be sent may have been answered: the end of the
-                        // connection is to be read too.
+                        // The backend may have responded before it closed its side, so keep reading.
                         _ => Poll::Pending,
                     };
                 }
@@ -142,8 +140,8 @@ impl Exchange {
         }
     }
 
-    /// Reads ahead: the whole response, or slightly more than `most` bytes of it. All of it is still
-    /// passed on afterwards. If the future is dropped early, what has arrived stays peeked.
+    /// Reads ahead: the whole response, or slightly more than `most` bytes of it. Peeked frames are still
+    /// returned by [`Self::poll_frame`]. No frame is lost if the future is dropped early.
     pub(crate) async fn peek(&mut self, most: usize) {
         let mut length = 0;
         while length <= most
@@ -169,7 +167,7 @@ impl Exchange {
         self.peeked.iter().filter_map(data)
     }
 
-    /// The next piece of the answer.
+    /// Returns the next frame of the response.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -188,7 +186,8 @@ impl Exchange {
         if !self.upload.is_done()
             && let Poll::Ready(Err(error)) = self.upload.poll(&mut self.stream, cx)
         {
-            // What the backend does not take is its own affair: its answer is what counts now.
+            // A backend that stops reading the request may still complete its response. Only an error of the
+            // client ends the exchange.
             left = Some(error).filter(UpstreamError::is_clients_fault);
         }
         loop {
@@ -211,7 +210,7 @@ impl Exchange {
                     return Poll::Ready(None);
                 }
                 Ok(false) => {
-                    let why = "it closed the connection before the end of its answer";
+                    let why = "closed the connection before the end of the response";
                     return Poll::Ready(Some(Err(UpstreamError::Closed(why.to_owned()))));
                 }
                 Err(error) => return Poll::Ready(Some(Err(error))),
@@ -219,7 +218,7 @@ impl Exchange {
         }
     }
 
-    /// Reads what there is; `false` at the end of the connection.
+    /// Reads available bytes into the inbox. Returns `false` at the end of the connection.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, UpstreamError>> {
         self.inbox.reserve(self.next_read);
         let read = ready!(poll_read_buf(
@@ -232,13 +231,13 @@ impl Exchange {
         if read >= self.next_read {
             self.next_read = (read * 2).min(self.largest_read);
         } else if read < self.next_read / 4 {
-            // Each piece keeps the buffer that it was read into.
+            // Each frame keeps the whole buffer that it was read into, so small frames need small buffers.
             self.next_read = (self.next_read / 2).max(FIRST_READ);
         }
         Poll::Ready(Ok(read > 0))
     }
 
-    /// Charges the memory of large reads while the backend sends that much, if it is left.
+    /// Charges the memory of large reads while the backend sends fast, if the budget permits.
     pub(crate) fn fit_reads(&mut self, memory: &mut Option<Share>, budget: &Arc<Budget>) {
         let is_busy = self.next_read >= self.largest_read;
         if memory.is_none() && is_busy {
@@ -253,8 +252,9 @@ impl Exchange {
         }
     }
 
-    /// The whole body, if it came with the head, or if there is none.
-    pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
+    /// Takes the complete body if it arrived together with the head, or is empty. The response can then be
+    /// forwarded in one write.
+    pub(crate) fn take_complete(&mut self) -> Option<Bytes> {
         if self.is_ended() {
             return Some(Bytes::new());
         }
@@ -271,7 +271,7 @@ impl Exchange {
         })
     }
 
-    /// True if the whole response was passed on.
+    /// True if all frames of the response were returned.
     pub(crate) fn is_ended(&self) -> bool {
         self.framing.is_ended() && self.peeked.is_empty()
     }
@@ -282,13 +282,13 @@ impl Exchange {
         left.map_or_else(SizeHint::new, SizeHint::with_exact)
     }
 
-    /// Ends the exchange after the response. Returns the connection if another request may be sent on
-    /// it; any other connection is closed.
+    /// Ends the exchange after the response. Returns the connection if it can be reused, and closes it
+    /// otherwise.
     ///
-    /// A backend that responds without reading the request's body parses the body as the next
-    /// request, and the response to that would reach another client. So a connection is kept only
-    /// if the backend is known to have consumed the request: the request had no body, or it
-    /// succeeded. With `reuse_after_errors` the operator vouches for the backend.
+    /// A backend that responds without reading the request body may parse the body as the next request. The
+    /// response to that would reach another client. So a connection is reused only if the backend is known
+    /// to have consumed the request: the request had no body, or it succeeded. With `reuse_after_errors`
+    /// the operator asserts that the backend always reads the body.
     pub(crate) fn into_idle(self: Box<Self>, reuse_after_errors: bool) -> Option<Stream> {
         let is_consumed = !self.upload.has_body()
             || (self.was_sent_first
@@ -298,8 +298,7 @@ impl Exchange {
         (is_consumed && is_clean && self.reusable).then_some(self.stream)
     }
 
-    /// The connection, and what was already read of what follows the head: for a protocol that
-    /// begins after it.
+    /// Returns the connection and the bytes that were read after the head, for a WebSocket.
     pub(crate) fn into_parts(self: Box<Self>) -> (Stream, Bytes) {
         (self.stream, self.inbox.freeze())
     }

@@ -1,37 +1,37 @@
-//! Where an answer's body ends (RFC 9112, section 6). Pure: bytes in, pieces out.
+//! Finds the end of a response body (RFC 9112, section 6). No I/O: bytes in, pieces out.
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 
 use super::head;
 
-/// The longest line that announces a chunk; extensions are for nobody.
+/// Maximum length of a line with the size of a chunk. Chunk extensions on it are ignored.
 const LONGEST_SIZE_LINE: usize = 1024;
-/// The most bytes of fields after the last chunk.
+/// Maximum number of bytes of trailers.
 const MOST_TRAILERS: usize = 16 << 10;
 
-/// How the end of a body is known, and how much of it is to come.
+/// Rule for the end of a body, and the state of reading it.
 #[derive(Debug)]
 pub(super) enum Framing {
-    /// So many bytes are to come.
+    /// This many bytes remain.
     Length(u64),
     Chunked(Chunk),
-    /// The end of the connection is the end of the body.
+    /// The body ends when the backend closes the connection.
     UntilClose,
     Ended,
 }
 
-/// What comes next in a chunked body.
+/// Expected next part of a chunked body.
 #[derive(Debug)]
 pub(super) enum Chunk {
     Size,
     Data(u64),
-    /// The line end after a chunk's data.
+    /// The line break after a chunk's data.
     LineEnd,
     Trailers,
 }
 
-/// What was found.
+/// Result of a parsing step.
 #[derive(Debug)]
 pub(super) enum Piece {
     Data(Bytes),
@@ -46,7 +46,7 @@ impl Framing {
         matches!(self, Self::Ended | Self::Length(0))
     }
 
-    /// How many bytes are to come, if that is known.
+    /// Number of remaining bytes; `None` if the length is not known.
     pub(super) fn remaining(&self) -> Option<u64> {
         match self {
             Self::Length(left) => Some(*left),
@@ -55,8 +55,8 @@ impl Framing {
         }
     }
 
-    /// The next piece of the body. Whatever whole chunks are there come as one piece: fewer, larger
-    /// writes to the client.
+    /// Returns the next piece of the body. All buffered chunks are joined into one piece, for fewer and
+    /// larger writes to the client.
     pub(super) fn next(&mut self, inbox: &mut BytesMut) -> Result<Piece, String> {
         match self {
             Self::Ended | Self::Length(0) => Ok(Piece::End),
@@ -71,7 +71,7 @@ impl Framing {
             }
             Self::Chunked(chunk) => {
                 let mut piece = chunks(chunk, inbox)?;
-                // The end may come without data: no bytes follow that would be waited for.
+                // The final chunk may arrive without data. Parse the trailers now, since no bytes may follow.
                 let is_empty = matches!(&piece, Piece::Data(data) if data.is_empty());
                 if is_empty && matches!(chunk, Chunk::Trailers) {
                     piece = trailers(inbox)?;
@@ -84,7 +84,7 @@ impl Framing {
                         Piece::Trailers(fields)
                     });
                 }
-                // The end often comes together with the last data; then it is known at once.
+                // The end often arrives together with the last data. Recognize it at once.
                 if matches!(chunk, Chunk::Trailers) && inbox.starts_with(b"\r\n") {
                     inbox.advance(2);
                     *self = Self::Ended;
@@ -99,12 +99,12 @@ impl Framing {
     }
 }
 
-/// Takes the data of all chunks that are there, and moves it together in place.
+/// Joins the data of all buffered chunks in place.
 fn chunks(chunk: &mut Chunk, inbox: &mut BytesMut) -> Result<Piece, String> {
     if matches!(chunk, Chunk::Trailers) {
         return trailers(inbox);
     }
-    // Data is gathered in `start..end`; `read` is how far the input is understood.
+    // Data is collected in `start..end`; `read` is the end of the parsed input.
     let (mut start, mut end, mut read) = (0, 0, 0);
     loop {
         match chunk {
@@ -143,7 +143,7 @@ fn chunks(chunk: &mut Chunk, inbox: &mut BytesMut) -> Result<Piece, String> {
                     read += 2;
                     *chunk = Chunk::Size;
                 }
-                Some(_) => return Err("a chunk is longer than it says".to_owned()),
+                Some(_) => return Err("a chunk is longer than its announced size".to_owned()),
                 None => break,
             },
             Chunk::Trailers => break,
@@ -155,9 +155,9 @@ fn chunks(chunk: &mut Chunk, inbox: &mut BytesMut) -> Result<Piece, String> {
     Ok(Piece::Data(data))
 }
 
-/// The size that a line announces, and the line's length.
+/// Parses the line with the size of a chunk. Returns the size, and the length of the line.
 fn size_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, String> {
-    let bad = || "a chunk has no valid size".to_owned();
+    let bad = || "a chunk of the response has no valid size".to_owned();
     let Some(line_end) = memchr::memchr(b'\n', &bytes[..bytes.len().min(LONGEST_SIZE_LINE)]) else {
         return if bytes.len() >= LONGEST_SIZE_LINE {
             Err(bad())
@@ -168,7 +168,7 @@ fn size_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, String> {
     let line = bytes[..line_end].strip_suffix(b"\r").ok_or_else(bad)?;
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit());
     let digits = digits.count();
-    // Sixteen would not leave room for what is added to it.
+    // Sixteen digits could overflow later additions.
     if digits == 0 || digits > 15 {
         return Err(bad());
     }
@@ -182,7 +182,7 @@ fn size_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, String> {
     Ok(Some((size, line_end + 1)))
 }
 
-/// The fields after the last chunk.
+/// Parses the trailers after the last chunk.
 fn trailers(inbox: &mut BytesMut) -> Result<Piece, String> {
     if inbox.starts_with(b"\r\n") {
         inbox.advance(2);
@@ -190,7 +190,7 @@ fn trailers(inbox: &mut BytesMut) -> Result<Piece, String> {
     }
     let Some(end) = memchr::memmem::find(inbox, b"\r\n\r\n") else {
         return if inbox.len() > MOST_TRAILERS {
-            Err("the fields after its last chunk are too long".to_owned())
+            Err("the trailers of the response are too long".to_owned())
         } else {
             Ok(Piece::More)
         };
@@ -203,7 +203,7 @@ fn trailers(inbox: &mut BytesMut) -> Result<Piece, String> {
 mod tests {
     use super::*;
 
-    /// Everything that comes out when the input arrives in pieces of this size.
+    /// Returns the body and the trailers of an input that arrives in pieces of this size.
     fn read(
         mut framing: Framing,
         input: &[u8],
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_come_out_the_same_wherever_the_input_is_split() {
+    fn chunked_body_is_read_the_same_however_the_input_is_split() {
         let input = b"5\r\nhello\r\nA;ext=1\r\n, world!!!\r\n1 \r\n.\r\n0\r\n\r\n";
         for step in 1..=input.len() {
             let (text, fields) = read(chunked(), input, step).unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_are_there_come_as_one_piece_with_the_end() {
+    fn buffered_chunks_are_joined_and_their_end_is_recognized() {
         let mut framing = chunked();
         let mut inbox = BytesMut::from(&b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"[..]);
         let Ok(Piece::Data(data)) = framing.next(&mut inbox) else {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_after_the_last_chunk_are_read() {
+    fn trailers_are_read() {
         let input = b"1\r\na\r\n0\r\nx-sum: 1\r\nx-sum: 2\r\n\r\n";
         for step in 1..=input.len() {
             let (text, fields) = read(chunked(), input, step).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_end_with_an_empty_line_and_not_before() {
+    fn trailers_with_bare_line_feeds_are_rejected() {
         for input in [
             &b"0\r\n\nx-sum: 1\r\n\r\n"[..],
             b"0\r\nx: 1\n\ny: 2\r\n\r\n",
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chunk_is_refused() {
+    fn invalid_chunks_are_rejected() {
         for input in [
             &b"x\r\n"[..],
             b"\r\n",
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_ends_where_it_says() {
+    fn body_with_a_length_ends_after_that_many_bytes() {
         for step in 1..6 {
             let (text, _) = read(Framing::Length(5), b"hello", step).unwrap();
             assert_eq!(text, "hello");

@@ -1,8 +1,8 @@
-//! Fuzz targets of the parsers of a backend's connection.
+//! Fuzz targets of the parsers of backend responses.
 
 #![expect(
     clippy::missing_panics_doc,
-    reason = "a panic is how a fuzz target reports a error property"
+    reason = "a panic is how a fuzz target reports a broken property"
 )]
 
 use bytes::BytesMut;
@@ -12,7 +12,7 @@ use super::framing::{Chunk, Framing, Piece};
 use super::head;
 use crate::dice::split;
 
-/// A head is read once all of it is there, and not before.
+/// A response head is parsed only when it is complete, and contains no field of the connection.
 pub fn response_head(data: &[u8]) {
     let mut inbox = BytesMut::from(data);
     let Ok(Some(parsed)) = head::parse(&mut inbox, &Method::POST) else {
@@ -52,10 +52,10 @@ pub fn response_head(data: &[u8]) {
     assert!(again.is_some_and(|again| again.head.headers == parsed.head.headers));
 }
 
-type Body = (Vec<u8>, Option<HeaderMap>, Vec<u8>);
+type ChunkedBody = (Vec<u8>, Option<HeaderMap>, Vec<u8>);
 
-/// A chunked body, its trailers, and the bytes after it; `None` if it is invalid or not complete.
-fn read(pieces: &[&[u8]]) -> Option<Body> {
+/// Reads a chunked body, its trailers and the bytes after it; `None` if the body is invalid or incomplete.
+fn read(pieces: &[&[u8]]) -> Option<ChunkedBody> {
     let mut framing = Framing::Chunked(Chunk::Size);
     let (mut inbox, mut out, mut trailers) = (BytesMut::new(), Vec::new(), None);
     for piece in pieces {
@@ -74,7 +74,7 @@ fn read(pieces: &[&[u8]]) -> Option<Body> {
     framing.is_ended().then(|| (out, trailers, inbox.to_vec()))
 }
 
-/// The same, by the letter of RFC 9112.
+/// Reference implementation of RFC 9112 for the same body.
 fn reference(mut data: &[u8]) -> Option<(Vec<u8>, usize)> {
     let mut out = Vec::new();
     loop {
@@ -98,7 +98,7 @@ fn reference(mut data: &[u8]) -> Option<(Vec<u8>, usize)> {
     Some((out, data.len() - end))
 }
 
-/// A chunked body ends where the standard says, however it is split.
+/// A chunked body ends as RFC 9112 defines, however it is split.
 pub fn chunks(data: &[u8]) {
     let whole = read(&[data]);
     for pieces in split(data) {

@@ -1,4 +1,4 @@
-//! The head of an answer: what it says, and how its body ends.
+//! Parses the head of a response, and determines how its body ends.
 
 use std::mem::MaybeUninit;
 
@@ -9,36 +9,36 @@ use http::{Method, StatusCode};
 use super::framing::{Chunk, Framing};
 use crate::headers::is_removed_from_responses;
 
-/// The most bytes of a head.
+/// Maximum size of a response head in bytes.
 const MOST_BYTES: usize = 64 << 10;
-/// The most fields.
+/// Maximum number of header fields of a response.
 const MOST_FIELDS: usize = 128;
 
-/// An answer's head, without what belongs to the connection alone.
+/// Head of a response, without the fields that are not sent to clients.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
 }
 
-/// A head that was read.
+/// Head of a response, and its meaning for the connection.
 #[derive(Debug)]
-pub(super) struct Parsed {
+pub(super) struct ParsedHead {
     pub(super) head: Head,
     pub(super) framing: Framing,
     /// Another request may follow on this connection.
     pub(super) reusable: bool,
 }
 
-/// Where a field is in the input.
+/// Offsets of a header field in the input.
 #[derive(Clone, Copy)]
-struct Place {
+struct FieldRange {
     name: (usize, usize),
     value: (usize, usize),
 }
 
-/// Reads a head, if all of it is there.
-pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Parsed>, String> {
+/// Parses a head and removes it from the inbox; `None` if it is incomplete.
+pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<ParsedHead>, String> {
     let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
     let mut response = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
@@ -49,28 +49,28 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
     let length = match parsed {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) if inbox.len() > MOST_BYTES => {
-            return Err("its answer's head is too long".to_owned());
+            return Err("the response head is too long".to_owned());
         }
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(error) => return Err(format!("its answer is not HTTP ({error})")),
+        Err(error) => return Err(format!("the response is not valid HTTP ({error})")),
     };
     let status = response
         .code
         .and_then(|code| StatusCode::from_u16(code).ok());
-    let status = status.ok_or("its answer has no valid status")?;
+    let status = status.ok_or("the response has no valid status")?;
     let is_11 = response.version == Some(1);
     let origin = inbox.as_ptr() as usize;
-    let place = |part: &[u8]| {
+    let range = |part: &[u8]| {
         let start = part.as_ptr() as usize - origin;
         (start, start + part.len())
     };
-    let places = response.headers.iter().map(|field| Place {
-        name: place(field.name.as_bytes()),
-        value: place(field.value),
+    let ranges = response.headers.iter().map(|field| FieldRange {
+        name: range(field.name.as_bytes()),
+        value: range(field.value),
     });
-    let places: Vec<_> = places.collect();
+    let ranges: Vec<_> = ranges.collect();
     let bytes = inbox.split_to(length).freeze();
-    let (headers, connection) = gather(&bytes, &places)?;
+    let (headers, connection) = collect(&bytes, &ranges)?;
     let framing = if has_no_body(method, status) {
         Framing::Ended
     } else {
@@ -79,38 +79,38 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
     let mut head = Head { status, headers };
     let is_certain = connection.has_certain_end(&framing, &head.headers, is_11);
     if connection.chunked {
-        // The chunks count.
+        // Chunks determine the end of the body. A client must not see a contradicting length.
         head.headers.remove(header::CONTENT_LENGTH);
     }
     let reusable = connection.stays_open(is_11) && is_certain;
-    Ok(Some(Parsed {
+    Ok(Some(ParsedHead {
         head,
         framing,
         reusable,
     }))
 }
 
-/// What a head says about its connection.
+/// Fields of a head that concern the connection.
 #[derive(Debug, Default)]
-struct Connection {
+struct ConnectionFields {
     close: bool,
     keep_alive: bool,
     chunked: bool,
 }
 
-impl Connection {
+impl ConnectionFields {
     fn framing(&self, headers: &HeaderMap) -> Result<Framing, String> {
         if self.chunked {
             return Ok(Framing::Chunked(Chunk::Size));
         }
         let mut length = None;
         for value in headers.get_all(header::CONTENT_LENGTH) {
-            let told =
-                content_length(value.as_bytes()).ok_or("its answer's length is no number")?;
-            if length.is_some_and(|before| before != told) {
-                return Err("its answer has two lengths".to_owned());
+            let announced = content_length(value.as_bytes())
+                .ok_or("the content-length of the response is not a number")?;
+            if length.is_some_and(|before| before != announced) {
+                return Err("the response has two different content-lengths".to_owned());
             }
-            length = Some(told);
+            length = Some(announced);
         }
         Ok(length.map_or(Framing::UntilClose, Framing::Length))
     }
@@ -119,15 +119,15 @@ impl Connection {
         !self.close && (is_11 || self.keep_alive)
     }
 
-    /// True if the backend means the same end of the response. Otherwise bytes that it sends as part
-    /// of this response would be parsed as the next one, which may be another client's.
+    /// True if the end of the response is unambiguous. Otherwise bytes that the backend sends as part of this
+    /// response could be parsed as the next response, which another client would receive.
     fn has_certain_end(&self, framing: &Framing, headers: &HeaderMap, is_11: bool) -> bool {
         match framing {
             Framing::UntilClose => false,
-            // HTTP/1.0 has no chunks, and two lengths are how messages are smuggled.
+            // HTTP/1.0 has no chunks, and a length besides chunks is a sign of smuggling.
             Framing::Chunked(_) => is_11 && !headers.contains_key(header::CONTENT_LENGTH),
             Framing::Length(_) => true,
-            // A response without a body (to HEAD, 204, 304) that announces one: it may come.
+            // A response to HEAD, 204 or 304 has no body. If its head announces one, the backend may send it.
             Framing::Ended => {
                 let lengths = headers.get_all(header::CONTENT_LENGTH);
                 !self.chunked && lengths.iter().all(|length| length == "0")
@@ -148,15 +148,15 @@ fn has_no_body(method: &Method, status: StatusCode) -> bool {
         || status == StatusCode::NOT_MODIFIED
 }
 
-/// The fields that a client may see, and what the others say.
-fn gather(bytes: &Bytes, places: &[Place]) -> Result<(HeaderMap, Connection), String> {
-    let mut headers = HeaderMap::with_capacity(places.len() + 4);
-    let mut connection = Connection::default();
+/// Returns the fields that are sent to the client, and those that concern the connection.
+fn collect(bytes: &Bytes, ranges: &[FieldRange]) -> Result<(HeaderMap, ConnectionFields), String> {
+    let mut headers = HeaderMap::with_capacity(ranges.len() + 4);
+    let mut connection = ConnectionFields::default();
     let mut named: Vec<HeaderName> = Vec::new();
-    for place in places {
-        let name = HeaderName::from_bytes(&bytes[place.name.0..place.name.1])
-            .map_err(|_| "a field of its answer has no valid name")?;
-        let value = bytes.slice(place.value.0..place.value.1);
+    for range in ranges {
+        let name = HeaderName::from_bytes(&bytes[range.name.0..range.name.1])
+            .map_err(|_| "a header field of the response has no valid name")?;
+        let value = bytes.slice(range.value.0..range.value.1);
         if name == header::CONNECTION {
             for token in value.split(|byte| *byte == b',') {
                 let token = token.trim_ascii();
@@ -169,19 +169,19 @@ fn gather(bytes: &Bytes, places: &[Place]) -> Result<(HeaderMap, Connection), St
                 }
             }
         } else if name == header::TRANSFER_ENCODING {
-            // Nobody was asked for another coding, and it could not be passed on.
+            // llmlb accepts no other transfer coding, and could not forward one.
             if connection.chunked || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-                return Err("its answer has an unknown transfer coding".to_owned());
+                return Err("the response has an unknown transfer coding".to_owned());
             }
             connection.chunked = true;
         } else if !is_removed_from_responses(name.as_str()) {
             let value = HeaderValue::from_maybe_shared(value)
-                .map_err(|_| "a field of its answer has no valid value")?;
+                .map_err(|_| "a header field of the response has no valid value")?;
             headers.append(name, value);
         }
     }
     for name in named {
-        // They frame the message; no one may make them vanish.
+        // `Connection` must not remove fields that the client needs to read the body.
         if name != header::CONTENT_LENGTH && name != header::CONTENT_TYPE {
             headers.remove(name);
         }
@@ -189,10 +189,10 @@ fn gather(bytes: &Bytes, places: &[Place]) -> Result<(HeaderMap, Connection), St
     Ok((headers, connection))
 }
 
-/// The fields after the last chunk, up to and with the empty line.
+/// Parses trailers, including the empty line at their end.
 pub(super) fn trailers(lines: &Bytes) -> Result<HeaderMap, String> {
     let mut fields = [httparse::EMPTY_HEADER; 32];
-    let bad = || "the fields after its last chunk are not valid".to_owned();
+    let bad = || "the trailers of the response are not valid".to_owned();
     let fields = match httparse::parse_headers(lines, &mut fields) {
         Ok(httparse::Status::Complete((length, fields))) if length == lines.len() => fields,
         _ => return Err(bad()),
@@ -217,7 +217,7 @@ pub(super) fn trailers(lines: &Bytes) -> Result<HeaderMap, String> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Option<Parsed>, String> {
+    fn read(text: &str) -> Result<Option<ParsedHead>, String> {
         parse(&mut BytesMut::from(text.as_bytes()), &Method::POST)
     }
 
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_body_is_where_the_standard_says() {
+    fn end_of_the_body_is_determined_as_in_rfc_9112() {
         for (text, expected) in [
             ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", "5, kept"),
             (
@@ -256,15 +256,15 @@ mod tests {
             ),
             (
                 "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
-                "its answer has an unknown transfer coding",
+                "the response has an unknown transfer coding",
             ),
             (
                 "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",
-                "its answer has an unknown transfer coding",
+                "the response has an unknown transfer coding",
             ),
             (
                 "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n",
-                "its answer has an unknown transfer coding",
+                "the response has an unknown transfer coding",
             ),
             (
                 "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
@@ -300,15 +300,15 @@ mod tests {
             ),
             (
                 "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
-                "its answer has two lengths",
+                "the response has two different content-lengths",
             ),
             (
                 "HTTP/1.1 200 OK\r\ncontent-length: +5\r\n\r\n",
-                "its answer's length is no number",
+                "the content-length of the response is not a number",
             ),
             (
                 "HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\n",
-                "its answer's length is no number",
+                "the content-length of the response is not a number",
             ),
             ("HTTP/1.1 200 OK\r\ncontent-le", "more"),
         ] {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_http_is_refused() {
+    fn response_that_is_not_http_is_rejected() {
         for text in [
             "SSH-2.0-OpenSSH\r\n",
             "HTTP/1.1 2000 X\r\n\r\n",
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_the_connection_or_the_backend_alone_ends_here() {
+    fn fields_of_the_connection_and_cookies_are_removed() {
         let text = "HTTP/1.1 200 OK\r\nconnection: x-private, content-length\r\nx-private: 1\r\n\
                     keep-alive: timeout=5\r\nproxy-connection: a\r\nproxy-authenticate: b\r\n\
                     upgrade: h2c\r\nset-cookie: a=1\r\nx-many: 1\r\nx-many: 2\r\ncontent-length: 3\r\n\r\nabc";

@@ -1,4 +1,4 @@
-//! Idle connections to backends, kept for the next request. Each worker has its own.
+//! Pool of idle connections to backends. Each worker has its own pool.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,31 +6,31 @@ use std::time::{Duration, Instant};
 use super::Stream;
 use crate::backend_id::BackendId;
 
-/// Shorter than the five seconds after which uvicorn (vLLM) and llama.cpp close idle connections,
-/// so that a request seldom meets a connection that is just being closed.
-const KEPT_FOR: Duration = Duration::from_secs(4);
-/// How many are kept for each backend.
-const MOST: usize = 512;
+/// Maximum idle time. uvicorn (vLLM) and llama.cpp close idle connections after five seconds. A shorter
+/// time makes it unlikely that a request is sent on a connection that the backend is closing.
+const MAX_IDLE: Duration = Duration::from_secs(4);
+/// Maximum number of idle connections per backend.
+const MAX_PER_BACKEND: usize = 512;
 
 /// The idle connections of one worker, by backend.
 #[derive(Debug, Default)]
-pub(crate) struct IdlePool(Mutex<Vec<Vec<Parked>>>);
+pub(crate) struct IdlePool(Mutex<Vec<Vec<IdleConnection>>>);
 
 #[derive(Debug)]
-struct Parked {
+struct IdleConnection {
     stream: Stream,
     since: Instant,
 }
 
 impl IdlePool {
-    /// The one that was used last, if there is one.
+    /// Takes the most recently used connection to a backend.
     pub(crate) fn take(&self, backend: BackendId) -> Option<Stream> {
         let mut all = self.lock();
-        let parked = all.get_mut(usize::from(backend.0))?;
-        while let Some(mut last) = parked.pop() {
-            if last.since.elapsed() >= KEPT_FOR {
-                // Those below it are older.
-                parked.clear();
+        let idle = all.get_mut(usize::from(backend.0))?;
+        while let Some(mut last) = idle.pop() {
+            if last.since.elapsed() >= MAX_IDLE {
+                // Connections below it in the stack are older.
+                idle.clear();
                 return None;
             }
             if last.stream.is_reusable() {
@@ -40,45 +40,45 @@ impl IdlePool {
         None
     }
 
-    /// Keeps a connection for the next request.
+    /// Adds a connection for the next request. If the pool is full, the connection is closed.
     pub(crate) fn keep(&self, backend: BackendId, stream: Stream) {
         let mut all = self.lock();
         if all.len() <= usize::from(backend.0) {
             all.resize_with(usize::from(backend.0) + 1, Vec::new);
         }
-        let parked = &mut all[usize::from(backend.0)];
-        if parked.len() < MOST {
-            parked.push(Parked {
+        let idle = &mut all[usize::from(backend.0)];
+        if idle.len() < MAX_PER_BACKEND {
+            idle.push(IdleConnection {
                 stream,
                 since: Instant::now(),
             });
         }
     }
 
-    /// Closes those that nobody wanted for long enough. Returns how many are left.
+    /// Closes connections that exceed the maximum idle time. Returns the number of the others.
     pub(crate) fn sweep(&self) -> usize {
         let mut all = self.lock();
-        for parked in all.iter_mut() {
-            let old = parked.partition_point(|one| one.since.elapsed() >= KEPT_FOR);
-            parked.drain(..old);
-            if parked.is_empty() {
-                parked.shrink_to_fit();
+        for idle in all.iter_mut() {
+            let old = idle.partition_point(|one| one.since.elapsed() >= MAX_IDLE);
+            idle.drain(..old);
+            if idle.is_empty() {
+                idle.shrink_to_fit();
             }
         }
         all.iter().map(Vec::len).sum()
     }
 
-    /// Closes the oldest idle connection of one backend. Returns false if there is no idle one.
+    /// Closes the oldest idle connection of one backend. Returns `false` if the pool is empty.
     pub(crate) fn close_one(&self) -> bool {
         let mut all = self.lock();
-        let parked = all.iter_mut().find(|parked| !parked.is_empty());
-        parked.is_some_and(|parked| {
-            parked.remove(0);
+        let idle = all.iter_mut().find(|idle| !idle.is_empty());
+        idle.is_some_and(|idle| {
+            idle.remove(0);
             true
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Vec<Parked>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<IdleConnection>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

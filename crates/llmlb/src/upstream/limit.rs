@@ -1,5 +1,5 @@
-//! The limit on connections to backends. Together with the limit on connections of clients it keeps
-//! a reserve of descriptors for the server itself.
+//! Limit on connections to backends. Together with the limit on client connections it reserves file
+//! descriptors for the server itself, such as those of staging.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -19,22 +19,22 @@ use crate::descriptors::Division;
 use crate::episode::{Episode, Event};
 use crate::short_writes;
 
-/// The connections to all backends, in use or idle.
+/// Connections to all backends, in use or idle.
 #[derive(Debug)]
 pub(crate) struct BackendConnections {
     max: usize,
     open: AtomicUsize,
-    /// Idle connections of each worker: they are closed when others are needed.
+    /// Idle pools of the workers. At the limit, an idle connection is closed for a new one.
     idle: Mutex<Vec<Weak<IdlePool>>>,
-    /// Further connections, for probes alone.
+    /// Additional connections for probes only, so that requests cannot keep a backend from being probed.
     for_probes: Arc<Semaphore>,
     beyond_max: Episode,
 }
 
-/// The right to one connection, given back when this is dropped.
+/// Permission to open one connection. Released on drop.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    /// Where it is counted; `None` if it is one of those for probes.
+    /// The limit that includes the connection; `None` for an additional connection of a probe.
     counted: Option<Arc<BackendConnections>>,
     _for_probe: Option<OwnedSemaphorePermit>,
 }
@@ -50,13 +50,13 @@ impl BackendConnections {
         }
     }
 
-    /// Adds idle connections that may be closed when others are needed.
+    /// Adds a pool of idle connections, which may be closed when the limit is reached.
     pub(crate) fn add_idle(&self, idle: &Arc<IdlePool>) {
         let mut all = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(Arc::downgrade(idle));
     }
 
-    /// The right to a connection for a request. If none is left, an idle connection is closed.
+    /// Acquires a permit for a request. At the limit, an idle connection is closed first.
     pub(super) fn acquire(self: &Arc<Self>) -> Result<Permit, String> {
         self.try_acquire().ok_or_else(|| {
             self.log(self.beyond_max.occurred(Instant::now()));
@@ -64,7 +64,7 @@ impl BackendConnections {
         })
     }
 
-    /// The right to a connection for a probe. It waits for other probes, but not for requests.
+    /// Acquires a permit for a probe. May wait for other probes, but not for requests.
     pub(super) async fn acquire_for_probe(self: &Arc<Self>) -> Result<Permit, String> {
         if let Some(permit) = self.try_acquire() {
             return Ok(permit);
@@ -87,20 +87,20 @@ impl BackendConnections {
                     _for_probe: None,
                 });
             }
-            if !self.close_an_idle_one() {
+            if !self.close_idle_connection() {
                 return None;
             }
         }
     }
 
-    fn close_an_idle_one(&self) -> bool {
+    fn close_idle_connection(&self) -> bool {
         let all = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let pools: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
         drop(all);
         pools.iter().any(|idle| idle.close_one())
     }
 
-    /// Logs that requests are no longer rejected. To be called from time to time.
+    /// Logs the end of rejections. To be called periodically.
     pub(crate) fn check_end(&self) {
         self.log(self.beyond_max.check_end(Instant::now()));
     }
@@ -114,26 +114,26 @@ impl BackendConnections {
                  of open files (ulimit -n, LimitNOFILE=) or lower server.max_connections"
             ),
             Some(Event::Continues { count, since }) => tracing::warn!(
-                "still rejecting requests that need more than {max} connections to backends: \
+                "still rejecting requests: all {max} connections to backends are in use; rejected \
                  {count} in {} s",
                 since.as_secs()
             ),
             Some(Event::Ended { count, lasted }) => tracing::warn!(
-                "no longer rejecting requests for lack of connections to backends: rejected {count} \
-                 within {} s",
+                "no longer rejecting requests: connections to backends are free again; rejected \
+                 {count} in {} s",
                 lasted.as_secs()
             ),
         }
     }
 
-    /// For `/status`: docs/status-json.md.
-    pub(crate) fn json(&self, of_addresses: &AddressLimit) -> Value {
+    /// The object `backend_connections` of `/status` (docs/status-json.md).
+    pub(crate) fn json(&self, address_limit: &AddressLimit) -> Value {
         json!({
             "open": self.open.load(Ordering::Relaxed),
             "max": self.max,
-            "max_per_address": of_addresses.max(),
+            "max_per_address": address_limit.max(),
             "rejected": self.beyond_max.total(),
-            "rejected_per_address": of_addresses.rejected(),
+            "rejected_per_address": address_limit.rejected(),
         })
     }
 }
@@ -146,10 +146,10 @@ impl Drop for Permit {
     }
 }
 
-/// A connection and the right to it.
+/// A connection together with its permit.
 #[derive(Debug)]
 pub(crate) struct CountedStream {
-    // Closed before the right to it is given back: fields are dropped in this order.
+    // Fields are dropped in this order: the connection is closed before its permit is released.
     stream: TcpStream,
     _permit: Permit,
 }

@@ -1,8 +1,8 @@
-//! Speaking HTTP/1.1 to a backend, on a connection that is ours alone until the answer is over.
+//! HTTP/1.1 client for backends. A connection serves one request at a time.
 //!
-//! The request's own task reads and writes the socket: no other task stands between the backend's
-//! bytes and the client's, a request that is dropped closes its connection at once, and it is known
-//! exactly what was sent and whether anything came back. That decides what may be tried again.
+//! The task of a request reads and writes the backend's socket itself. So dropping the request closes the
+//! connection at once, and it is known exactly which bytes were sent and received. That determines if the
+//! request can be retried.
 
 mod address_limit;
 mod connect;

@@ -1,4 +1,4 @@
-//! A short question to a backend.
+//! GET requests by which llmlb probes a backend.
 
 use std::future::poll_fn;
 
@@ -10,9 +10,9 @@ use super::{Connector, Exchange, Upload, UpstreamError};
 use crate::body_edit::BodyPieces;
 use crate::config::BackendUrl;
 
-/// What it answered.
+/// Response to a probe.
 #[derive(Debug)]
-pub(crate) struct Got {
+pub(crate) struct ProbeResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
@@ -27,9 +27,9 @@ pub(crate) async fn get(
     path: &str,
     head: Bytes,
     most: usize,
-) -> Result<Got, UpstreamError> {
+) -> Result<ProbeResponse, UpstreamError> {
     let stream = connector.connect_with(url, permit).await?;
-    let upload = Upload::whole(head, BodyPieces::default());
+    let upload = Upload::buffered(head, BodyPieces::default());
     let mut exchange = Exchange::new(stream, Method::GET, upload);
     let head = exchange.head().await?;
     let mut body = BytesMut::new();
@@ -39,11 +39,11 @@ pub(crate) async fn get(
         }
         if body.len() > most {
             return Err(UpstreamError::InvalidResponse(format!(
-                "its answer to {path} is too long"
+                "the response to {path} is too long"
             )));
         }
     }
-    Ok(Got {
+    Ok(ProbeResponse {
         status: head.status,
         headers: head.headers,
         body: body.freeze(),

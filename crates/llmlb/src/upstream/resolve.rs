@@ -1,6 +1,5 @@
-//! Name lookups. Each takes a thread and descriptors of the system's resolver, also after its caller
-//! has given up. There is one at a time for each name, whose result all its callers share, and a
-//! limit on all of them.
+//! DNS lookups. Each lookup uses a thread and file descriptors, also after its caller was cancelled. So
+//! there is one lookup per name at a time, whose result all callers share, and a limit on all lookups.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,30 +12,29 @@ use tokio::task::spawn_blocking;
 
 use crate::descriptors::Division;
 
-/// Looks names up.
+/// Looks up host names of backends.
 #[derive(Debug)]
 pub(super) struct Resolver {
-    /// The last result for each name; locked while the name is looked up. The names are those of the
-    /// configured backends.
-    names: Mutex<HashMap<String, Arc<AsyncMutex<Option<Found>>>>>,
+    /// Last result for each name, locked during a lookup. The map is bounded by the configured backends.
+    names: Mutex<HashMap<String, Arc<AsyncMutex<Option<LookupResult>>>>>,
     lookups: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
-struct Found {
+struct LookupResult {
     at: Instant,
-    addresses: Result<Vec<SocketAddr>, Failure>,
+    addresses: Result<Vec<SocketAddr>, LookupError>,
 }
 
-/// A copy of an error for each caller.
+/// The error of a lookup, from which each caller gets an [`io::Error`]. `io::Error` cannot be cloned.
 #[derive(Debug)]
-struct Failure {
+struct LookupError {
     os_error: Option<i32>,
     kind: io::ErrorKind,
     why: String,
 }
 
-impl Failure {
+impl LookupError {
     fn new(error: &io::Error) -> Self {
         Self {
             os_error: error.raw_os_error(),
@@ -61,8 +59,8 @@ impl Resolver {
         }
     }
 
-    /// The addresses of a name, with this port. Callers that wait for the same lookup share its
-    /// result; a lookup that ended before the call is not used.
+    /// Returns the addresses of a name, with this port. Callers that wait for the same lookup share its
+    /// result. The result of a lookup that ended before the call is not used.
     pub(super) async fn lookup(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let called = Instant::now();
         let name = self.name(host);
@@ -71,14 +69,14 @@ impl Resolver {
             let lookup = Arc::clone(&self.lookups).acquire_owned().await;
             let lookup = lookup.map_err(io::Error::other)?;
             let host = host.to_owned();
-            // The guards move into the thread: dropping this future does not end the lookup.
+            // The guards move into the thread, because a lookup goes on when this future is dropped.
             found = spawn_blocking(move || {
                 let addresses = (host.as_str(), 0).to_socket_addrs();
-                *found = Some(Found {
+                *found = Some(LookupResult {
                     at: Instant::now(),
                     addresses: addresses
                         .map(Iterator::collect)
-                        .map_err(|error| Failure::new(&error)),
+                        .map_err(|error| LookupError::new(&error)),
                 });
                 drop(lookup);
                 found
@@ -94,11 +92,11 @@ impl Resolver {
                 Ok(addresses)
             }
             Some(Err(failure)) => Err(failure.to_error()),
-            None => Err(io::Error::other("its name was not looked up")),
+            None => Err(io::Error::other("the host name was not looked up")),
         }
     }
 
-    fn name(&self, host: &str) -> Arc<AsyncMutex<Option<Found>>> {
+    fn name(&self, host: &str) -> Arc<AsyncMutex<Option<LookupResult>>> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         match names.get(host) {
             Some(name) => Arc::clone(name),
@@ -122,14 +120,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn callers_share_a_lookup_that_they_wait_for_and_never_an_older_one() {
+    async fn callers_share_a_running_lookup_and_never_an_older_result() {
         let resolver = resolver();
         let first = resolver.lookup("localhost", 80).await.unwrap();
         assert!(first.iter().all(|one| one.ip().is_loopback()));
         assert!(first.iter().all(|one| one.port() == 80));
         let name = resolver.name("localhost");
         let before = name.lock().await.as_ref().unwrap().at;
-        // Two callers that wait while a third one has the name share the next lookup.
+        // Two callers that wait while a third caller holds the lock share the next lookup.
         let held = name.lock().await;
         let two = async {
             tokio::join!(
@@ -148,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_does_not_exist_is_an_error() {
+    async fn lookup_of_an_unknown_name_fails() {
         let resolver = resolver();
         assert!(resolver.lookup("no-such-host.invalid", 80).await.is_err());
         assert!(resolver.lookup("localhost", 80).await.is_ok());

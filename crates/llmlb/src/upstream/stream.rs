@@ -1,4 +1,4 @@
-//! A connection's bytes, plain or under TLS.
+//! A connection to a backend, plain or with TLS.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -20,8 +20,8 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// True if an idle connection can be used: the backend has neither closed it nor sent anything
-    /// since its last response. The kernel is asked, because the event loop may not know yet.
+    /// True if an idle connection can be reused: the backend has neither closed it nor sent data since its
+    /// last response. Reads from the socket directly, because the event loop may lag behind.
     pub(super) fn is_reusable(&mut self) -> bool {
         match self {
             Self::Plain(stream) => {
@@ -35,24 +35,24 @@ impl Stream {
         }
     }
 
-    /// Closes the connection without a reset, which would destroy what the backend has yet to read.
+    /// Closes the connection without a reset, which would discard data that the backend has not read.
     pub(crate) fn close_in_order(self) {
         let stream = match &self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,
         };
-        // A connection that is gone already cannot be set up any more.
+        // Fails only if the connection is closed already.
         let _ = SockRef::from(&**stream).set_linger(None);
     }
 }
 
-/// True if reading from the socket found nothing, not even its end.
+/// True if a read from the socket found neither data nor the end of the connection.
 fn is_empty<T>(read: io::Result<T>) -> bool {
     read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Reads what the backend has sent. TLS messages, such as session tickets, are processed; application
-/// data and the end of the connection make it unusable.
+/// Processes TLS messages that the backend has sent, such as session tickets. Returns `false` if there is
+/// application data, or if the connection is closed.
 fn is_tls_reusable(mut socket: &Socket, session: &mut ClientConnection) -> bool {
     loop {
         match session.read_tls(&mut socket) {

@@ -1,4 +1,4 @@
-//! A request on its way to a backend.
+//! Sends a request to a backend.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,52 +14,52 @@ use crate::body_deadline::{BodyDeadline, BodyPace};
 use crate::body_edit::BodyPieces;
 use crate::contention::Contention;
 
-/// What is still to be sent.
+/// The part of a request that is not sent yet.
 #[derive(Debug)]
 pub(crate) struct Upload {
-    /// The head first; then the pieces of a body that passes, in their frames.
+    /// The head, then the current frame of a streamed body.
     out: Bytes,
-    /// A body that was read already: the piece that is being sent, and those after it, the last one
-    /// first.
-    whole: Bytes,
+    /// A buffered body: the current piece, and the pieces after it in reverse order.
+    buffered: Bytes,
     rest: Vec<Bytes>,
-    passing: Option<Passing>,
+    streamed: Option<StreamedBody>,
     /// Time of the last write of a streamed body.
     last_write_at: Option<Instant>,
     flushed: bool,
     has_body: bool,
-    /// The client's body broke off. Nothing that follows may look like its end.
+    /// The client aborted its body. Nothing more is sent, so that the backend sees no complete request.
     failed: bool,
 }
 
 /// A body that the client is still sending.
 #[derive(Debug)]
-struct Passing {
+struct StreamedBody {
     body: Incoming,
     chunked: bool,
-    /// How much is to come, if that was announced.
-    left: Option<u64>,
+    /// Number of remaining bytes, if the client announced a length.
+    remaining: Option<u64>,
     /// Expires when the client sends too slowly.
     deadline: BodyDeadline,
 }
 
 impl Upload {
-    /// A body that was read already; `head` says how long it is.
-    pub(crate) fn whole(head: Bytes, body: BodyPieces) -> Self {
+    /// A request with a buffered body, whose length is in `head`.
+    pub(crate) fn buffered(head: Bytes, body: BodyPieces) -> Self {
         Self {
             out: head,
             has_body: body.len() > 0,
-            whole: body.first,
+            buffered: body.first,
             rest: body.rest,
-            passing: None,
+            streamed: None,
             last_write_at: None,
             flushed: false,
             failed: false,
         }
     }
 
-    /// A body as it comes, at this pace, faster while other requests wait; `head` says whether in chunks or of which length.
-    pub(crate) fn passing(
+    /// A request whose body is streamed from the client. The client must keep the pace, and a faster one
+    /// while other requests wait. `head` announces chunks or a length.
+    pub(crate) fn streamed(
         head: Bytes,
         body: Incoming,
         chunked: bool,
@@ -69,10 +69,10 @@ impl Upload {
         Self {
             out: head,
             has_body: true,
-            whole: Bytes::new(),
+            buffered: Bytes::new(),
             rest: Vec::new(),
-            passing: Some(Passing {
-                left: (!chunked).then(|| body.size_hint().lower()),
+            streamed: Some(StreamedBody {
+                remaining: (!chunked).then(|| body.size_hint().lower()),
                 body,
                 chunked,
                 deadline: BodyDeadline::new(pace, Some(contention)),
@@ -94,8 +94,8 @@ impl Upload {
 
     /// True while the next part of the body is awaited from the client.
     pub(super) fn is_paused(&self) -> bool {
-        let passing = self.passing.as_ref();
-        passing.is_some_and(|passing| passing.deadline.is_waiting())
+        let streamed = self.streamed.as_ref();
+        streamed.is_some_and(|streamed| streamed.deadline.is_waiting())
     }
 
     /// Time of the last write; `None` for a body that is not streamed.
@@ -103,7 +103,7 @@ impl Upload {
         self.last_write_at
     }
 
-    /// Sends as much as can be sent. Ready when everything is.
+    /// Sends as much as the socket accepts. Ready when the whole request is sent.
     pub(super) fn poll(
         &mut self,
         stream: &mut Stream,
@@ -116,8 +116,8 @@ impl Upload {
             return Poll::Pending;
         }
         loop {
-            while self.out.has_remaining() || self.whole.has_remaining() {
-                let pieces = [IoSlice::new(&self.out), IoSlice::new(&self.whole)];
+            while self.out.has_remaining() || self.buffered.has_remaining() {
+                let pieces = [IoSlice::new(&self.out), IoSlice::new(&self.buffered)];
                 let written = ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &pieces));
                 match written {
                     Ok(0) => {
@@ -130,61 +130,60 @@ impl Upload {
                 }
             }
             if let Some(next) = self.rest.pop() {
-                self.whole = next;
+                self.buffered = next;
                 continue;
             }
-            let Some(passing) = &mut self.passing else {
+            let Some(streamed) = &mut self.streamed else {
                 break;
             };
-            let frame = Pin::new(&mut passing.body).poll_frame(cx);
+            let frame = Pin::new(&mut streamed.body).poll_frame(cx);
             if let Poll::Ready(Some(Ok(frame))) = &frame {
-                passing
+                streamed
                     .deadline
                     .note(frame.data_ref().map_or(0, Bytes::len));
             }
             match frame {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
-                    Ok(data) if passing.chunked => self.out = chunk(&data),
+                    Ok(data) if streamed.chunked => self.out = chunk(&data),
                     Ok(data) => {
-                        let left = passing.left.unwrap_or_default();
-                        passing.left = Some(left.saturating_sub(data.len() as u64));
+                        let left = streamed.remaining.unwrap_or_default();
+                        streamed.remaining = Some(left.saturating_sub(data.len() as u64));
                         self.out = data;
                     }
-                    // Trailers are fields that no rule forwards.
+                    // Trailers of requests are not forwarded, as no rule for header fields allows them.
                     Err(_) => {}
                 },
-                Poll::Ready(None) if passing.left.is_some_and(|left| left > 0) => {
+                Poll::Ready(None) if streamed.remaining.is_some_and(|left| left > 0) => {
                     self.failed = true;
-                    let why = "it ended before its length";
+                    let why = "the body ended before its announced length";
                     return Poll::Ready(Err(UpstreamError::ClientBody(why.to_owned())));
                 }
                 Poll::Ready(None) => {
-                    if passing.chunked {
+                    if streamed.chunked {
                         self.out = Bytes::from_static(b"0\r\n\r\n");
                     }
-                    self.passing = None;
+                    self.streamed = None;
                 }
                 Poll::Ready(Some(Err(error))) => {
                     self.failed = true;
                     return Poll::Ready(Err(UpstreamError::ClientBody(error.to_string())));
                 }
                 Poll::Pending => {
-                    // What was sent so far must not wait for what comes.
+                    // Bytes that were written must not wait for the next part of the body.
                     let _ = Pin::new(stream).poll_flush(cx);
-                    ready!(passing.deadline.poll_expired(cx));
+                    ready!(streamed.deadline.poll_expired(cx));
                     self.failed = true;
-                    let why = "the client sends too slowly".to_owned();
+                    let why = "the client sends the body too slowly".to_owned();
                     return Poll::Ready(Err(UpstreamError::ClientBodyTimeout(why)));
                 }
             }
         }
         let flushed = ready!(Pin::new(stream).poll_flush(cx));
         self.flushed = true;
-        // An answer may last for minutes. What was asked is not needed for that, and an empty rest of
-        // it would keep all of it.
+        // A response may take minutes. Free the request, which even an empty slice would keep in memory.
         self.out = Bytes::new();
-        self.whole = Bytes::new();
+        self.buffered = Bytes::new();
         Poll::Ready(flushed.map_err(|error| UpstreamError::closed(&error)))
     }
 
@@ -194,7 +193,7 @@ impl Upload {
         }
         let of_first = written.min(self.out.len());
         self.out.advance(of_first);
-        self.whole.advance(written - of_first);
+        self.buffered.advance(written - of_first);
     }
 }
 

@@ -137,7 +137,7 @@ fn a_disk_that_fails_is_in_the_log_when_that_begins_and_ends_and_in_status_meanw
         "staged records may not be on the disk",
         "all staged records are on the disk again",
     );
-    let lost = ("error: usage: cannot write to", "records are kept again");
+    let lost = ("error: usage: cannot write to", "records are staged again");
     for (calls, is_one_file, expected) in [
         ("getdents64", false, vec![disk]),
         ("openat,read", true, vec![unreadable]),

@@ -72,10 +72,10 @@ impl World {
             .unwrap_or_else(|| panic!("{status:#}"))
     }
 
-    /// How often it has said that records are kept again.
+    /// How often it has said that records are staged again.
     fn times_well(&self) -> u64 {
         let log = self.server.process.stderr();
-        log.matches("records are kept again").count() as u64
+        log.matches("records are staged again").count() as u64
     }
 
     fn is_recorded(&self, id: &str) -> bool {
@@ -138,7 +138,7 @@ fn goes_on() {
         // Nothing that was there is gone.
         assert!(ids(&world.place).is_superset(&safe));
         world.disk.empty();
-        until("records are kept again", || {
+        until("records are staged again", || {
             let id = next(&world);
             world.is_recorded(&id)
         });

@@ -127,7 +127,8 @@ fn one_address_has_a_limit() {
         get("10.9.9.3", v4, "/healthz") == 200
     });
     let log = server.process.stderr();
-    let line = "rejecting connections from 10.9.9.2: it has 7 open, the limit of one address";
+    let line =
+        "rejecting connections from 10.9.9.2: the address has 7 open, the limit of one address";
     assert_eq!(log.matches(line).count(), 1, "{log}");
     drop((held, prefix));
 }

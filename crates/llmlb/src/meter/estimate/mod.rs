@@ -1,17 +1,17 @@
-//! Tokens, where nobody tells them. A guess, and marked as one.
+//! Estimated token counts, for responses without a usage report. Usage records mark them as estimates.
 //!
-//! How much text a token is depends on the model. These are the round numbers that are about
-//! right for those in use, by the length of a character in UTF-8:
+//! The text of one token depends on the model's tokenizer. These ratios are approximately right for
+//! current models, by the length of a character in UTF-8:
 //!
 //! | bytes | characters | tokens |
 //! |---|---|---|
-//! | 1 | ASCII: English, code | 4 characters make one |
-//! | 2 | Latin with accents, Greek, Cyrillic, Hebrew, Arabic | 2 characters make one |
-//! | 3 | Chinese, Japanese, Korean, scripts of India, Thai | a character is one |
-//! | 4 | emoji | a character is two |
+//! | 1 | ASCII: English, code | 4 characters per token |
+//! | 2 | Latin with accents, Greek, Cyrillic, Hebrew, Arabic | 2 characters per token |
+//! | 3 | Chinese, Japanese, Korean, scripts of India, Thai | 1 character per token |
+//! | 4 | emoji | 2 tokens per character |
 //!
-//! A backend that streams sends an event for each token, and this count is better than any rule
-//! about text. Unless it collects several: then the events have clearly more text than a token.
+//! Most backends stream one event per token, so the number of events is a better estimate than the
+//! length of the text. Events with clearly more text than one token are measured by their text.
 
 mod prompt;
 mod text;
@@ -20,78 +20,79 @@ pub(crate) use prompt::{embedded, images, prompt};
 use text::PARTS;
 pub(crate) use text::parts;
 
-/// The text of a picture or a sound inside of a prompt is not what the model reads. A picture is
-/// some hundred tokens to most.
+/// Tokens of an image, a sound or a file in a prompt. Most models use some hundred tokens for an image,
+/// whatever the length of its base64 text.
 const ATTACHMENT: u64 = 500;
 
-/// The JSON around the text of a whole answer.
-const AROUND: u64 = 400;
+/// Bytes of JSON around the text of a response that is not streamed. They are no tokens.
+const JSON_OVERHEAD: u64 = 400;
 
-/// The tokens of so many parts: at least one, if there is anything.
+/// Returns the tokens of this many parts, rounded up, so that text that is not empty has a token.
 pub(crate) fn tokens(parts: u64) -> u64 {
     parts.div_ceil(PARTS)
 }
 
-/// The tokens of something of which only the length is known.
+/// Returns the estimated tokens of text whose length is known but not its content.
 pub(crate) fn by_length(bytes: u64) -> u64 {
     tokens(bytes * 3)
 }
 
-/// The tokens of an answer that came whole, of which only the length is known.
-pub(crate) fn whole_answer(bytes: u64) -> u64 {
-    by_length(bytes.saturating_sub(AROUND).max(1)) * u64::from(bytes > 0)
+/// Returns the estimated tokens of a response that is not streamed, from the length of its body.
+pub(crate) fn response(bytes: u64) -> u64 {
+    by_length(bytes.saturating_sub(JSON_OVERHEAD).max(1)) * u64::from(bytes > 0)
 }
 
-/// A streamed answer, as it grows.
+/// Estimated tokens of a streamed response, updated with every event.
 ///
-/// Not every event is looked into: the first ones are, and then one of eight, which stands for
-/// the others.
+/// To save CPU, only samples are parsed: the first events, then one of every eight, which counts for
+/// all eight.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Streamed {
+pub(crate) struct StreamEstimate {
     events: u64,
-    /// How many had text, and how much.
-    spoken: u64,
+    /// Number of events with text, and the parts of their text.
+    text_events: u64,
     parts: u64,
 }
 
-const ALL_OF_THE_FIRST: u64 = 16;
-const GROUP: u64 = 8;
+const FIRST_EVENTS: u64 = 16;
+const SAMPLE_GROUP: u64 = 8;
 
-impl Streamed {
-    /// Another event came. If it is to be looked into: for how many it stands.
+impl StreamEstimate {
+    /// Counts an event. If the event is a sample to parse, returns the number of events that it
+    /// represents.
     pub(crate) fn event(&mut self) -> Option<u64> {
-        let place = self.events;
+        let index = self.events;
         self.events += 1;
-        if place < ALL_OF_THE_FIRST {
+        if index < FIRST_EVENTS {
             Some(1)
         } else {
-            // One from the midst of each group.
-            (place % GROUP == GROUP / 2).then_some(GROUP)
+            (index % SAMPLE_GROUP == SAMPLE_GROUP / 2).then_some(SAMPLE_GROUP)
         }
     }
 
-    /// The event, and those it stands for, had so much text.
-    pub(crate) fn text(&mut self, parts: u64, stands_for: u64) {
+    /// Adds the text of a sample, once for every event that it represents.
+    pub(crate) fn text(&mut self, parts: u64, represents: u64) {
         if parts > 0 {
-            self.spoken += stands_for;
-            self.parts += parts * stands_for;
+            self.text_events += represents;
+            self.parts += parts * represents;
         }
     }
 
-    /// Whether any of it was text.
+    /// True if any parsed event had text.
     pub(crate) fn has_text(&self) -> bool {
-        self.spoken > 0
+        self.text_events > 0
     }
 
-    /// How many tokens it has so far; at least one if there was any event.
+    /// Returns the estimated tokens so far, at least one after the first event.
     ///
-    /// One for each event with text, unless their text is that of two or more each.
+    /// Each event with text counts as one token, unless the events have the text of two tokens or more
+    /// on average.
     pub(crate) fn tokens(&self) -> u64 {
-        let has_more = self.parts >= 2 * PARTS * self.spoken;
+        let has_more = self.parts >= 2 * PARTS * self.text_events;
         let tokens = if has_more {
             tokens(self.parts)
         } else {
-            self.spoken
+            self.text_events
         };
         tokens.max(u64::from(self.events > 0))
     }
@@ -101,50 +102,50 @@ impl Streamed {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> u64 {
+    fn count(text: &str) -> u64 {
         tokens(parts(text.as_bytes()))
     }
 
     #[test]
-    fn text_is_measured_by_its_script() {
-        assert_eq!(of(""), 0);
-        assert_eq!(of("a"), 1);
-        assert_eq!(of("The quick brown fox "), 5);
-        assert_eq!(of("Привет, мир!"), 6);
-        assert_eq!(of("こんにちは"), 5);
-        assert_eq!(of("😀😀"), 4);
+    fn characters_count_by_their_script() {
+        assert_eq!(count(""), 0);
+        assert_eq!(count("a"), 1);
+        assert_eq!(count("The quick brown fox "), 5);
+        assert_eq!(count("Привет, мир!"), 6);
+        assert_eq!(count("こんにちは"), 5);
+        assert_eq!(count("😀😀"), 4);
     }
 
     #[test]
-    fn an_escape_is_the_character_that_it_means() {
-        assert_eq!(of(r"\n\n\n\n"), 1);
-        assert_eq!(of(r#"\"abc\\"#), 2);
-        assert_eq!(of(r"\u3053\u3093"), of("こん"));
-        assert_eq!(of(r"\u041f\u0440"), of("Пр"));
-        assert_eq!(of(r"\u0041\u0042\u0043\u0044"), 1);
-        assert_eq!(of(r"\ud83d\ude00"), of("😀"));
-        assert_eq!(of(r"\u30"), 1);
+    fn json_escape_counts_as_the_character_that_it_encodes() {
+        assert_eq!(count(r"\n\n\n\n"), 1);
+        assert_eq!(count(r#"\"abc\\"#), 2);
+        assert_eq!(count(r"\u3053\u3093"), count("こん"));
+        assert_eq!(count(r"\u041f\u0440"), count("Пр"));
+        assert_eq!(count(r"\u0041\u0042\u0043\u0044"), 1);
+        assert_eq!(count(r"\ud83d\ude00"), count("😀"));
+        assert_eq!(count(r"\u30"), 1);
     }
 
     #[test]
-    fn an_answer_that_is_not_empty_has_a_token() {
-        assert_eq!(whole_answer(0), 0);
-        assert_eq!(whole_answer(1), 1);
-        assert_eq!(whole_answer(400), 1);
-        assert_eq!(whole_answer(800), 100);
-        let mut streamed = Streamed::default();
+    fn response_that_is_not_empty_has_at_least_one_token() {
+        assert_eq!(response(0), 0);
+        assert_eq!(response(1), 1);
+        assert_eq!(response(400), 1);
+        assert_eq!(response(800), 100);
+        let mut streamed = StreamEstimate::default();
         assert_eq!(streamed.tokens(), 0);
         streamed.event();
         assert_eq!(streamed.tokens(), 1);
     }
 
     #[test]
-    fn an_event_is_a_token_unless_it_has_more_text() {
+    fn event_counts_as_one_token_unless_it_has_the_text_of_several() {
         let stream = |events: u64, text: &str| {
-            let mut streamed = Streamed::default();
+            let mut streamed = StreamEstimate::default();
             for _ in 0..events {
-                if let Some(stands_for) = streamed.event() {
-                    streamed.text(parts(text.as_bytes()), stands_for);
+                if let Some(represents) = streamed.event() {
+                    streamed.text(parts(text.as_bytes()), represents);
                 }
             }
             streamed.tokens()

@@ -1,46 +1,47 @@
-//! The tokens of a prompt, by the JSON that it is.
+//! Estimated tokens of a prompt, from its JSON.
 //!
-//! All strings count as text, names of fields too: these stand for what a chat template adds. Only at
-//! the places where an API expects an image, a sound or a file is a string an attachment, whose length
-//! says little about its tokens. Elsewhere the same bytes are text that the model reads, whatever
-//! they look like; so is everything within the arguments of a tool call.
+//! Every string counts as text. Field names count too, in place of the tokens that a chat template adds.
+//! A string is an attachment only in a field in which an API expects an image, a sound or a file: the
+//! length of an attachment does not determine its tokens. In all other fields, and in the arguments of
+//! tool calls, the model reads the string as text. Otherwise a client could disguise text as an image to
+//! be billed for less.
 
 use super::text::{count_pairs, parts_with_escapes};
 use super::{ATTACHMENT, by_length, tokens};
 use crate::json::{self, Malformed, Visitor};
 
-/// A vector of 16-bit numbers that stands for one token is at least so long in base64: no model has
-/// fewer than 768 dimensions.
+/// Minimum length in base64 of the vector of one token: 768 dimensions, the fewest of any model, of 16
+/// bits each.
 const EMBEDDED_TOKEN: u64 = 2048;
 
-/// Nesting that is followed. What is nested deeper is text.
+/// Maximum nesting in which attachments are recognized. Strings that are nested deeper count as text.
 const DEEPEST: usize = 32;
 
-/// A generated image is longer than this.
+/// Minimum length of a generated image in base64. A shorter `result` of a tool is text.
 const SHORTEST_RESULT: usize = 1024;
 
-/// The tokens of the JSON value that begins at `at`, which is that of `messages`, `prompt`, `input` or
-/// the like, and the place where it ends. A number is the id of a token.
+/// Returns the tokens of the JSON value at offset `at`, the value of `messages`, `prompt` or `input`,
+/// and the offset of its end. A number is a token id and counts as one token.
 pub(crate) fn prompt(json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
-    Walk::new(Name::Content).tokens(json, at)
+    PromptWalk::new(FieldName::Content).tokens(json, at)
 }
 
-/// The same of a list of images in base64.
+/// As [`prompt`], for a list of images in base64.
 pub(crate) fn images(json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
-    Walk::new(Name::Images).tokens(json, at)
+    PromptWalk::new(FieldName::Images).tokens(json, at)
 }
 
-/// The same of a prompt that is given as vectors in base64.
+/// As [`prompt`], for a prompt of embedding vectors in base64.
 pub(crate) fn embedded(json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
-    Walk::new(Name::Embedded).tokens(json, at)
+    PromptWalk::new(FieldName::Embedded).tokens(json, at)
 }
 
-/// The name of a field that decides how its value is counted.
+/// Field names that determine how the value of the field is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
+enum FieldName {
     /// Parts of a message, or of a tool's output.
     Content,
-    /// An object with a `url` or `data`, or the URL itself.
+    /// An object with a `url` or `data` field, or a URL.
     Media,
     /// A list of images.
     Images,
@@ -49,19 +50,19 @@ enum Name {
     /// An object with `file_data`.
     File,
     FileData,
-    /// A file that the backend has or fetches.
-    FileElsewhere,
-    /// Anthropic's object with the data of an image or a document, and the fields that describe it.
+    /// A reference to a file that the backend stores or downloads.
+    FileReference,
+    /// Anthropic's object with the data of an image or a document, and the fields that describe the data.
     Source,
     Type,
     MediaType,
-    /// An image that was generated earlier in the conversation.
+    /// The result of a tool, which is an image if an image generator made it.
     Result,
     Embedded,
     Other,
 }
 
-impl Name {
+impl FieldName {
     fn parse(name: &[u8]) -> Self {
         match name {
             b"content" | b"output" => Self::Content,
@@ -71,7 +72,7 @@ impl Name {
             b"data" => Self::Data,
             b"file" => Self::File,
             b"file_data" => Self::FileData,
-            b"file_id" | b"file_url" => Self::FileElsewhere,
+            b"file_id" | b"file_url" => Self::FileReference,
             b"source" => Self::Source,
             b"type" => Self::Type,
             b"media_type" => Self::MediaType,
@@ -82,9 +83,9 @@ impl Name {
     }
 }
 
-/// The meaning of an object or a list.
+/// Meaning of an object or a list, which determines how the strings in it are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Container {
     /// Messages and their parts.
     Content,
     Media,
@@ -92,109 +93,118 @@ enum Place {
     File,
     Source,
     Embedded,
-    /// Something else, with all that is in it.
+    /// Any other object or list. All strings in it are text.
     Text,
 }
 
-impl Place {
-    /// The meaning of an object or a list in this place; elements of a list have no name.
-    fn within(self, name: Option<Name>) -> Self {
+impl Container {
+    /// Returns the meaning of an object or a list that is nested in this one. Elements of a list have no
+    /// name.
+    fn within(self, name: Option<FieldName>) -> Self {
         match (self, name) {
-            (Self::Content, None | Some(Name::Content)) | (Self::Source, Some(Name::Content)) => {
-                Self::Content
-            }
-            (Self::Content, Some(Name::Media)) => Self::Media,
-            (Self::Content, Some(Name::Images)) => Self::Images,
-            (Self::Content, Some(Name::File)) => Self::File,
-            (Self::Content, Some(Name::Source)) => Self::Source,
-            (Self::Content, Some(Name::Embedded)) => Self::Embedded,
+            (Self::Content, None | Some(FieldName::Content))
+            | (Self::Source, Some(FieldName::Content)) => Self::Content,
+            (Self::Content, Some(FieldName::Media)) => Self::Media,
+            (Self::Content, Some(FieldName::Images)) => Self::Images,
+            (Self::Content, Some(FieldName::File)) => Self::File,
+            (Self::Content, Some(FieldName::Source)) => Self::Source,
+            (Self::Content, Some(FieldName::Embedded)) => Self::Embedded,
             _ => Self::Text,
         }
     }
 }
 
-/// Follows the strings and brackets of a prompt.
-struct Walk {
-    /// The objects and lists that are open, the innermost last.
-    places: [Place; DEEPEST],
+/// Visitor that adds up the tokens of a prompt.
+struct PromptWalk {
+    /// Meanings of the open objects and lists, the innermost last.
+    containers: [Container; DEEPEST],
     depth: usize,
-    /// The name of the value that comes next.
-    name: Option<Name>,
+    /// Name of the value that comes next.
+    name: Option<FieldName>,
     parts: u64,
     /// Tokens of numbers and attachments.
     tokens: u64,
-    source: Source,
+    source: SourceObject,
 }
 
-/// The `source` that is open. Its data is text unless all of its fields say otherwise.
+/// The open `source` object. Its data counts as an attachment only if every other field marks the data as
+/// base64 of an image or a PDF. Otherwise a duplicate field could hide text from the estimate.
 #[derive(Debug, Default)]
-struct Source {
+struct SourceObject {
     is_base64: bool,
     is_text: bool,
     parts: u64,
     attachments: u64,
 }
 
-impl Walk {
-    fn new(name: Name) -> Self {
+impl PromptWalk {
+    fn new(name: FieldName) -> Self {
         Self {
-            places: [Place::Text; DEEPEST],
+            containers: [Container::Text; DEEPEST],
             depth: 0,
             name: Some(name),
             parts: 0,
             tokens: 0,
-            source: Source::default(),
+            source: SourceObject::default(),
         }
     }
 
     fn tokens(mut self, json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
         let end = json::visit(json, at, &mut self)?;
-        self.settle();
+        self.count_source();
         Ok((tokens(self.parts) + self.tokens, end))
     }
 
-    /// The place of the value that comes next.
-    fn place(&self) -> Place {
+    /// Meaning of the object or list that contains the next value.
+    fn container(&self) -> Container {
         match self.depth.checked_sub(1) {
-            None => Place::Content,
-            Some(last) => self.places.get(last).copied().unwrap_or(Place::Text),
+            None => Container::Content,
+            Some(last) => self
+                .containers
+                .get(last)
+                .copied()
+                .unwrap_or(Container::Text),
         }
     }
 
-    fn name(&mut self, place: Place, text: &[u8], parts: u64) {
-        let name = Name::parse(text);
-        if place == Place::Source && name == Name::Other {
-            // Perhaps a known name in another spelling.
+    fn name(&mut self, container: Container, text: &[u8], parts: u64) {
+        let name = FieldName::parse(text);
+        if container == Container::Source && name == FieldName::Other {
+            // A backend may read the unknown name as `type` in another spelling.
             self.source.is_text = true;
         }
         self.name = Some(name);
         self.parts += parts;
     }
 
-    fn value(&mut self, place: Place, text: &[u8], parts: impl FnOnce() -> u64) {
-        match (place, self.name.take()) {
-            (Place::Content, Some(Name::Media | Name::FileElsewhere))
-            | (Place::Media, Some(Name::Url | Name::Data))
-            | (Place::Images, None)
-            | (Place::Source, Some(Name::Url | Name::FileElsewhere)) => self.tokens += ATTACHMENT,
-            (Place::Content | Place::File, Some(Name::FileData)) => self.tokens += file(text),
-            (Place::Content, Some(Name::Embedded)) | (Place::Embedded, None) => {
+    fn value(&mut self, container: Container, text: &[u8], parts: impl FnOnce() -> u64) {
+        match (container, self.name.take()) {
+            (Container::Content, Some(FieldName::Media | FieldName::FileReference))
+            | (Container::Media, Some(FieldName::Url | FieldName::Data))
+            | (Container::Images, None)
+            | (Container::Source, Some(FieldName::Url | FieldName::FileReference)) => {
+                self.tokens += ATTACHMENT;
+            }
+            (Container::Content | Container::File, Some(FieldName::FileData)) => {
+                self.tokens += file(text);
+            }
+            (Container::Content, Some(FieldName::Embedded)) | (Container::Embedded, None) => {
                 self.tokens += 1 + text.len() as u64 / EMBEDDED_TOKEN;
             }
-            (Place::Content, Some(Name::Result))
+            (Container::Content, Some(FieldName::Result))
                 if text.len() >= SHORTEST_RESULT && is_base64(text) =>
             {
                 self.tokens += ATTACHMENT;
             }
-            (Place::Source, Some(Name::Data)) => {
+            (Container::Source, Some(FieldName::Data)) => {
                 self.source.parts += parts();
                 self.source.attachments += 1;
             }
-            (Place::Source, name) => {
+            (Container::Source, name) => {
                 let is_media = text.starts_with(b"image/") || text == b"application/pdf";
                 match name {
-                    Some(Name::Type) if text == b"base64" => self.source.is_base64 = true,
-                    Some(Name::MediaType) if is_media => {}
+                    Some(FieldName::Type) if text == b"base64" => self.source.is_base64 = true,
+                    Some(FieldName::MediaType) if is_media => {}
                     _ => self.source.is_text = true,
                 }
                 self.parts += parts();
@@ -203,8 +213,8 @@ impl Walk {
         }
     }
 
-    /// Counts the data of a `source` that ends here.
-    fn settle(&mut self) {
+    /// Counts the data of the `source` object that ends here.
+    fn count_source(&mut self) {
         let source = std::mem::take(&mut self.source);
         if source.is_base64 && !source.is_text {
             self.tokens += source.attachments * ATTACHMENT;
@@ -214,31 +224,31 @@ impl Walk {
     }
 }
 
-impl Visitor for Walk {
+impl Visitor for PromptWalk {
     fn string(&mut self, text: &[u8], first_escape: Option<usize>, after: &[u8]) {
         let parts = || parts_with_escapes(text, first_escape);
-        let place = self.place();
-        if place != Place::Text && is_name(after) {
-            self.name(place, text, parts());
+        let container = self.container();
+        if container != Container::Text && is_name(after) {
+            self.name(container, text, parts());
         } else {
-            self.value(place, text, parts);
+            self.value(container, text, parts);
         }
     }
 
     fn open(&mut self) {
-        let place = self.place().within(self.name.take());
-        if place == Place::Source {
-            self.settle();
+        let container = self.container().within(self.name.take());
+        if container == Container::Source {
+            self.count_source();
         }
-        if let Some(last) = self.places.get_mut(self.depth) {
-            *last = place;
+        if let Some(last) = self.containers.get_mut(self.depth) {
+            *last = container;
         }
         self.depth += 1;
     }
 
     fn close(&mut self) {
-        if self.place() == Place::Source {
-            self.settle();
+        if self.container() == Container::Source {
+            self.count_source();
         }
         self.name = None;
         self.depth = self.depth.saturating_sub(1);
@@ -251,7 +261,7 @@ impl Visitor for Walk {
     }
 }
 
-/// True if the string in front of this is the name of a field.
+/// True if the bytes after a string show that the string is the name of a field.
 fn is_name(after: &[u8]) -> bool {
     match after.first() {
         Some(b':') => true,
@@ -260,7 +270,7 @@ fn is_name(after: &[u8]) -> bool {
     }
 }
 
-/// The tokens of a file in base64: those of its text, or of an attachment if it is none.
+/// Returns the tokens of a file in base64: of an attachment for media and PDF, else of the file's text.
 fn file(text: &[u8]) -> u64 {
     const ATTACHMENTS: [&[u8]; 4] = [
         b"data:image/",
@@ -280,7 +290,7 @@ fn is_base64(text: &[u8]) -> bool {
     text.iter().all(is_digit)
 }
 
-/// The count of numbers between two strings or brackets.
+/// Returns how many numbers are between two strings or brackets.
 fn numbers(json: &[u8]) -> u64 {
     let is_digit = |byte: u8| u8::from(byte.is_ascii_digit());
     let is_other_part =
@@ -294,7 +304,7 @@ fn numbers(json: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    fn of(json: &str) -> u64 {
+    fn count(json: &str) -> u64 {
         let (tokens, end) = prompt(json.as_bytes(), 0).unwrap();
         assert_eq!(end, json.len());
         tokens
@@ -303,15 +313,15 @@ mod tests {
     #[test]
     fn strings_and_numbers_are_counted() {
         let messages = r#"[{"role":"user","content":"The quick brown fox "}]"#;
-        assert_eq!(of(messages), 5 + 4);
-        assert_eq!(of(r#""The quick brown fox ""#), 5);
-        assert_eq!(of("[1,22,333]"), 3);
-        assert_eq!(of("[[1, 22], [333,4]]"), 4);
-        assert_eq!(of(r#"[1,"abcd",2]"#), 3);
-        assert_eq!(of(r#"{"a":1.5e+3,"b":true}"#), 2);
-        assert_eq!(of(&format!("[{}]", vec!["12345"; 1000].join(","))), 1000);
+        assert_eq!(count(messages), 5 + 4);
+        assert_eq!(count(r#""The quick brown fox ""#), 5);
+        assert_eq!(count("[1,22,333]"), 3);
+        assert_eq!(count("[[1, 22], [333,4]]"), 4);
+        assert_eq!(count(r#"[1,"abcd",2]"#), 3);
+        assert_eq!(count(r#"{"a":1.5e+3,"b":true}"#), 2);
+        assert_eq!(count(&format!("[{}]", vec!["12345"; 1000].join(","))), 1000);
         for nothing in ["[null]", "\"\"", "[]", "{}"] {
-            assert_eq!(of(nothing), 0, "{nothing}");
+            assert_eq!(count(nothing), 0, "{nothing}");
         }
         for malformed in ["", "\"", "\"abcd", "]]", "[1,2"] {
             assert_eq!(prompt(malformed.as_bytes(), 0), Err(Malformed));
@@ -329,18 +339,18 @@ mod tests {
                 10_006,
             ),
         ] {
-            assert_eq!(of(&format!(r#""{text}""#)), tokens);
-            assert_eq!(of(&format!(r#"[{{"content":"{text}"}}]"#)), tokens + 2);
+            assert_eq!(count(&format!(r#""{text}""#)), tokens);
+            assert_eq!(count(&format!(r#"[{{"content":"{text}"}}]"#)), tokens + 2);
         }
     }
 
-    /// A message whose content is this list of parts, with the tokens of its names.
+    /// Returns the tokens of a content part, without those of the message around it.
     fn content(part: &str) -> u64 {
-        of(&format!(r#"[{{"role":"user","content":[{part}]}}]"#)) - 4
+        count(&format!(r#"[{{"role":"user","content":[{part}]}}]"#)) - 4
     }
 
     #[test]
-    fn attachments_are_known_by_their_place() {
+    fn string_in_an_attachment_field_counts_as_an_attachment() {
         let data = "Ab+/".repeat(100_000);
         for part in [
             format!(r#"{{"image_url":{{"url":"data:image/png;base64,{data}"}}}}"#),
@@ -362,38 +372,38 @@ mod tests {
             let tokens = content(&part);
             assert!((500..520).contains(&tokens), "{tokens} {}", &part[..60]);
         }
-        let of_message = |more: &str| of(&format!(r#"[{{"role":"user",{more}}}]"#));
+        let count_message = |more: &str| count(&format!(r#"[{{"role":"user",{more}}}]"#));
         let images = format!(r#""images":["{data}","{data}"]"#);
-        assert!((1000..1020).contains(&of_message(&images)));
+        assert!((1000..1020).contains(&count_message(&images)));
         assert_eq!(
             super::images(format!(r#"["{data}","{data}"]"#).as_bytes(), 0).map(|read| read.0),
             Ok(1000)
         );
         let prompt = format!(r#"{{"prompt_string":"abcd","multimodal_data":["{data}"]}}"#);
-        assert!((500..520).contains(&of(&prompt)));
+        assert!((500..520).contains(&count(&prompt)));
     }
 
     #[test]
-    fn the_same_bytes_elsewhere_are_text() {
+    fn attachment_data_in_any_other_field_counts_as_text() {
         let data = "Ab+/".repeat(10_000);
         for part in [
             format!(r#"{{"type":"text","text":"{data}"}}"#),
             format!(r#"{{"data":"{data}"}}"#),
             format!(r#"{{"url":"{data}"}}"#),
             format!(r#"{{"result":"{data} and words"}}"#),
-            // Documents that are text.
+            // Documents whose data is text.
             format!(r#"{{"source":{{"type":"text","media_type":"text/plain","data":"{data}"}}}}"#),
             format!(
                 r#"{{"source":{{"type":"base64","media_type":"text/plain","data":"{data}"}}}}"#
             ),
             format!(r#"{{"source":{{"data":"{data}"}}}}"#),
-            // A parser may read the last of two fields, in any case and spelling.
+            // A backend may use the second of two `type` fields, also in another case or spelling.
             format!(r#"{{"source":{{"type":"base64","type":"text","data":"{data}"}}}}"#),
             format!(r#"{{"source":{{"type":"base64","type":"te\u0078t","data":"{data}"}}}}"#),
             format!(r#"{{"source":{{"type":"base64","typ\u0065":"te\u0078t","data":"{data}"}}}}"#),
             format!(r#"{{"source":{{"data":"{data}","type":"base64","Type":"x"}}}}"#),
             format!(r#"{{"source":{{"data":"{data}","source":{{"type":"base64"}}}}}}"#),
-            // Arguments of tools are given to the model as they are.
+            // The model reads the arguments of tool calls as text.
             format!(r#"{{"type":"tool_use","input":{{"image_url":"{data}"}}}}"#),
             format!(r#"{{"type":"tool_use","input":{{"content":[{{"image_url":"{data}"}}]}}}}"#),
             format!(r#"{{"arguments":{{"images":["{data}"]}}}}"#),
@@ -412,11 +422,11 @@ mod tests {
             "[".repeat(60),
             "]".repeat(60)
         );
-        assert_eq!([of(&nested), of(&image)], [10_000, 10_003]);
+        assert_eq!([count(&nested), count(&image)], [10_000, 10_003]);
     }
 
     #[test]
-    fn a_file_of_text_counts_as_its_text() {
+    fn text_file_counts_as_its_text() {
         let data = "Ab+/".repeat(10_000);
         for kind in [
             "data:text/plain;base64,",
@@ -429,10 +439,10 @@ mod tests {
     }
 
     #[test]
-    fn embedded_prompts_count_by_their_smallest_vectors() {
+    fn embedded_prompt_counts_one_token_per_smallest_vector() {
         let data = "A".repeat(100 * 2048);
-        let of = |json: String| embedded(json.as_bytes(), 0).unwrap().0;
-        assert_eq!(of(format!("\"{data}\"")), 101);
-        assert_eq!(of(format!("[\"{data}\",\"{data}\"]")), 202);
+        let count = |json: String| embedded(json.as_bytes(), 0).unwrap().0;
+        assert_eq!(count(format!("\"{data}\"")), 101);
+        assert_eq!(count(format!("[\"{data}\",\"{data}\"]")), 202);
     }
 }

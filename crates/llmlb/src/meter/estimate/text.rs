@@ -1,19 +1,19 @@
-//! The tokens of a text, by its characters.
+//! Measures text in parts of a token, by the length of its characters in UTF-8.
 //!
-//! Every byte is counted: a client that knew which samples of a long text are measured could write
-//! cheap characters there. The loops over lanes have no branches, so that the compiler uses vector
-//! instructions for them.
+//! Every byte is counted. If only samples of a long text were measured, a client could put cheap
+//! characters there and be billed for less. The loops over lanes have no branches, so that the compiler
+//! vectorizes them.
 
-/// A token is so many parts, so that whole numbers do.
+/// Parts of one token. The measure of every character is a whole number of parts: 3, 6, 12 or 24.
 pub(super) const PARTS: u64 = 12;
 
-/// Bytes that are counted side by side.
+/// Number of bytes that one vector instruction counts.
 const LANES: usize = 16;
 type Lanes = [u8; LANES];
 
-/// Measures text in parts of a token, as it stands in a JSON string: an escape counts as the character
-/// that it means. In a run of more than two backslashes only the first pair counts as one character:
-/// the result may be too high, never too low.
+/// Returns the parts of the text of a JSON string. An escape counts as the character that it encodes.
+/// In a run of more than two backslashes only the first pair counts as one character, so the result may
+/// be too high, never too low.
 pub(crate) fn parts(text: &[u8]) -> u64 {
     let is_plain = |byte: &u8| byte.is_ascii() && *byte != b'\\';
     if text.len() < LANES && text.iter().all(is_plain) {
@@ -22,7 +22,7 @@ pub(crate) fn parts(text: &[u8]) -> u64 {
     parts_with_escapes(text, memchr::memchr(b'\\', text))
 }
 
-/// As [`parts`], if the place of the first backslash is known.
+/// As [`parts`], for a caller that knows the offset of the first backslash.
 pub(super) fn parts_with_escapes(text: &[u8], first_escape: Option<usize>) -> u64 {
     let raw = if is_ascii(text) {
         3 * text.len() as u64
@@ -35,7 +35,7 @@ pub(super) fn parts_with_escapes(text: &[u8], first_escape: Option<usize>) -> u6
     }
 }
 
-/// As the method of the standard library, which is slower on text that is long and ASCII.
+/// Faster than the standard library's `is_ascii` on long ASCII text.
 fn is_ascii(text: &[u8]) -> bool {
     let any = |bytes: &[u8]| bytes.iter().fold(0, |any, byte| any | byte);
     let (pieces, rest) = text.as_chunks::<512>();
@@ -44,7 +44,7 @@ fn is_ascii(text: &[u8]) -> bool {
 
 fn by_length_of_characters(text: &[u8]) -> u64 {
     let parts = |byte: u8| {
-        // Bytes from 0x80 to 0xBF continue a character.
+        // Bytes from 0x80 to 0xBF continue a character and count 0.
         3 * u8::from(byte < 0x80)
             + 6 * (u8::from(byte >= 0xC0) + u8::from(byte >= 0xE0))
             + 12 * u8::from(byte >= 0xF0)
@@ -58,21 +58,21 @@ fn by_length_of_characters(text: &[u8]) -> u64 {
         }
         sum(&lanes)
     };
-    // A byte has at most 24 parts: the sum of ten fits into a lane.
+    // A byte counts at most 24, so ten additions cannot overflow a lane of 8 bits.
     let groups = text.chunks_exact(10 * LANES);
     let rest = groups.remainder().iter();
     let rest: u64 = rest.map(|byte| u64::from(parts(*byte))).sum();
     rest + groups.map(sum_of_group).sum::<u64>()
 }
 
-/// Parts by which the bytes of escapes exceed the characters that they mean. `text` begins with a
-/// backslash.
+/// Returns the parts that a count of bytes has too many because escapes are longer than the characters
+/// that they encode. `text` begins with a backslash.
 fn excess_of_escapes(text: &[u8]) -> u64 {
     let is_first = |before: u8, byte: u8| u8::from(byte == b'\\') & u8::from(before != b'\\');
     let is_unicode = |before: u8, byte: u8| u8::from(byte == b'u') & u8::from(before == b'\\');
     let pair = |before, byte| [is_first(before, byte), is_unicode(before, byte)];
     let [escapes, unicode] = count_pairs(text, pair);
-    // A backslash and what follows it are two bytes and one character.
+    // A two-byte escape such as `\n` encodes one character.
     let excess = 3 * (1 + escapes);
     match unicode {
         0 => excess,
@@ -80,7 +80,7 @@ fn excess_of_escapes(text: &[u8]) -> u64 {
     }
 }
 
-/// Adds up two counts, each 0 or 1, of every byte but the first and the byte in front of it.
+/// Sums two counts, each 0 or 1, over all pairs of adjacent bytes.
 pub(super) fn count_pairs(text: &[u8], count: impl Fn(u8, u8) -> [u8; 2]) -> [u64; 2] {
     let Some((_, after)) = text.split_first() else {
         return [0; 2];
@@ -88,7 +88,7 @@ pub(super) fn count_pairs(text: &[u8], count: impl Fn(u8, u8) -> [u8; 2]) -> [u6
     let mut sums = [0; 2];
     let (before, _) = text.as_chunks::<LANES>();
     let (chunks, rest) = after.as_chunks::<LANES>();
-    // 128, since a lane can count no more than 255.
+    // At most 128 additions at a time, since a lane overflows after 255.
     for (before, chunks) in before.chunks(128).zip(chunks.chunks(128)) {
         let (mut first, mut second) = ([0; LANES], [0; LANES]);
         for (before, chunk) in before.iter().zip(chunks) {
@@ -110,11 +110,11 @@ pub(super) fn count_pairs(text: &[u8], count: impl Fn(u8, u8) -> [u8; 2]) -> [u6
     sums
 }
 
-/// Neighbours that decide whether a `u` belongs to an escape, and of which length.
+/// Number of bytes around a `u` that determine if it belongs to a `\u` escape, and the escape's character.
 const AROUND: usize = 5;
 const WINDOW: usize = AROUND + LANES;
 
-/// As [`excess_of_escapes`], for the digits of `\u0041`, which belong to the same character.
+/// As [`excess_of_escapes`], for the four digits of escapes such as `\u0041`.
 fn excess_of_unicode_escapes(text: &[u8]) -> u64 {
     let is_escape = |before: [u8; 2], byte: u8| {
         u8::from(byte == b'u') & u8::from(before[1] == b'\\') & u8::from(before[0] != b'\\')
@@ -125,13 +125,13 @@ fn excess_of_unicode_escapes(text: &[u8]) -> u64 {
         u64::from(is_escape([x, y], byte) * (1 + 2 * low + (low & is_low(b, c))))
     };
     let mut excess = match *text {
-        // Nothing is in front of the first escape.
+        // The loop below needs two bytes in front of the `u`; the first escape may have only one.
         [b'\\', b'u', a, b, c, ..] => single([0, b'\\', b'u', a, b, c]),
         _ => 0,
     };
     let mut rest = text;
     while rest.len() >= WINDOW {
-        // One byte in UTF-8, up to two, any number.
+        // Escapes of characters with one byte in UTF-8, with at most two bytes, and all escapes.
         let (mut one, mut two, mut all) = ([0; LANES], [0; LANES], [0; LANES]);
         for _ in 0..128 {
             let Some(window) = rest.first_chunk::<WINDOW>() else {
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::dice::Dice;
 
-    /// The same, character by character.
+    /// Slow reference implementation, character by character.
     fn reference(text: &[u8]) -> u64 {
         let (mut parts, mut rest) = (0, text);
         loop {
@@ -177,7 +177,7 @@ mod tests {
                 [b'\\', b'u', a, b, c, _, tail @ ..] => match [*a, *b, *c] {
                     [b'0', b'0', b'0'..=b'7'] => (3, tail),
                     [b'0', b'0'..=b'7', _] => (6, tail),
-                    // Half of a pair is half of an emoji.
+                    // One surrogate of a pair is half of an emoji, which has 24 parts.
                     _ => (12, tail),
                 },
                 [b'\\', _, tail @ ..] | [0..0x80, tail @ ..] => (3, tail),
@@ -216,7 +216,7 @@ mod tests {
         for _ in 0..2000 {
             let (mut text, mut previous) = (String::new(), "");
             for _ in 0..dice.below(300) {
-                // Runs of backslashes have their own test.
+                // Runs of backslashes are not counted exactly and have a test of their own.
                 let word = dice.of(&WORDS);
                 if !(previous == r"\\" && word.starts_with('\\')) {
                     text.push_str(word);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_backslashes_is_never_counted_too_low() {
+    fn run_of_backslashes_is_never_counted_too_low() {
         let mut dice = Dice::new(2);
         for _ in 0..2000 {
             let words =
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_valid_json_is_counted() {
+    fn count_of_invalid_json_or_utf8_is_bounded() {
         for text in ["", r"\", r"\u", r"\u0", r"\u00", r"\u004", "\\\u{0}"] {
             assert!(parts(text.as_bytes()) <= 3 * text.len() as u64, "{text}");
         }

@@ -1,79 +1,79 @@
-//! The fields that matter, and what they say.
+//! Fields of a JSON response that determine usage, completeness and errors.
 
-use super::super::usage::Counts;
+use super::super::usage::TokenCounts;
 use crate::json::text;
 
-/// What an answer, or an event of one, says about itself.
+/// Metering facts of a response, or of one event of a streamed response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is something that it may say, or not"
+    reason = "each is an independent property of the response"
 )]
 pub(crate) struct Facts {
-    pub(crate) counts: Counts,
-    /// It has a `usage` object of its own.
+    pub(crate) counts: TokenCounts,
+    /// The object has a `usage` object at its top level.
     pub(crate) has_usage: bool,
     pub(crate) choices: Choices,
-    /// It is, or has, an error.
+    /// The object is an error, or has an `error` field.
     pub(crate) is_error: bool,
-    /// It is the last event of its answer.
+    /// The object is the last event of its stream.
     pub(crate) is_last: bool,
-    /// It only promises an answer, which is made later.
-    pub(crate) is_promise: bool,
+    /// The response is queued or in progress, so it has no completion to estimate.
+    pub(crate) is_pending: bool,
 }
 
-/// The `choices` of a completion.
+/// The `choices` list of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Choices {
     #[default]
-    Untold,
-    /// An empty list.
-    None,
-    Some,
+    Missing,
+    Empty,
+    Filled,
 }
 
-/// An object that has usage inside of it.
+/// A nested object that can contain a `usage` object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parent {
-    /// What an event of the Responses API is about.
+    /// `response` in events of the Responses API.
     Response,
-    /// What Anthropic's answer begins with.
+    /// `message` in Anthropic's `message_start` event.
     Message,
 }
 
-/// A field that is looked at.
+/// A field whose value is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
+pub(super) enum ResponseField {
     Usage,
     Choices,
     Error,
-    /// What kind of event it is.
+    /// Kind of an event.
     Type,
-    /// How far a response of the Responses API is.
+    /// Progress of a response of the Responses API.
     Status,
-    /// Ollama's: whether it is the last part.
+    /// Ollama's mark of the last object.
     Done,
-    /// Ollama's counts.
+    /// Ollama's token counts.
     PromptEvalCount,
     EvalCount,
 }
 
-/// What a name means.
+/// Meaning of a field name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum NameMeaning {
     Parent(Parent),
-    Field(Field),
+    Field(ResponseField),
     #[default]
     Other,
 }
 
-impl Named {
-    /// By a name as it is written, in an object of this kind.
+impl NameMeaning {
+    /// Classifies a field name of the top-level object (`None`) or of a nested one. The name may contain
+    /// escapes.
     pub(super) fn classify(parent: Option<Parent>, name: &[u8]) -> Self {
         match (parent, name) {
-            (_, b"usage") => Self::Field(Field::Usage),
+            (_, b"usage") => Self::Field(ResponseField::Usage),
             (_, name) if name.contains(&b'\\') => {
-                // Nobody writes ours so, but they may.
+                // JSON permits escapes in names: `"us\u0061ge"` is `"usage"`.
                 let quoted = [b"\"", name, b"\""].concat();
                 match text(&quoted) {
                     Some(name) if !name.contains('\\') => Self::classify(parent, name.as_bytes()),
@@ -82,20 +82,20 @@ impl Named {
             }
             (None, b"response") => Self::Parent(Parent::Response),
             (None, b"message") => Self::Parent(Parent::Message),
-            (None, b"choices") => Self::Field(Field::Choices),
-            (None, b"error") => Self::Field(Field::Error),
-            (None, b"type") => Self::Field(Field::Type),
-            (None, b"status") => Self::Field(Field::Status),
-            (None, b"done") => Self::Field(Field::Done),
-            (None, b"prompt_eval_count") => Self::Field(Field::PromptEvalCount),
-            (None, b"eval_count") => Self::Field(Field::EvalCount),
+            (None, b"choices") => Self::Field(ResponseField::Choices),
+            (None, b"error") => Self::Field(ResponseField::Error),
+            (None, b"type") => Self::Field(ResponseField::Type),
+            (None, b"status") => Self::Field(ResponseField::Status),
+            (None, b"done") => Self::Field(ResponseField::Done),
+            (None, b"prompt_eval_count") => Self::Field(ResponseField::PromptEvalCount),
+            (None, b"eval_count") => Self::Field(ResponseField::EvalCount),
             _ => Self::Other,
         }
     }
 }
 
-impl Field {
-    /// How many bytes of it are of interest. What is longer says that it is there, no more.
+impl ResponseField {
+    /// Maximum length of a value that is read. Of a longer value only the beginning is kept.
     pub(super) fn longest(self) -> usize {
         match self {
             Self::Usage => 8 * 1024,
@@ -107,31 +107,33 @@ impl Field {
 }
 
 impl Facts {
-    /// A field has this value, perhaps cut off.
-    pub(super) fn note(&mut self, field: Field, parent: Option<Parent>, value: &[u8]) {
+    /// Records the value of a field, which may be truncated.
+    pub(super) fn note(&mut self, field: ResponseField, parent: Option<Parent>, value: &[u8]) {
         match field {
-            Field::Usage => {
-                let mut counts = Counts::read(value);
+            ResponseField::Usage => {
+                let mut counts = TokenCounts::read(value);
                 if parent == Some(Parent::Message) {
-                    counts = counts.as_beginning();
+                    counts = counts.as_first_event();
                 }
                 self.counts.merge(&counts);
                 self.has_usage |= parent.is_none() && value.starts_with(b"{");
             }
-            // Once there are choices there are.
-            Field::Choices if is_filled(value) => self.choices = Choices::Some,
-            Field::Choices if self.choices == Choices::Untold && value.starts_with(b"[") => {
-                self.choices = Choices::None;
+            // A duplicate empty `choices` must not hide a filled one.
+            ResponseField::Choices if is_filled(value) => self.choices = Choices::Filled,
+            ResponseField::Choices
+                if self.choices == Choices::Missing && value.starts_with(b"[") =>
+            {
+                self.choices = Choices::Empty;
             }
-            Field::Choices => {}
-            Field::Error => self.is_error |= is_an_error(value),
-            Field::Type => self.kind(value),
-            Field::Status => {
-                self.is_promise |= matches!(value, b"\"queued\"" | b"\"in_progress\"");
+            ResponseField::Choices => {}
+            ResponseField::Error => self.is_error |= is_error_value(value),
+            ResponseField::Type => self.kind(value),
+            ResponseField::Status => {
+                self.is_pending |= matches!(value, b"\"queued\"" | b"\"in_progress\"");
             }
-            Field::Done => self.is_last |= value == b"true",
-            Field::PromptEvalCount => self.counts.field(b"prompt_eval_count", value),
-            Field::EvalCount => self.counts.field(b"eval_count", value),
+            ResponseField::Done => self.is_last |= value == b"true",
+            ResponseField::PromptEvalCount => self.counts.field(b"prompt_eval_count", value),
+            ResponseField::EvalCount => self.counts.field(b"eval_count", value),
         }
     }
 
@@ -140,7 +142,7 @@ impl Facts {
         self.event(name.strip_suffix(b"\"").unwrap_or_default());
     }
 
-    /// An event is of this kind.
+    /// Records the kind of an event.
     pub(crate) fn event(&mut self, name: &[u8]) {
         match name {
             b"message_stop"
@@ -160,15 +162,15 @@ impl Facts {
     }
 }
 
-/// Whether the value of `error`, as far as it goes, tells of one. Some say so that there is none.
-pub(crate) fn is_an_error(value: &[u8]) -> bool {
+/// True if the value of an `error` field is an error. Some backends send `null`, `false` or `""` for none.
+pub(crate) fn is_error_value(value: &[u8]) -> bool {
     const NONE: [&[u8]; 3] = [b"null", b"false", b"\"\""];
     !NONE.iter().any(|none| value.starts_with(none))
 }
 
-/// Whether the list of choices has something in it, as far as it goes.
+/// True if a `choices` list, of which only the beginning may be known, has an element.
 pub(super) fn is_filled(value: &[u8]) -> bool {
     let inner = value.strip_prefix(b"[").unwrap_or_default();
     let first = inner.trim_ascii_start().first();
-    first.is_some_and(|byte| *byte != b']') || value.len() > Field::Choices.longest()
+    first.is_some_and(|byte| *byte != b']') || value.len() > ResponseField::Choices.longest()
 }

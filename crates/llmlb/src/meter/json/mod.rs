@@ -1,12 +1,11 @@
-//! What a JSON answer says about itself, found as it passes.
+//! Finds usage, errors and the end of a JSON response while the response passes to the client.
 //!
-//! An answer may come in any pieces and have any size (a list of embeddings is megabytes long,
-//! and its usage stands at the end). So it is neither kept nor parsed: a [`Finder`] follows its
-//! brackets and strings, at the speed of a search for a byte, and keeps only the values of the
-//! few fields that it knows. A `"usage"` inside of a text or of a tool's arguments is not such a
-//! field, wherever the pieces are cut.
+//! A response may arrive in any chunks and have any size: a list of embeddings has megabytes, with the
+//! usage at its end. So the response is neither buffered nor parsed. A [`Finder`] tracks brackets and
+//! strings, about as fast as a byte search, and copies only the values of known fields. A `"usage"`
+//! inside a string or a tool's arguments does not match, wherever the chunks are split.
 //!
-//! It follows valid JSON. Of anything else it finds something or nothing, but never fails.
+//! Of invalid JSON the finder may find some fields or none. It never fails.
 
 mod facts;
 #[cfg(test)]
@@ -16,41 +15,41 @@ use std::sync::LazyLock;
 
 use memchr::memmem;
 
-pub(crate) use facts::{Choices, Facts, is_an_error};
+pub(crate) use facts::{Choices, Facts, is_error_value};
 
 use crate::json;
-use crate::json::{quote, structure};
-use facts::{Field, Named, Parent};
+use crate::json::{find_quote, next_structural};
+use facts::{NameMeaning, Parent, ResponseField};
 
-/// How much of an answer is its end.
+/// Length of the end of a response that is searched for usage before everything is read.
 const END: usize = 4 << 10;
-/// Outside of a string it is what it looks like, and within one its quotation marks are escaped.
-static NAME: LazyLock<memmem::Finder<'static>> =
+/// The field name `usage`. The quotation marks cannot match within a string, where they are escaped.
+static USAGE_NAME: LazyLock<memmem::Finder<'static>> =
     LazyLock::new(|| memmem::Finder::new(br#""usage":"#));
 
-/// Follows one JSON object.
+/// Reads one JSON object that arrives in chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Finder {
-    state: State,
-    /// The last byte was a backslash that escapes the next one.
+    state: ParserState,
+    /// The last byte was a backslash that escapes the next byte.
     is_escaped: bool,
-    /// How many brackets of a value are open.
+    /// Number of open brackets in the current value.
     depth: u64,
-    /// What there is of a name that came in pieces.
-    name: Name,
-    /// What the name means whose value comes.
-    named: Named,
-    /// Whose fields are read, if not the answer's own.
+    /// Beginning of a field name that is split between chunks.
+    name: NameBuffer,
+    /// Meaning of the last field name.
+    meaning: NameMeaning,
+    /// The nested object whose fields are read; `None` at the top level.
     parent: Option<Parent>,
-    /// The field whose value is being kept, and what there is of it.
-    field: Option<Field>,
+    /// The field whose value is being read, and the part of the value from earlier chunks.
+    field: Option<ResponseField>,
     kept: Vec<u8>,
     facts: Facts,
 }
 
-/// What comes next.
+/// Position in the grammar: the token that is expected next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum ParserState {
     #[default]
     Start,
     /// A name, or the end of the object.
@@ -59,151 +58,152 @@ enum State {
     Colon,
     Value,
     InString,
-    /// More of an object or a list.
+    /// Inside an object or a list that is the value of a field.
     InNested,
     InNestedString,
-    /// More of a number or a word.
+    /// Inside a number or a literal such as `true`.
     InScalar,
     /// A comma, or the end of the object.
     After,
     End,
-    /// It is no object, or none that is valid.
-    Strange,
+    /// The input is not an object, or not valid JSON. The rest is ignored.
+    Invalid,
 }
 
-/// A field's name, if it is short enough to be one of ours.
+/// Buffer for a field name. Names longer than all known ones are not stored.
 #[derive(Debug, Default)]
-struct Name {
+struct NameBuffer {
     bytes: [u8; 32],
     length: usize,
 }
 
 impl Finder {
-    /// What was found so far.
+    /// Facts that were found so far.
     pub(crate) fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Whether the object is complete.
+    /// True if the end of the object was read.
     pub(crate) fn is_over(&self) -> bool {
-        self.state == State::End
+        self.state == ParserState::End
     }
 
-    /// Whether it is something else than an object, which is not followed any more.
+    /// True if the input is not a JSON object. The rest of the input is ignored.
     pub(crate) fn is_invalid(&self) -> bool {
-        self.state == State::Strange
+        self.state == ParserState::Invalid
     }
 
-    /// Whether it is known to have choices, be it from the beginning of the list.
+    /// True if the object has choices. The beginning of the list is enough to know.
     pub(crate) fn has_choices(&self) -> bool {
-        let begun = self.field == Some(Field::Choices);
-        self.facts.choices == Choices::Some || (begun && facts::is_filled(&self.kept))
+        let begun = self.field == Some(ResponseField::Choices);
+        self.facts.choices == Choices::Filled || (begun && facts::is_filled(&self.kept))
     }
 
-    /// All of an answer of which only the usage matters if it is told: it stands near the end. If it
-    /// is not found there, or only in part, everything is read.
-    pub(crate) fn read_answer(&mut self, piece: &[u8]) {
-        if self.state != State::Start || !self.read_end(piece) {
+    /// Reads a response that has arrived completely. Most responses have their usage near the end, so the
+    /// end is read first. Everything is read only if the end has no complete usage.
+    pub(crate) fn read_response(&mut self, piece: &[u8]) {
+        if self.state != ParserState::Start || !self.read_end(piece) {
             self.read(piece);
         }
     }
 
-    /// `false`: there is no usage of its own near its end.
+    /// Reads the usage near the end of the response. Returns `false` if there is none at the top level.
     fn read_end(&mut self, piece: &[u8]) -> bool {
         let from = piece.len().saturating_sub(END);
-        let Some(near) = NAME.find_iter(&piece[from..]).last() else {
+        let Some(near) = USAGE_NAME.find_iter(&piece[from..]).last() else {
             return false;
         };
         let (mut facts, mut count) = (Facts::default(), 0);
         let read = json::last_fields(piece, from + near, |_, at| {
             if count == 0 {
-                facts.note(Field::Usage, None, &piece[at]);
+                facts.note(ResponseField::Usage, None, &piece[at]);
             }
             count += 1;
         });
         let is_read = read.is_ok() && facts.counts.has_total_or_parts();
         if is_read {
             self.facts = facts;
-            self.state = State::End;
+            self.state = ParserState::End;
         }
         is_read
     }
 
-    /// All of it at once, which is quicker. `false`: it is not all here, or what matters is deeper.
+    /// Fast path for an object that arrives in one chunk. Returns `false` if the object is not complete,
+    /// or has a nested object that can contain usage.
     fn read_whole(&mut self, piece: &[u8]) -> bool {
         let (mut facts, mut is_flat) = (Facts::default(), true);
-        let read = json::fields(piece, |name, at| match Named::classify(None, name) {
-            Named::Field(field) => {
-                // What is longer is told from what is as long.
+        let read = json::fields(piece, |name, at| match NameMeaning::classify(None, name) {
+            NameMeaning::Field(field) => {
+                // One byte more than the maximum shows that the value is too long.
                 let end = at.end.min(at.start + field.longest() + 1);
                 facts.note(field, None, &piece[at.start..end]);
             }
-            Named::Parent(_) => is_flat = false,
-            Named::Other => {}
+            NameMeaning::Parent(_) => is_flat = false,
+            NameMeaning::Other => {}
         });
         let is_read = read.is_ok() && is_flat;
         if is_read {
             self.facts = facts;
-            self.state = State::End;
+            self.state = ParserState::End;
         }
         is_read
     }
 
-    /// Reads on.
+    /// Reads the next chunk.
     pub(crate) fn read(&mut self, piece: &[u8]) {
-        if self.state == State::Start && self.read_whole(piece) {
+        if self.state == ParserState::Start && self.read_whole(piece) {
             return;
         }
         let mut at = 0;
-        // Where the value that is being kept begins in this piece.
+        // Start of the current value in this chunk.
         let mut from = 0;
         while let Some(&byte) = piece.get(at) {
             match self.state {
-                State::Start => match byte {
-                    b'{' => self.state = State::Name,
+                ParserState::Start => match byte {
+                    b'{' => self.state = ParserState::Name,
                     // A byte order mark.
                     0xEF | 0xBB | 0xBF => {}
                     _ => self.skip_space(byte),
                 },
-                State::Name => match byte {
+                ParserState::Name => match byte {
                     b'"' => {
                         self.name.length = 0;
-                        self.state = State::InName;
+                        self.state = ParserState::InName;
                         at = self.read_name(piece, at + 1);
                         continue;
                     }
                     b'}' => self.close(),
                     _ => self.skip_space(byte),
                 },
-                State::InName => {
+                ParserState::InName => {
                     at = self.read_name(piece, at);
                     continue;
                 }
-                State::Colon => match byte {
-                    b':' => self.state = State::Value,
+                ParserState::Colon => match byte {
+                    b':' => self.state = ParserState::Value,
                     _ => self.skip_space(byte),
                 },
-                State::Value => {
+                ParserState::Value => {
                     if !is_space(byte) {
                         from = at;
                         self.begin(byte);
                     }
                 }
-                State::InString | State::InNestedString => {
+                ParserState::InString | ParserState::InNestedString => {
                     let (end, is_closed) = self.string(piece, at);
                     at = end;
-                    if is_closed && self.state == State::InString {
+                    if is_closed && self.state == ParserState::InString {
                         self.end(&piece[from..at]);
                     } else if is_closed {
-                        self.state = State::InNested;
+                        self.state = ParserState::InNested;
                     }
                     continue;
                 }
-                State::InNested => {
-                    at = structure(piece, at);
+                ParserState::InNested => {
+                    at = next_structural(piece, at);
                     match piece.get(at) {
                         None => break,
-                        Some(b'"') => self.state = State::InNestedString,
+                        Some(b'"') => self.state = ParserState::InNestedString,
                         Some(b'{' | b'[') => self.depth += 1,
                         Some(_) => {
                             self.depth -= 1;
@@ -213,47 +213,47 @@ impl Finder {
                         }
                     }
                 }
-                State::InScalar => {
+                ParserState::InScalar => {
                     if byte == b',' || byte == b'}' || is_space(byte) {
                         self.end(&piece[from..at]);
                         continue;
                     }
                 }
-                State::After => match byte {
-                    b',' => self.state = State::Name,
+                ParserState::After => match byte {
+                    b',' => self.state = ParserState::Name,
                     b'}' => self.close(),
                     _ => self.skip_space(byte),
                 },
-                State::End | State::Strange => return,
+                ParserState::End | ParserState::Invalid => return,
             }
             at += 1;
         }
         self.keep(&piece[from.min(piece.len())..]);
     }
 
-    /// Nothing but white space may be here.
+    /// Marks the input as invalid unless this byte is white space.
     fn skip_space(&mut self, byte: u8) {
         if !is_space(byte) {
-            self.state = State::Strange;
+            self.state = ParserState::Invalid;
         }
     }
 
-    /// To the end of a name, or of the piece.
+    /// Reads to the end of a field name, or of the chunk. Returns the offset of that end.
     fn read_name(&mut self, piece: &[u8], at: usize) -> usize {
         let (end, is_closed) = self.string(piece, at);
         if is_closed && self.name.length == 0 {
-            self.named = Named::classify(self.parent, &piece[at..end - 1]);
+            self.meaning = NameMeaning::classify(self.parent, &piece[at..end - 1]);
         } else {
             self.name.push(&piece[at..end]);
-            self.named = Named::classify(self.parent, self.name.written());
+            self.meaning = NameMeaning::classify(self.parent, self.name.written());
         }
         if is_closed {
-            self.state = State::Colon;
+            self.state = ParserState::Colon;
         }
         end
     }
 
-    /// To the end of a string, or of the piece.
+    /// Reads to the end of a string, or of the chunk. Returns the offset, and `true` if the string ended.
     fn string(&mut self, piece: &[u8], mut from: usize) -> (usize, bool) {
         if self.is_escaped {
             self.is_escaped = false;
@@ -264,7 +264,7 @@ impl Finder {
             let before = piece[from..to].iter().rev();
             before.take_while(|&&byte| byte == b'\\').count() % 2 == 1
         };
-        while let Some(near) = quote(&piece[at..]) {
+        while let Some(near) = find_quote(&piece[at..]) {
             at += near + 1;
             if !is_odd(at - 1) {
                 return (at, true);
@@ -274,36 +274,36 @@ impl Finder {
         (piece.len(), false)
     }
 
-    /// A value begins with this byte.
+    /// Begins a value whose first byte is given.
     fn begin(&mut self, byte: u8) {
         self.field = None;
-        match self.named {
-            Named::Parent(parent) if byte == b'{' => {
+        match self.meaning {
+            NameMeaning::Parent(parent) if byte == b'{' => {
                 self.parent = Some(parent);
-                self.state = State::Name;
+                self.state = ParserState::Name;
                 return;
             }
-            Named::Field(field) => self.field = Some(field),
-            Named::Parent(_) | Named::Other => {}
+            NameMeaning::Field(field) => self.field = Some(field),
+            NameMeaning::Parent(_) | NameMeaning::Other => {}
         }
         self.kept.clear();
         self.depth = 0;
         self.state = match byte {
-            b'"' => State::InString,
+            b'"' => ParserState::InString,
             b'{' | b'[' => {
                 self.depth = 1;
-                State::InNested
+                ParserState::InNested
             }
-            _ => State::InScalar,
+            _ => ParserState::InScalar,
         };
     }
 
-    /// A value is complete; what was not kept of it is here.
+    /// Ends a value. `rest` is its part in the current chunk.
     fn end(&mut self, rest: &[u8]) {
-        self.state = State::After;
+        self.state = ParserState::After;
         let Some(field) = self.field else { return };
         let value = if self.kept.is_empty() {
-            // As long as it would be if it had come in pieces.
+            // The same truncation as for a value that is split between chunks.
             &rest[..rest.len().min(field.longest() + 1)]
         } else {
             self.keep(rest);
@@ -313,7 +313,7 @@ impl Finder {
         self.facts.note(field, self.parent, value);
     }
 
-    /// Keeps more of the value, but never much more than its field can have.
+    /// Buffers more of the current value, up to the maximum length of its field.
     fn keep(&mut self, more: &[u8]) {
         if let Some(field) = self.field {
             let room = (field.longest() + 1).saturating_sub(self.kept.len());
@@ -321,32 +321,32 @@ impl Finder {
         }
     }
 
-    /// An object whose fields were read is complete.
+    /// Ends the object whose fields are read.
     fn close(&mut self) {
         self.state = match self.parent.take() {
-            Some(_) => State::After,
-            None => State::End,
+            Some(_) => ParserState::After,
+            None => ParserState::End,
         };
     }
 }
 
-/// The white space of JSON, which is less than that of ASCII.
+/// True for JSON's white space, which unlike ASCII's does not include the form feed.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
-impl Name {
+impl NameBuffer {
     fn push(&mut self, more: &[u8]) {
         let end = self.length + more.len();
         match self.bytes.get_mut(self.length..end) {
             Some(place) => place.copy_from_slice(more),
-            // Longer than all of ours.
+            // A quotation mark matches no known name.
             None => self.bytes[0] = b'"',
         }
         self.length = end.min(self.bytes.len());
     }
 
-    /// As it was written, without the quotation mark that ends it.
+    /// The name without its closing quotation mark.
     fn written(&self) -> &[u8] {
         let written = &self.bytes[..self.length];
         written.strip_suffix(b"\"").unwrap_or_default()

@@ -1,10 +1,10 @@
-//! Answers whole, and in every pair and heap of pieces.
+//! The finder returns the same facts however a response is split into chunks.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::super::usage::Counts;
+use super::super::usage::TokenCounts;
 use super::*;
 use crate::dice::Dice;
 use crate::endpoint::Api;
@@ -16,7 +16,7 @@ fn whole(text: &str) -> Facts {
     finder.facts
 }
 
-/// Reads it whole, cut in two everywhere, byte by byte and in chance pieces.
+/// Reads the text in one chunk, split in two at every offset, byte by byte and in random chunks.
 fn every_way(text: &str) -> Facts {
     let expected = whole(text);
     let bytes = text.as_bytes();
@@ -28,7 +28,7 @@ fn every_way(text: &str) -> Facts {
         assert_eq!(finder.facts, expected, "{pieces:?}");
         assert!(finder.is_over());
     };
-    // All places for short ones, some for long ones.
+    // Every offset of a short text, about 1000 offsets of a long one.
     for at in (0..=bytes.len()).step_by(1 + bytes.len() / 1000) {
         read(&[&bytes[..at], &bytes[at..]]);
     }
@@ -46,19 +46,19 @@ fn tokens(facts: &Facts, api: Api) -> Option<(u64, u64, u64)> {
 }
 
 #[test]
-fn usage_is_found_in_whole_answers() {
+fn usage_is_found_in_responses_of_every_api() {
     let chat = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,
         "message":{"role":"assistant","content":"He facts: \"usage\":{\"prompt_tokens\":99} \\"},
         "finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":4,"total_tokens":13,
         "prompt_tokens_details":{"cached_tokens":8}}}"#;
     let facts = every_way(chat);
     assert_eq!(tokens(&facts, Api::Chat), Some((9, 4, 8)));
-    assert!(facts.has_usage && facts.choices == Choices::Some && !facts.is_error);
+    assert!(facts.has_usage && facts.choices == Choices::Filled && !facts.is_error);
 
     let first = r#" {"usage":{"prompt_tokens":9,"completion_tokens":4},"choices":[]} "#;
     let facts = every_way(first);
     assert_eq!(tokens(&facts, Api::Chat), Some((9, 4, 0)));
-    assert_eq!(facts.choices, Choices::None);
+    assert_eq!(facts.choices, Choices::Empty);
 
     let message = r#"{"id":"msg_1","type":"message","role":"assistant","content":[{"type":"text",
         "text":"Hi"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"output_tokens":2,
@@ -81,7 +81,7 @@ fn usage_is_found_in_whole_answers() {
 }
 
 #[test]
-fn usage_is_found_in_events() {
+fn usage_is_found_in_stream_events() {
     let completed = r#"{"type":"response.completed","response":{"usage":{"input_tokens":3,
         "output_tokens":2},"output":[{"usage":{"input_tokens":99}}]}}"#;
     let facts = every_way(completed);
@@ -103,7 +103,7 @@ fn usage_is_found_in_events() {
 }
 
 #[test]
-fn errors_are_known() {
+fn error_fields_and_error_events_are_recognized() {
     assert!(every_way(r#"{"error":{"message":"no"}}"#).is_error);
     assert!(every_way(r#"{"error":"no"}"#).is_error);
     assert!(every_way(r#"{"type":"error","x":1}"#).is_error);
@@ -112,7 +112,7 @@ fn errors_are_known() {
 }
 
 #[test]
-fn usage_that_is_not_the_answers_own_is_not_found() {
+fn usage_in_nested_objects_and_strings_is_ignored() {
     for text in [
         r#"{"choices":[{"usage":{"prompt_tokens":1}}]}"#,
         r#"{"x":{"usage":{"prompt_tokens":1}}}"#,
@@ -136,22 +136,22 @@ fn usage_that_is_not_the_answers_own_is_not_found() {
 }
 
 #[test]
-fn choices_are_known_from_their_beginning() {
+fn choices_are_recognized_before_the_list_ends() {
     let mut finder = Finder::default();
     finder.read(br#"{"id":"x","choices": [ "#);
     assert!(!finder.has_choices());
     finder.read(b"{");
     assert!(finder.has_choices());
     let wide = format!(r#"{{"choices":[{}{{}}]}}"#, " ".repeat(40));
-    assert_eq!(every_way(&wide).choices, Choices::Some);
+    assert_eq!(every_way(&wide).choices, Choices::Filled);
     assert_eq!(
         every_way(r#"{"choices":[{}],"choices":[]}"#).choices,
-        Choices::Some
+        Choices::Filled
     );
 }
 
 #[test]
-fn what_is_no_object_is_not_followed() {
+fn input_that_is_no_valid_object_has_no_facts() {
     for text in [
         "[{\"usage\":{\"prompt_tokens\":1}}]",
         "7",
@@ -174,13 +174,13 @@ fn what_is_no_object_is_not_followed() {
 }
 
 #[test]
-fn a_form_feed_is_no_white_space() {
+fn form_feed_is_not_white_space() {
     let text = "{\"usage\":{\"prompt_tokens\":1},\"a\":1\u{c}\"b\":2}";
     every_way(text);
 }
 
 #[test]
-fn long_values_are_bounded() {
+fn buffer_of_a_long_value_is_bounded() {
     let long = format!(
         r#"{{"usage":{{"x":"{}","prompt_tokens":1}},"type":"{}","error":"{}"}}"#,
         "y".repeat(10_000),
@@ -197,7 +197,7 @@ fn long_values_are_bounded() {
     }
 }
 
-/// A document with the words that matter in all places.
+/// Writes a random JSON object that has the known field names at all depths.
 fn document(dice: &mut Dice, text: &mut String, deep: usize) {
     text.push('{');
     for place in 0..dice.below(5) {
@@ -241,14 +241,14 @@ fn document(dice: &mut Dice, text: &mut String, deep: usize) {
 }
 
 #[test]
-fn it_finds_what_a_parser_finds() {
+fn finder_agrees_with_a_json_parser_on_random_documents() {
     let mut dice = Dice::new(4);
     let mut with_usage = 0;
     for _ in 0..3000 {
         let mut text = String::new();
         document(&mut dice, &mut text, 3);
         let value: Value = serde_json::from_str(&text).unwrap();
-        // Of fields that are there twice the parser knows only the last.
+        // The parser drops all but the last of duplicate fields, so documents with duplicates are skipped.
         if serde_json::to_string(&value).unwrap().matches(':').count() != text.matches(':').count()
         {
             continue;
@@ -267,19 +267,19 @@ fn it_finds_what_a_parser_finds() {
     assert!(with_usage > 40, "{with_usage}");
 }
 
-/// What is found of an answer's usage from its end, and by reading all of it.
-fn both_ways(text: &str) -> [Counts; 2] {
+/// Returns the usage found from the end of a response, and by reading all of it.
+fn both_ways(text: &str) -> [TokenCounts; 2] {
     let (mut from_end, mut all) = (Finder::default(), Finder::default());
-    from_end.read_answer(text.as_bytes());
+    from_end.read_response(text.as_bytes());
     all.read(text.as_bytes());
     assert_eq!(from_end.is_over(), all.is_over(), "{text}");
     [from_end.facts.counts, all.facts.counts]
 }
 
 #[test]
-fn from_the_end_the_same_usage_is_found_and_no_other() {
+fn search_from_the_end_finds_the_same_usage_as_a_full_read() {
     let usage = r#""usage":{"prompt_tokens":9,"completion_tokens":4}"#;
-    for (text, is_told) in [
+    for (text, has_usage) in [
         (format!(r#"{{"choices":[],{usage}}}"#), true),
         (
             format!(r#" {{ {usage} , "x":[1,{{"y":2}}], "z":"}}" }} "#),
@@ -287,11 +287,11 @@ fn from_the_end_the_same_usage_is_found_and_no_other() {
         ),
         (format!(r#"{{"x":"\"usage\":{{}}",{usage}}}"#), true),
         (format!(r#"{{{usage},"usage":null}}"#), true),
-        // Of something else.
+        // Usage of a nested object.
         (format!(r#"{{"choices":[{{{usage}}}]}}"#), false),
         (format!(r#"{{"choices":[],"x":{{{usage}}}}}"#), false),
         (format!(r#"{{"choices":[],"x":{{{usage}}},"y":1}}"#), false),
-        // Not there, not all there, or nothing that can be read.
+        // Usage that is missing, incomplete or not in an object.
         (
             r#"{"x":"a","y\"usage":{"prompt_tokens":9}}"#.to_owned(),
             false,
@@ -303,14 +303,14 @@ fn from_the_end_the_same_usage_is_found_and_no_other() {
     ] {
         let [from_end, all] = both_ways(&text);
         assert_eq!(from_end, all, "{text}");
-        assert_eq!(from_end != Counts::default(), is_told, "{text}");
+        assert_eq!(from_end != TokenCounts::default(), has_usage, "{text}");
     }
-    // Half of it is not all of it.
+    // Truncated at every offset.
     let text = format!(r#"{{"choices":[],{usage},"x":1}}"#);
     for end in 0..text.len() {
         both_ways(&text[..end]);
     }
-    // And far from the end.
+    // Usage farther from the end than the search reaches.
     let text = format!(r#"{{{usage},"x":"{}"}}"#, "y".repeat(2 * END));
     assert_eq!(both_ways(&text)[0], both_ways(&text)[1]);
 }

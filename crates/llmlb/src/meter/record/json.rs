@@ -1,14 +1,14 @@
-//! Writing one JSON object on a line, into memory that is used again.
+//! Serializes one JSON object on a line, without the allocations of a JSON library.
 
 use super::LONGEST_NAME;
 
-/// The object that is being written.
+/// Writes the fields of one JSON object.
 #[derive(Debug)]
-pub(super) struct Line<'a> {
+pub(super) struct ObjectWriter<'a> {
     bytes: &'a mut Vec<u8>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> ObjectWriter<'a> {
     pub(super) fn new(bytes: &'a mut Vec<u8>) -> Self {
         bytes.push(b'{');
         Self { bytes }
@@ -18,7 +18,7 @@ impl<'a> Line<'a> {
         self.bytes.push(b'}');
     }
 
-    /// `name` is one of ours: it has nothing to escape.
+    /// Writes a field name. Names are constants that need no escapes.
     fn name(&mut self, name: &str) {
         if self.bytes.last() != Some(&b'{') {
             self.bytes.push(b',');
@@ -33,17 +33,17 @@ impl<'a> Line<'a> {
         self.bytes.push(b'"');
     }
 
-    /// A text of ours that has nothing to escape.
+    /// Writes a text that needs no escapes, such as a constant or a UUID.
     pub(super) fn plain(&mut self, name: &str, text: &str) {
         self.name(name);
         self.plain_string(text);
     }
 
-    /// Any text, cut to a reasonable length.
+    /// Writes any text, escaped and truncated to [`LONGEST_NAME`] characters.
     pub(super) fn text(&mut self, name: &str, text: Option<&str>) {
         self.name(name);
         match text {
-            Some(text) => self.string(cut(text)),
+            Some(text) => self.string(truncate(text)),
             None => self.bytes.extend_from_slice(b"null"),
         }
     }
@@ -62,7 +62,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// A time in milliseconds since 1970, as RFC 3339 has it.
+    /// Writes a time, given in milliseconds since 1970, in RFC 3339 format; `null` if it is out of range.
     pub(super) fn time(&mut self, name: &str, ms: u64) {
         self.name(name);
         let time = i64::try_from(ms).map(jiff::Timestamp::from_millisecond);
@@ -92,7 +92,7 @@ impl<'a> Line<'a> {
         &mut self,
         name: &str,
         all: &[T],
-        mut each: impl FnMut(&mut Line<'_>, &T),
+        mut each: impl FnMut(&mut ObjectWriter<'_>, &T),
     ) {
         self.name(name);
         self.bytes.push(b'[');
@@ -100,21 +100,21 @@ impl<'a> Line<'a> {
             if place > 0 {
                 self.bytes.push(b',');
             }
-            let mut line = Line::new(self.bytes);
+            let mut line = ObjectWriter::new(self.bytes);
             each(&mut line, one);
             line.end();
         }
         self.bytes.push(b']');
     }
 
-    /// At least so many digits.
+    /// Writes a number with at least `least` digits.
     fn digits(&mut self, mut value: u64, least: usize) {
         const ALL: usize = 20;
         let mut digits = [b'0'; ALL];
         let mut at = ALL;
         while value > 0 {
             at -= 1;
-            // A digit fits.
+            // The remainder is below 10, so the conversion cannot fail.
             digits[at] += u8::try_from(value % 10).unwrap_or_default();
             value /= 10;
         }
@@ -143,8 +143,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The beginning of a text.
-fn cut(text: &str) -> &str {
+/// Returns the first [`LONGEST_NAME`] characters of a text.
+fn truncate(text: &str) -> &str {
     if text.len() <= LONGEST_NAME {
         return text;
     }

@@ -1,4 +1,4 @@
-//! What is written down of a request: one line of JSON. Never what was asked, nor the answer.
+//! The usage record of a request: one line of JSON. It never contains the prompt or the response.
 //!
 //! ```text
 //! {"id":"01890a5d-ac96-774b-bcce-b302099a8057","time":"2026-11-16T12:00:00.250Z",
@@ -9,11 +9,10 @@
 //!  "first_byte_ms":120,"bytes":5120}
 //! ```
 //!
-//! Usage is summed up by field, over all whose names are `tokens` or end in `_tokens`, each for
-//! itself. So a total is the sum of `tokens` and of nothing else: the others are its parts
-//! (`prompt_tokens`, `completion_tokens`), parts of these (`cached_tokens`, `reasoning_tokens`),
-//! or the same once more where it is a guess (`estimated_tokens`). The last two are there only
-//! if they are not 0.
+//! Reports sum each field whose name is `tokens` or ends in `_tokens` separately. A total is therefore the
+//! sum of `tokens` alone. The other fields are its parts (`prompt_tokens`, `completion_tokens`), parts of
+//! these (`cached_tokens`, `reasoning_tokens`), or the same number again if it is an estimate
+//! (`estimated_tokens`). `reasoning_tokens` and `estimated_tokens` are omitted if they are 0.
 
 mod json;
 #[cfg(test)]
@@ -21,73 +20,74 @@ mod tests;
 
 use uuid::Uuid;
 
-use super::usage::{Source, Usage};
+use super::usage::{TokenUsage, UsageSource};
 use crate::endpoint::Api;
-use json::Line;
+use json::ObjectWriter;
 
-/// Longer names are cut: a record is for counting.
+/// Maximum number of characters of a name in a record. Clients choose model names, so longer names are
+/// truncated.
 const LONGEST_NAME: usize = 200;
 
-/// One request, when it is over.
+/// Usage record of one request that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Record<'a> {
-    /// Tells it from all others: a UUID of version 7.
+    /// Unique id of the record, a UUID of version 7.
     pub(crate) id: Uuid,
-    /// When it came, in milliseconds since 1970.
+    /// Arrival of the request, in milliseconds since 1970.
     pub(crate) time_ms: u64,
-    /// What the client and the backend know it by.
+    /// The `x-request-id` that the client and the backend know.
     pub(crate) request_id: &'a str,
     pub(crate) key: Option<&'a str>,
-    /// As the client called it.
+    /// Model name in the client's request.
     pub(crate) model: Option<&'a str>,
-    /// As the backend was told, if not the same.
+    /// Model name that was sent to the backend. Omitted from the record if it equals `model`.
     pub(crate) served_model: Option<&'a str>,
-    /// Who answered.
+    /// Backend that responded.
     pub(crate) backend: Option<&'a str>,
     pub(crate) api: Api,
-    /// Without what belongs to this request alone.
+    /// Path without ids and query, so that records can be grouped by it.
     pub(crate) path: &'a str,
     pub(crate) is_stream: bool,
-    /// What the client was answered, if it was.
+    /// Status of the response to the client; `None` if the client received none.
     pub(crate) status: Option<u16>,
     pub(crate) outcome: Outcome,
-    /// The limit by which this server ended a request that was being served.
+    /// The limit for which llmlb aborted the request.
     pub(crate) reason: Option<&'a str>,
-    /// Who was tried before, in vain.
+    /// Failed attempts on other backends.
     pub(crate) attempts: &'a [Attempt<'a>],
-    pub(crate) usage: Usage,
-    /// From its first byte to the last of the answer.
+    pub(crate) usage: TokenUsage,
+    /// Milliseconds from the first byte of the request to the last byte of the response.
     pub(crate) ms: u64,
-    /// To the first byte of its body.
+    /// Milliseconds from the first byte of the request to the first byte of the response body.
     pub(crate) first_byte_ms: Option<u64>,
-    /// Of the answer's body.
+    /// Length of the response body.
     pub(crate) bytes: u64,
 }
 
-/// A backend that was tried in vain.
+/// A failed attempt to send the request to a backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt<'a> {
     pub(crate) backend: &'a str,
     pub(crate) error: &'a str,
 }
 
-/// How a request ended.
+/// End of a request, as usage records and the access log name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The client has the backend's whole answer, whatever it says.
+    /// The client received the backend's complete response, which may be an error.
     Complete,
-    /// The client left before.
+    /// The client disconnected before the end of the response.
     Cancelled,
-    /// The backend ended its answer too early.
+    /// The backend ended its response early.
     Cut,
-    /// No backend answered.
+    /// No backend responded.
     Failed,
-    /// It was not passed to a backend.
+    /// llmlb rejected the request without sending it to a backend.
     Refused,
 }
 
 impl Outcome {
-    /// Its name in a record.
+    /// Name of the outcome in a record.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -100,19 +100,19 @@ impl Outcome {
 }
 
 impl Record<'_> {
-    /// As it is staged.
+    /// Returns the record in the form that the spool stages.
     pub(crate) fn staged(&self) -> spool::Record {
         let mut line = Vec::with_capacity(640);
         self.write(&mut line);
-        // What is written is text: names that are not were refused, or are escaped.
+        // Every field is a `str` or ASCII, so the line is valid UTF-8.
         let json = String::from_utf8(line).unwrap_or_default();
         spool::Record::from_trusted(self.id, json)
     }
 
-    /// Writes it into `line`, which is emptied before; it has no line end.
+    /// Replaces the content of `line` with the record, without a line break.
     pub(crate) fn write(&self, line: &mut Vec<u8>) {
         line.clear();
-        let mut line = Line::new(line);
+        let mut line = ObjectWriter::new(line);
         let mut id = Uuid::encode_buffer();
         line.plain("id", self.id.hyphenated().encode_lower(&mut id));
         line.time("time", self.time_ms);
@@ -142,7 +142,7 @@ impl Record<'_> {
             line.number("reasoning_tokens", Some(usage.reasoning));
         }
         line.number("tokens", Some(usage.total));
-        if usage.source == Source::Estimated {
+        if usage.source == UsageSource::Estimated {
             line.number("estimated_tokens", Some(usage.total));
         }
         line.plain("tokens_from", usage.source.name());
@@ -152,7 +152,7 @@ impl Record<'_> {
         line.end();
     }
 
-    fn write_attempts(&self, line: &mut Line<'_>) {
+    fn write_attempts(&self, line: &mut ObjectWriter<'_>) {
         line.list("attempts", self.attempts, |line, attempt| {
             line.text("backend", Some(attempt.backend));
             line.text("error", Some(attempt.error));

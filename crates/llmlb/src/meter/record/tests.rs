@@ -1,4 +1,4 @@
-//! Records as a parser and the spool read them.
+//! Records as a JSON parser and the spool read them.
 
 use serde_json::{Value, json};
 
@@ -23,13 +23,13 @@ fn record() -> Record<'static> {
             backend: "gpu-2",
             error: "connection refused",
         }],
-        usage: Usage {
+        usage: TokenUsage {
             prompt: 9,
             completion: 4,
             cached: 8,
             reasoning: 0,
             total: 13,
-            source: Source::Reported,
+            source: UsageSource::Reported,
         },
         ms: 840,
         first_byte_ms: Some(120),
@@ -38,7 +38,7 @@ fn record() -> Record<'static> {
 }
 
 fn line(record: &Record<'_>) -> String {
-    let mut line = b"what was there before".to_vec();
+    let mut line = b"content of the previous record".to_vec();
     record.write(&mut line);
     String::from_utf8(line).unwrap()
 }
@@ -48,7 +48,7 @@ fn value(record: &Record<'_>) -> Value {
 }
 
 #[test]
-fn a_record_is_one_line_and_says_all() {
+fn record_is_one_line_with_all_fields() {
     let expected = concat!(
         r#"{"id":"01890a5d-ac96-774b-bcce-b302099a8057","time":"2026-11-16T12:00:00.250Z","#,
         r#""request_id":"req-1","key":null,"model":"fast","served_model":"llama3:8b","#,
@@ -62,7 +62,7 @@ fn a_record_is_one_line_and_says_all() {
 }
 
 #[test]
-fn what_is_not_known_is_null_or_not_there() {
+fn unknown_values_are_null_or_omitted() {
     let refused = Record {
         model: None,
         served_model: None,
@@ -71,7 +71,7 @@ fn what_is_not_known_is_null_or_not_there() {
         outcome: Outcome::Refused,
         reason: None,
         attempts: &[],
-        usage: Usage::default(),
+        usage: TokenUsage::default(),
         first_byte_ms: None,
         ..record()
     };
@@ -94,7 +94,7 @@ fn what_is_not_known_is_null_or_not_there() {
 }
 
 #[test]
-fn every_end_has_a_name() {
+fn every_outcome_has_a_name() {
     for (outcome, name) in [
         (Outcome::Complete, "complete"),
         (Outcome::Cancelled, "cancelled"),
@@ -111,7 +111,7 @@ fn every_end_has_a_name() {
 }
 
 #[test]
-fn texts_of_others_cannot_break_the_line() {
+fn text_of_clients_and_backends_is_escaped_and_truncated() {
     let nasty = "a\"b\\c\n\r\t\u{0}\u{1f}\u{7f}é日😀\u{2028}</script>";
     let record = Record {
         model: Some(nasty),
@@ -139,7 +139,7 @@ fn texts_of_others_cannot_break_the_line() {
 }
 
 #[test]
-fn times_and_numbers_are_exact() {
+fn times_and_numbers_are_written_exactly() {
     for (ms, expected) in [
         (0, "1970-01-01T00:00:00.000Z"),
         (1_709_210_096_007, "2024-02-29T12:34:56.007Z"),
@@ -164,11 +164,11 @@ fn times_and_numbers_are_exact() {
 }
 
 #[test]
-fn the_spool_takes_it_as_it_is_and_sums_each_number_once() {
+fn spool_stages_a_record_unchanged_and_sums_each_number_once() {
     let dir = tempfile::tempdir().unwrap();
     let staging = spool::Staging::open(dir.path().join("_staging")).unwrap();
-    let estimated = Usage {
-        source: Source::Estimated,
+    let estimated = TokenUsage {
+        source: UsageSource::Estimated,
         reasoning: 2,
         ..record().usage
     };
@@ -189,14 +189,14 @@ fn the_spool_takes_it_as_it_is_and_sums_each_number_once() {
     let usage = std::fs::read_dir(dir.path().join("usage")).unwrap();
     let days: Vec<Value> = usage
         .map(|entry| entry.unwrap().path())
-        // Those by hour say the same again.
+        // Files by hour contain the same totals again.
         .filter(|path| {
             let name = path.file_name().unwrap().to_string_lossy();
             name.ends_with(".json") && !name.contains('T')
         })
         .map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap())
         .collect();
-    // They may be of two days, if it is midnight.
+    // A test that runs at midnight writes two days.
     let sum = |name: &str| -> u64 {
         let rows = days
             .iter()

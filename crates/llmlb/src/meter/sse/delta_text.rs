@@ -1,5 +1,5 @@
-//! The text in an event, to estimate its tokens by. It is looked for and not parsed: a guess is
-//! made from it, no more.
+//! Finds the generated text in a stream event, to estimate its tokens. The text is found by its field name,
+//! without parsing the event, since an estimate need not be exact.
 
 use std::sync::LazyLock;
 
@@ -10,9 +10,9 @@ use super::summary::value_after;
 use crate::endpoint::Api;
 use crate::json;
 
-type Names = LazyLock<Vec<Search<'static>>>;
+type FieldSearches = LazyLock<Vec<Search<'static>>>;
 
-static CHAT: Names = names(|| {
+static CHAT: FieldSearches = names(|| {
     search(&[
         "\"content\"",
         "\"reasoning_content\"",
@@ -21,12 +21,13 @@ static CHAT: Names = names(|| {
         "\"arguments\"",
     ])
 });
-static COMPLETIONS: Names = names(|| search(&["\"text\""]));
-static RESPONSES: Names = names(|| search(&["\"delta\""]));
-static MESSAGES: Names = names(|| search(&["\"text\"", "\"thinking\"", "\"partial_json\""]));
-static GENERATE: Names = names(|| search(&["\"response\"", "\"thinking\""]));
+static COMPLETIONS: FieldSearches = names(|| search(&["\"text\""]));
+static RESPONSES: FieldSearches = names(|| search(&["\"delta\""]));
+static MESSAGES: FieldSearches =
+    names(|| search(&["\"text\"", "\"thinking\"", "\"partial_json\""]));
+static GENERATE: FieldSearches = names(|| search(&["\"response\"", "\"thinking\""]));
 
-const fn names(make: fn() -> Vec<Search<'static>>) -> Names {
+const fn names(make: fn() -> Vec<Search<'static>>) -> FieldSearches {
     LazyLock::new(make)
 }
 
@@ -34,7 +35,7 @@ fn search(names: &[&'static str]) -> Vec<Search<'static>> {
     names.iter().map(|name| Search::new(*name)).collect()
 }
 
-/// How much text the data of an event has, in parts of a token.
+/// Returns the length of the text in the data of an event, in parts of a token.
 pub(super) fn parts(api: Api, data: &[u8]) -> u64 {
     let names: &[Search<'_>] = match api {
         Api::Chat | Api::OllamaChat => &CHAT,
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_of_every_api_is_found() {
+    fn delta_text_is_found_for_every_api() {
         for (api, data, expected) in [
             (
                 Api::Chat,

@@ -1,18 +1,18 @@
-//! Where lines and events of a stream end. A line ends with `\n`, `\r\n` or `\r`; an event ends
-//! with an empty line.
+//! Splits an event stream into lines and events. A line ends with `\n`, `\r\n` or `\r`; an event ends with
+//! an empty line.
 
 use memchr::{memchr2, memrchr2};
 
-/// The lines of a text, without what ends them. The last one need not be ended.
-pub(super) struct Lines<'a> {
+/// Iterator over the lines of a text, without their line breaks. The last line need not have one.
+pub(super) struct SseLines<'a> {
     rest: &'a [u8],
 }
 
-pub(super) fn lines(text: &[u8]) -> Lines<'_> {
-    Lines { rest: text }
+pub(super) fn lines(text: &[u8]) -> SseLines<'_> {
+    SseLines { rest: text }
 }
 
-impl<'a> Iterator for Lines<'a> {
+impl<'a> Iterator for SseLines<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -26,15 +26,15 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-impl Lines<'_> {
-    /// How many bytes are left.
-    pub(super) fn left(&self) -> usize {
+impl SseLines<'_> {
+    /// Number of bytes after the last line that was returned.
+    pub(super) fn remaining(&self) -> usize {
         self.rest.len()
     }
 }
 
-/// Whether all lines, of which the last may not have come to its end, are such as events have.
-pub(super) fn is_an_event(text: &[u8]) -> bool {
+/// True if every line is a field or a comment of an event stream. The last line may be incomplete.
+pub(super) fn is_event(text: &[u8]) -> bool {
     const NAMES: [&[u8]; 6] = [b"data", b"event", b"id", b"retry", b":", b"\xEF\xBB\xBF"];
     lines(text).all(|line| {
         let mut names = NAMES.iter();
@@ -42,14 +42,14 @@ pub(super) fn is_an_event(text: &[u8]) -> bool {
     })
 }
 
-/// Whether a stream of events may begin with this, which may be no more than its first byte.
+/// True if an event stream can begin with this text. A single byte of text is enough.
 pub(crate) fn may_begin(text: &[u8]) -> bool {
     const NAMES: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
     let mut names = NAMES.iter();
     names.any(|name| text.starts_with(name) || name.starts_with(text))
 }
 
-/// Where the next line begins, given where one ends.
+/// Returns the offset of the next line, given the offset of a line break.
 fn past_end(text: &[u8], end: usize) -> usize {
     match text.get(end..) {
         Some([b'\r', b'\n', ..]) => end + 2,
@@ -58,13 +58,14 @@ fn past_end(text: &[u8], end: usize) -> usize {
     }
 }
 
-/// Where the last whole event ends in a text that begins with an event; 0 if none does.
+/// Returns the end of the last complete event in a text that begins with an event; 0 if no event is
+/// complete.
 pub(super) fn last_end(text: &[u8]) -> usize {
     let mut before = text.len();
     while let Some(end) = memrchr2(b'\n', b'\r', &text[..before]) {
         let is_pair = end > 0 && text[end] == b'\n' && text[end - 1] == b'\r';
         let begin = end - usize::from(is_pair);
-        // The line that ends here is empty if another one ends, or nothing is, before it.
+        // The line that ends here is empty if a line break or the start of the text precedes it.
         if begin == 0 || matches!(text[begin - 1], b'\n' | b'\r') {
             return end + 1;
         }
@@ -73,11 +74,11 @@ pub(super) fn last_end(text: &[u8]) -> usize {
     0
 }
 
-/// Where an event ends in `text`, of which the bytes so far ended with `last`.
+/// Returns the end of the current event in `text`. `last` is the last byte of the event's earlier chunks.
 pub(super) fn end_after(last: u8, text: &[u8]) -> Option<usize> {
     let mut at = 0;
     if last == b'\r' && text.first() == Some(&b'\n') {
-        // The second half of a line's end.
+        // The `\n` of a `\r\n` that is split between two chunks.
         at = 1;
     }
     let mut is_line_empty = matches!(last, b'\n' | b'\r');
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_end_in_three_ways() {
+    fn lines_end_with_lf_crlf_or_cr() {
         let all: Vec<_> = lines(b"a\nb\r\nc\rd\n\n\r\n\re").collect();
         let expected: [&[u8]; 8] = [b"a", b"b", b"c", b"d", b"", b"", b"", b"e"];
         assert_eq!(all, expected);
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_whole_event_is_found() {
+    fn end_of_the_last_complete_event_is_found() {
         for (text, end) in [
             ("", 0),
             ("data: a", 0),
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_event_is_found_from_every_point_in_it() {
+    fn end_of_an_event_is_found_wherever_the_chunks_are_split() {
         for text in [
             "data: a\n\nx",
             "data: a\r\n\r\nx",
@@ -141,7 +142,7 @@ mod tests {
             let bytes = text.as_bytes();
             for at in 1..bytes.len() - 1 {
                 let found = end_after(bytes[at - 1], &bytes[at..]).map(|end| at + end);
-                // What was cut in the midst of its end has ended before.
+                // A split within the final line breaks means that the event ended in the first chunk.
                 let expected = match last_end(&bytes[..at]) {
                     0 => Some(bytes.len() - 1),
                     _ => None,

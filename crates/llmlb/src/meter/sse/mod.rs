@@ -1,9 +1,9 @@
-//! A stream of events, watched as it passes.
+//! Reads an event stream (SSE) while it passes to the client.
 //!
-//! Bytes go on as they came, at once. Only events in which `"usage"` stands are read. If the
-//! client did not ask for usage, the event that has nothing else is taken out: no choices, and a
-//! `usage` ([`usage_event`]). For that, and only then, the beginning of an event is held back whose end has not
-//! come, and only as long as it can still become one.
+//! Bytes are forwarded unchanged and at once. Only events that contain `"usage"` are parsed. If the client
+//! did not request usage, the event with `usage` and empty `choices` is removed ([`usage_event`]). To
+//! remove it, the beginning of an incomplete event is held back as long as the event can still become a
+//! usage event.
 
 mod delta_text;
 mod lines;
@@ -17,139 +17,148 @@ use bytes::Bytes;
 
 use crate::endpoint::Api;
 pub(crate) use lines::may_begin;
-use lines::{is_an_event, last_end, lines};
+use lines::{is_event, last_end, lines};
 use partial_event::PartialEvent;
 pub(crate) use summary::StreamSummary;
-use usage_event::Cut;
+use usage_event::Splice;
 
-/// An event that is longer has more in it than usage, and is never taken out.
+/// Maximum length of an event that is removed. A longer event has more content than usage.
 const LONGEST_HIDDEN: usize = 16 * 1024;
 
-/// Watches one stream.
+/// Treatment of events that contain usage and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UsageEvents {
+    /// The client requested usage, so it receives them.
+    Forward,
+    /// llmlb added `include_usage`, so the client must not receive them.
+    Hide,
+}
+
+/// Reader of one event stream.
 #[derive(Debug)]
 pub(crate) struct Sse {
-    is_hiding: bool,
+    usage_events: UsageEvents,
     summary: StreamSummary,
-    /// The event whose end has not come.
-    open: PartialEvent,
-    /// The last event ended with `\r`, of which the `\n` may follow; whether it was taken out.
+    /// The event whose end has not arrived.
+    partial: PartialEvent,
+    /// Set if the last chunk ended with `\r`, whose `\n` may follow: true if the event was removed, so that
+    /// the `\n` must be removed too.
     after_return: Option<bool>,
 }
 
-/// What becomes of a frame.
+/// Changes to a chunk that is forwarded.
 #[derive(Debug, Default)]
-struct Passing {
-    /// What was held back, and goes before it.
+struct ChunkEdit {
+    /// Bytes that were held back and are sent in front of the chunk.
     front: Vec<u8>,
-    /// What is taken out of it, in its order.
-    cuts: Vec<Cut>,
+    /// Parts of the chunk to replace, in ascending order.
+    splices: Vec<Splice>,
 }
 
 impl Sse {
-    /// `is_hiding`: whether usage that comes alone is taken out.
-    pub(crate) fn new(api: Api, is_hiding: bool) -> Self {
+    pub(crate) fn new(api: Api, usage_events: UsageEvents) -> Self {
         Self {
-            is_hiding,
+            usage_events,
             summary: StreamSummary::new(api),
-            open: PartialEvent::default(),
+            partial: PartialEvent::default(),
             after_return: None,
         }
     }
 
-    /// Whether usage that comes alone is taken out.
+    /// True if usage events are removed, so that fewer bytes are forwarded than arrive.
     pub(crate) fn is_hiding(&self) -> bool {
-        self.is_hiding
+        self.usage_events == UsageEvents::Hide
     }
 
-    /// What is known so far.
+    /// Facts of the stream so far.
     pub(crate) fn summary(&self) -> &StreamSummary {
         &self.summary
     }
 
-    /// Looks at a frame. What it returns goes on to the client; it may be empty.
+    /// Reads a chunk. Returns the bytes to forward to the client, which may be none.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         if data.is_empty() {
             return data;
         }
-        let mut passing = Passing::default();
+        let mut edit = ChunkEdit::default();
         let mut at = 0;
         if let Some(was_hidden) = self.after_return.take()
             && data[0] == b'\n'
         {
             at = 1;
             if was_hidden {
-                passing.cuts.push(Cut::out(0..1));
+                edit.splices.push(Splice::removal(0..1));
             }
         }
-        if self.open.is_there() {
-            let Some(end) = self.open.end_in(&data) else {
+        if self.partial.is_open() {
+            let Some(end) = self.partial.end_in(&data) else {
                 return self.grow(data);
             };
             at = end;
-            self.close(&data[..end], &mut passing);
+            self.close(&data[..end], &mut edit);
         }
         let whole = at + last_end(&data[at..]);
-        self.events(&data[at..whole], at, &mut passing);
+        self.events(&data[at..whole], at, &mut edit);
         let whole = whole + comments(&data[whole..]);
         if whole < data.len() {
             let rest = &data[whole..];
-            self.open.begin(rest, self.is_hiding);
-            self.summary.saw_end |= self.open.is_end_mark();
-            if self.open.is_held() {
-                passing.cuts.push(Cut::out(whole..data.len()));
+            self.partial.begin(rest, self.usage_events);
+            self.summary.saw_end |= self.partial.is_end_mark();
+            if self.partial.is_held() {
+                edit.splices.push(Splice::removal(whole..data.len()));
             }
         } else if data.ends_with(b"\r") {
-            let last = passing.cuts.last();
-            self.after_return = Some(last.is_some_and(|last| last.place.end == whole));
+            let last = edit.splices.last();
+            self.after_return = Some(last.is_some_and(|last| last.range.end == whole));
         }
-        passing.out_of(data)
+        edit.apply(data)
     }
 
-    /// The stream is over. What was held back goes on, if it is not to be taken out.
+    /// Ends the stream. Returns the bytes that were held back, unless they are a usage event.
     pub(crate) fn finish(&mut self) -> Bytes {
-        if !self.open.is_there() {
+        if !self.partial.is_open() {
             return Bytes::new();
         }
-        let mut passing = Passing::default();
-        // As if its last line and itself were ended.
-        self.close(b"\n\n", &mut passing);
-        passing.front.into()
+        let mut edit = ChunkEdit::default();
+        // Some backends omit the line breaks after the last event.
+        self.close(b"\n\n", &mut edit);
+        edit.front.into()
     }
 
-    /// The event that is open goes on in all of this frame.
+    /// Continues the incomplete event with a chunk that does not end it.
     fn grow(&mut self, data: Bytes) -> Bytes {
-        let front = self.open.grow(&data);
-        self.summary.saw_end |= self.open.is_end_mark();
-        if self.open.is_held() {
+        let front = self.partial.grow(&data);
+        self.summary.saw_end |= self.partial.is_end_mark();
+        if self.partial.is_held() {
             return Bytes::new();
         }
-        let cuts = Vec::new();
-        Passing { front, cuts }.out_of(data)
+        let splices = Vec::new();
+        ChunkEdit { front, splices }.apply(data)
     }
 
-    /// The event that is open ends with this.
-    fn close(&mut self, end: &[u8], passing: &mut Passing) {
-        let held = self.open.is_held().then(|| self.open.length());
-        match self.open.close(end) {
-            partial_event::Closed::Huge(finder) => self.summary.note(finder.facts()),
-            partial_event::Closed::Event(mut event) => {
-                let mut within = Passing::default();
+    /// Completes the incomplete event with `end`, the beginning of the current chunk.
+    fn close(&mut self, end: &[u8], edit: &mut ChunkEdit) {
+        let held = self.partial.is_held().then(|| self.partial.length());
+        match self.partial.close(end) {
+            partial_event::CompleteEvent::Long(finder) => self.summary.note(finder.facts()),
+            partial_event::CompleteEvent::Buffered(mut event) => {
+                let mut within = ChunkEdit::default();
                 self.events(&event, 0, &mut within);
                 let Some(length) = held else { return };
                 event.truncate(length);
-                let mut front = Passing::default();
-                for cut in within.cuts {
-                    let (before, after) = cut.split(length);
-                    front.cuts.extend(before);
-                    passing.cuts.extend(after);
+                let mut front = ChunkEdit::default();
+                for splice in within.splices {
+                    let (before, after) = splice.split(length);
+                    front.splices.extend(before);
+                    edit.splices.extend(after);
                 }
-                passing.front = front.out_of(event.into()).into();
+                edit.front = front.apply(event.into()).into();
             }
         }
     }
 
-    /// Reads whole events, which stand at `base` in their frame.
-    fn events(&mut self, text: &[u8], base: usize, passing: &mut Passing) {
+    /// Reads complete events, whose offset in the current chunk is `base`.
+    fn events(&mut self, text: &[u8], base: usize, edit: &mut ChunkEdit) {
         let mut usage = summary::next_usage(text, 0);
         let mut begin = 0;
         let mut last = None;
@@ -159,12 +168,12 @@ impl Sse {
                 last = self.summary.line(line).or(last);
                 continue;
             }
-            let end = text.len() - lines.left();
+            let end = text.len() - lines.remaining();
             if usage.is_some_and(|at| at < end) {
-                let is_alone = self.summary.usage(&text[begin..end]);
+                let is_usage_event = self.summary.usage(&text[begin..end]);
                 let is_short = end - begin <= LONGEST_HIDDEN;
-                if is_alone && self.is_hiding && is_short && is_an_event(&text[begin..end]) {
-                    self.hide(&text[begin..end], base + begin, passing);
+                if is_usage_event && self.is_hiding() && is_short && is_event(&text[begin..end]) {
+                    self.hide(&text[begin..end], base + begin, edit);
                 }
                 usage = summary::next_usage(text, end);
             }
@@ -175,22 +184,22 @@ impl Sse {
         }
     }
 
-    /// Takes out an event with usage alone, or its usage if there is more in it.
-    fn hide(&self, event: &[u8], base: usize, passing: &mut Passing) {
-        if let Some(cuts) = usage_event::without_usage(self.summary.api(), event) {
-            passing.cuts.extend(cuts.map(|cut| Cut {
-                place: base + cut.place.start..base + cut.place.end,
-                ..cut
+    /// Removes a usage event, or only its `usage` field if the event has other fields for the client.
+    fn hide(&self, event: &[u8], base: usize, edit: &mut ChunkEdit) {
+        if let Some(splices) = usage_event::without_usage(self.summary.api(), event) {
+            edit.splices.extend(splices.map(|splice| Splice {
+                range: base + splice.range.start..base + splice.range.end,
+                ..splice
             }));
         } else {
-            let place = base + comments(event)..base + event.len();
-            passing.cuts.push(Cut::out(place));
+            let range = base + comments(event)..base + event.len();
+            edit.splices.push(Splice::removal(range));
         }
     }
 }
 
-/// How long the lines are that begin an event and are comments. They are for nobody to keep: some
-/// keep the connection alive, and come without an empty line.
+/// Returns the length of the comment lines at the start of an event. Comments are forwarded at once: they
+/// keep the connection alive, and some backends send them without an empty line.
 fn comments(event: &[u8]) -> usize {
     let mut length = 0;
     while event[length..].starts_with(b":")
@@ -198,7 +207,7 @@ fn comments(event: &[u8]) -> usize {
     {
         length += match &event[length + end..] {
             [b'\r', b'\n', ..] => end + 2,
-            // Whether a line feed follows is not known.
+            // A `\n` that belongs to this line break may follow in the next chunk.
             [b'\r'] => break,
             _ => end + 1,
         };
@@ -206,22 +215,23 @@ fn comments(event: &[u8]) -> usize {
     length
 }
 
-impl Passing {
-    /// What is left of a frame. It is copied only if more than one piece is.
-    fn out_of(self, data: Bytes) -> Bytes {
-        if self.front.is_empty() && self.cuts.is_empty() {
+impl ChunkEdit {
+    /// Returns the edited chunk. Bytes are copied only if several parts of the chunk remain.
+    fn apply(self, data: Bytes) -> Bytes {
+        if self.front.is_empty() && self.splices.is_empty() {
             return data;
         }
-        let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 * self.cuts.len() + 2);
+        let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 * self.splices.len() + 2);
         pieces.push(&self.front);
         let mut at = 0;
-        for cut in &self.cuts {
-            pieces.extend([&data[at..cut.place.start], cut.with.as_bytes()]);
-            at = cut.place.end;
+        for splice in &self.splices {
+            pieces.extend([&data[at..splice.range.start], splice.with.as_bytes()]);
+            at = splice.range.end;
         }
         pieces.push(&data[at..]);
         pieces.retain(|piece| !piece.is_empty());
-        let is_new = !self.front.is_empty() || self.cuts.iter().any(|cut| !cut.with.is_empty());
+        let is_new =
+            !self.front.is_empty() || self.splices.iter().any(|splice| !splice.with.is_empty());
         match &*pieces {
             [] => Bytes::new(),
             [piece] if !is_new => data.slice_ref(piece),

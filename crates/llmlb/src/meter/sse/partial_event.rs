@@ -1,35 +1,35 @@
-//! The event of a stream whose end has not come.
+//! The event of a stream whose end has not arrived.
 
 use super::super::json::Finder;
-use super::LONGEST_HIDDEN;
-use super::lines::{end_after, is_an_event};
+use super::lines::{end_after, is_event};
 use super::summary::read;
-use super::usage_event::is_alone;
+use super::usage_event::is_usage_event;
+use super::{LONGEST_HIDDEN, UsageEvents};
 
-/// An event that is longer is not kept, but followed as it comes. It is one with a picture or a
-/// whole answer in it.
-const LONGEST_KEPT: usize = 64 * 1024;
+/// Maximum length of an event that is buffered. A longer event, such as one with an image, is read in
+/// chunks by a [`Finder`].
+const LONGEST_BUFFERED: usize = 64 * 1024;
 
-/// What there is of it.
+/// The part of an event that has arrived.
 #[derive(Debug, Default)]
 pub(super) struct PartialEvent {
     bytes: Vec<u8>,
-    /// Follows it instead, when it is long.
-    huge: Option<Box<Finder>>,
-    /// Its last byte; `None`: no event is open.
+    /// Reads the event instead if it is too long to buffer.
+    long: Option<Box<Finder>>,
+    /// Last byte that arrived; `None` between events.
     last: Option<u8>,
-    /// The client has nothing of it yet.
+    /// No byte of the event has been sent to the client.
     is_held: bool,
 }
 
-/// An event that was open.
-pub(super) enum Closed {
-    Event(Vec<u8>),
-    Huge(Box<Finder>),
+/// An event that is complete.
+pub(super) enum CompleteEvent {
+    Buffered(Vec<u8>),
+    Long(Box<Finder>),
 }
 
 impl PartialEvent {
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.last.is_some()
     }
 
@@ -37,24 +37,25 @@ impl PartialEvent {
         self.is_held
     }
 
-    /// How much is kept of it.
+    /// Number of buffered bytes.
     pub(super) fn length(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Where it ends in what follows.
+    /// Returns the end of the event in the next chunk.
     pub(super) fn end_in(&self, data: &[u8]) -> Option<usize> {
         end_after(self.last?, data)
     }
 
-    /// An event begins, and does not end.
-    pub(super) fn begin(&mut self, bytes: &[u8], is_hiding: bool) {
-        self.is_held = is_hiding;
+    /// Begins an event that does not end in this chunk.
+    pub(super) fn begin(&mut self, bytes: &[u8], usage_events: UsageEvents) {
+        self.is_held = usage_events == UsageEvents::Hide;
         self.bytes.clear();
         self.add(bytes);
     }
 
-    /// It goes on, and does not end. What was held back of it and may go on now.
+    /// Continues the event with a chunk that does not end it. Returns bytes that were held back, if the
+    /// event can no longer be a usage event.
     pub(super) fn grow(&mut self, more: &[u8]) -> Vec<u8> {
         let mut front = Vec::new();
         if self.is_held {
@@ -69,32 +70,32 @@ impl PartialEvent {
 
     fn add(&mut self, more: &[u8]) {
         self.last = more.last().copied().or(self.last);
-        if let Some(huge) = &mut self.huge {
-            huge.read(more);
+        if let Some(long) = &mut self.long {
+            long.read(more);
             return;
         }
         self.bytes.extend_from_slice(more);
-        self.is_held = self.is_held && self.may_be_usage_alone();
-        if self.bytes.len() > LONGEST_KEPT {
-            self.huge = Some(Box::new(read(&self.bytes)));
+        self.is_held = self.is_held && self.may_be_usage_event();
+        if self.bytes.len() > LONGEST_BUFFERED {
+            self.long = Some(Box::new(read(&self.bytes)));
             self.bytes = Vec::new();
         }
     }
 
-    /// Whether it can still become an event that has usage and nothing else.
-    fn may_be_usage_alone(&self) -> bool {
-        if self.bytes.len() > LONGEST_HIDDEN || !is_an_event(&self.bytes) {
+    /// True if the event can still turn out to be a usage event, which must be hidden from the client.
+    fn may_be_usage_event(&self) -> bool {
+        if self.bytes.len() > LONGEST_HIDDEN || !is_event(&self.bytes) {
             return false;
         }
         let finder = read(&self.bytes);
         if finder.is_over() {
-            is_alone(&finder)
+            is_usage_event(&finder)
         } else {
             !finder.has_choices() && !finder.is_invalid()
         }
     }
 
-    /// Whether it is the mark at the end of a stream, which some do not end as an event ends.
+    /// True if the event is `data: [DONE]`. Some backends send no empty line after it.
     pub(super) fn is_end_mark(&self) -> bool {
         let line = self.bytes.trim_ascii_end();
         let is_one_line = memchr::memchr2(b'\n', b'\r', line).is_none();
@@ -102,16 +103,16 @@ impl PartialEvent {
         is_one_line && data.trim_ascii_start() == b"[DONE]"
     }
 
-    /// It ends with this.
-    pub(super) fn close(&mut self, end: &[u8]) -> Closed {
+    /// Completes the event with the last bytes of it.
+    pub(super) fn close(&mut self, end: &[u8]) -> CompleteEvent {
         self.last = None;
         self.is_held = false;
-        if let Some(mut finder) = self.huge.take() {
+        if let Some(mut finder) = self.long.take() {
             finder.read(end);
-            return Closed::Huge(finder);
+            return CompleteEvent::Long(finder);
         }
         let mut event = std::mem::take(&mut self.bytes);
         event.extend_from_slice(end);
-        Closed::Event(event)
+        CompleteEvent::Buffered(event)
     }
 }

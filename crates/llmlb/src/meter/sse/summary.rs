@@ -1,32 +1,32 @@
-//! What the events of a stream say, taken together.
+//! Facts of a stream, collected from its events: usage, errors and the end.
 
 use std::sync::LazyLock;
 
 use memchr::memmem::{self, Finder as Search};
 
-use super::super::estimate::Streamed;
-use super::super::json::{Facts, Finder, is_an_error};
-use super::super::usage::Counts;
+use super::super::estimate::StreamEstimate;
+use super::super::json::{Facts, Finder, is_error_value};
+use super::super::usage::TokenCounts;
 use super::delta_text;
 use super::lines::lines;
-use super::usage_event::is_alone;
+use super::usage_event::is_usage_event;
 use crate::endpoint::Api;
 
-/// How much is kept of the last event: enough to see that it is an error or the end.
+/// Number of bytes that are kept of the last event. They suffice to recognize an error or a finish reason.
 const KEPT: usize = 1024;
 
-/// What is known of a stream.
+/// Facts of a stream so far.
 #[derive(Debug)]
 pub(crate) struct StreamSummary {
     api: Api,
-    pub(crate) counts: Counts,
-    /// The mark after which nothing comes was seen.
+    pub(crate) counts: TokenCounts,
+    /// The end mark was read, such as `[DONE]` or `message_stop`.
     pub(crate) saw_end: bool,
     saw_error: bool,
-    /// Usage came alone, as it does after the last word.
-    saw_usage_alone: bool,
-    pub(crate) streamed: Streamed,
-    /// The end of the last event's data.
+    /// An event with usage and empty choices was read. Backends send it after the generated text.
+    saw_usage_event: bool,
+    pub(crate) estimate: StreamEstimate,
+    /// The last bytes of the last event's data.
     last: Vec<u8>,
 }
 
@@ -34,11 +34,11 @@ impl StreamSummary {
     pub(in super::super) fn new(api: Api) -> Self {
         Self {
             api,
-            counts: Counts::default(),
+            counts: TokenCounts::default(),
             saw_end: false,
             saw_error: false,
-            saw_usage_alone: false,
-            streamed: Streamed::default(),
+            saw_usage_event: false,
+            estimate: StreamEstimate::default(),
             last: Vec::new(),
         }
     }
@@ -47,28 +47,28 @@ impl StreamSummary {
         self.api
     }
 
-    /// Whether an error was told in the midst of the answer.
+    /// True if the backend reported an error within the stream.
     pub(crate) fn saw_error(&self) -> bool {
-        // Most errors begin with that word; of the last event one may know more.
+        // Only events that begin with `error` are recognized while they pass. The last event is parsed.
         self.saw_error || facts(&self.last).is_error
     }
 
-    /// Whether a reason was told for which the answer ends here. Usage may follow it.
+    /// True if the backend sent a finish reason or the end mark. A usage event may still follow.
     pub(crate) fn saw_finish(&self) -> bool {
         let reasons = ["\"finish_reason\"", "\"stop_reason\"", "\"done_reason\""];
         self.saw_end
-            || self.saw_usage_alone
+            || self.saw_usage_event
             || reasons.iter().any(|name| {
                 let at = memmem::rfind(&self.last, name.as_bytes());
                 at.is_some_and(|at| value_after(&self.last, at + name.len()).starts_with(b"\""))
             })
     }
 
-    /// A line of an event. If it is data: the data.
+    /// Reads a line of an event. Returns its data if it is a `data:` line with an object.
     pub(super) fn line<'a>(&mut self, line: &'a [u8]) -> Option<&'a [u8]> {
         match line.first()? {
             b'd' => {
-                let data = data_of(line)?;
+                let data = line_data(line)?;
                 match data.first()? {
                     b'{' => {
                         self.object(data);
@@ -83,42 +83,43 @@ impl StreamSummary {
                 facts.event(line.strip_prefix(b"event:")?.trim_ascii());
                 self.note(&facts);
             }
-            // A byte order mark, which only the first line can have.
+            // A byte order mark, at the start of the stream.
             0xEF => return self.line(line.strip_prefix(BOM)?),
             _ => {}
         }
         None
     }
 
-    /// The data of an event that is an object.
+    /// Reads the JSON object of an event.
     pub(in super::super) fn object(&mut self, data: &[u8]) {
-        if let Some(stands_for) = self.streamed.event() {
-            self.streamed
-                .text(delta_text::parts(self.api, data), stands_for);
+        if let Some(represents) = self.estimate.event() {
+            self.estimate
+                .text(delta_text::parts(self.api, data), represents);
         }
         if let Some(error) = data.strip_prefix(b"{\"error\"") {
-            self.saw_error |= is_an_error(value_after(error, 0));
+            self.saw_error |= is_error_value(value_after(error, 0));
         }
     }
 
-    /// This was the data of the last event so far.
+    /// Keeps the end of the last event's data.
     pub(in super::super) fn remember(&mut self, data: &[u8]) {
         self.last.clear();
         let from = data.len().saturating_sub(KEPT);
         self.last.extend_from_slice(&data[from..]);
     }
 
-    /// An event with usage in it. Whether it is usage alone: has no choices, and a `usage`.
+    /// Reads an event that contains `"usage"`. Returns true if it is a usage event: `usage` and empty
+    /// `choices`.
     pub(super) fn usage(&mut self, event: &[u8]) -> bool {
         let finder = read(event);
         let facts = finder.facts();
         self.note(facts);
-        let is_alone = finder.is_over() && is_alone(&finder);
-        self.saw_usage_alone |= is_alone;
-        is_alone
+        let is_usage = finder.is_over() && is_usage_event(&finder);
+        self.saw_usage_event |= is_usage;
+        is_usage
     }
 
-    /// What was found in an object.
+    /// Adds the facts of an object.
     pub(in super::super) fn note(&mut self, facts: &Facts) {
         self.counts.merge(&facts.counts);
         self.saw_end |= facts.is_last;
@@ -128,12 +129,12 @@ impl StreamSummary {
 
 const BOM: &[u8] = b"\xEF\xBB\xBF";
 
-/// What stands behind `data:`.
-fn data_of(line: &[u8]) -> Option<&[u8]> {
+/// Returns the value of a `data:` line.
+fn line_data(line: &[u8]) -> Option<&[u8]> {
     Some(line.strip_prefix(b"data:")?.trim_ascii_start())
 }
 
-/// What follows a name and its colon.
+/// Returns the text after the colon that follows a field name; `at` is the end of the name.
 pub(super) fn value_after(text: &[u8], at: usize) -> &[u8] {
     let rest = text[at..].trim_ascii_start();
     rest.strip_prefix(b":")
@@ -141,12 +142,12 @@ pub(super) fn value_after(text: &[u8], at: usize) -> &[u8] {
         .trim_ascii_start()
 }
 
-/// Reads the data of an event, which may be on several lines.
+/// Reads the data of an event, which may have several `data:` lines.
 pub(super) fn read(event: &[u8]) -> Finder {
     let event = event.strip_prefix(BOM).unwrap_or(event);
     let mut finder = Finder::default();
     lines(event)
-        .filter_map(data_of)
+        .filter_map(line_data)
         .for_each(|data| finder.read(data));
     finder
 }
@@ -157,7 +158,7 @@ fn facts(object: &[u8]) -> Facts {
     *finder.facts()
 }
 
-/// The next place after `from` where usage is told; `"usage":null` tells none.
+/// Returns the offset of the next `"usage"` after `from`. `"usage":null` is skipped.
 pub(super) fn next_usage(text: &[u8], mut from: usize) -> Option<usize> {
     const NAME: &str = "\"usage\"";
     static USAGE: LazyLock<Search<'static>> = LazyLock::new(|| Search::new(NAME));

@@ -1,9 +1,9 @@
-//! The event that answers a question for usage: it has a `usage` and no choices.
+//! The usage event: the event that a backend sends for `include_usage`, with `usage` and empty `choices`.
 //!
-//! A client that did not ask does not see it. But a backend may put more into its last event, such
-//! as llama.cpp its `timings`, and without our question the last one would have been another. So
-//! what rides there goes on without the usage. It then has a choice that says nothing, as the last
-//! event of such a client has: many read the first of the choices unseen.
+//! The event is hidden from a client that did not request it. But a backend may put other fields into its last
+//! event, such as llama.cpp's `timings`. Without `include_usage` they would be in an event with choices.
+//! So such an event is forwarded without `usage`, and with one empty choice: many clients read
+//! `choices[0]` without a check.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::lines::lines;
 use crate::endpoint::Api;
 use crate::json;
 
-/// What is in every event of a stream. `obfuscation` makes all events equally long.
+/// Fields that every event of a stream has. `obfuscation` pads all events to the same length.
 const COMMON: [&str; 9] = [
     "id",
     "object",
@@ -25,62 +25,63 @@ const COMMON: [&str; 9] = [
     "obfuscation",
 ];
 
-/// Bytes that do not go on, and what goes on instead.
+/// Bytes of a chunk that are not forwarded, and the text that replaces them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
-    pub(super) place: Range<usize>,
+pub(super) struct Splice {
+    pub(super) range: Range<usize>,
     pub(super) with: &'static str,
 }
 
-impl Cut {
-    /// Takes these bytes out.
-    pub(super) fn out(place: Range<usize>) -> Self {
-        Self { place, with: "" }
+impl Splice {
+    /// A splice without replacement.
+    pub(super) fn removal(range: Range<usize>) -> Self {
+        Self { range, with: "" }
     }
 
-    /// The part of it before a place, and the part from there on, which begins anew there.
+    /// Splits at an offset. The range of the second part counts from that offset.
     pub(super) fn split(self, at: usize) -> (Option<Self>, Option<Self>) {
-        let Range { start, end } = self.place;
+        let Range { start, end } = self.range;
         if end <= at {
             return (Some(self), None);
         }
         let after = start.max(at) - at..end - at;
         if start < at {
-            let place = start..at;
-            (Some(Self { place, ..self }), Some(Self::out(after)))
+            let range = start..at;
+            (Some(Self { range, ..self }), Some(Self::removal(after)))
         } else {
-            let place = after;
-            (None, Some(Self { place, ..self }))
+            let range = after;
+            (None, Some(Self { range, ..self }))
         }
     }
 }
 
-/// Whether this is such an event, as far as it goes.
-pub(super) fn is_alone(finder: &Finder) -> bool {
-    finder.facts().has_usage && finder.facts().choices == Choices::None
+/// True if the event, as far as it was read, has `usage` and empty `choices`.
+pub(super) fn is_usage_event(finder: &Finder) -> bool {
+    finder.facts().has_usage && finder.facts().choices == Choices::Empty
 }
 
-/// A value that says nothing.
-fn is_nothing(value: &[u8]) -> bool {
+/// True for a JSON value without content.
+fn is_empty_value(value: &[u8]) -> bool {
     matches!(value, b"null" | b"{}" | b"[]" | b"\"\"")
 }
 
-/// What to cut out of such an event, if something rides with its usage; in their order.
-pub(super) fn without_usage(api: Api, event: &[u8]) -> Option<[Cut; 2]> {
+/// Returns the splices, in ascending order, that remove only `usage` from a usage event with other fields
+/// for the client. `None` if the whole event can be removed.
+pub(super) fn without_usage(api: Api, event: &[u8]) -> Option<[Splice; 2]> {
     let (base, data) = only_data(event)?;
     let (mut usage, mut choices) = (None, None);
-    let (mut has_riders, mut is_told_twice) = (false, false);
+    let (mut has_other_fields, mut is_duplicate) = (false, false);
     let (mut count, mut before) = (0, 0);
     json::fields(data, |name, value| {
         match name {
             b"usage" => {
-                is_told_twice |= usage.is_some();
+                is_duplicate |= usage.is_some();
                 usage = Some((count, before, value.clone()));
             }
             b"choices" => choices = Some(value.clone()),
             name => {
-                has_riders |= !COMMON.iter().any(|common| name == common.as_bytes())
-                    && !is_nothing(&data[value.clone()]);
+                has_other_fields |= !COMMON.iter().any(|common| name == common.as_bytes())
+                    && !is_empty_value(&data[value.clone()]);
             }
         }
         count += 1;
@@ -88,33 +89,33 @@ pub(super) fn without_usage(api: Api, event: &[u8]) -> Option<[Cut; 2]> {
     })
     .ok()?;
     let ((number, before, usage), choices) = usage.zip(choices)?;
-    if !has_riders || is_told_twice {
+    if !has_other_fields || is_duplicate {
         return None;
     }
     let usage = if number == 0 {
-        // With the comma behind it; it is not alone.
+        // `choices` follows, so a comma follows `usage`. Remove it too.
         let brace = data.iter().position(|byte| *byte == b'{')?;
         let comma = data[usage.end..].iter().position(|byte| *byte == b',')?;
         brace + 1..usage.end + comma + 1
     } else {
         before..usage.end
     };
-    let nothing = match api {
+    let empty_choice = match api {
         Api::Completions => r#"[{"index":0,"text":"","finish_reason":null}]"#,
         _ => r#"[{"index":0,"delta":{},"finish_reason":null}]"#,
     };
-    let mut cuts = [
-        Cut::out(base + usage.start..base + usage.end),
-        Cut {
-            place: base + choices.start..base + choices.end,
-            with: nothing,
+    let mut splices = [
+        Splice::removal(base + usage.start..base + usage.end),
+        Splice {
+            range: base + choices.start..base + choices.end,
+            with: empty_choice,
         },
     ];
-    cuts.sort_by_key(|cut| cut.place.start);
-    Some(cuts)
+    splices.sort_by_key(|splice| splice.range.start);
+    Some(splices)
 }
 
-/// The data of an event and where it stands, if it is on one line.
+/// Returns the data of an event and its offset, if the event has exactly one `data:` line.
 fn only_data(event: &[u8]) -> Option<(usize, &[u8])> {
     let mut found = None;
     let mut lines = lines(event);
@@ -126,7 +127,7 @@ fn only_data(event: &[u8]) -> Option<(usize, &[u8])> {
             }
             found = Some((begin + line.len() - data.len(), data));
         }
-        begin = event.len() - lines.left();
+        begin = event.len() - lines.remaining();
     }
     found
 }
@@ -137,14 +138,14 @@ mod tests {
 
     fn passed(api: Api, event: &str) -> Option<String> {
         let mut out = event.to_owned();
-        for cut in without_usage(api, event.as_bytes())?.iter().rev() {
-            out.replace_range(cut.place.clone(), cut.with);
+        for splice in without_usage(api, event.as_bytes())?.iter().rev() {
+            out.replace_range(splice.range.clone(), splice.with);
         }
         Some(out)
     }
 
     #[test]
-    fn what_rides_goes_on() {
+    fn event_with_other_fields_is_forwarded_without_usage() {
         for (event, expected) in [
             (
                 r#"data: {"choices":[],"id":"c","usage":{"a":{}},"timings":{"n":1}}"#,
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_events_have_does_not_ride() {
+    fn event_with_common_or_empty_fields_only_is_removed() {
         for event in [
             r#"data: {"id":"","object":"","created":1,"model":"m","choices":[],"usage":{}}"#,
             r#"data: {"choices":[],"usage":{},"service_tier":"x","system_fingerprint":"x"}"#,
@@ -183,12 +184,12 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_may_be_cut() {
-        let cut = |place| Cut { place, with: "x" };
-        assert_eq!(cut(3..5).split(5), (Some(cut(3..5)), None));
-        assert_eq!(cut(3..5).split(3), (None, Some(cut(0..2))));
-        assert_eq!(cut(3..5).split(1), (None, Some(cut(2..4))));
-        let both = (Some(cut(3..4)), Some(Cut::out(0..1)));
-        assert_eq!(cut(3..5).split(4), both);
+    fn splice_is_split_at_an_offset() {
+        let splice = |range| Splice { range, with: "x" };
+        assert_eq!(splice(3..5).split(5), (Some(splice(3..5)), None));
+        assert_eq!(splice(3..5).split(3), (None, Some(splice(0..2))));
+        assert_eq!(splice(3..5).split(1), (None, Some(splice(2..4))));
+        let both = (Some(splice(3..4)), Some(Splice::removal(0..1)));
+        assert_eq!(splice(3..5).split(4), both);
     }
 }

@@ -1,4 +1,4 @@
-//! How many tokens a request took, from the ways in which backends tell it.
+//! Token counts of a request, from the formats in which backends report them.
 //!
 //! | | prompt | completion | part of the prompt that was cached |
 //! |---|---|---|---|
@@ -7,11 +7,11 @@
 //! | Anthropic | `input_tokens` + `cache_read_input_tokens` + `cache_creation_input_tokens` | `output_tokens` | `cache_read_input_tokens` |
 //! | Ollama | `prompt_eval_count` | `eval_count` | |
 //!
-//! So `prompt` is everything that the model was given, whatever of it was in a cache. Anthropic's
-//! own `input_tokens` is only what was neither read from its cache nor written to it.
+//! So `prompt` includes all tokens that the model read, cached or not. Anthropic's `input_tokens` excludes
+//! tokens that were read from or written to the cache.
 //!
-//! A [`Report`] counts as reported if it is complete and valid. Otherwise its valid numbers stand, the
-//! others are estimated, and the whole is marked as an estimate.
+//! A [`UsageReport`] counts as reported if it is complete and valid. Otherwise its valid numbers are kept,
+//! the others are estimated, and the usage is marked as estimated.
 
 #[cfg(test)]
 mod tests;
@@ -19,23 +19,23 @@ mod tests;
 use crate::endpoint::Api;
 use crate::json;
 
-/// More than this is no count but a mistake.
+/// Maximum count of tokens that is believed. A larger number in a report is an error of the backend.
 const MOST: u64 = 1_000_000_000;
 
-/// Where the numbers of a [`Usage`] are from.
+/// Origin of the numbers of a [`TokenUsage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum UsageSource {
     /// The backend reported them.
     Reported,
-    /// The backend did not report all of them: see [`estimate`](super::estimate).
+    /// At least one number was not reported and is estimated: see [`estimate`](super::estimate).
     Estimated,
-    /// There are none: no model was asked, or it said nothing.
+    /// No model read or generated tokens.
     #[default]
     None,
 }
 
-impl Source {
-    /// Its name in a record.
+impl UsageSource {
+    /// Value of `tokens_from` in a usage record.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Reported => "reported",
@@ -47,58 +47,56 @@ impl Source {
 
 /// The tokens of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
-    /// All that the model was given.
+pub(crate) struct TokenUsage {
+    /// Tokens that the model read.
     pub(crate) prompt: u64,
-    /// All that it made.
+    /// Tokens that the model generated.
     pub(crate) completion: u64,
     /// The part of `prompt` that was read from a cache.
     pub(crate) cached: u64,
-    /// The part of `completion` that was thought and not said, as far as it is told. Some
-    /// backends do not include it there.
+    /// Reasoning tokens, as far as the backend reports them. Most backends include them in `completion`.
     pub(crate) reasoning: u64,
-    /// At least `prompt` and `completion`; more if the backend says so.
+    /// At least `prompt + completion`. More if the backend reported a larger total.
     pub(crate) total: u64,
-    pub(crate) source: Source,
+    pub(crate) source: UsageSource,
 }
 
-impl Usage {
-    /// An estimate of a prompt to which nothing was answered.
-    pub(crate) fn of_prompt(prompt: u64) -> Self {
+impl TokenUsage {
+    /// Estimated usage of a request that was sent to a backend but got no response.
+    pub(crate) fn prompt_only(prompt: u64) -> Self {
         if prompt == 0 {
             return Self::default();
         }
         Self {
             prompt,
             total: prompt,
-            source: Source::Estimated,
+            source: UsageSource::Estimated,
             ..Self::default()
         }
     }
 }
 
-/// What an answer has said about its usage so far.
+/// Numbers that a response has reported about its usage so far.
 ///
-/// Usage is told as it stands, never as what was added. So of two numbers for the same thing the
-/// greater counts, and telling it twice changes nothing.
+/// Backends report cumulative numbers, not increments. So the larger of two numbers for the same field
+/// counts, and a repeated report changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct TokenCounts {
     input: Option<u64>,
     output: Option<u64>,
     total: Option<u64>,
-    /// Part of the input.
+    /// Cached tokens that are part of the input.
     cached: Option<u64>,
-    /// Anthropic's, beside the input.
+    /// Anthropic's cached tokens, which are not part of the input.
     cache_read: Option<u64>,
     cache_written: Option<u64>,
     reasoning: Option<u64>,
-    /// The output was told by more than a beginning.
-    is_output_told: bool,
+    /// The output was reported by more than the first event of a stream.
+    is_output_final: bool,
 }
 
-impl Counts {
-    /// Reads a `usage` object. What is not a plain number within reason is as if it were not
-    /// there, and so is an object that has none.
+impl TokenCounts {
+    /// Reads a `usage` object. Values that are no plausible counts are ignored, and so is an invalid object.
     pub(crate) fn read(object: &[u8]) -> Self {
         let mut counts = Self::default();
         let read = json::fields(object, |name, place| counts.field(name, &object[place]));
@@ -108,16 +106,16 @@ impl Counts {
         counts
     }
 
-    /// Reads a field of a `usage` object, or of Ollama's answer.
+    /// Reads a field of a `usage` object, or of Ollama's response.
     pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) {
-        let place = match name {
+        let number = match name {
             b"prompt_tokens" | b"input_tokens" | b"prompt_eval_count" => &mut self.input,
             b"completion_tokens" | b"output_tokens" | b"eval_count" => {
-                self.is_output_told |= count(value).is_some();
+                self.is_output_final |= count(value).is_some();
                 &mut self.output
             }
             b"total_tokens" => &mut self.total,
-            // DeepSeek and Moonshot tell it so.
+            // DeepSeek's and Moonshot's names.
             b"prompt_cache_hit_tokens" | b"cached_tokens" => &mut self.cached,
             b"cache_read_input_tokens" => &mut self.cache_read,
             b"cache_creation_input_tokens" => &mut self.cache_written,
@@ -130,11 +128,11 @@ impl Counts {
             }
             _ => return,
         };
-        *place = (*place).max(count(value));
+        *number = (*number).max(count(value));
     }
 
     fn detail(&mut self, object: &[u8], wanted: &[u8]) {
-        // `null` is no object, and nothing is told.
+        // Some backends send `null` instead of an object, which reports nothing.
         let _ = json::fields(object, |name, place| {
             if name == wanted {
                 self.field(name, &object[place]);
@@ -142,13 +140,13 @@ impl Counts {
         });
     }
 
-    /// These are from the beginning of an answer: its output is not there yet.
-    pub(crate) fn as_beginning(mut self) -> Self {
-        self.is_output_told = false;
+    /// Marks the output as preliminary. Anthropic's first event counts output before the model has finished.
+    pub(crate) fn as_first_event(mut self) -> Self {
+        self.is_output_final = false;
         self
     }
 
-    /// Adds what was said later.
+    /// Merges the numbers of a later event.
     pub(crate) fn merge(&mut self, later: &Self) {
         self.input = self.input.max(later.input);
         self.output = self.output.max(later.output);
@@ -157,30 +155,30 @@ impl Counts {
         self.cache_read = self.cache_read.max(later.cache_read);
         self.cache_written = self.cache_written.max(later.cache_written);
         self.reasoning = self.reasoning.max(later.reasoning);
-        self.is_output_told |= later.is_output_told;
+        self.is_output_final |= later.is_output_final;
     }
 
-    /// The usage without an estimate.
+    /// Returns the reported numbers; missing ones are 0.
     #[cfg(test)]
-    pub(crate) fn usage(&self, api: Api) -> Option<Usage> {
+    pub(crate) fn usage(&self, api: Api) -> Option<TokenUsage> {
         let report = self.report(api)?;
         let source = if report.is_valid() {
-            Source::Reported
+            UsageSource::Reported
         } else {
-            Source::Estimated
+            UsageSource::Estimated
         };
         let [prompt, completion] =
             [report.prompt, report.completion].map(Option::unwrap_or_default);
         Some(report.usage(prompt, completion, source))
     }
 
-    /// True if a report of these numbers needs no estimate, or hardly.
+    /// True if the numbers include a total, or both input and output.
     pub(crate) fn has_total_or_parts(&self) -> bool {
         self.total.or(self.input.and(self.output)).is_some()
     }
 
-    /// The report that these numbers are to an API; `None` if nothing was reported.
-    pub(crate) fn report(&self, api: Api) -> Option<Report> {
+    /// Interprets the numbers for an API; `None` if no number was reported.
+    pub(crate) fn report(&self, api: Api) -> Option<UsageReport> {
         self.input.or(self.output).or(self.total)?;
         let (prompt, cached) = if api == Api::Messages {
             let cache: u64 = self.cache_read.into_iter().chain(self.cache_written).sum();
@@ -188,20 +186,20 @@ impl Counts {
         } else {
             (self.input, self.cached.max(self.cache_read))
         };
-        let completion = self.output.filter(|_| self.is_output_told);
+        let completion = self.output.filter(|_| self.is_output_final);
         let (prompt, completion) = if api.writes_text() {
             (prompt, completion)
         } else {
-            // All of it is prompt, unless the report differs.
+            // APIs that generate no text, such as embeddings, have prompt tokens only by default.
             let rest = |part: u64| self.total.map(|total| total.saturating_sub(part));
             let prompt = prompt.or_else(|| rest(completion.unwrap_or(0)));
             let rest = prompt.and_then(rest).unwrap_or(0);
             (prompt, completion.or(Some(rest)))
         };
-        Some(Report {
+        Some(UsageReport {
             prompt,
             completion,
-            begun: self.output.unwrap_or(0),
+            preliminary: self.output.unwrap_or(0),
             total: self.total,
             cached: cached.unwrap_or(0),
             reasoning: self.reasoning.unwrap_or(0),
@@ -209,20 +207,20 @@ impl Counts {
     }
 }
 
-/// Usage as a backend reported it. Numbers that are missing or no counts are `None`.
+/// Usage as a backend reported it. A number that is missing or not plausible is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct UsageReport {
     pub(crate) prompt: Option<u64>,
     pub(crate) completion: Option<u64>,
-    /// The tokens of the completion when it began.
-    begun: u64,
+    /// Output tokens that were reported so far, also by the first event. A lower bound of the completion.
+    preliminary: u64,
     total: Option<u64>,
     cached: u64,
     reasoning: u64,
 }
 
-impl Report {
-    /// True if nothing is missing and the total is not less than its parts.
+impl UsageReport {
+    /// True if prompt and completion are reported, and the total is not less than their sum.
     pub(crate) fn is_valid(&self) -> bool {
         let parts = self.prompt.zip(self.completion);
         parts.is_some_and(|(prompt, completion)| {
@@ -230,16 +228,17 @@ impl Report {
         })
     }
 
-    /// The tokens that the total leaves for one part beside the other one.
+    /// Returns the total without `part`, if the difference is positive. Completes a report that has only a
+    /// total and one part.
     pub(crate) fn rest(&self, part: u64) -> Option<u64> {
         let rest = self.total?.saturating_sub(part);
         (rest > 0).then_some(rest)
     }
 
-    /// The usage with these parts, as reported or as estimated.
-    pub(crate) fn usage(&self, prompt: u64, completion: u64, source: Source) -> Usage {
-        let completion = completion.max(self.begun);
-        Usage {
+    /// Returns the usage with these numbers for prompt and completion, and the report's other numbers.
+    pub(crate) fn usage(&self, prompt: u64, completion: u64, source: UsageSource) -> TokenUsage {
+        let completion = completion.max(self.preliminary);
+        TokenUsage {
             prompt,
             completion,
             cached: self.cached.min(prompt),
@@ -250,8 +249,8 @@ impl Report {
     }
 }
 
-/// A count, if it is one: digits, of which a fraction of zeros may follow, since some backends compute
-/// in floating point.
+/// Parses a count: digits, optionally with a fraction of zeros, since some backends send floating-point
+/// numbers.
 fn count(value: &[u8]) -> Option<u64> {
     let dot = value.iter().position(|byte| *byte == b'.');
     let (whole, fraction) = value.split_at(dot.unwrap_or(value.len()));

@@ -1,16 +1,16 @@
-//! What backends tell, and what is made of it.
+//! Usage reports of backends, and the token counts that result.
 
 use super::*;
 
 type Numbers = (u64, u64, u64, u64, u64);
 
 fn usage(api: Api, objects: &[&str]) -> Option<(Numbers, &'static str)> {
-    let mut counts = Counts::default();
+    let mut counts = TokenCounts::default();
     for object in objects {
-        counts.merge(&Counts::read(object.as_bytes()));
+        counts.merge(&TokenCounts::read(object.as_bytes()));
     }
     counts.usage(api).map(|usage| {
-        let Usage {
+        let TokenUsage {
             prompt,
             completion,
             cached,
@@ -25,8 +25,8 @@ fn usage(api: Api, objects: &[&str]) -> Option<(Numbers, &'static str)> {
     })
 }
 
-/// The numbers of a report that is valid.
-fn told(api: Api, objects: &[&str]) -> Option<Numbers> {
+/// Returns the numbers of a valid report.
+fn reported(api: Api, objects: &[&str]) -> Option<Numbers> {
     usage(api, objects).map(|(numbers, source)| {
         assert_eq!(source, "reported", "{objects:?}");
         numbers
@@ -34,37 +34,37 @@ fn told(api: Api, objects: &[&str]) -> Option<Numbers> {
 }
 
 #[test]
-fn openai_tells_prompt_and_completion_with_details() {
+fn openai_usage_is_read_with_its_details() {
     let usage = r#"{"prompt_tokens":10,"completion_tokens":7,"total_tokens":17,
         "prompt_tokens_details":{"cached_tokens":4,"audio_tokens":0},
         "completion_tokens_details":{"reasoning_tokens":3,"accepted_prediction_tokens":0}}"#;
-    assert_eq!(told(Api::Chat, &[usage]), Some((10, 7, 4, 3, 17)));
+    assert_eq!(reported(Api::Chat, &[usage]), Some((10, 7, 4, 3, 17)));
     let usage = r#"{"input_tokens":10,"input_tokens_details":{"cached_tokens":4},
         "output_tokens":7,"output_tokens_details":{"reasoning_tokens":3},"total_tokens":17}"#;
-    assert_eq!(told(Api::Responses, &[usage]), Some((10, 7, 4, 3, 17)));
+    assert_eq!(reported(Api::Responses, &[usage]), Some((10, 7, 4, 3, 17)));
 }
 
 #[test]
-fn anthropics_prompt_includes_what_its_cache_had_and_took() {
+fn anthropic_prompt_includes_tokens_read_from_and_written_to_the_cache() {
     let start = r#"{"input_tokens":25,"cache_creation_input_tokens":100,
         "cache_read_input_tokens":50,"output_tokens":1,"service_tier":"standard"}"#;
     let delta = r#"{"output_tokens":15}"#;
     assert_eq!(
-        told(Api::Messages, &[start, delta]),
+        reported(Api::Messages, &[start, delta]),
         Some((175, 15, 50, 0, 190))
     );
     let both = r#"{"input_tokens":25,"cache_read_input_tokens":50,"output_tokens":20}"#;
     assert_eq!(
-        told(Api::Messages, &[start, delta, both]),
+        reported(Api::Messages, &[start, delta, both]),
         Some((175, 20, 50, 0, 195))
     );
-    // A chat answer with the same words has them inside of its prompt.
+    // On the chat endpoint the same field is part of the prompt.
     let chat = r#"{"prompt_tokens":75,"cache_read_input_tokens":50,"completion_tokens":1}"#;
-    assert_eq!(told(Api::Chat, &[chat]), Some((75, 1, 50, 0, 76)));
+    assert_eq!(reported(Api::Chat, &[chat]), Some((75, 1, 50, 0, 76)));
 }
 
 #[test]
-fn usage_is_never_added_up() {
+fn repeated_reports_are_not_summed() {
     let growing = [
         r#"{"prompt_tokens":10,"completion_tokens":0,"total_tokens":10}"#,
         r#"{"prompt_tokens":10,"completion_tokens":1,"total_tokens":11}"#,
@@ -74,11 +74,11 @@ fn usage_is_never_added_up() {
         "null",
         "{}",
     ];
-    assert_eq!(told(Api::Chat, &growing), Some((10, 2, 0, 0, 12)));
+    assert_eq!(reported(Api::Chat, &growing), Some((10, 2, 0, 0, 12)));
 }
 
 #[test]
-fn a_prompt_or_a_total_suffices_where_no_text_is_written() {
+fn prompt_or_total_suffices_for_apis_that_generate_no_text() {
     for (object, expected) in [
         (r#"{"total_tokens":8}"#, (8, 0, 0, 0, 8)),
         (r#"{"prompt_tokens":8}"#, (8, 0, 0, 0, 8)),
@@ -90,7 +90,7 @@ fn a_prompt_or_a_total_suffices_where_no_text_is_written() {
         ),
     ] {
         for api in [Api::Embeddings, Api::Rerank, Api::Images, Api::Unknown] {
-            assert_eq!(told(api, &[object]), Some(expected), "{object}");
+            assert_eq!(reported(api, &[object]), Some(expected), "{object}");
         }
     }
     let output = r#"{"completion_tokens":8}"#;
@@ -99,7 +99,7 @@ fn a_prompt_or_a_total_suffices_where_no_text_is_written() {
 }
 
 #[test]
-fn a_partial_report_of_written_text_is_not_complete() {
+fn partial_report_of_generated_text_is_marked_estimated() {
     for (object, expected) in [
         (r#"{"total_tokens":8}"#, (0, 0, 0, 0, 8)),
         (r#"{"prompt_tokens":8}"#, (8, 0, 0, 0, 8)),
@@ -115,14 +115,14 @@ fn a_partial_report_of_written_text_is_not_complete() {
             assert_eq!(usage(api, &[object]), expected, "{object}");
         }
     }
-    // The parts of Anthropic's prompt that were cached are not all of it.
+    // Anthropic's cached tokens alone are not the whole prompt.
     let cached = r#"{"cache_read_input_tokens":50,"output_tokens":4}"#;
     let expected = Some(((0, 4, 0, 0, 4), "estimated"));
     assert_eq!(usage(Api::Messages, &[cached]), expected);
 }
 
 #[test]
-fn a_total_is_at_least_the_sum_of_its_parts() {
+fn total_is_at_least_the_sum_of_prompt_and_completion() {
     let less = r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":3}"#;
     for api in [Api::Chat, Api::Embeddings] {
         let expected = Some(((8, 2, 0, 0, 10), "estimated"));
@@ -130,17 +130,17 @@ fn a_total_is_at_least_the_sum_of_its_parts() {
     }
     // Some backends do not count their reasoning as completion.
     let more = r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":15}"#;
-    assert_eq!(told(Api::Chat, &[more]), Some((8, 2, 0, 0, 15)));
-    // Parts of a stream may be reported after each other.
+    assert_eq!(reported(Api::Chat, &[more]), Some((8, 2, 0, 0, 15)));
+    // Events of a stream may report the numbers one after the other.
     let parts = [
         r#"{"prompt_tokens":8,"completion_tokens":null}"#,
         r#"{"completion_tokens":2,"total_tokens":10}"#,
     ];
-    assert_eq!(told(Api::Chat, &parts), Some((8, 2, 0, 0, 10)));
+    assert_eq!(reported(Api::Chat, &parts), Some((8, 2, 0, 0, 10)));
 }
 
 #[test]
-fn what_is_no_count_is_not_there() {
+fn values_that_are_no_counts_are_ignored() {
     for usage in [
         "null",
         "{}",
@@ -157,19 +157,19 @@ fn what_is_no_count_is_not_there() {
         r#"{"prompt_tokens_details":{"cached_tokens":4}}"#,
         r#"{"prompt_tokens":5"#,
     ] {
-        assert_eq!(told(Api::Chat, &[usage]), None, "{usage}");
+        assert_eq!(reported(Api::Chat, &[usage]), None, "{usage}");
     }
     let odd = r#"{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":null,
         "completion_tokens_details":{"reasoning_tokens":"9"}}"#;
-    assert_eq!(told(Api::Chat, &[odd]), Some((5, 1, 0, 0, 6)));
-    // More cached than given: a mistake that must not make the rest negative.
+    assert_eq!(reported(Api::Chat, &[odd]), Some((5, 1, 0, 0, 6)));
+    // More cached tokens than prompt tokens: the uncached part must not become negative.
     let odd =
         r#"{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":9}}"#;
-    assert_eq!(told(Api::Chat, &[odd]), Some((5, 1, 5, 0, 6)));
+    assert_eq!(reported(Api::Chat, &[odd]), Some((5, 1, 5, 0, 6)));
 }
 
 #[test]
-fn a_fraction_of_zeros_is_a_whole_number() {
+fn count_may_have_a_fraction_of_zeros() {
     for (number, is_valid) in [
         ("7", true),
         ("7.0", true),
@@ -187,10 +187,10 @@ fn a_fraction_of_zeros_is_a_whole_number() {
 }
 
 #[test]
-fn the_output_of_a_beginning_is_not_complete() {
-    let mut counts = Counts::read(br#"{"input_tokens":5,"output_tokens":1}"#).as_beginning();
+fn output_of_the_first_event_is_not_final() {
+    let mut counts = TokenCounts::read(br#"{"input_tokens":5,"output_tokens":1}"#).as_first_event();
     assert!(!counts.report(Api::Messages).unwrap().is_valid());
-    counts.merge(&Counts::read(br#"{"output_tokens":4}"#));
+    counts.merge(&TokenCounts::read(br#"{"output_tokens":4}"#));
     assert!(counts.report(Api::Messages).unwrap().is_valid());
-    assert_eq!(Counts::default().report(Api::Messages), None);
+    assert_eq!(TokenCounts::default().report(Api::Messages), None);
 }

@@ -1,4 +1,4 @@
-//! Reads a response of any format as it passes, to find its usage and whether it is complete.
+//! Reads a response of any format while it passes to the client, to find its usage and its end.
 
 #[cfg(test)]
 mod tests;
@@ -6,32 +6,32 @@ mod tests;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 
-use super::estimate::{self, Streamed};
+use super::estimate::{self, StreamEstimate};
 use super::json::Finder;
 use super::ndjson::Ndjson;
-use super::sse::{self, Sse, StreamSummary};
-use super::usage::{Source, Usage};
+use super::sse::{self, Sse, StreamSummary, UsageEvents};
+use super::usage::{TokenUsage, UsageSource};
 use crate::endpoint::Api;
 
-/// Reads one response as it passes.
+/// Reader of one response.
 #[derive(Debug)]
 pub(crate) struct UsageTap {
     api: Api,
-    kind: Kind,
+    format: ResponseFormat,
 }
 
 #[derive(Debug)]
-enum Kind {
-    /// There is nothing to be known from it: an error, a page for people, the content of a file.
-    Nothing,
-    /// A success in a format that is not read, such as embeddings in binary. The model has read the
+enum ResponseFormat {
+    /// A response without usage, such as an error, an HTML page or the content of a file.
+    Unmetered,
+    /// A success in a format that is not parsed, such as binary embeddings. The model has read the
     /// prompt.
     Opaque,
-    /// It is in a coding that is not undone here; its length is all that is known.
-    Coded,
-    /// It does not say what it is. Its first bytes will.
-    Unsaid {
-        is_hiding: bool,
+    /// A compressed response. Only its length is known.
+    Compressed,
+    /// A response without a Content-Type, or with `text/plain`. Its first bytes determine the format.
+    Undetermined {
+        usage_events: UsageEvents,
     },
     Whole(Box<Finder>),
     Events(Box<Sse>),
@@ -39,169 +39,175 @@ enum Kind {
 }
 
 impl UsageTap {
-    /// Watches an answer with this head. `is_hiding`: usage that comes alone in a stream is kept
-    /// from the client, since we asked for it.
-    pub(crate) fn new(api: Api, status: StatusCode, headers: &HeaderMap, is_hiding: bool) -> Self {
+    /// Determines the format from the head of the response.
+    pub(crate) fn new(
+        api: Api,
+        status: StatusCode,
+        headers: &HeaderMap,
+        usage_events: UsageEvents,
+    ) -> Self {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let media = text(header::CONTENT_TYPE).unwrap_or_default();
         let media = media.split(';').next().unwrap_or(media).trim();
         let is = |name: &str| media.eq_ignore_ascii_case(name);
         let coding = text(header::CONTENT_ENCODING).unwrap_or("identity");
-        let kind = if !api.tells_usage() || !status.is_success() {
-            Kind::Nothing
+        let format = if !api.is_metered() || !status.is_success() {
+            ResponseFormat::Unmetered
         } else if !coding.eq_ignore_ascii_case("identity") {
-            Kind::Coded
+            ResponseFormat::Compressed
         } else if is("text/event-stream") {
-            Kind::Events(Box::new(Sse::new(api, is_hiding)))
+            ResponseFormat::Events(Box::new(Sse::new(api, usage_events)))
         } else if is("application/x-ndjson") || is("application/ndjson") {
-            Kind::Lines(Box::new(Ndjson::new(api)))
-        } else if is("application/json") || is_kind_of_json(media) {
-            Kind::Whole(Box::default())
+            ResponseFormat::Lines(Box::new(Ndjson::new(api)))
+        } else if is("application/json") || has_json_suffix(media) {
+            ResponseFormat::Whole(Box::default())
         } else if is("") || is("text/plain") {
-            Kind::Unsaid { is_hiding }
+            ResponseFormat::Undetermined { usage_events }
         } else if is("text/html") {
-            // A page of a proxy, such as a login form.
-            Kind::Nothing
+            // A page of a proxy in front of the backend, such as a login form.
+            ResponseFormat::Unmetered
         } else {
-            Kind::Opaque
+            ResponseFormat::Opaque
         };
-        Self { api, kind }
+        Self { api, format }
     }
 
-    /// Whether less may go on than came: then nobody can say beforehand how long the answer is.
+    /// True if bytes may be removed from the response, so that its Content-Length is not known in advance.
     pub(crate) fn may_shorten(&self) -> bool {
-        match &self.kind {
-            Kind::Unsaid { is_hiding } => *is_hiding,
-            Kind::Events(events) => events.is_hiding(),
+        match &self.format {
+            ResponseFormat::Undetermined { usage_events } => *usage_events == UsageEvents::Hide,
+            ResponseFormat::Events(events) => events.is_hiding(),
             _ => false,
         }
     }
 
-    /// Whether it cannot be read, and nothing can be taken out of it.
-    pub(crate) fn is_coded(&self) -> bool {
-        matches!(self.kind, Kind::Coded)
+    /// True if the response is compressed, so that its usage can be neither read nor hidden.
+    pub(crate) fn is_compressed(&self) -> bool {
+        matches!(self.format, ResponseFormat::Compressed)
     }
 
-    /// Whether it comes as it is made.
+    /// True if the response is a stream of events or JSON lines.
     pub(crate) fn is_stream(&self) -> bool {
         self.summary().is_some()
     }
 
-    /// Looks at an answer that is all here. What it returns goes on to the client.
-    pub(crate) fn whole(&mut self, data: Bytes) -> Bytes {
-        if let Kind::Whole(finder) = &mut self.kind {
-            finder.read_answer(&data);
+    /// Reads a response that arrived in one chunk. Returns the bytes to forward to the client.
+    pub(crate) fn pass_complete(&mut self, data: Bytes) -> Bytes {
+        if let ResponseFormat::Whole(finder) = &mut self.format {
+            finder.read_response(&data);
             return data;
         }
         let passed = self.pass(data);
         concat(passed, self.finish())
     }
 
-    /// Looks at a frame. What it returns goes on to the client; it may be empty.
+    /// Reads a chunk. Returns the bytes to forward to the client, which may be none.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
-        if let Kind::Unsaid { is_hiding } = self.kind {
+        if let ResponseFormat::Undetermined { usage_events } = self.format {
             let begin = data.trim_ascii_start();
-            self.kind = match begin.first() {
-                None => Kind::Unsaid { is_hiding },
-                Some(b'{') => Kind::Whole(Box::default()),
-                // Whatever else is text, such as what somebody said, may begin in any way.
+            self.format = match begin.first() {
+                None => ResponseFormat::Undetermined { usage_events },
+                Some(b'{') => ResponseFormat::Whole(Box::default()),
+                // Other plain text, such as a transcript, may begin with the same bytes as an event.
                 Some(_) if self.api.writes_text() && sse::may_begin(begin) => {
-                    Kind::Events(Box::new(Sse::new(self.api, is_hiding)))
+                    ResponseFormat::Events(Box::new(Sse::new(self.api, usage_events)))
                 }
-                Some(_) => Kind::Nothing,
+                Some(_) => ResponseFormat::Unmetered,
             };
         }
-        match &mut self.kind {
-            Kind::Events(events) => return events.pass(data),
-            Kind::Whole(finder) => finder.read(&data),
-            Kind::Lines(lines) => lines.look(&data),
-            Kind::Nothing | Kind::Opaque | Kind::Coded | Kind::Unsaid { .. } => {}
+        match &mut self.format {
+            ResponseFormat::Events(events) => return events.pass(data),
+            ResponseFormat::Whole(finder) => finder.read(&data),
+            ResponseFormat::Lines(lines) => lines.read(&data),
+            ResponseFormat::Unmetered
+            | ResponseFormat::Opaque
+            | ResponseFormat::Compressed
+            | ResponseFormat::Undetermined { .. } => {}
         }
         data
     }
 
-    /// The answer is over, or nothing more of it comes. What was held back goes on.
+    /// Ends the response, also an incomplete one. Returns the bytes that were held back.
     pub(crate) fn finish(&mut self) -> Bytes {
-        match &mut self.kind {
-            Kind::Events(events) => return events.finish(),
-            Kind::Lines(lines) => lines.finish(),
+        match &mut self.format {
+            ResponseFormat::Events(events) => return events.finish(),
+            ResponseFormat::Lines(lines) => lines.finish(),
             _ => {}
         }
         Bytes::new()
     }
 
-    /// Whether the mark after which nothing comes has been seen: what is to be done before the
-    /// client has everything is to be done now.
+    /// True if the end of the response was read. The usage record is persisted before the end is forwarded.
     pub(crate) fn saw_end(&self) -> bool {
-        match &self.kind {
-            Kind::Whole(finder) => finder.is_over(),
+        match &self.format {
+            ResponseFormat::Whole(finder) => finder.is_over(),
             _ => self.summary().is_some_and(|summary| summary.saw_end),
         }
     }
 
-    /// Whether the answer is all there, as far as one can tell. Some backends end a stream early
-    /// without saying so.
-    pub(crate) fn is_whole(&self) -> bool {
-        match &self.kind {
-            // The end of an unknown kind of response has no mark.
+    /// True unless the response is known to be truncated. Some backends close a stream early without an
+    /// error.
+    pub(crate) fn is_finished(&self) -> bool {
+        match &self.format {
+            // Streams of unknown endpoints have no end mark that llmlb knows.
             _ if self.api == Api::Unknown => true,
-            Kind::Whole(finder) => finder.is_over() || finder.is_invalid(),
+            ResponseFormat::Whole(finder) => finder.is_over() || finder.is_invalid(),
             _ => self.summary().is_none_or(StreamSummary::saw_finish),
         }
     }
 
-    /// Whether the client has an answer that did not break off, whatever it says. A stream that tells
-    /// of an error ends there.
+    /// True if the response is finished and no stream reported an error. An error within a stream truncates
+    /// the response.
     pub(crate) fn is_complete(&self) -> bool {
-        self.is_whole() && !self.summary().is_some_and(StreamSummary::saw_error)
+        self.is_finished() && !self.summary().is_some_and(StreamSummary::saw_error)
     }
 
-    /// Whether an answer that began well tells of an error.
+    /// True if a response with a success status contains an error.
     fn saw_error(&self) -> bool {
-        match &self.kind {
-            Kind::Whole(finder) => finder.facts().is_error,
+        match &self.format {
+            ResponseFormat::Whole(finder) => finder.facts().is_error,
             _ => self.summary().is_some_and(StreamSummary::saw_error),
         }
     }
 
-    /// The tokens of the request: as reported, else as estimated, by the length of the response if
-    /// nothing else is known of it. A report that is partial or invalid is completed by the estimate.
-    /// `prompt` is called only for an estimate.
-    pub(crate) fn usage(&self, bytes: u64, prompt: impl FnOnce() -> u64) -> Usage {
+    /// Returns the usage of the request: the reported numbers, completed by estimates if the report is
+    /// missing, partial or invalid. `bytes` is the length of the response. `prompt` is called only if the
+    /// prompt must be estimated.
+    pub(crate) fn usage(&self, bytes: u64, prompt: impl FnOnce() -> u64) -> TokenUsage {
         let summary = self.summary();
-        let counts = match &self.kind {
-            Kind::Whole(finder) => Some(&finder.facts().counts),
+        let counts = match &self.format {
+            ResponseFormat::Whole(finder) => Some(&finder.facts().counts),
             _ => summary.map(|summary| &summary.counts),
         };
         let prompt = || if self.is_empty() { 0 } else { prompt() };
         let Some(report) = counts.and_then(|counts| counts.report(self.api)) else {
             if self.is_empty() {
-                return Usage::default();
+                return TokenUsage::default();
             }
             let (prompt, completion) = (prompt(), self.estimated_completion(bytes));
-            return Usage {
+            return TokenUsage {
                 prompt,
                 completion,
                 total: prompt + completion,
-                source: Source::Estimated,
-                ..Usage::default()
+                source: UsageSource::Estimated,
+                ..TokenUsage::default()
             };
         };
-        // A stream that was cut may have had more tokens than it reported on its way.
+        // A stream that the backend cut may have more tokens than its last report.
         let is_cut = self.api.writes_text() && summary.is_some_and(|summary| !summary.saw_finish());
         let mut is_reported = report.is_valid() && !is_cut;
         let prompt = match report.prompt {
             Some(tokens) if tokens > 0 => tokens,
             reported => {
-                // No tokens are no valid count of a prompt that is not empty.
+                // Some backends report 0 for a prompt that is not empty.
                 let estimated = prompt();
                 is_reported &= reported == Some(estimated);
                 let rest = report.completion.and_then(|part| report.rest(part));
                 rest.unwrap_or(estimated)
             }
         };
-        let streamed = summary.map(|summary| &summary.streamed);
-        let has_text = streamed.is_some_and(Streamed::has_text);
+        let streamed = summary.map(|summary| &summary.estimate);
+        let has_text = streamed.is_some_and(StreamEstimate::has_text);
         let completion = match report.completion {
             Some(tokens) if tokens > 0 || !has_text => tokens,
             _ => {
@@ -210,36 +216,38 @@ impl UsageTap {
                 rest.unwrap_or_else(|| self.estimated_completion(bytes))
             }
         };
-        let streamed = streamed.filter(|_| is_cut).map_or(0, Streamed::tokens);
+        let streamed = streamed
+            .filter(|_| is_cut)
+            .map_or(0, StreamEstimate::tokens);
         let source = if is_reported {
-            Source::Reported
+            UsageSource::Reported
         } else {
-            Source::Estimated
+            UsageSource::Estimated
         };
         report.usage(prompt, completion.max(streamed), source)
     }
 
-    /// The tokens of a response that did not report them.
+    /// Returns the estimated completion tokens of a response that did not report them.
     fn estimated_completion(&self, bytes: u64) -> u64 {
         if self.is_empty() || !self.api.writes_text() {
             return 0;
         }
-        match (&self.kind, self.summary()) {
-            (_, Some(summary)) => summary.streamed.tokens(),
-            (Kind::Whole(finder), _) if finder.facts().is_promise => 0,
-            (Kind::Coded | Kind::Opaque, _) => estimate::by_length(bytes),
-            _ => estimate::whole_answer(bytes),
+        match (&self.format, self.summary()) {
+            (_, Some(summary)) => summary.estimate.tokens(),
+            (ResponseFormat::Whole(finder), _) if finder.facts().is_pending => 0,
+            (ResponseFormat::Compressed | ResponseFormat::Opaque, _) => estimate::by_length(bytes),
+            _ => estimate::response(bytes),
         }
     }
 
-    /// Whether there is nothing to estimate: nobody read or wrote text, or it came to nothing.
+    /// True if no tokens can be estimated: the response failed without text, or its API has no text.
     fn is_empty(&self) -> bool {
-        let failed = match &self.kind {
-            Kind::Nothing => true,
-            Kind::Events(_) | Kind::Lines(_) => {
+        let failed = match &self.format {
+            ResponseFormat::Unmetered => true,
+            ResponseFormat::Events(_) | ResponseFormat::Lines(_) => {
                 let has_text = self
                     .summary()
-                    .is_some_and(|summary| summary.streamed.has_text());
+                    .is_some_and(|summary| summary.estimate.has_text());
                 self.saw_error() && !has_text
             }
             _ => self.saw_error(),
@@ -248,15 +256,15 @@ impl UsageTap {
     }
 
     fn summary(&self) -> Option<&StreamSummary> {
-        match &self.kind {
-            Kind::Events(events) => Some(events.summary()),
-            Kind::Lines(lines) => Some(lines.summary()),
+        match &self.format {
+            ResponseFormat::Events(events) => Some(events.summary()),
+            ResponseFormat::Lines(lines) => Some(lines.summary()),
             _ => None,
         }
     }
 }
 
-/// Joins two chunks. One of them is almost always empty.
+/// Concatenates two chunks, without a copy if one of them is empty.
 pub(crate) fn concat(first: Bytes, second: Bytes) -> Bytes {
     match (first.is_empty(), second.is_empty()) {
         (_, true) => first,
@@ -265,7 +273,7 @@ pub(crate) fn concat(first: Bytes, second: Bytes) -> Bytes {
     }
 }
 
-/// Such as `application/problem+json`.
-fn is_kind_of_json(media: &str) -> bool {
+/// True for media types such as `application/problem+json`.
+fn has_json_suffix(media: &str) -> bool {
     media.to_ascii_lowercase().ends_with("+json")
 }

@@ -1,21 +1,22 @@
-//! Answers of every kind.
+//! Responses of every format.
 
+use super::UsageEvents::{Forward, Hide};
 use super::*;
 
-fn watch(api: Api, media: &str, is_hiding: bool) -> UsageTap {
+fn tap(api: Api, media: &str, usage_events: UsageEvents) -> UsageTap {
     let mut headers = HeaderMap::new();
     if !media.is_empty() {
         headers.insert(header::CONTENT_TYPE, media.parse().unwrap());
     }
-    UsageTap::new(api, StatusCode::OK, &headers, is_hiding)
+    UsageTap::new(api, StatusCode::OK, &headers, usage_events)
 }
 
-fn pass(watch: &mut UsageTap, text: &str) -> String {
-    let out = watch.pass(Bytes::copy_from_slice(text.as_bytes()));
+fn pass(tap: &mut UsageTap, text: &str) -> String {
+    let out = tap.pass(Bytes::copy_from_slice(text.as_bytes()));
     String::from_utf8(out.to_vec()).unwrap()
 }
 
-fn numbers(usage: Usage) -> (u64, u64, u64, &'static str) {
+fn numbers(usage: TokenUsage) -> (u64, u64, u64, &'static str) {
     (
         usage.prompt,
         usage.completion,
@@ -25,27 +26,27 @@ fn numbers(usage: Usage) -> (u64, u64, u64, &'static str) {
 }
 
 const WORD: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}]}\n\n";
-const ALONE: &str =
+const USAGE: &str =
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1}}\n\n";
 
 #[test]
-fn a_piece_that_ends_within_an_answer_is_not_taken_for_all_of_it() {
+fn usage_of_a_nested_object_at_the_end_of_a_chunk_is_ignored() {
     let first = r#"{"results":[{"id":1,"usage":{"prompt_tokens":7}}"#;
     let rest = r#"],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
-    let mut watch = watch(Api::Chat, "application/json", false);
-    pass(&mut watch, first);
-    assert!(!watch.saw_end());
-    pass(&mut watch, rest);
-    assert!(watch.saw_end());
-    let usage = watch.usage(0, || panic!("it is told"));
+    let mut tap = tap(Api::Chat, "application/json", Forward);
+    pass(&mut tap, first);
+    assert!(!tap.saw_end());
+    pass(&mut tap, rest);
+    assert!(tap.saw_end());
+    let usage = tap.usage(0, || panic!("usage was reported"));
     assert_eq!(numbers(usage), (9, 1, 10, "reported"));
 }
 
 #[test]
-fn every_kind_of_answer_is_watched() {
+fn usage_is_read_from_every_response_format() {
     let chat = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
     let line = "{\"done\":true,\"prompt_eval_count\":9,\"eval_count\":1}\n";
-    let events = [WORD, ALONE, "data: [DONE]\n\n"].concat();
+    let events = [WORD, USAGE, "data: [DONE]\n\n"].concat();
     for (api, media, text) in [
         (Api::Chat, "application/json", chat),
         (Api::Chat, "Application/JSON; charset=utf-8", chat),
@@ -58,73 +59,76 @@ fn every_kind_of_answer_is_watched() {
         (Api::Chat, "text/event-stream; charset=utf-8", &events),
         (Api::Chat, "", &events),
     ] {
-        let mut watch = watch(api, media, false);
-        assert!(!watch.saw_end() && !watch.may_shorten());
+        let mut tap = tap(api, media, Forward);
+        assert!(!tap.saw_end() && !tap.may_shorten());
         for piece in [&text[..10], &text[10..]] {
-            assert_eq!(pass(&mut watch, piece), piece);
+            assert_eq!(pass(&mut tap, piece), piece);
         }
-        assert!(watch.saw_end(), "{media} {text}");
-        assert!(watch.finish().is_empty());
-        assert!(watch.is_whole() && !watch.saw_error());
-        let usage = watch.usage(0, || panic!("it is told"));
+        assert!(tap.saw_end(), "{media} {text}");
+        assert!(tap.finish().is_empty());
+        assert!(tap.is_finished() && !tap.saw_error());
+        let usage = tap.usage(0, || panic!("usage was reported"));
         assert_eq!(numbers(usage), (9, 1, 10, "reported"), "{media} {text}");
     }
 }
 
 #[test]
-fn usage_is_hidden_from_a_client_that_did_not_ask() {
+fn usage_is_hidden_from_a_client_that_did_not_request_it() {
     for media in ["text/event-stream", ""] {
-        let mut watch = watch(Api::Chat, media, true);
-        assert!(watch.may_shorten());
-        let text = [WORD, ALONE].concat();
-        assert_eq!(pass(&mut watch, &text), WORD);
-        assert_eq!(pass(&mut watch, "data: "), "");
-        assert_eq!(watch.finish(), "data: ");
+        let mut tap = tap(Api::Chat, media, Hide);
+        assert!(tap.may_shorten());
+        let text = [WORD, USAGE].concat();
+        assert_eq!(pass(&mut tap, &text), WORD);
+        assert_eq!(pass(&mut tap, "data: "), "");
+        assert_eq!(tap.finish(), "data: ");
     }
 }
 
 #[test]
-fn tokens_that_are_not_told_are_estimated() {
-    let mut stream = watch(Api::Chat, "text/event-stream", true);
+fn tokens_that_are_not_reported_are_estimated() {
+    let mut stream = tap(Api::Chat, "text/event-stream", Hide);
     pass(&mut stream, &[WORD, WORD, WORD].concat());
     assert_eq!(numbers(stream.usage(0, || 7)), (7, 3, 10, "estimated"));
-    assert!(!stream.is_whole() && !stream.saw_end());
+    assert!(!stream.is_finished() && !stream.saw_end());
 
-    let mut whole = watch(Api::Chat, "application/json", false);
+    let mut whole = tap(Api::Chat, "application/json", Forward);
     pass(
         &mut whole,
         &format!(r#"{{"choices":["{}"]}}"#, "x".repeat(784)),
     );
     assert_eq!(numbers(whole.usage(800, || 7)), (7, 100, 107, "estimated"));
-    assert!(whole.is_whole());
+    assert!(whole.is_finished());
 
-    let mut vectors = watch(Api::Embeddings, "application/json", false);
+    let mut vectors = tap(Api::Embeddings, "application/json", Forward);
     pass(&mut vectors, r#"{"data":[{"embedding":[0.1,0.2]}]}"#);
     assert_eq!(numbers(vectors.usage(0, || 7)), (7, 0, 7, "estimated"));
 
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
     headers.insert(header::CONTENT_ENCODING, "gzip".parse().unwrap());
-    let mut coded = UsageTap::new(Api::Chat, StatusCode::OK, &headers, true);
-    assert_eq!(pass(&mut coded, &"x".repeat(400)).len(), 400);
-    assert_eq!(numbers(coded.usage(400, || 7)), (7, 100, 107, "estimated"));
+    let mut compressed = UsageTap::new(Api::Chat, StatusCode::OK, &headers, Hide);
+    assert_eq!(pass(&mut compressed, &"x".repeat(400)).len(), 400);
+    assert_eq!(
+        numbers(compressed.usage(400, || 7)),
+        (7, 100, 107, "estimated")
+    );
 }
 
 #[test]
-fn what_is_made_later_is_not_estimated_now() {
+fn completion_of_a_pending_response_is_not_estimated() {
     for (status, expected) in [
         ("queued", (7, 0, 7, "estimated")),
         ("in_progress", (7, 0, 7, "estimated")),
         ("completed", (7, 14, 21, "estimated")),
     ] {
-        let mut promise = watch(Api::Responses, "application/json", false);
+        let mut pending = tap(Api::Responses, "application/json", Forward);
         let text = format!(
             r#"{{"status":"{status}","usage":null,"instructions":"{:0>400}"}}"#,
             0
         );
-        pass(&mut promise, &text);
+        pass(&mut pending, &text);
         assert_eq!(
-            numbers(promise.usage(text.len() as u64, || 7)),
+            numbers(pending.usage(text.len() as u64, || 7)),
             expected,
             "{status}"
         );
@@ -132,8 +136,8 @@ fn what_is_made_later_is_not_estimated_now() {
 }
 
 #[test]
-fn an_answer_of_anthropics_that_was_cut_has_what_was_seen_of_it() {
-    let mut stream = watch(Api::Messages, "text/event-stream", false);
+fn cut_stream_of_the_messages_api_counts_the_received_tokens() {
+    let mut stream = tap(Api::Messages, "text/event-stream", Forward);
     pass(
         &mut stream,
         "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"output_tokens\":1}}}\n\n",
@@ -149,8 +153,8 @@ fn an_answer_of_anthropics_that_was_cut_has_what_was_seen_of_it() {
 }
 
 #[test]
-fn what_a_stream_told_before_it_was_cut_may_not_be_all() {
-    let told = |usage: &str| WORD.replacen('{', &format!("{{\"usage\":{usage},"), 1);
+fn usage_reported_before_a_stream_was_cut_is_a_lower_bound() {
+    let reporting = |usage: &str| WORD.replacen('{', &format!("{{\"usage\":{usage},"), 1);
     for (usage, expected) in [
         (
             r#"{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}"#,
@@ -165,26 +169,26 @@ fn what_a_stream_told_before_it_was_cut_may_not_be_all() {
             (9, 5, 20, "estimated"),
         ),
     ] {
-        let mut stream = watch(Api::Chat, "text/event-stream", true);
-        pass(&mut stream, &[&told(usage), WORD, WORD].concat());
+        let mut stream = tap(Api::Chat, "text/event-stream", Hide);
+        pass(&mut stream, &[&reporting(usage), WORD, WORD].concat());
         assert_eq!(numbers(stream.usage(0, || 7)), expected, "{usage}");
     }
-    // Anthropic's may begin without an output.
-    let mut stream = watch(Api::Messages, "text/event-stream", false);
+    // Anthropic's first event may have no output tokens.
+    let mut stream = tap(Api::Messages, "text/event-stream", Forward);
     let begin =
         "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25}}}\n\n";
     let word = "data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"Hi\"}}\n\n";
     pass(&mut stream, &[begin, word, word].concat());
     assert_eq!(numbers(stream.usage(0, || 7)), (25, 2, 27, "estimated"));
-    // Nor may it be told at the end.
+    // The last event may have no output tokens either.
     let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     pass(&mut stream, stop);
-    assert!(stream.is_whole());
+    assert!(stream.is_finished());
     assert_eq!(numbers(stream.usage(0, || 7)), (25, 2, 27, "estimated"));
 }
 
 #[test]
-fn a_report_without_a_valid_part_is_completed_by_the_estimate() {
+fn partial_or_invalid_report_is_completed_by_the_estimate() {
     for (usage, expected) in [
         (r#"{"prompt_tokens":9}"#, (9, 100, 109, "estimated")),
         (r#"{"completion_tokens":4}"#, (7, 4, 11, "estimated")),
@@ -202,7 +206,7 @@ fn a_report_without_a_valid_part_is_completed_by_the_estimate() {
             r#"{"prompt_tokens":null,"completion_tokens":1.5}"#,
             (7, 100, 107, "estimated"),
         ),
-        // A prompt that is not empty has tokens.
+        // A prompt that is not empty cannot have 0 tokens.
         (
             r#"{"prompt_tokens":0,"completion_tokens":4,"total_tokens":4}"#,
             (7, 4, 11, "estimated"),
@@ -215,16 +219,16 @@ fn a_report_without_a_valid_part_is_completed_by_the_estimate() {
         let begin = format!(r#"{{"usage":{usage},"choices":[""#);
         let text = format!(r#"{begin}{}"]}}"#, "x".repeat(797 - begin.len()));
         for is_whole in [false, true] {
-            let mut watch = watch(Api::Chat, "application/json", false);
+            let mut tap = tap(Api::Chat, "application/json", Forward);
             if is_whole {
-                watch.whole(Bytes::from(text.clone()));
+                tap.pass_complete(Bytes::from(text.clone()));
             } else {
-                pass(&mut watch, &text);
+                pass(&mut tap, &text);
             }
-            assert_eq!(numbers(watch.usage(800, || 7)), expected, "{usage}");
+            assert_eq!(numbers(tap.usage(800, || 7)), expected, "{usage}");
         }
     }
-    let mut empty = watch(Api::Embeddings, "application/json", false);
+    let mut empty = tap(Api::Embeddings, "application/json", Forward);
     pass(
         &mut empty,
         r#"{"usage":{"prompt_tokens":0,"total_tokens":0}}"#,
@@ -232,13 +236,13 @@ fn a_report_without_a_valid_part_is_completed_by_the_estimate() {
     assert_eq!(numbers(empty.usage(0, || 0)), (0, 0, 0, "reported"));
     assert_eq!(numbers(empty.usage(0, || 7)), (7, 0, 7, "estimated"));
     // An error has no completion to estimate.
-    let mut error = watch(Api::Chat, "application/json", false);
+    let mut error = tap(Api::Chat, "application/json", Forward);
     pass(&mut error, r#"{"error":"no","usage":{"prompt_tokens":9}}"#);
     assert_eq!(numbers(error.usage(800, || 7)), (9, 0, 9, "estimated"));
 }
 
 #[test]
-fn a_stream_that_reports_no_tokens_for_its_text_is_estimated() {
+fn stream_that_reports_no_tokens_for_its_text_is_estimated() {
     let stop = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
     for (usage, expected) in [
         (
@@ -252,26 +256,31 @@ fn a_stream_that_reports_no_tokens_for_its_text_is_estimated() {
         (r#"{"prompt_tokens":9}"#, (9, 2, 11, "estimated")),
     ] {
         let usage = format!("data: {{\"choices\":[],\"usage\":{usage}}}\n\n");
-        let mut stream = watch(Api::Chat, "text/event-stream", true);
+        let mut stream = tap(Api::Chat, "text/event-stream", Hide);
         pass(&mut stream, &[WORD, WORD, stop, &usage].concat());
         assert_eq!(numbers(stream.usage(0, || 7)), expected, "{usage}");
     }
 }
 
 #[test]
-fn an_unknown_endpoint_has_the_tokens_of_its_usage_object() {
-    let told = r#"{"x":{"usage":{"input_tokens":1}},"usage":{"input_tokens":9,"output_tokens":1}}"#;
+fn unknown_endpoint_is_metered_by_its_usage_object() {
+    let reported =
+        r#"{"x":{"usage":{"input_tokens":1}},"usage":{"input_tokens":9,"output_tokens":1}}"#;
     for (media, text, expected) in [
-        ("application/json", told.to_owned(), (9, 1, 10, "reported")),
-        ("", told.to_owned(), (9, 1, 10, "reported")),
+        (
+            "application/json",
+            reported.to_owned(),
+            (9, 1, 10, "reported"),
+        ),
+        ("", reported.to_owned(), (9, 1, 10, "reported")),
         (
             "text/event-stream",
-            format!("data: {{}}\n\ndata: {told}\n\n"),
+            format!("data: {{}}\n\ndata: {reported}\n\n"),
             (9, 1, 10, "reported"),
         ),
         (
             "application/x-ndjson",
-            format!("{{}}\n{told}\n"),
+            format!("{{}}\n{reported}\n"),
             (9, 1, 10, "reported"),
         ),
         (
@@ -286,36 +295,36 @@ fn an_unknown_endpoint_has_the_tokens_of_its_usage_object() {
         ),
         ("audio/mpeg", "ID3".to_owned(), (0, 0, 0, "none")),
     ] {
-        let mut watch = watch(Api::Unknown, media, false);
+        let mut tap = tap(Api::Unknown, media, Forward);
         for piece in [&text[..3], &text[3..]] {
-            assert_eq!(pass(&mut watch, piece), piece);
+            assert_eq!(pass(&mut tap, piece), piece);
         }
-        assert!(watch.finish().is_empty() && watch.is_complete());
-        assert_eq!(numbers(watch.usage(800, || 7)), expected, "{media} {text}");
+        assert!(tap.finish().is_empty() && tap.is_complete());
+        assert_eq!(numbers(tap.usage(800, || 7)), expected, "{media} {text}");
     }
 }
 
 #[test]
 fn response_in_a_format_that_is_not_read_is_estimated() {
-    let mut watch = watch(Api::Embeddings, "application/octet-stream", false);
-    assert_eq!(pass(&mut watch, "abcd"), "abcd");
-    assert!(watch.is_complete());
-    assert_eq!(numbers(watch.usage(4, || 7)), (7, 0, 7, "estimated"));
+    let mut tap = tap(Api::Embeddings, "application/octet-stream", Forward);
+    assert_eq!(pass(&mut tap, "abcd"), "abcd");
+    assert!(tap.is_complete());
+    assert_eq!(numbers(tap.usage(4, || 7)), (7, 0, 7, "estimated"));
 }
 
 #[test]
-fn where_there_is_nothing_to_count_nothing_is_counted() {
+fn response_without_generated_text_has_no_estimate() {
     let none = (0, 0, 0, "none");
-    let asked = || panic!("there is no estimate");
+    let no_prompt = || panic!("the prompt was estimated");
     let headers = HeaderMap::new();
     for (api, status) in [(Api::Chat, 500), (Api::Chat, 429), (Api::Other, 200)] {
         let status = StatusCode::from_u16(status).unwrap();
-        let mut watch = UsageTap::new(api, status, &headers, true);
-        assert!(!watch.may_shorten());
+        let mut tap = UsageTap::new(api, status, &headers, Hide);
+        assert!(!tap.may_shorten());
         let text = r#"{"usage":{"prompt_tokens":9}}"#;
-        assert_eq!(pass(&mut watch, text), text);
-        assert_eq!(numbers(watch.usage(0, asked)), none);
-        assert!(watch.is_whole() && !watch.saw_end());
+        assert_eq!(pass(&mut tap, text), text);
+        assert_eq!(numbers(tap.usage(0, no_prompt)), none);
+        assert!(tap.is_finished() && !tap.saw_end());
     }
     for (api, media, text) in [
         (Api::Audio, "audio/mpeg", "ID3"),
@@ -332,28 +341,28 @@ fn where_there_is_nothing_to_count_nothing_is_counted() {
         (Api::Audio, "text/plain", "data: what we need"),
         (Api::Audio, "", ": a smile"),
     ] {
-        let mut watch = watch(api, media, true);
-        assert_eq!(pass(&mut watch, text), text);
-        assert_eq!(numbers(watch.usage(0, asked)), none, "{text}");
-        assert!(watch.is_complete() != (text.contains("error") && media.contains("event")));
-        assert_eq!(watch.saw_error(), text.contains("error"));
+        let mut tap = tap(api, media, Hide);
+        assert_eq!(pass(&mut tap, text), text);
+        assert_eq!(numbers(tap.usage(0, no_prompt)), none, "{text}");
+        assert!(tap.is_complete() != (text.contains("error") && media.contains("event")));
+        assert_eq!(tap.saw_error(), text.contains("error"));
     }
 }
 
 #[test]
-fn a_list_is_not_at_its_end_before_it_is() {
-    let mut list = watch(Api::Rerank, "application/json", false);
+fn json_list_is_never_recognized_as_ended() {
+    let mut list = tap(Api::Rerank, "application/json", Forward);
     pass(&mut list, r#"[{"index":0,"score":0.5}"#);
-    assert!(!list.saw_end() && list.is_whole());
+    assert!(!list.saw_end() && list.is_finished());
     assert_eq!(numbers(list.usage(0, || 7)), (7, 0, 7, "estimated"));
-    let mut object = watch(Api::Chat, "application/json", false);
+    let mut object = tap(Api::Chat, "application/json", Forward);
     pass(&mut object, r#"{"choices":[]"#);
-    assert!(!object.saw_end() && !object.is_whole());
+    assert!(!object.saw_end() && !object.is_finished());
 }
 
 #[test]
-fn an_error_after_some_words_leaves_the_words_counted() {
-    let mut stream = watch(Api::Chat, "text/event-stream", true);
+fn text_in_front_of_an_error_event_is_counted() {
+    let mut stream = tap(Api::Chat, "text/event-stream", Hide);
     pass(
         &mut stream,
         &[WORD, WORD, "data: {\"error\":\"no\"}\n\n"].concat(),

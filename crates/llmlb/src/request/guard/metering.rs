@@ -1,11 +1,11 @@
-//! Usage and size of a response.
+//! TokenUsage and size of a response.
 
 use std::time::Instant;
 
 use bytes::Bytes;
 
 use crate::endpoint::Api;
-use crate::meter::usage::Usage;
+use crate::meter::usage::TokenUsage;
 use crate::meter::usage_tap::UsageTap;
 
 /// Measures the response to a request.
@@ -17,8 +17,8 @@ pub(crate) struct Metering {
     pub(super) prompt_tokens: u64,
     /// Reads the usage in the response; `None` before there is one, and if nothing is metered.
     pub(crate) tap: Option<UsageTap>,
-    /// Usage in the record, once there is one.
-    pub(crate) usage: Option<Usage>,
+    /// TokenUsage in the record, once there is one.
+    pub(crate) usage: Option<TokenUsage>,
     /// Time of the first byte of the response's body.
     pub(crate) first_byte: Option<Instant>,
     /// Bytes of the response's body that came from the backend.
@@ -78,7 +78,7 @@ impl Metering {
         }
         self.note_received(data.len());
         let passed = match &mut self.tap {
-            Some(tap) => tap.whole(data),
+            Some(tap) => tap.pass_complete(data),
             None => data,
         };
         self.bytes += passed.len() as u64;
@@ -90,15 +90,15 @@ impl Metering {
         self.tap.as_mut().map(UsageTap::finish).unwrap_or_default()
     }
 
-    /// Usage of a request on this API, reported or estimated. `is_delivered` is true if a backend
+    /// TokenUsage of a request on this API, reported or estimated. `is_delivered` is true if a backend
     /// received the request.
-    pub(super) fn measure(&self, api: Api, is_delivered: bool) -> Usage {
+    pub(super) fn measure(&self, api: Api, is_delivered: bool) -> TokenUsage {
         let prompt = self.prompt_tokens;
         match &self.tap {
             Some(tap) => tap.usage(self.received, || prompt),
             // The request ended before its response began, but a backend has read the prompt.
-            None if is_delivered && api.reads_text() => Usage::of_prompt(prompt),
-            None => Usage::default(),
+            None if is_delivered && api.reads_text() => TokenUsage::prompt_only(prompt),
+            None => TokenUsage::default(),
         }
     }
 }

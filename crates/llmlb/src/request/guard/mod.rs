@@ -82,7 +82,7 @@ impl RequestGuard {
         path: Box<str>,
     ) -> Self {
         let (ids, headers) = (&accounting.ids, HeaderMap::new());
-        let endpoint = Endpoint::NOTHING;
+        let endpoint = Endpoint::NOT_SERVED;
         let identity = RequestIdentity::new(ids, client, &headers, method, path, endpoint);
         Self::new(accounting, identity)
     }

@@ -1,19 +1,19 @@
-//! What goes on of a stream, and what does not.
+//! Usage events are hidden from clients that did not request them; all other bytes are forwarded.
 
 use super::*;
 
 #[test]
-fn usage_that_comes_alone_is_heard_and_taken_out_if_it_was_not_asked_for() {
-    let stream = [WORD, STOP, ALONE, DONE].concat();
-    let summary = every_way(Api::Chat, false, &stream, &stream);
+fn usage_event_is_read_and_hidden_if_the_client_did_not_request_it() {
+    let stream = [WORD, STOP, USAGE, DONE].concat();
+    let summary = every_way(Api::Chat, Forward, &stream, &stream);
     assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)));
     assert!(summary.saw_end && summary.saw_finish() && !summary.saw_error());
-    let summary = every_way(Api::Chat, true, &stream, &[WORD, STOP, DONE].concat());
+    let summary = every_way(Api::Chat, Hide, &stream, &[WORD, STOP, DONE].concat());
     assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)));
 }
 
 #[test]
-fn only_that_event_is_taken_out() {
+fn only_events_with_usage_and_empty_choices_are_hidden() {
     let filtered = "data: {\"choices\":[],\"prompt_filter_results\":[{\"x\":1}]}\n\n";
     let null = "data: {\"choices\":[],\"usage\":null}\n\n";
     let with_both = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1}}\n\n";
@@ -29,11 +29,11 @@ fn only_that_event_is_taken_out() {
         DONE,
     ]
     .concat();
-    every_way(Api::Chat, true, &stream, &stream);
+    every_way(Api::Chat, Hide, &stream, &stream);
 }
 
 #[test]
-fn it_is_taken_out_in_every_spelling() {
+fn usage_event_is_hidden_in_every_spelling() {
     let spellings = [
         "data:{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1}}\n\n",
         "data: { \"usage\" : {\"prompt_tokens\": 9, \"completion_tokens\": 1}, \"choices\" : [ ] }\n\n",
@@ -41,17 +41,17 @@ fn it_is_taken_out_in_every_spelling() {
     ];
     for spelling in spellings {
         let stream = [WORD, spelling, DONE].concat();
-        let summary = every_way(Api::Chat, true, &stream, &[WORD, DONE].concat());
+        let summary = every_way(Api::Chat, Hide, &stream, &[WORD, DONE].concat());
         assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)), "{spelling}");
-        // Twice is once, and both are taken out; the last has no empty line.
+        // A repeated usage event is hidden but not added up. The last one has no empty line.
         let stream = [WORD, spelling, DONE, spelling.trim_end()].concat();
-        let summary = every_way(Api::Chat, true, &stream, &[WORD, DONE].concat());
+        let summary = every_way(Api::Chat, Hide, &stream, &[WORD, DONE].concat());
         assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)), "{spelling}");
     }
 }
 
 #[test]
-fn what_rides_with_the_usage_goes_on_without_it() {
+fn other_fields_of_a_usage_event_are_forwarded_without_usage() {
     let timings = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1},\"timings\":{\"n\":1}}\n\n";
     let passed = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}],\"timings\":{\"n\":1}}\n\n";
     for comment in ["", ": note\n"] {
@@ -62,37 +62,37 @@ fn what_rides_with_the_usage_goes_on_without_it() {
                 [comment, passed.trim_end(), ""],
             ),
             (
-                [comment, timings, ALONE, DONE].concat(),
+                [comment, timings, USAGE, DONE].concat(),
                 [comment, passed, DONE],
             ),
         ] {
             let stream = [WORD, STOP, &sent].concat();
             let expected = [WORD, STOP, &left.concat()].concat();
-            let summary = every_way(Api::Chat, true, &stream, &expected);
+            let summary = every_way(Api::Chat, Hide, &stream, &expected);
             assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)));
-            every_way(Api::Chat, false, &stream, &stream);
+            every_way(Api::Chat, Forward, &stream, &stream);
         }
     }
 }
 
 #[test]
-fn comments_before_usage_pass_at_once() {
+fn comments_in_front_of_a_usage_event_are_forwarded_at_once() {
     let alone = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1}}";
     for comments in [": note\n", ":\n: b\n", ": a\r\n:\r", ":\r"] {
         let stream = [WORD, comments, alone, "\n\n", DONE].concat();
         let expected = [WORD, comments, DONE].concat();
-        every_way(Api::Chat, true, &stream, &expected);
+        every_way(Api::Chat, Hide, &stream, &expected);
     }
-    let mut sse = Sse::new(Api::Chat, true);
+    let mut sse = Sse::new(Api::Chat, Hide);
     assert_eq!(sse.pass(Bytes::from(": alive\n")), ": alive\n");
 }
 
 #[test]
-fn comments_a_byte_order_mark_and_nothing_at_all_pass() {
-    for is_hiding in [false, true] {
+fn comments_and_byte_order_mark_and_empty_stream_are_forwarded() {
+    for usage_events in [Forward, Hide] {
         let stream = [
             "\u{feff}",
-            ALONE,
+            USAGE,
             ": ping\n\n",
             "\n\n\n",
             WORD,
@@ -100,18 +100,18 @@ fn comments_a_byte_order_mark_and_nothing_at_all_pass() {
             DONE,
         ]
         .concat();
-        let expected = if is_hiding {
-            // The mark belongs to the event.
+        let expected = if usage_events == Hide {
+            // The byte order mark is hidden with the event that it precedes.
             [": ping\n\n", "\n\n\n", WORD, ":\n\n", DONE].concat()
         } else {
             stream.clone()
         };
-        let summary = every_way(Api::Chat, is_hiding, &stream, &expected);
+        let summary = every_way(Api::Chat, usage_events, &stream, &expected);
         assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)));
-        every_way(Api::Chat, is_hiding, "", "");
+        every_way(Api::Chat, usage_events, "", "");
         every_way(
             Api::Chat,
-            is_hiding,
+            usage_events,
             "no events\nat all",
             "no events\nat all",
         );
@@ -119,22 +119,22 @@ fn comments_a_byte_order_mark_and_nothing_at_all_pass() {
 }
 
 #[test]
-fn a_long_event_is_neither_kept_nor_taken_out_but_heard() {
+fn long_event_is_read_but_neither_buffered_nor_hidden() {
     let text = "text \\\" and \\\\ ".repeat(20_000);
     let completed = format!(
         "event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{{\"output\":\"{text}\",\"usage\":{{\"input_tokens\":4,\"output_tokens\":2}}}}}}\n\n"
     );
     let mut dice = Dice::new(6);
     for longest in [100, 5_000, 100_000] {
-        let mut sse = Sse::new(Api::Responses, false);
+        let mut sse = Sse::new(Api::Responses, Forward);
         for piece in dice.pieces(completed.as_bytes(), longest) {
             sse.pass(Bytes::copy_from_slice(piece));
-            assert!(sse.open.length() <= 64 * 1024);
+            assert!(sse.partial.length() <= 64 * 1024);
         }
         assert_eq!(tokens(sse.summary(), Api::Responses), Some((4, 2)));
         assert!(sse.summary().saw_end);
     }
-    let long = ALONE.replace(
+    let long = USAGE.replace(
         "\"id\":\"x\"",
         &format!("\"id\":\"{}\"", "x".repeat(20_000)),
     );
@@ -143,41 +143,44 @@ fn a_long_event_is_neither_kept_nor_taken_out_but_heard() {
         stream.as_bytes().chunks(50_000),
         stream.as_bytes().chunks(99),
     ] {
-        let passed = pass(Api::Chat, true, &pieces.collect::<Vec<_>>());
+        let passed = pass(Api::Chat, Hide, &pieces.collect::<Vec<_>>());
         assert_eq!(passed.out, stream.as_bytes());
         assert_eq!(tokens(passed.sse.summary(), Api::Chat), Some((9, 1)));
     }
 }
 
 #[test]
-fn no_more_is_held_back_than_may_be_usage() {
-    let mut sse = Sse::new(Api::Chat, true);
-    let mut given = |data: &str| {
+fn event_is_held_back_only_while_it_may_be_a_usage_event() {
+    let mut sse = Sse::new(Api::Chat, Hide);
+    let mut forwarded = |data: &str| {
         let out = sse.pass(Bytes::copy_from_slice(data.as_bytes()));
         String::from_utf8(out.to_vec()).unwrap()
     };
-    assert_eq!(given(WORD), WORD);
-    // It may become anything.
-    assert_eq!(given("data: {\"id\":\"x\","), "");
-    // It has choices.
+    assert_eq!(forwarded(WORD), WORD);
+    // May still become a usage event.
+    assert_eq!(forwarded("data: {\"id\":\"x\","), "");
+    // Choices that are not empty rule out a usage event.
     assert_eq!(
-        given("\"choices\":[{\"delta"),
+        forwarded("\"choices\":[{\"delta"),
         "data: {\"id\":\"x\",\"choices\":[{\"delta"
     );
-    assert_eq!(given("\":{\"content\":\"a"), "\":{\"content\":\"a");
-    assert_eq!(given("\"}}]}\n\ndata: {"), "\"}}]}\n\n");
-    assert_eq!(given("\"choices\":[],\"usage\":{\"prompt_tokens\":1"), "");
-    assert_eq!(given("}}\n"), "");
-    assert_eq!(given("\ndata: [DONE]\n\n"), "data: [DONE]\n\n");
-    // These cannot be it.
-    assert_eq!(given("data: ["), "data: [");
-    assert_eq!(given("DONE]\n\n"), "DONE]\n\n");
-    assert_eq!(given("data: {\"a\":1}"), "data: {\"a\":1}");
+    assert_eq!(forwarded("\":{\"content\":\"a"), "\":{\"content\":\"a");
+    assert_eq!(forwarded("\"}}]}\n\ndata: {"), "\"}}]}\n\n");
+    assert_eq!(
+        forwarded("\"choices\":[],\"usage\":{\"prompt_tokens\":1"),
+        ""
+    );
+    assert_eq!(forwarded("}}\n"), "");
+    assert_eq!(forwarded("\ndata: [DONE]\n\n"), "data: [DONE]\n\n");
+    // Neither a list nor a complete object without usage is a usage event.
+    assert_eq!(forwarded("data: ["), "data: [");
+    assert_eq!(forwarded("DONE]\n\n"), "DONE]\n\n");
+    assert_eq!(forwarded("data: {\"a\":1}"), "data: {\"a\":1}");
 }
 
 #[test]
-fn what_is_too_long_to_be_usage_goes_on_before_it_ends() {
-    let mut sse = Sse::new(Api::Chat, true);
+fn event_too_long_for_a_usage_event_is_forwarded_before_it_ends() {
+    let mut sse = Sse::new(Api::Chat, Hide);
     let begin = format!("data: {{\"id\":\"{}", "x".repeat(LONGEST_HIDDEN - 20));
     assert_eq!(sse.pass(Bytes::from(begin.clone())), "");
     let more = "x".repeat(20);
@@ -186,19 +189,19 @@ fn what_is_too_long_to_be_usage_goes_on_before_it_ends() {
 }
 
 #[test]
-fn frames_without_usage_are_not_copied_even_when_hiding() {
-    let mut sse = Sse::new(Api::Chat, true);
+fn chunk_without_usage_is_not_copied_even_when_hiding() {
+    let mut sse = Sse::new(Api::Chat, Hide);
     let data = Bytes::from([WORD, WORD].concat());
     let place = data.as_ptr();
     assert_eq!(sse.pass(data).as_ptr(), place);
-    // Taken out at the end: what is left is a slice.
-    let data = Bytes::from([WORD, ALONE].concat());
+    // If the usage event is at the end of the chunk, the rest is a slice of the chunk.
+    let data = Bytes::from([WORD, USAGE].concat());
     let place = data.as_ptr();
     let out = sse.pass(data);
     assert_eq!((out.as_ptr(), &out[..]), (place, WORD.as_bytes()));
 }
 
-/// An event of chance lines; `ends` are what may end them.
+/// Returns an event of random lines; `ends` are the possible line breaks.
 fn event(dice: &mut Dice, ends: &[&str]) -> String {
     let mut text = String::new();
     for _ in 0..dice.below(4) {
@@ -223,25 +226,25 @@ fn event(dice: &mut Dice, ends: &[&str]) -> String {
 }
 
 #[test]
-fn chance_streams_pass_the_same_in_all_pieces() {
+fn random_stream_is_forwarded_the_same_however_it_is_split() {
     let mut dice = Dice::new(7);
     for _ in 0..500 {
         let count = 1 + dice.below(5);
         let ends = ["\n", "\r\n", "\r", "\n", "\n", ""];
         let stream: String = (0..count).map(|_| event(&mut dice, &ends)).collect();
-        for is_hiding in [false, true] {
-            let whole = pass(Api::Chat, is_hiding, &[stream.as_bytes()]);
+        for usage_events in [Forward, Hide] {
+            let whole = pass(Api::Chat, usage_events, &[stream.as_bytes()]);
             for longest in [1, 3, 10, 40] {
                 let pieces = dice.pieces(stream.as_bytes(), longest);
-                let pieces = pass(Api::Chat, is_hiding, &pieces);
+                let pieces = pass(Api::Chat, usage_events, &pieces);
                 assert_eq!(
                     String::from_utf8_lossy(&pieces.out),
                     String::from_utf8_lossy(&whole.out),
                     "{stream:?}"
                 );
                 assert_eq!(
-                    told(pieces.sse.summary(), Api::Chat),
-                    told(whole.sse.summary(), Api::Chat),
+                    facts(pieces.sse.summary(), Api::Chat),
+                    facts(whole.sse.summary(), Api::Chat),
                     "{stream:?}"
                 );
             }
@@ -249,8 +252,8 @@ fn chance_streams_pass_the_same_in_all_pieces() {
     }
 }
 
-/// Whether a parser would say of these lines that they are usage alone.
-fn is_alone(event: &str) -> bool {
+/// True if a JSON parser finds `usage` and empty `choices` in the event.
+fn is_usage_event(event: &str) -> bool {
     let lines = event
         .split('\n')
         .filter_map(|line| line.strip_prefix("data:"));
@@ -264,7 +267,7 @@ fn is_alone(event: &str) -> bool {
 }
 
 #[test]
-fn chance_streams_lose_what_a_parser_says_they_should() {
+fn random_stream_loses_exactly_the_usage_events_that_a_parser_finds() {
     let mut dice = Dice::new(9);
     let (mut kept, mut lost) = (0, 0);
     for _ in 0..2000 {
@@ -275,7 +278,7 @@ fn chance_streams_lose_what_a_parser_says_they_should() {
         for line in stream.split_inclusive('\n') {
             event.push_str(line);
             if line == "\n" {
-                if is_alone(&event) {
+                if is_usage_event(&event) {
                     lost += 1;
                     let lines = event.split_inclusive('\n');
                     expected.extend(lines.take_while(|line| line.starts_with(':')));
@@ -286,7 +289,7 @@ fn chance_streams_lose_what_a_parser_says_they_should() {
                 event.clear();
             }
         }
-        let passed = pass(Api::Chat, true, &[stream.as_bytes()]);
+        let passed = pass(Api::Chat, Hide, &[stream.as_bytes()]);
         let out = String::from_utf8(passed.out).unwrap();
         assert_eq!(out, expected, "{stream:?}");
     }

@@ -1,27 +1,28 @@
-//! Streams in every pair and heap of pieces: the same is heard, the same bytes go on.
+//! A stream yields the same facts and the same forwarded bytes however it is split into chunks.
 
-mod hearing;
+mod facts;
 mod hiding;
 
-use super::super::usage::Usage;
+use super::super::usage::TokenUsage;
+use super::UsageEvents::{Forward, Hide};
 use super::*;
 use crate::dice::Dice;
 
-/// A stream that passed: what went on, and what was heard.
+/// A stream that was read completely: the forwarded bytes, and the reader with its facts.
 struct Passed {
     out: Vec<u8>,
     sse: Sse,
 }
 
-fn pass(api: Api, is_hiding: bool, pieces: &[&[u8]]) -> Passed {
-    let mut sse = Sse::new(api, is_hiding);
+fn pass(api: Api, usage_events: UsageEvents, pieces: &[&[u8]]) -> Passed {
+    let mut sse = Sse::new(api, usage_events);
     let mut out = Vec::new();
     for piece in pieces {
         let data = Bytes::copy_from_slice(piece);
         let place = data.as_ptr();
         let passed = sse.pass(data);
-        if !is_hiding {
-            assert_eq!(passed.as_ptr(), place, "it is the same memory");
+        if usage_events == Forward {
+            assert_eq!(passed.as_ptr(), place, "the chunk was copied");
             assert_eq!(&passed[..], *piece);
         }
         out.extend_from_slice(&passed);
@@ -30,29 +31,29 @@ fn pass(api: Api, is_hiding: bool, pieces: &[&[u8]]) -> Passed {
     Passed { out, sse }
 }
 
-fn told(summary: &StreamSummary, api: Api) -> (Option<Usage>, bool, bool, bool, u64) {
+fn facts(summary: &StreamSummary, api: Api) -> (Option<TokenUsage>, bool, bool, bool, u64) {
     (
         summary.counts.usage(api),
         summary.saw_end,
         summary.saw_error(),
         summary.saw_finish(),
-        summary.streamed.tokens(),
+        summary.estimate.tokens(),
     )
 }
 
-/// Passes it whole, cut in two everywhere, byte by byte and in chance pieces, with every end of
-/// a line.
-fn every_way(api: Api, is_hiding: bool, stream: &str, expected: &str) -> StreamSummary {
-    let as_it_is = pass(api, is_hiding, &[stream.as_bytes()]);
-    let summary = told(as_it_is.sse.summary(), api);
+/// Passes the stream in one chunk, split in two at every offset, byte by byte and in random chunks, with
+/// every kind of line break.
+fn every_way(api: Api, usage_events: UsageEvents, stream: &str, expected: &str) -> StreamSummary {
+    let as_it_is = pass(api, usage_events, &[stream.as_bytes()]);
+    let summary = facts(as_it_is.sse.summary(), api);
     for end in ["\n", "\r\n", "\r"] {
         let stream = stream.replace('\n', end);
         let expected = expected.replace('\n', end);
         let check = |pieces: &[&[u8]]| {
-            let passed = pass(api, is_hiding, pieces);
+            let passed = pass(api, usage_events, pieces);
             let out = String::from_utf8_lossy(&passed.out);
             assert_eq!(out, expected, "{pieces:?}");
-            assert_eq!(told(passed.sse.summary(), api), summary, "{pieces:?}");
+            assert_eq!(facts(passed.sse.summary(), api), summary, "{pieces:?}");
         };
         let bytes = stream.as_bytes();
         check(&[bytes]);
@@ -76,5 +77,5 @@ fn tokens(summary: &StreamSummary, api: Api) -> Option<(u64, u64)> {
 const WORD: &str = "data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"finish_reason\":null}]}\n\n";
 const STOP: &str =
     "data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
-const ALONE: &str = "data: {\"id\":\"x\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1,\"total_tokens\":10}}\n\n";
+const USAGE: &str = "data: {\"id\":\"x\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1,\"total_tokens\":10}}\n\n";
 const DONE: &str = "data: [DONE]\n\n";

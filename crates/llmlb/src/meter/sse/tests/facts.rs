@@ -1,9 +1,9 @@
-//! What is heard of a stream.
+//! Facts that are found in streams: usage, errors and the end.
 
 use super::*;
 
 #[test]
-fn usage_in_every_event_is_that_of_the_last() {
+fn usage_in_every_event_counts_as_that_of_the_last_event() {
     let event = |count: u32| {
         format!(
             "data: {{\"choices\":[{{\"delta\":{{\"content\":\"x\"}}}}],\"usage\":{{\"prompt_tokens\":5,\"completion_tokens\":{count},\"total_tokens\":{}}}}}\n\n",
@@ -11,42 +11,42 @@ fn usage_in_every_event_is_that_of_the_last() {
         )
     };
     let stream: String = (0..20).map(event).collect();
-    let summary = every_way(Api::Chat, true, &stream, &stream);
+    let summary = every_way(Api::Chat, Hide, &stream, &stream);
     assert_eq!(tokens(&summary, Api::Chat), Some((5, 19)));
     assert!(!summary.saw_end && !summary.saw_finish());
 }
 
 #[test]
-fn anthropics_events_are_heard() {
+fn events_of_the_messages_api_are_read() {
     let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":5,\"output_tokens\":1}}}\n\n";
     let ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
     let word = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hello\"}}\n\n";
     let delta = "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":15}}\n\n";
     let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     let stream = [start, ping, word, word, delta, stop].concat();
-    let summary = every_way(Api::Messages, false, &stream, &stream);
+    let summary = every_way(Api::Messages, Forward, &stream, &stream);
     assert_eq!(tokens(&summary, Api::Messages), Some((30, 15)));
     assert!(summary.saw_end && !summary.saw_error());
 
     let stream = [start, ping, word, word].concat();
-    let summary = every_way(Api::Messages, false, &stream, &stream);
+    let summary = every_way(Api::Messages, Forward, &stream, &stream);
     assert!(!summary.counts.report(Api::Messages).unwrap().is_valid());
     assert!(!summary.saw_end && !summary.saw_finish());
-    assert_eq!(summary.streamed.tokens(), 2);
+    assert_eq!(summary.estimate.tokens(), 2);
 
     let stream = [start, word, delta].concat();
-    let summary = every_way(Api::Messages, false, &stream, &stream);
+    let summary = every_way(Api::Messages, Forward, &stream, &stream);
     assert!(!summary.saw_end && summary.saw_finish());
 
     let error =
         "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n";
     let stream = [start, word, error].concat();
-    let summary = every_way(Api::Messages, false, &stream, &stream);
+    let summary = every_way(Api::Messages, Forward, &stream, &stream);
     assert!(summary.saw_error() && !summary.saw_end);
 }
 
 #[test]
-fn the_events_of_responses_are_heard() {
+fn events_of_the_responses_api_are_read() {
     for (name, is_error) in [
         ("completed", false),
         ("incomplete", false),
@@ -58,23 +58,23 @@ fn the_events_of_responses_are_heard() {
             "event: response.{name}\ndata: {{\"type\":\"response.{name}\",\"response\":{{\"output\":[{{\"usage\":{{\"input_tokens\":99}}}}],\"usage\":{{\"input_tokens\":4,\"output_tokens\":2}}}}}}\n\n"
         );
         let stream = [created, word, &end].concat();
-        let summary = every_way(Api::Responses, false, &stream, &stream);
+        let summary = every_way(Api::Responses, Forward, &stream, &stream);
         assert_eq!(tokens(&summary, Api::Responses), Some((4, 2)));
         assert!(summary.saw_end);
         assert_eq!(summary.saw_error(), is_error);
-        // The name is told by the data too.
+        // The `type` field of the data names the event too.
         let stream = stream.replace("event: ", "id: ");
-        let summary = every_way(Api::Responses, false, &stream, &stream);
+        let summary = every_way(Api::Responses, Forward, &stream, &stream);
         assert!(summary.saw_end);
     }
 }
 
 #[test]
-fn an_early_end_is_told_from_a_late_one() {
+fn truncated_stream_is_distinguished_from_a_finished_one() {
     for (stream, end, finish) in [
         (vec![WORD], false, false),
         (vec![WORD, STOP], false, true),
-        (vec![WORD, STOP, ALONE], false, true),
+        (vec![WORD, STOP, USAGE], false, true),
         (vec![WORD, DONE], true, true),
         (vec![WORD, "data:[DONE]\n\n"], true, true),
         (vec![WORD, "data: [DONE]\n"], true, true),
@@ -98,27 +98,27 @@ fn an_early_end_is_told_from_a_late_one() {
         (vec![""], false, false),
     ] {
         let stream = stream.concat();
-        let summary = every_way(Api::Chat, false, &stream, &stream);
+        let summary = every_way(Api::Chat, Forward, &stream, &stream);
         assert_eq!(
             (summary.saw_end, summary.saw_finish()),
             (end, finish),
             "{stream}"
         );
-        every_way(Api::Chat, true, &stream, &stream.replace(ALONE, ""));
+        every_way(Api::Chat, Hide, &stream, &stream.replace(USAGE, ""));
     }
 }
 
 #[test]
-fn the_end_is_known_before_it_goes_on() {
-    let mut sse = Sse::new(Api::Chat, true);
-    sse.pass(Bytes::from([WORD, STOP, ALONE].concat()));
+fn end_mark_is_recognized_before_it_is_forwarded() {
+    let mut sse = Sse::new(Api::Chat, Hide);
+    sse.pass(Bytes::from([WORD, STOP, USAGE].concat()));
     assert!(!sse.summary().saw_end);
     sse.pass(Bytes::from_static(b"data: [DONE]"));
     assert!(sse.summary().saw_end);
 }
 
 #[test]
-fn errors_within_an_answer_are_heard() {
+fn error_events_within_a_stream_are_recognized() {
     for (event, expected) in [
         ("data: {\"error\":{\"message\":\"no\"}}\n\n", true),
         ("data: {\"error\" : \"no\"}\n\n", true),
@@ -133,21 +133,21 @@ fn errors_within_an_answer_are_heard() {
         ),
     ] {
         for stream in [[WORD, event].concat(), [WORD, event, DONE].concat()] {
-            let summary = every_way(Api::Chat, false, &stream, &stream);
+            let summary = every_way(Api::Chat, Forward, &stream, &stream);
             assert_eq!(summary.saw_error(), expected, "{stream}");
         }
     }
 }
 
 #[test]
-fn the_end_mark_is_on_the_line_of_its_data() {
+fn end_mark_must_be_on_a_data_line() {
     for (stream, is_end) in [
         ("data: [DONE]\n\n", true),
         ("data:  [DONE]", true),
         ("data: \n[DONE]\n\n", false),
         ("data:\n [DONE]", false),
     ] {
-        let summary = every_way(Api::Chat, false, stream, stream);
+        let summary = every_way(Api::Chat, Forward, stream, stream);
         assert_eq!(summary.saw_end, is_end, "{stream:?}");
     }
 }
