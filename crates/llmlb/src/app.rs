@@ -1,4 +1,5 @@
-//! The server, from its start to its end: backends, health, workers, drain.
+//! Lifecycle of the server: starts backends, probes, workers and the exporter, and drains them on
+//! a signal.
 
 use std::io;
 use std::net::TcpListener;
@@ -25,15 +26,15 @@ use crate::server::{ClientConnections, ClientLimits, HttpLimits, Shared, WorkerC
 use crate::sys::{self, signals::Signals};
 use crate::upstream::{AddressLimit, Connector};
 
-/// How often a server that drains says how far it is.
+/// Interval at which a draining server reports the number of requests in flight.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
-/// How long it may take to end what is cut. It takes no time, unless the disk does.
-const CUT_WITHIN: Duration = Duration::from_secs(1);
+/// Maximum time for aborted requests to write their records. Only a slow disk needs so long.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where a line for each request goes.
-pub(crate) struct Log {
+/// Destination of the access log.
+pub(crate) struct RequestLog {
     pub(crate) lines: Option<LogSink>,
-    /// Lines begin with the time.
+    /// True if lines begin with a timestamp.
     pub(crate) timed: bool,
 }
 
@@ -43,35 +44,35 @@ pub(crate) struct App {
     workers: Workers,
     exporter: Option<Exporter>,
     workers_config: WorkerConfig,
-    /// Probes, and the demo's backends.
+    /// Tasks of the probes and of the demo's backends.
     tasks: TaskTracker,
-    /// Ends the probes.
+    /// Stops the probes.
     stop_probes: CancellationToken,
-    /// Ends the demo's backends, which serve until the last request is done.
+    /// Stops the demo's backends. Cancelled after the last request, which may still need them.
     stop_demo: CancellationToken,
     drain_timeout: Duration,
 }
 
-/// How the server ended.
+/// Outcome of a drain. It decides the exit code of `serve`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Every request was served to its end.
+    /// All requests completed.
     Drained,
-    /// The time was up while so many requests were being served.
+    /// `server.drain_timeout` expired while this many requests were in flight.
     TimedOut(usize),
     /// A second signal arrived while this many requests were in flight.
     SecondSignal(usize),
 }
 
 impl App {
-    /// Starts everything. Requests are served when this returns.
+    /// Starts all parts of the server. Clients are accepted from the moment this returns.
     pub(crate) async fn start(
         config: &Config,
         demo: bool,
         listener: TcpListener,
         division: &Division,
         via: Via,
-        log: Log,
+        log: RequestLog,
         meter: Meter,
     ) -> io::Result<Self> {
         let tasks = TaskTracker::new();
@@ -95,8 +96,8 @@ impl App {
             pool: Arc::clone(&pool),
             connector: connector.clone(),
             interval: config.upstream.probe_interval,
-            limits: health::Limits {
-                within: config.upstream.probe_timeout,
+            limits: health::ProbeLimits {
+                timeout: config.upstream.probe_timeout,
                 models: config.upstream.max_models,
             },
             tasks: tasks.clone(),
@@ -129,15 +130,15 @@ impl App {
         })
     }
 
-    /// Returns when the workers have ended by themselves, which is a failure.
-    pub(crate) async fn broken(&mut self) {
+    /// Waits until every worker has ended without a drain, which is a failure of the server.
+    pub(crate) async fn workers_failed(&mut self) {
         self.workers.ended().await;
     }
 
-    /// Accepts no more, and waits until the last request is done, the time is up, or somebody
-    /// asks again.
+    /// Stops accepting connections and waits for the requests in flight. The wait ends with the last
+    /// request, at `server.drain_timeout`, or at a second signal; the latter two abort the rest.
     ///
-    /// `report` hears again and again how many requests are in flight.
+    /// Calls `report` with the number of requests in flight every `REPORT_EVERY`.
     pub(crate) async fn drain(
         mut self,
         signals: &mut Signals,
@@ -155,13 +156,14 @@ impl App {
             }
         };
         self.workers_config.abort.cancel();
-        // Clients see their connections closed, rather than nothing, and what was cut is recorded.
-        let _ = timeout(CUT_WITHIN, self.workers.ended()).await;
+        // Wait for the aborted requests: each closes its client connection and writes its record.
+        let _ = timeout(ABORT_TIMEOUT, self.workers.ended()).await;
         self.stop_probes.cancel();
         self.stop_demo.cancel();
         self.tasks.close();
         self.shared.meter.seal();
-        // The last record is staged. Somebody who asked twice does not want to wait.
+        // All records are staged, so the last export can start. After a second signal the process
+        // exits without it: the records stay in staging for the next start.
         if let Some(exporter) = self.exporter.take()
             && !matches!(ended, Ended::SecondSignal(_))
         {
@@ -171,7 +173,7 @@ impl App {
     }
 }
 
-fn worker_config(config: &Config, connector: Connector, via: Via, log: Log) -> WorkerConfig {
+fn worker_config(config: &Config, connector: Connector, via: Via, log: RequestLog) -> WorkerConfig {
     WorkerConfig {
         drain: CancellationToken::new(),
         abort: CancellationToken::new(),
@@ -240,8 +242,8 @@ fn shared(
     }
 }
 
-/// Starts to handle usage records, if they are to be. What stands in the way is told, and is no
-/// reason not to serve.
+/// Starts the exporter of usage records if `usage.enabled` is set. A missing data directory is
+/// logged and shown in `/status`; the server still serves requests.
 fn start_exporter(
     config: &Config,
     demo: bool,
@@ -251,7 +253,7 @@ fn start_exporter(
         return Ok((None, None));
     }
     let Some(data) = data_dir::find(None, demo) else {
-        let why = "this user has no home directory for data; set LLMLB_DATA_DIR";
+        let why = "no data directory: this user has no home directory; set LLMLB_DATA_DIR";
         tracing::warn!("usage: {why}");
         let to = usage.url.as_ref().map(config::Receiver::shown);
         return Ok((None, Some(Arc::new(exporter::State::broken(to, why)))));

@@ -1,27 +1,28 @@
-//! Where usage data lies.
+//! Choice of the data directory, which holds usage records.
 
 use std::path::{Path, PathBuf};
 
 use crate::config::env;
 use crate::sys;
 
-/// The directory that was asked for, else the one in the environment, else the user's own. `None`:
-/// this user has none. The demo's records are nobody's usage: they go to a directory of their own,
-/// whatever the environment names.
-pub(crate) fn find(asked: Option<&Path>, demo: bool) -> Option<PathBuf> {
-    let in_environment = || Some(of_demo(env::data_dir()?, demo));
+/// Returns the data directory: the one named by `--data`, else by `LLMLB_DATA_DIR`, else the user's
+/// own. `None`: this user has no home directory.
+///
+/// The demo always gets a directory of its own, so that its records never mix with real usage.
+pub(crate) fn find(named: Option<&Path>, demo: bool) -> Option<PathBuf> {
+    let in_environment = || Some(for_demo(env::data_dir()?, demo));
     let of_user = || {
         let name = if demo { "llmlb-demo" } else { "llmlb" };
         Some(sys::data_dir(env::directory)?.join(name))
     };
-    asked
+    named
         .map(Path::to_owned)
         .or_else(in_environment)
         .or_else(of_user)
 }
 
-/// The directory that the environment names, or the demo's within it.
-fn of_demo(named: PathBuf, demo: bool) -> PathBuf {
+/// Returns the directory itself, or for the demo its subdirectory `demo`.
+fn for_demo(named: PathBuf, demo: bool) -> PathBuf {
     if demo { named.join("demo") } else { named }
 }
 
@@ -30,17 +31,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_for_comes_first() {
-        let asked = Path::new("here");
+    fn named_directory_takes_precedence() {
+        let named = Path::new("here");
         for demo in [false, true] {
-            assert_eq!(find(Some(asked), demo).as_deref(), Some(asked));
+            assert_eq!(find(Some(named), demo).as_deref(), Some(named));
         }
     }
 
     #[test]
-    fn demo_has_its_own_directory_in_the_one_that_the_environment_names() {
+    fn demo_uses_a_subdirectory_of_the_environments_directory() {
         let named = || PathBuf::from("/var/lib/llmlb");
-        assert_eq!(of_demo(named(), false), named());
-        assert_eq!(of_demo(named(), true), named().join("demo"));
+        assert_eq!(for_demo(named(), false), named());
+        assert_eq!(for_demo(named(), true), named().join("demo"));
     }
 }

@@ -1,81 +1,85 @@
-//! The division of this process's file descriptors: how many clients may hold, how many connections
-//! to backends may hold, and a reserve that neither can take.
+//! Division of this process's file descriptors among client connections, backend connections and a
+//! reserve that neither can use.
 //!
-//! The reserve is for the server itself. While clients hold every other descriptor, the next staging
-//! entry, one batch and one connection to the receiver of usage records can still be opened. (L11)
+//! The reserve is for the server itself. While clients hold every other descriptor, the server can
+//! still open the next staging entry, one batch and one connection to the receiver. (L11)
 
-use crate::config::{MOST_CONNECTIONS, Server};
+use crate::config::{MOST_CONNECTIONS, ServerConfig};
 use crate::sys;
 
-/// The reserve is this part of the limit, within these bounds.
+/// The reserve is one eighth of the descriptor limit, at least `SMALLEST_RESERVE` and at most
+/// `LARGEST_RESERVE`.
 const RESERVED_PART: usize = 8;
 const SMALLEST_RESERVE: usize = 32;
 const LARGEST_RESERVE: usize = 256;
-/// Limit that is assumed on systems that have none.
+/// Descriptor limit that is assumed on systems without one, such as Windows.
 const ASSUMED_LIMIT: usize = 1 << 16;
-/// Descriptors that are assumed to be open where the system does not show them.
+/// Number of descriptors that is assumed to be open where the system cannot list them.
 const ASSUMED_OPEN: usize = 16;
 
 /// Descriptors of one worker: the event loop (twice), its wake-up, the signal socket, the listener,
 /// and a connection that is accepted only to be rejected.
 const PER_WORKER: usize = 6;
-/// The open staging entry, the one before it that is being sealed, and their directory.
+/// Descriptors of staging: the open entry, the previous entry while it is sealed, their directory.
 const STAGING: usize = 4;
-/// The exporter: two locks of four descriptors each, two journals, a batch, its directory, an entry,
-/// the connection to the receiver, and a name lookup or the files of the trusted certificates.
+/// Descriptors of the exporter: two locks of four descriptors each, two journals, a batch, its
+/// directory, an entry, the connection to the receiver, and a DNS lookup or the CA certificates.
 const EXPORTER: usize = 18;
-/// The demo's listeners, one for each backend.
+/// Listeners of the demo's backends.
 const DEMO: usize = 3;
-/// Probes that may be under way while requests hold every connection to a backend.
+/// Probes that can connect while requests hold every backend connection. Without them a busy
+/// server could not detect that a backend is down.
 const PROBES: usize = 4;
-/// Name lookups at a time are this part of the limit, within these bounds.
+/// Concurrent DNS lookups are limited to 1/64 of the descriptor limit, at least `FEWEST_LOOKUPS` and
+/// at most `MOST_LOOKUPS`.
 const LOOKUPS_PART: usize = 64;
 const FEWEST_LOOKUPS: usize = 4;
 const MOST_LOOKUPS: usize = 32;
-/// A resolver reads a file, or has a socket, besides the one that it is asked through.
+/// Descriptors of one DNS lookup: the resolver's socket, and a file that it reads.
 const PER_LOOKUP: usize = 2;
-/// Connections from this machine that are accepted beyond the limit, so that `llmlb status` works
-/// while clients hold all the others. Each may need a connection to a backend.
+/// Connections from this machine that are accepted beyond `max_connections`, so that `llmlb status`
+/// works while clients hold all the others. Each may need a backend connection.
 pub(crate) const EXTRA_LOCAL: usize = 4;
 
-/// Clients may be given all descriptors outside the reserve but this part, which is left to
-/// connections to backends.
+/// `max_connections` leaves at least one eighth of the descriptors outside the reserve to backend
+/// connections.
 const LEFT_TO_BACKENDS: usize = 8;
-/// With fewer descriptors outside the reserve the server does not start.
+/// Minimum number of descriptors outside the reserve. The server refuses to start with fewer.
 const FEWEST_USABLE: usize = 8;
-/// One address may hold this part of all connections.
+/// Default limit of one client address: a quarter of all connections.
 const PER_ADDRESS_PART: usize = 4;
 
-/// How many descriptors each user may hold.
+/// Maximum number of descriptors for each purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Division {
-    /// Connections of clients.
+    /// Maximum number of client connections.
     pub(crate) connections: usize,
-    /// Connections of clients with one address.
+    /// Maximum number of client connections from one address.
     pub(crate) per_address: usize,
-    /// Connections to backends, in use or idle.
+    /// Maximum number of backend connections, in use or idle.
     pub(crate) backend_connections: usize,
-    /// Further ones for probes, if those are all in use.
+    /// Additional backend connections for probes while all others are in use.
     pub(crate) probes: usize,
-    /// Name lookups at a time.
+    /// Maximum number of concurrent DNS lookups.
     pub(crate) lookups: usize,
 }
 
-/// What the division depends on.
+/// Inputs of the division: the system's limits and the settings.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
-    /// Maximum number of descriptors.
+struct DivisionInputs {
+    /// Descriptor limit of the process.
     limit: usize,
     /// Descriptors that are open before the first worker starts.
     open: usize,
     workers: usize,
-    /// The backends run in this process, and so each connection to one has both its ends here.
+    /// True if the demo's backends run in this process. Each backend connection then needs two
+    /// descriptors here.
     demo: bool,
     connections: Option<usize>,
     per_address: Option<usize>,
 }
 
-/// The limit of open files is lower than what the server itself needs.
+/// Error: the limit of open files is below what the server needs to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooFew {
     pub(crate) limit: usize,
@@ -87,16 +91,17 @@ impl std::fmt::Display for TooFew {
         let Self { limit, needed } = self;
         write!(
             f,
-            "the limit of open files is {limit}; with this configuration the server needs {needed}"
+            "the limit of open files is {limit}; with this configuration the server needs at least {needed}"
         )
     }
 }
 
 impl Division {
-    /// Divides the descriptors of this process, of which the server holds what it has open now.
-    pub(crate) fn of_this_process(server: &Server, demo: bool) -> Result<Self, TooFew> {
+    /// Divides the descriptors of this process. The descriptors that are open now count as the
+    /// server's own. Warns if `server.max_connections` exceeds what the limit allows.
+    pub(crate) fn for_this_process(server: &ServerConfig, demo: bool) -> Result<Self, TooFew> {
         let limit = sys::limits::max_open_files();
-        let facts = Facts {
+        let inputs = DivisionInputs {
             limit: limit.map_or(ASSUMED_LIMIT, |limit| {
                 usize::try_from(limit).unwrap_or(usize::MAX)
             }),
@@ -106,55 +111,55 @@ impl Division {
             connections: server.max_connections,
             per_address: server.max_connections_per_address,
         };
-        let division = Self::new(&facts)?;
+        let division = Self::new(&inputs)?;
         if let Some(wanted) = server.max_connections
             && wanted > division.connections
         {
             tracing::warn!(
-                "server.max_connections is {wanted}, but the limit of open files ({}) allows {}; \
-                 raise it: ulimit -n {}, or LimitNOFILE= of the service",
-                facts.limit,
+                "server.max_connections is {wanted}, but the limit of open files ({}) allows {} connections; \
+                 raise the limit: ulimit -n {}, or LimitNOFILE= of the service",
+                inputs.limit,
                 division.connections,
                 wanted.saturating_mul(2).saturating_add(LARGEST_RESERVE),
             );
         }
-        tracing::debug!(?facts, ?division, "descriptors divided");
+        tracing::debug!(?inputs, ?division, "descriptors divided");
         Ok(division)
     }
 
-    /// Connections to backends that requests of one address may use at a time. A client of HTTP/1.1
-    /// has one request on each connection, so it never meets this limit before the one on those.
+    /// Maximum number of backend connections that requests from one address may use at a time. An
+    /// HTTP/1.1 client reaches `per_address` first: each of its connections carries one request.
     pub(crate) fn backend_connections_per_address(&self) -> usize {
         self.per_address
             .max(self.backend_connections / PER_ADDRESS_PART)
     }
 
-    fn new(facts: &Facts) -> Result<Self, TooFew> {
-        let lookups = (facts.limit / LOOKUPS_PART).clamp(FEWEST_LOOKUPS, MOST_LOOKUPS);
-        let per_backend_connection = if facts.demo { 2 } else { 1 };
-        let own = facts.open
-            + facts.workers * PER_WORKER
+    fn new(inputs: &DivisionInputs) -> Result<Self, TooFew> {
+        let lookups = (inputs.limit / LOOKUPS_PART).clamp(FEWEST_LOOKUPS, MOST_LOOKUPS);
+        let per_backend_connection = if inputs.demo { 2 } else { 1 };
+        let own = inputs.open
+            + inputs.workers * PER_WORKER
             + STAGING
             + EXPORTER
             + PROBES
             + EXTRA_LOCAL * (1 + per_backend_connection)
             + lookups * PER_LOOKUP
-            + if facts.demo { DEMO } else { 0 };
-        let reserve = (facts.limit / RESERVED_PART).clamp(SMALLEST_RESERVE, LARGEST_RESERVE);
+            + if inputs.demo { DEMO } else { 0 };
+        let reserve = (inputs.limit / RESERVED_PART).clamp(SMALLEST_RESERVE, LARGEST_RESERVE);
         let reserve = reserve.max(own);
-        let usable = facts.limit.saturating_sub(reserve);
+        let usable = inputs.limit.saturating_sub(reserve);
         if usable < FEWEST_USABLE {
             return Err(TooFew {
-                limit: facts.limit,
+                limit: inputs.limit,
                 needed: reserve + FEWEST_USABLE,
             });
         }
-        let connections = match facts.connections {
+        let connections = match inputs.connections {
             Some(wanted) => wanted.min(usable - usable.div_ceil(LEFT_TO_BACKENDS)),
-            // Every request may need a connection to a backend.
+            // Each client connection may need a backend connection at the same time.
             None => (usable / (1 + per_backend_connection)).min(MOST_CONNECTIONS),
         };
-        let per_address = facts.per_address.unwrap_or(connections / PER_ADDRESS_PART);
+        let per_address = inputs.per_address.unwrap_or(connections / PER_ADDRESS_PART);
         Ok(Self {
             connections,
             per_address: per_address.max(1),
@@ -169,7 +174,7 @@ impl Division {
 mod tests {
     use super::*;
 
-    const FACTS: Facts = Facts {
+    const INPUTS: DivisionInputs = DivisionInputs {
         limit: 1024,
         open: 14,
         workers: 2,
@@ -178,19 +183,19 @@ mod tests {
         per_address: None,
     };
 
-    fn divided(facts: Facts) -> Division {
-        Division::new(&facts).unwrap()
+    fn divided(inputs: DivisionInputs) -> Division {
+        Division::new(&inputs).unwrap()
     }
 
     #[test]
-    fn clients_get_half_of_what_the_reserve_leaves() {
+    fn clients_get_half_of_the_descriptors_outside_the_reserve() {
         for (limit, connections) in [
             (1024, (1024 - 128) / 2),
             (2048, (2048 - 256) / 2),
             (65_536, (65_536 - 256) / 2),
             (usize::MAX, MOST_CONNECTIONS),
         ] {
-            let division = divided(Facts { limit, ..FACTS });
+            let division = divided(DivisionInputs { limit, ..INPUTS });
             assert_eq!(division.connections, connections, "{limit}");
             assert_eq!(division.per_address, connections / 4, "{limit}");
             assert!(division.backend_connections >= connections, "{limit}");
@@ -198,35 +203,35 @@ mod tests {
     }
 
     #[test]
-    fn all_descriptors_together_never_exceed_the_limit() {
+    fn sum_of_all_descriptors_never_exceeds_the_limit() {
         for limit in (80..5000).step_by(7) {
             for workers in [1, 2, 16, 64] {
                 for demo in [false, true] {
                     for connections in [None, Some(1), Some(100), Some(1_000_000)] {
-                        let facts = Facts {
+                        let inputs = DivisionInputs {
                             limit,
                             workers,
                             demo,
                             connections,
-                            ..FACTS
+                            ..INPUTS
                         };
-                        let Ok(division) = Division::new(&facts) else {
+                        let Ok(division) = Division::new(&inputs) else {
                             continue;
                         };
                         let per_backend_connection = if demo { 2 } else { 1 };
                         let reserve = limit
                             - division.connections
                             - division.backend_connections * per_backend_connection;
-                        let own = FACTS.open
+                        let own = INPUTS.open
                             + workers * PER_WORKER
                             + STAGING
                             + EXPORTER
                             + division.probes
                             + EXTRA_LOCAL
                             + division.lookups * PER_LOOKUP;
-                        assert!(reserve >= own, "{facts:?}");
-                        assert!(division.backend_connections > 0, "{facts:?}");
-                        assert!(division.connections > 0, "{facts:?}");
+                        assert!(reserve >= own, "{inputs:?}");
+                        assert!(division.backend_connections > 0, "{inputs:?}");
+                        assert!(division.connections > 0, "{inputs:?}");
                     }
                 }
             }
@@ -234,28 +239,32 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_below_what_the_server_needs_is_an_error() {
-        let error = Division::new(&Facts { limit: 64, ..FACTS }).unwrap_err();
+    fn division_fails_when_the_limit_is_below_what_the_server_needs() {
+        let error = Division::new(&DivisionInputs {
+            limit: 64,
+            ..INPUTS
+        })
+        .unwrap_err();
         assert_eq!(error.limit, 64);
         let limit = error.needed;
-        assert!(Division::new(&Facts { limit, ..FACTS }).is_ok());
+        assert!(Division::new(&DivisionInputs { limit, ..INPUTS }).is_ok());
     }
 
     #[test]
-    fn settings_replace_the_derived_numbers_within_the_limit() {
+    fn settings_override_the_derived_numbers_within_the_limit() {
         let connections = Some(10);
-        let few = divided(Facts {
+        let few = divided(DivisionInputs {
             connections,
-            ..FACTS
+            ..INPUTS
         });
         assert_eq!((few.connections, few.per_address), (10, 2));
         let to_backends = few.backend_connections;
         assert_eq!(few.backend_connections_per_address(), to_backends / 4);
         let per_address = Some(500);
-        let many = divided(Facts {
+        let many = divided(DivisionInputs {
             connections: Some(10_000),
             per_address,
-            ..FACTS
+            ..INPUTS
         });
         assert_eq!(many.connections, 784);
         assert_eq!(many.per_address, 500);

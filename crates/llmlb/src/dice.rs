@@ -1,6 +1,6 @@
-//! Chance for tests: the same seed throws the same.
+//! Reproducible random numbers for tests and fuzz targets: the same seed yields the same sequence.
 
-/// Throws (xorshift).
+/// Seeded generator (xorshift).
 #[derive(Debug)]
 pub(crate) struct Dice(u64);
 
@@ -9,7 +9,7 @@ impl Dice {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// A number below `sides`, which is not 0.
+    /// Returns a number below `sides`, which must not be 0.
     pub(crate) fn below(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -17,13 +17,13 @@ impl Dice {
         usize::try_from((self.0 >> 11) % sides as u64).unwrap_or(0)
     }
 
-    /// One of them.
+    /// Returns a random element of a list.
     #[cfg(test)]
     pub(crate) fn of<'a, T: ?Sized>(&mut self, things: &[&'a T]) -> &'a T {
         things[self.below(things.len())]
     }
 
-    /// Cuts it into pieces of chance lengths, some of them empty.
+    /// Splits bytes into pieces of random lengths, some of them empty.
     pub(crate) fn pieces<'a>(&mut self, mut whole: &'a [u8], longest: usize) -> Vec<&'a [u8]> {
         let mut pieces = Vec::new();
         while !whole.is_empty() {
@@ -35,7 +35,8 @@ impl Dice {
     }
 }
 
-/// The input in pieces, in several ways: whole, byte by byte, in two, in pieces of any length.
+/// Returns several partitions of the input: whole, byte by byte, in two, in pieces of random
+/// lengths. A parser must yield the same result for all of them.
 pub(crate) fn split(data: &[u8]) -> Vec<Vec<&[u8]>> {
     let mut dice = Dice::new(data.len() as u64);
     let mut ways = vec![vec![data]];

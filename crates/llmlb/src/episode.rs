@@ -1,28 +1,30 @@
-//! A problem that occurs again and again: logged when it begins, at growing intervals while it
-//! lasts, and when it has ended, instead of each time.
+//! Rate limit for log lines about a recurring problem. The problem is logged when it begins, at
+//! growing intervals while it lasts, and when it has ended, instead of at each occurrence.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The first reminder follows after this time, each further one after twice the time.
+/// Time to the first reminder. Each further interval is twice the previous one, up to
+/// `LONGEST_INTERVAL`.
 const FIRST_REMINDER: Duration = Duration::from_secs(10);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(600);
-/// The episode has ended when the problem has not occurred for this long.
+/// An episode ends when the problem has not occurred for this long.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// All occurrences of one kind of problem.
+/// Occurrences of one kind of problem, and the state of its log lines.
 #[derive(Debug, Default)]
 pub(crate) struct Episode {
-    /// True while `current` is set, so that the common case takes no lock.
+    /// True while `current` is set. Checks without a problem then take no lock.
     is_on: AtomicBool,
     /// Occurrences since the start.
     total: AtomicU64,
-    current: Mutex<Option<Current>>,
+    current: Mutex<Option<OpenEpisode>>,
 }
 
+/// An episode that has begun and not ended.
 #[derive(Debug)]
-struct Current {
+struct OpenEpisode {
     began: Instant,
     last: Instant,
     count: u64,
@@ -30,7 +32,7 @@ struct Current {
     interval: Duration,
 }
 
-/// What is worth a line in the log.
+/// Change of an episode that the caller logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Began,
@@ -44,12 +46,12 @@ impl Episode {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Counts one occurrence.
+    /// Counts one occurrence. Returns an event if this occurrence is to be logged.
     pub(crate) fn occurred(&self, now: Instant) -> Option<Event> {
         self.total.fetch_add(1, Ordering::Relaxed);
         let mut current = self.lock();
         let Some(episode) = &mut *current else {
-            *current = Some(Current {
+            *current = Some(OpenEpisode {
                 began: now,
                 last: now,
                 count: 1,
@@ -77,7 +79,7 @@ impl Episode {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Ends the episode: the problem is known to be over.
+    /// Ends the episode at once, because the caller knows that the problem is over.
     pub(crate) fn end(&self, now: Instant) -> Option<Event> {
         if !self.is_on() {
             return None;
@@ -90,13 +92,15 @@ impl Episode {
         })
     }
 
-    /// Ends the episode if the problem has not occurred for a while. To be called from time to time.
+    /// Ends the episode if the problem has not occurred for `QUIET`. Called periodically, because no
+    /// occurrence marks the end of a problem.
     pub(crate) fn check_end(&self, now: Instant) -> Option<Event> {
         if !self.is_on() {
             return None;
         }
         let mut current = self.lock();
-        let is_over = |episode: &mut Current| now.saturating_duration_since(episode.last) >= QUIET;
+        let is_over =
+            |episode: &mut OpenEpisode| now.saturating_duration_since(episode.last) >= QUIET;
         let episode = current.take_if(is_over)?;
         self.is_on.store(false, Ordering::Relaxed);
         Some(Event::Ended {
@@ -105,7 +109,7 @@ impl Episode {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Current>> {
+    fn lock(&self) -> MutexGuard<'_, Option<OpenEpisode>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -115,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_that_lasts_is_reported_at_growing_intervals() {
+    fn lasting_problem_is_reported_at_growing_intervals() {
         let episode = Episode::default();
         let start = Instant::now();
         let mut reported = Vec::new();
@@ -139,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_ends_once_when_the_problem_stays_away() {
+    fn episode_ends_once_after_a_quiet_period() {
         let episode = Episode::default();
         let start = Instant::now();
         assert_eq!(episode.check_end(start), None);
@@ -158,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_ends_at_once_when_the_problem_is_known_to_be_over() {
+    fn end_closes_the_episode_at_once() {
         let episode = Episode::default();
         let start = Instant::now();
         assert_eq!(episode.end(start), None);

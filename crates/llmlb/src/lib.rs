@@ -1,7 +1,7 @@
-//! An LLM load balancer that never runs twice.
+//! A load balancer for LLM servers, with at most one instance per port.
 //!
-//! The command `llmlb` is this library's [`cli`]. For programs of your own there is [`lock`]: it
-//! tells whether a server runs on a port, and keeps a second one from starting.
+//! The command `llmlb` calls [`cli::run`]. Other programs can use [`lock`]: it reports whether a
+//! server runs on a port, and prevents a second one from starting.
 
 mod app;
 mod backend_id;
@@ -42,7 +42,7 @@ mod sys;
 mod text;
 mod upstream;
 
-/// The README's example is compiled and run.
+/// Compiles and runs the README's examples as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

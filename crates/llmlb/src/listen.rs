@@ -1,4 +1,4 @@
-//! Binding a port that nobody else may have.
+//! Exclusive bind of the server's port.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -7,10 +7,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::sys;
 
-/// How many connections may wait to be accepted; the system may allow fewer.
+/// Maximum number of connections that wait to be accepted. The system may allow fewer.
 const BACKLOG: i32 = 4096;
 
-/// Binds and listens. No other program can bind the port while the socket is open.
+/// Binds the address and listens. No other program can bind the port while the socket is open.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(
         Domain::for_address(address),
@@ -18,7 +18,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         Some(Protocol::TCP),
     )?;
     if address.is_ipv6() && address.ip().is_unspecified() {
-        // `::` means every address, on every system.
+        // `::` must also accept IPv4 on every system. Some systems default to IPv6 only.
         socket.set_only_v6(false)?;
     }
     sys::listen::exclusive(&socket, address)?;
@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_bound_once_whatever_the_address() {
+    fn second_bind_of_a_port_fails_on_any_address() {
         let first = listen(address("127.0.0.1:0")).unwrap();
         let port = first.local_addr().unwrap().port();
         for other in ["127.0.0.1", "0.0.0.0", "[::]"] {
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_can_be_bound_again_at_once() {
+    fn port_in_time_wait_can_be_bound_again() {
         let first = listen(address("127.0.0.1:0")).unwrap();
         let port = first.local_addr().unwrap().port();
         // A connection that the server closes first leaves the port in TIME_WAIT.

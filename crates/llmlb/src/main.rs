@@ -1,4 +1,4 @@
-//! `llmlb`: one OpenAI-compatible endpoint before many LLM servers.
+//! `llmlb`: one OpenAI-compatible endpoint in front of many LLM servers.
 
 #[global_allocator]
 static ALLOCATOR: llmlb::Allocator = llmlb::ALLOCATOR;

@@ -1,11 +1,11 @@
-//! Telling systemd how the start and the end are going, when it asks (`Type=notify`).
+//! Notification of systemd (`Type=notify`): the server is ready, or it is stopping.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::sys;
 
-/// Where to tell it; nowhere, if nobody asked.
+/// Socket of the service manager. `None` if `NOTIFY_SOCKET` is not set: no notifications are sent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Notify {
     socket: Option<OsString>,
@@ -16,12 +16,12 @@ impl Notify {
         Self { socket }
     }
 
-    /// The server answers requests.
+    /// Reports that the server accepts requests.
     pub(crate) fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// The server ends, within this time.
+    /// Reports that the server is stopping. systemd does not kill the server within this time.
     pub(crate) fn stopping(&self, within: Duration, status: &str) {
         let micros = within.as_micros();
         self.send(&format!(
@@ -34,7 +34,11 @@ impl Notify {
             return;
         };
         if let Err(error) = sys::notify::send(socket, text) {
-            tracing::warn!(%error, socket = %socket.display(), "cannot notify the service manager");
+            tracing::warn!(
+                %error,
+                socket = %socket.display(),
+                "cannot notify the service manager (NOTIFY_SOCKET)"
+            );
         }
     }
 }

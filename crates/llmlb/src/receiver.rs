@@ -1,15 +1,17 @@
-//! How the receiver of usage records is spoken to, by `serve` and by `usage deliver`.
+//! HTTP options for the receiver of usage records, shared by `serve` and `usage deliver`.
 
 use spool::{CloudEvents, HttpError, HttpOptions, Token};
 
 use crate::config::Format;
 
-/// Who made an event. Never another one: a receiver would count what it has for new.
+/// `source` of every CloudEvent. Must never change: receivers deduplicate by `source` and `id`, so
+/// a new value would count old records a second time.
 const SOURCE: &str = "llmlb";
-/// What meters of a receiver go by.
+/// `type` of every CloudEvent. Receivers select the events to meter by it.
 const EVENT: &str = "llm.request";
 
-/// What both have in common.
+/// Returns the options that `serve` and `usage deliver` have in common. Both must send identical
+/// requests, or the receiver could not deduplicate a batch that both send.
 pub(crate) fn options(
     format: Format,
     token: Option<Token>,

@@ -1,22 +1,23 @@
-//! Text that peers choose: model names, paths, error messages. Before it is printed or logged, the
-//! characters that could steer a terminal or reorder a line are replaced or escaped.
+//! Sanitizing of text that peers choose: model names, paths, error messages. Characters that could
+//! control a terminal or reorder a line are replaced or escaped before the text is printed or logged.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 pub(crate) use tenure::text::is_unsafe;
 
-/// The text with each unsafe character replaced by `?`.
+/// Returns the text with each unsafe character replaced by `?`.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     replaced(text, is_unsafe)
 }
 
-/// The same for text of several lines: line feeds and tabs stay.
+/// Returns text of several lines with each unsafe character replaced by `?`. Line feeds and tabs
+/// stay.
 pub(crate) fn plain_lines(text: &str) -> Cow<'_, str> {
     replaced(text, |c| is_unsafe(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// At most the first `most` characters, and an ellipsis if there are more.
+/// Returns at most the first `most` characters, followed by an ellipsis if the text is longer.
 pub(crate) fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
         None => text.into(),
@@ -24,13 +25,13 @@ pub(crate) fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
-/// The text with each unsafe character escaped as in JSON: `\u202e`.
+/// Returns the text with each unsafe character escaped as in JSON: `\u202e`.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     escaped_where(text, is_unsafe)
 }
 
-/// A JSON document with each unsafe character in its strings escaped. It means the same as before.
-/// Outside of strings it may contain line feeds, which stay.
+/// Returns an equivalent JSON document in which the unsafe characters of strings are escaped. Line
+/// feeds between values stay.
 pub(crate) fn escaped_json(document: &str) -> Cow<'_, str> {
     escaped_where(document, |c| is_unsafe(c) && c != '\n')
 }
@@ -51,7 +52,7 @@ fn escaped_where(text: &str, is_bad: impl Fn(char) -> bool) -> Cow<'_, str> {
     for c in text.chars() {
         if is_bad(c) {
             for unit in c.encode_utf16(&mut [0; 2]) {
-                // Writing into memory cannot fail.
+                // Ignore the result: writing into a `String` cannot fail.
                 let _ = write!(safe, "\\u{unit:04x}");
             }
         } else {
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_escaped_document_means_the_same() {
+    fn escaped_document_parses_to_the_same_value() {
         let name = "\u{85}\u{9b}[31m\u{202e}\u{2028}\u{e0041}\n\u{feff}x";
         let document = serde_json::to_string_pretty(&[name]).unwrap();
         let safe = escaped_json(&document);
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn long_text_is_shortened_between_characters() {
+    fn long_text_is_shortened_at_a_character_boundary() {
         assert_eq!(shortened("äöü", 3), "äöü");
         assert_eq!(shortened("äöüß", 3), "äöü…");
         assert_eq!(shortened("", 0), "");

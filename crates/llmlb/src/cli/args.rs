@@ -1,26 +1,26 @@
-//! The words of the command line.
+//! Command line arguments of every verb but `usage`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, Subcommand};
 
-use super::usage::Usage;
+use super::usage::UsageArgs;
 
 const EXAMPLES: &str = "\
 Examples:
-  llmlb serve --demo                               try it: nothing else is needed
+  llmlb serve --demo                               try it without any LLM server
   llmlb serve                                      use the LLM servers found on this machine
   llmlb serve --backend http://10.0.0.5:8000 --backend http://10.0.0.6:8000
-  llmlb status                                     which servers run, and how they are
-  llmlb stop -p 32768                              let its requests end, then stop it
-  llmlb usage --since 7d --by day,model            how much was used, and of what
-  llmlb usage deliver --to URL                     send usage records, each exactly once
+  llmlb status                                     list running servers with their health
+  llmlb stop -p 32768                              drain the server, then stop it
+  llmlb usage --since 7d --by day,model            report tokens by day and model
+  llmlb usage deliver --to URL                     deliver usage records, each exactly once
 
 Settings: llmlb.toml in the current directory, then LLMLB_* in the environment, then flags.
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not running (status -p).";
 
-/// One OpenAI-compatible endpoint before many LLM servers, one server per port.
+/// OpenAI-compatible load balancer in front of many LLM servers, one instance per port.
 #[derive(Debug, Parser)]
 #[command(name = "llmlb", version, after_help = EXAMPLES, arg_required_else_help = true)]
 #[command(max_term_width = 100)]
@@ -28,27 +28,27 @@ pub(super) struct Args {
     #[command(subcommand)]
     pub(super) verb: Verb,
 
-    /// Say more on stderr: what goes on inside, such as probes and locks
+    /// Log debug messages to stderr too, such as probes and locks
     #[arg(short, long, global = true, action = ArgAction::SetTrue, conflicts_with = "quiet", display_order = 900)]
     pub(super) verbose: bool,
 
-    /// Say nothing on stderr but warnings and errors
+    /// Log only warnings and errors to stderr
     #[arg(short, long, global = true, action = ArgAction::SetTrue, display_order = 901)]
     pub(super) quiet: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Run the server of a port, in the foreground
+    /// Run a server on a port, in the foreground
     Serve(Serve),
-    /// Stop the server of a port: its requests end first
+    /// Drain and stop the server on a port
     Stop(Stop),
-    /// Show which servers run, and how they are
+    /// List running servers with their health
     Status(Status),
-    /// Check the configuration without starting anything
+    /// Check the configuration without starting a server
     Check(Check),
-    /// Show what was used; stage usage records, deliver them, and check the books
-    Usage(Usage),
+    /// Report usage; stage, deliver and verify usage records
+    Usage(UsageArgs),
     /// Print a completion script for a shell
     Completions {
         /// bash, elvish, fish, powershell or zsh
@@ -58,11 +58,11 @@ pub(super) enum Verb {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Serve {
-    /// Port to serve on; 0 takes any free one [default: 32768]
+    /// Port to listen on; 0 selects a free port [default: 32768]
     #[arg(short, long, value_name = "PORT")]
     pub(super) port: Option<u16>,
 
-    /// Address to serve on [default: 127.0.0.1]
+    /// Address to listen on [default: 127.0.0.1]
     #[arg(short = 'H', long, value_name = "HOST")]
     pub(super) host: Option<String>,
 
@@ -70,41 +70,41 @@ pub(super) struct Serve {
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
 
-    /// Use the file although other users can write it
+    /// Accept a configuration file that other users can write
     #[arg(long, requires = "config")]
     pub(super) allow_shared_config: bool,
 
-    /// An LLM server to send requests to; may be given several times
+    /// URL of an LLM server to balance; may be repeated
     #[arg(long = "backend", value_name = "URL")]
     pub(super) backends: Vec<String>,
 
-    /// Use built-in backends that make up their answers
+    /// Use built-in backends that generate sample responses
     #[arg(long, conflicts_with = "backends")]
     pub(super) demo: bool,
 
-    /// Serve on an address that other machines reach, although anyone may then use it
+    /// Allow an address that other machines reach: every client there can use the backends
     #[arg(long)]
     pub(super) allow_public: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Stop {
-    /// The server's port
+    /// Port of the server
     #[arg(short, long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: Option<u16>,
 
-    /// How long to wait [default: the server's drain timeout and 5 seconds]
+    /// Maximum time to wait for the server to exit [default: its drain timeout plus 5 seconds]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(super) timeout: Option<Duration>,
 
-    /// Kill the server if it has not ended by then; `--timeout 0 --force` kills it at once
+    /// Kill the server if it has not exited by then; `--timeout 0 --force` kills it at once
     #[arg(long)]
     pub(super) force: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Status {
-    /// Only the server of this port
+    /// Show only the server on this port
     #[arg(short, long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: Option<u16>,
 
@@ -119,7 +119,7 @@ pub(super) struct Check {
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
 
-    /// Use the file although other users can write it
+    /// Accept a configuration file that other users can write
     #[arg(long, requires = "config")]
     pub(super) allow_shared_config: bool,
 }
@@ -131,7 +131,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .parse()
         .map_err(|_| format!("`{text}` is not a number of seconds"))?;
     Duration::try_from_secs_f64(number)
-        .map_err(|_| format!("`{text}` is not a number of seconds that one can wait"))
+        .map_err(|_| format!("`{text}` is not a number of seconds from 0 to 1.8e19"))
 }
 
 #[cfg(test)]
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definitions_are_sound() {
+    fn argument_definitions_are_valid() {
         Args::command().debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! `llmlb check`
+//! `llmlb check`: validates the configuration and prints every effective setting.
 
 use crate::config::{self, Config, Flags, Problems};
 
@@ -20,7 +20,7 @@ pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
     Ok(exit::DONE)
 }
 
-/// How many problems there are, then one line for each.
+/// Returns the error for an invalid configuration: the number of problems, then a line for each.
 pub(super) fn refused(problems: &Problems) -> Failure {
     let count = match problems.len() {
         1 => "1 problem".to_owned(),
@@ -34,8 +34,8 @@ pub(super) fn refused(problems: &Problems) -> Failure {
 
 fn report(config: &Config) -> String {
     let verdict = match &config.file {
-        Some(file) => format!("{} is good", file.display()),
-        None => "There is no llmlb.toml here and none is named: defaults apply".to_owned(),
+        Some(file) => format!("{} is valid", file.display()),
+        None => "No configuration file (llmlb.toml, --config): defaults apply".to_owned(),
     };
     let settings = config.effective().into_iter().map(|setting| {
         vec![
@@ -58,7 +58,7 @@ fn backends(config: &Config) -> String {
     let rows = rows.map(|(backend, origin)| {
         let models = match &backend.models {
             Some(models) => format!("models: {}", models.join(", ")),
-            None => "models: asked".to_owned(),
+            None => "models: from the backend".to_owned(),
         };
         let key = if backend.api_key.is_some() {
             "key: set"
@@ -77,7 +77,7 @@ fn backends(config: &Config) -> String {
     format!("backends:\n{}", aligned(&rows.collect::<Vec<_>>()))
 }
 
-/// What else was set for a backend; nothing for most.
+/// Returns the optional settings of a backend that differ from their defaults.
 fn further(backend: &config::Backend) -> String {
     let mut words = Vec::new();
     if let Some(kind) = backend.kind {
@@ -87,7 +87,7 @@ fn further(backend: &config::Backend) -> String {
         words.push(format!("weight: {}", backend.weight));
     }
     if let Some(limit) = backend.max_concurrent {
-        words.push(format!("at a time: {limit}"));
+        words.push(format!("max_concurrent: {limit}"));
     }
     if let Some(only) = &backend.only_models {
         words.push(format!("only: {}", only.join(", ")));
@@ -129,11 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn a_good_file_is_reported_with_every_setting_and_backend() {
+    fn report_of_a_valid_file_shows_every_setting_and_backend() {
         let text = "[server]\nport = 7\n[[backend]]\nurl = \"http://gpu:8000/v1\"\n";
         let report = report(&load("my.toml", text).unwrap());
         assert!(
-            report.lines().next().unwrap().ends_with("my.toml is good"),
+            report.lines().next().unwrap().ends_with("my.toml is valid"),
             "{report}"
         );
         for setting in settings::ALL {
@@ -148,7 +148,7 @@ mod tests {
             "{port}"
         );
         let backend = report.lines().last().unwrap();
-        let start = "  gpu:8000  http://gpu:8000  models: asked  key: none  ";
+        let start = "  gpu:8000  http://gpu:8000  models: from the backend  key: none  ";
         assert!(
             backend.starts_with(start) && backend.ends_with("my.toml:3"),
             "{backend}"
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_is_set_for_a_backend_is_shown_and_so_are_aliases() {
+    fn report_shows_optional_backend_settings_and_aliases() {
         let text = "[[backend]]\nurl = \"https://gpu\"\nkind = \"vllm\"\nweight = 3\n\
                     max_concurrent = 8\nonly_models = [\"llama*\", \"phi\"]\n\
                     [aliases]\nsmart = [\"llama3:70b\", \"meta/llama-3-70b\"]\nfast = \"phi\"\n";
@@ -165,7 +165,7 @@ mod tests {
             let mut lines = report.lines().map(str::trim_start);
             lines.find(|line| line.starts_with(start)).unwrap()
         };
-        let words = "kind: vllm; weight: 3; at a time: 8; only: llama*, phi  ";
+        let words = "kind: vllm; weight: 3; max_concurrent: 8; only: llama*, phi  ";
         assert!(
             line("gpu:443  https://gpu:443 ").contains(words),
             "{report}"
@@ -179,19 +179,19 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_counted_before_they_are_listed() {
+    fn error_starts_with_the_number_of_problems() {
         let text = "[server]\nport = 70000\nworkers = 0\n";
         let failure = refused(&load("my.toml", text).unwrap_err());
         assert_eq!(failure.code, exit::FAILED);
-        let told = format!("{failure:?}");
+        let shown = format!("{failure:?}");
         assert!(
-            told.contains("2 problems in the configuration:\\n"),
-            "{told}"
+            shown.contains("2 problems in the configuration:\\n"),
+            "{shown}"
         );
     }
 
     #[test]
-    fn every_flag_that_is_documented_can_be_typed() {
+    fn every_documented_flag_exists_on_the_command_line() {
         let command = Args::command();
         let serve = command.find_subcommand("serve").unwrap();
         for flag in settings::ALL

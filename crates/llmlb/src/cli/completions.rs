@@ -1,4 +1,4 @@
-//! `llmlb completions SHELL`
+//! `llmlb completions SHELL`: prints a completion script.
 
 use clap::CommandFactory;
 use clap_complete::Shell;

@@ -1,4 +1,4 @@
-//! What each exit code means.
+//! Exit codes, and the error that a verb returns.
 
 use super::output;
 
@@ -8,10 +8,10 @@ pub(super) const DONE: u8 = 0;
 pub(super) const FAILED: u8 = 1;
 /// Wrong usage.
 pub(super) const USAGE: u8 = 2;
-/// Asked about a port on which no server runs.
+/// `status -p PORT`: no server runs on the port.
 pub(super) const NOT_RUNNING: u8 = 3;
 
-/// Why the program ends without having done what was asked.
+/// Error of a verb: exit code, message, and hints with commands to type.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) code: u8,
@@ -33,7 +33,7 @@ impl Failure {
         self
     }
 
-    /// Without the hints.
+    /// Returns the message without the hints.
     pub(super) fn message(&self) -> &str {
         &self.message
     }
@@ -43,7 +43,7 @@ impl Failure {
     }
 
     pub(super) fn print(&self) {
-        output::say(&self.message);
+        output::message(&self.message);
         for hint in &self.hints {
             output::hint(hint);
         }

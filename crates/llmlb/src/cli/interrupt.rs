@@ -1,4 +1,4 @@
-//! Work that a signal ends early: the first one asks it to end, the second one does not wait.
+//! Work that a signal interrupts: the first signal cancels it, the second exits without waiting.
 
 use std::thread;
 
@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use super::exit::{self, Failure};
 use crate::sys::signals::Signals;
 
-/// Runs work on a thread of its own and asks it to end when a signal comes. `None`: it was not
-/// waited for, and ends with the process.
+/// Runs work on its own thread and cancels it on a signal. `None`: a second signal arrived, and the
+/// unfinished work ends with the process.
 pub(super) fn interruptible<T: Send + 'static>(
     work: impl FnOnce(Cancel) -> T + Send + 'static,
 ) -> Result<Option<T>, Failure> {
@@ -19,26 +19,29 @@ pub(super) fn interruptible<T: Send + 'static>(
         .build()
         .map_err(failed)?;
     runtime.block_on(async {
-        // Before the work begins, so that no signal cuts it.
+        // Install the handlers before the work starts: a signal would kill the process in the middle
+        // of it otherwise.
         let mut signals = Signals::install().map_err(failed)?;
         let cancel = Cancel::new();
         let (sender, mut done) = oneshot::channel();
-        let asked = cancel.clone();
+        let work_cancel = cancel.clone();
         thread::Builder::new()
             .name("usage".to_owned())
-            .spawn(move || sender.send(work(asked)))
-            .map_err(|error| Failure::new(exit::FAILED, format!("cannot start: {error}")))?;
+            .spawn(move || sender.send(work(work_cancel)))
+            .map_err(|error| {
+                Failure::new(exit::FAILED, format!("cannot start a thread: {error}"))
+            })?;
         tokio::select! {
             done = &mut done => return ended(done),
             signal = signals.next() => {
-                tracing::info!("{signal}: ending; what was begun is finished first");
+                tracing::info!("{signal} received: exiting after the attempt in progress");
                 cancel.cancel();
             }
         }
         tokio::select! {
             done = &mut done => ended(done),
             signal = signals.next() => {
-                tracing::info!("{signal}: ending at once");
+                tracing::info!("second signal received ({signal}): exiting at once");
                 Ok(None)
             }
         }
@@ -47,5 +50,5 @@ pub(super) fn interruptible<T: Send + 'static>(
 
 fn ended<T>(done: Result<T, oneshot::error::RecvError>) -> Result<Option<T>, Failure> {
     done.map(Some)
-        .map_err(|_| Failure::new(exit::FAILED, "it ended without a result; this is a bug"))
+        .map_err(|_| Failure::new(exit::FAILED, "the worker thread panicked; this is a bug"))
 }

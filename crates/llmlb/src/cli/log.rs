@@ -1,4 +1,4 @@
-//! Where reports go: stderr, one line each, with the time unless a person is watching.
+//! The log: one line per event on stderr, with a timestamp unless stderr is a terminal.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -20,38 +20,39 @@ use tracing_subscriber::util::SubscriberInitExt;
 use super::progress;
 use crate::{app, request, text};
 
-/// How many lines may wait for a reader of stderr that is slow.
-const MOST_WAITING: usize = 4096;
-/// Maximum number of characters of a line. Backends and clients choose parts of some.
-const LONGEST_LINE: usize = 4000;
-/// How long the end of the program waits for it.
-const LAST_LINES_WITHIN: Duration = Duration::from_millis(500);
+/// Maximum number of lines that wait for a slow reader of stderr. Further lines are dropped.
+const MAX_QUEUED_LINES: usize = 4096;
+/// Maximum number of characters in a line. Backends and clients control parts of some lines and
+/// could flood the log otherwise.
+const MAX_LINE_CHARS: usize = 4000;
+/// Maximum time that the program's exit waits for queued lines.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The log, for as long as it is kept. What waits to be written is written when it is dropped.
-pub(super) struct Log {
+/// Handle of the log. Dropping it writes the queued lines.
+pub(super) struct StderrLog {
     lines: Arc<LineQueue>,
     quiet: bool,
     timed: bool,
 }
 
-/// Installs the log for the rest of the run. Warnings are told whatever else is not.
-pub(super) fn install(verbose: bool, quiet: bool) -> Log {
+/// Installs the log for the rest of the run. Warnings and errors are always logged.
+pub(super) fn install(verbose: bool, quiet: bool) -> StderrLog {
     let level = match (verbose, quiet) {
         (true, _) => LevelFilter::DEBUG,
         (_, true) => LevelFilter::WARN,
         _ => LevelFilter::INFO,
     };
     let timed = !io::stderr().is_terminal();
-    let line = Line { time: timed };
+    let line = LineFormat { time: timed };
     let lines = Arc::new(LineQueue::start());
     let to = Arc::clone(&lines);
     let printer = tracing_subscriber::fmt::layer()
-        .with_writer(move || Entry(Arc::clone(&to)))
+        .with_writer(move || LineWriter(Arc::clone(&to)))
         .with_ansi(false)
-        // A terminal that is gone is no reason to fail.
+        // The server keeps running when its terminal is closed.
         .log_internal_errors(false)
         .event_format(line);
-    // What the HTTP library has to say is for its own developers.
+    // Events of other crates, such as the HTTP library's, are not for operators.
     let ours = Targets::new()
         .with_target("llmlb", level)
         .with_target("spool", level)
@@ -59,46 +60,46 @@ pub(super) fn install(verbose: bool, quiet: bool) -> Log {
     let _ = tracing_subscriber::registry()
         .with(printer.with_filter(ours))
         .try_init();
-    Log {
+    StderrLog {
         lines,
         quiet,
         timed,
     }
 }
 
-impl Log {
-    /// Where a line for each request goes; with `-q` nowhere.
-    pub(super) fn requests(&self) -> app::Log {
+impl StderrLog {
+    /// Returns the destination of the access log; none with `-q`.
+    pub(super) fn requests(&self) -> app::RequestLog {
         let lines = Arc::clone(&self.lines);
         let lines: request::LogSink = Arc::new(move |text: &[u8]| lines.add(text));
-        app::Log {
+        app::RequestLog {
             lines: (!self.quiet).then_some(lines),
             timed: self.timed,
         }
     }
 }
 
-impl Drop for Log {
+impl Drop for StderrLog {
     fn drop(&mut self) {
         self.lines.finish();
     }
 }
 
-/// Lines on their way to stderr. A thread writes them: whoever has something to report must not
-/// wait for a reader that does not read. If too many wait, new ones are counted instead of kept.
+/// Queue of lines for stderr. A separate thread writes them, so that a blocked reader of stderr
+/// never blocks a request. Lines that do not fit are counted and dropped.
 struct LineQueue {
     queue: SyncSender<Vec<u8>>,
     lost: AtomicUsize,
-    /// How many were queued and not yet written.
+    /// Number of lines that are queued and not yet written.
     waiting: Arc<(Mutex<usize>, Condvar)>,
 }
 
 impl LineQueue {
     fn start() -> Self {
-        let (queue, lines) = sync_channel::<Vec<u8>>(MOST_WAITING);
+        let (queue, lines) = sync_channel::<Vec<u8>>(MAX_QUEUED_LINES);
         let waiting: Arc<(Mutex<usize>, Condvar)> = Arc::default();
         let written = Arc::clone(&waiting);
-        // It ends with the process: it may be stuck in a write forever.
+        // The thread is never joined: a write to a blocked stderr may never return.
         thread::spawn(move || {
             let mut printer = Printer::new(io::stderr());
             for line in lines {
@@ -135,16 +136,17 @@ impl LineQueue {
     fn finish(&self) {
         let (count, changed) = &*self.waiting;
         let count = count.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = changed.wait_timeout_while(count, LAST_LINES_WITHIN, |count| *count > 0);
+        let _ = changed.wait_timeout_while(count, FLUSH_TIMEOUT, |count| *count > 0);
     }
 }
 
-/// Writes lines, and counts those that cannot be written, as on a full disk, until one can.
+/// Writer of lines. Counts the lines that cannot be written, for example to a full disk, and
+/// reports the number with the next line that can.
 struct Printer<W> {
     to: W,
     dropped: usize,
     why: String,
-    /// A part of a line was written last.
+    /// True if the last write ended in the middle of a line.
     is_torn: bool,
 }
 
@@ -166,7 +168,7 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    /// Ends a line that was torn, and reports how many were dropped since.
+    /// Completes a torn line, and reports the number of lines dropped since.
     fn catch_up(&mut self) -> io::Result<()> {
         if self.is_torn {
             self.write(b"\n")?;
@@ -200,10 +202,10 @@ fn dropped(count: usize, why: &str) -> String {
     format!("llmlb: warning: dropped {count} log {lines}: {why}\n")
 }
 
-/// One line, as the formatter writes it: whole, in one call.
-struct Entry(Arc<LineQueue>);
+/// Writer for the formatter, which writes each line whole in one call.
+struct LineWriter(Arc<LineQueue>);
 
-impl Write for Entry {
+impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.add(line);
         Ok(line.len())
@@ -214,12 +216,12 @@ impl Write for Entry {
     }
 }
 
-/// `[time] llmlb: [warning: ] message field=value`
-struct Line {
+/// Format of a line: `[time] llmlb: [warning: ] message field=value`
+struct LineFormat {
     time: bool,
 }
 
-impl<S, N> FormatEvent<S, N> for Line
+impl<S, N> FormatEvent<S, N> for LineFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -241,8 +243,8 @@ where
         let mut text = String::new();
         let fields = context.field_format();
         fields.format_fields(Writer::new(&mut text), event)?;
-        // What a backend or a client calls something must not look like lines of ours.
-        let text = text::shortened(&text, LONGEST_LINE);
+        // Text from backends and clients must not contain line breaks: it could forge log lines.
+        let text = text::shortened(&text, MAX_LINE_CHARS);
         writeln!(writer, "llmlb: {level}{}", text::plain(&text))
     }
 }
@@ -251,7 +253,7 @@ where
 mod tests {
     use super::*;
 
-    /// A disk with so many bytes left.
+    /// A disk with this many free bytes.
     #[derive(Default)]
     struct Disk {
         left: usize,
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_a_full_disk_refuses_are_counted_and_reported_when_there_is_room() {
+    fn dropped_lines_are_reported_when_the_disk_has_room_again() {
         let mut printer = Printer::new(Disk::default());
         printer.to.left = 8;
         for line in ["one\n", "two and more\n", "three\n"] {

@@ -1,4 +1,4 @@
-//! What can be typed: one verb per file.
+//! The command line: one verb per file.
 
 mod args;
 mod check;
@@ -23,12 +23,13 @@ use clap::Parser;
 
 use args::{Args, Verb};
 
-/// Does what the command line asks for. The exit codes are documented in `docs/operations.md`.
+/// Parses the command line and runs the verb. The exit codes are documented in
+/// `docs/operations.md`.
 pub fn run() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Help into a closed pipe is not a failure.
+            // Ignore a closed pipe, as in `llmlb --help | head -1`.
             let _ = error.print();
             return if error.use_stderr() {
                 exit::USAGE.into()
@@ -46,7 +47,7 @@ pub fn run() -> ExitCode {
         Verb::Usage(usage) => usage::usage(&usage, args.quiet),
         Verb::Completions { shell } => completions::completions(shell),
     };
-    // What was reported comes before what is said at the end.
+    // Write the queued log lines before the final error message is printed.
     drop(log);
     match done {
         Ok(code) => code.into(),

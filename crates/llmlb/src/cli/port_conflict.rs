@@ -1,4 +1,4 @@
-//! Another program on a port where no server of ours runs.
+//! Detection of another program on a port, for `serve`, `stop` and `status`.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -6,25 +6,26 @@ use std::time::Duration;
 use super::status_client;
 use crate::sys::{self, PortOwner};
 
-/// Programs on this machine accept at once, or not at all.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Maximum time to connect. A program on this machine accepts at once, or never.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Who uses the port, if anybody does.
-pub(super) fn on_port(port: u16) -> Option<PortOwner> {
-    let answers = loopback(port)
+/// Returns the process that uses the port; `None` if the port is free.
+pub(super) fn port_user(port: u16) -> Option<PortOwner> {
+    let accepts = loopback(port)
         .iter()
-        .any(|address| status_client::accepts(*address, PATIENCE));
-    judge(sys::port_owner(port), answers)
+        .any(|address| status_client::accepts(*address, CONNECT_TIMEOUT));
+    combine(sys::port_owner(port), accepts)
 }
 
-/// The pid of a server of ours that serves on the port, by its own account or by the system's.
-pub(super) fn server_of_llmlb(port: u16, owner: Option<&PortOwner>) -> Option<u32> {
+/// Returns the pid of an llmlb server that listens on the port: from its `/status`, else from the
+/// system if the program is called `llmlb`.
+pub(super) fn llmlb_pid(port: u16, owner: Option<&PortOwner>) -> Option<u32> {
     let listener = owner.filter(|owner| owner.listening)?;
-    let answer = loopback(port)
+    let response = loopback(port)
         .into_iter()
-        .find_map(|address| status_client::ask(address, PATIENCE).ok());
+        .find_map(|address| status_client::fetch(address, CONNECT_TIMEOUT).ok());
     let named = || listener.pid.filter(|_| is_llmlb(listener));
-    answer.map(|answer| answer.pid).or_else(named)
+    response.map(|response| response.pid).or_else(named)
 }
 
 fn is_llmlb(owner: &PortOwner) -> bool {
@@ -38,31 +39,34 @@ fn loopback(port: u16) -> [SocketAddr; 2] {
     ]
 }
 
-fn judge(owner: Option<PortOwner>, answers: bool) -> Option<PortOwner> {
+/// Combines the system's view of a port with a connection attempt.
+fn combine(owner: Option<PortOwner>, accepts: bool) -> Option<PortOwner> {
     match owner {
-        // What answers is not what the system knows: a container's port, passed on to it.
-        Some(owner) if answers && !owner.listening => Some(unseen()),
-        None if answers => Some(unseen()),
+        // A listener that the system does not list here, such as a container's forwarded port.
+        Some(owner) if accepts && !owner.listening => Some(invisible_listener()),
+        None if accepts => Some(invisible_listener()),
         owner => owner,
     }
 }
 
-fn unseen() -> PortOwner {
+fn invisible_listener() -> PortOwner {
     PortOwner {
         listening: true,
         ..PortOwner::default()
     }
 }
 
-/// One line about it.
+/// Formats one line about the program on the port.
 pub(super) fn line(port: u16, owner: &PortOwner) -> String {
     let what = match (owner.listening, owner.pid) {
-        (true, None) => format!("Another program answers on port {port}"),
-        (true, Some(_)) => format!("Another program answers on port {port}: {owner}"),
-        (false, _) => format!("Port {port} is the near end of a connection of {owner}"),
+        (true, None) => format!("Another program listens on port {port}"),
+        (true, Some(_)) => format!("Another program listens on port {port}: {owner}"),
+        (false, _) => {
+            format!("Port {port} is the local port of an outgoing connection of {owner}")
+        }
     };
     if is_llmlb(owner) {
-        format!("{what}. Its lock is elsewhere: compare LLMLB_LOCK_DIR and TMPDIR")
+        format!("{what}. It uses another lock directory: compare LLMLB_LOCK_DIR and TMPDIR")
     } else {
         what
     }
@@ -81,23 +85,23 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_who_as_far_as_is_known() {
+    fn line_names_the_program_where_known() {
         let cases = [
             (
                 owner(Some(7), Some("nginx"), true),
-                "Another program answers on port 8000: pid 7 (nginx)",
+                "Another program listens on port 8000: pid 7 (nginx)",
             ),
             (
                 owner(None, None, true),
-                "Another program answers on port 8000",
+                "Another program listens on port 8000",
             ),
             (
                 owner(Some(7), Some("curl"), false),
-                "Port 8000 is the near end of a connection of pid 7 (curl)",
+                "Port 8000 is the local port of an outgoing connection of pid 7 (curl)",
             ),
             (
                 owner(Some(7), Some("llmlb"), true),
-                "Another program answers on port 8000: pid 7 (llmlb). Its lock is elsewhere: \
+                "Another program listens on port 8000: pid 7 (llmlb). It uses another lock directory: \
                  compare LLMLB_LOCK_DIR and TMPDIR",
             ),
         ];
@@ -107,25 +111,31 @@ mod tests {
     }
 
     #[test]
-    fn what_answers_is_not_taken_for_what_merely_connects() {
+    fn accepting_port_has_a_listener_even_if_the_system_lists_only_a_connection() {
         let listener = owner(Some(7), None, true);
         let connection = owner(Some(7), None, false);
-        assert_eq!(judge(None, false), None);
-        assert_eq!(judge(None, true), Some(owner(None, None, true)));
-        assert_eq!(judge(Some(listener.clone()), false), Some(listener.clone()));
-        assert_eq!(judge(Some(listener.clone()), true), Some(listener));
+        assert_eq!(combine(None, false), None);
+        assert_eq!(combine(None, true), Some(owner(None, None, true)));
         assert_eq!(
-            judge(Some(connection.clone()), false),
+            combine(Some(listener.clone()), false),
+            Some(listener.clone())
+        );
+        assert_eq!(combine(Some(listener.clone()), true), Some(listener));
+        assert_eq!(
+            combine(Some(connection.clone()), false),
             Some(connection.clone())
         );
-        assert_eq!(judge(Some(connection), true), Some(owner(None, None, true)));
+        assert_eq!(
+            combine(Some(connection), true),
+            Some(owner(None, None, true))
+        );
     }
 
     #[test]
-    fn a_listener_is_seen_and_a_port_that_is_none_is_free() {
+    fn listener_is_detected_and_port_zero_is_free() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(on_port(port).is_some_and(|owner| owner.listening));
-        assert_eq!(on_port(0), None);
+        assert!(port_user(port).is_some_and(|owner| owner.listening));
+        assert_eq!(port_user(0), None);
     }
 }

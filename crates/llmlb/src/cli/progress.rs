@@ -1,5 +1,4 @@
-//! How far long work is, for a person who watches: one line on the terminal that is written over
-//! and over, and gone in the end.
+//! Progress of long work: one line on the terminal that is overwritten and finally removed.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,22 +7,23 @@ use std::time::{Duration, Instant};
 
 use super::time::span;
 
-/// How wide the line on the terminal is. Others who write there first take it away.
+/// Width of the line that is on the terminal; 0 if none. Other output must call `clear` first, or it
+/// would mix with the line.
 static SHOWN: AtomicUsize = AtomicUsize::new(0);
-/// So often it changes at most.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How wide the bar is within it.
-const BAR: u64 = 20;
+/// Minimum time between two updates of the progress line, so that drawing does not slow the work.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// Width of the bar in characters.
+const BAR_WIDTH: u64 = 20;
 
-/// The line. It is there only if stderr is a terminal and nobody asked for silence.
+/// The progress line. It is shown only if stderr is a terminal and `-q` is not set.
 #[derive(Debug)]
-pub(super) struct Bar {
+pub(super) struct ProgressLine {
     is_on: bool,
     began: Instant,
     drawn: Mutex<Option<Instant>>,
 }
 
-impl Bar {
+impl ProgressLine {
     pub(super) fn new(quiet: bool) -> Self {
         Self {
             is_on: !quiet && io::stderr().is_terminal(),
@@ -32,22 +32,22 @@ impl Bar {
         }
     }
 
-    /// So many records are done, of so many if that is known.
-    pub(super) fn show(&self, what: &str, done: u64, total: Option<u64>) {
+    /// Shows the number of records done, and the total if it is known.
+    pub(super) fn show_count(&self, what: &str, done: u64, total: Option<u64>) {
         if self.is_on && self.is_due() {
             draw(&text(what, done, total, self.began.elapsed()));
         }
     }
 
-    /// Something that has no measure.
-    pub(super) fn say(&self, text: &str) {
+    /// Shows a text, unless the last update was less than `MIN_INTERVAL` ago.
+    pub(super) fn show_text(&self, text: &str) {
         if self.is_on && self.is_due() {
             draw(text);
         }
     }
 
-    /// Something that stays for a while.
-    pub(super) fn tell(&self, text: &str) {
+    /// Shows a text at once, for example during a longer wait.
+    pub(super) fn show_now(&self, text: &str) {
         if self.is_on {
             draw(text);
         }
@@ -56,9 +56,9 @@ impl Bar {
     fn is_due(&self) -> bool {
         let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        // What is done at once needs no bar.
+        // Work that finishes within the first `MIN_INTERVAL` shows no line.
         let last = drawn.unwrap_or(self.began);
-        let is_due = now.duration_since(last) >= PAUSE;
+        let is_due = now.duration_since(last) >= MIN_INTERVAL;
         if is_due {
             *drawn = Some(now);
         }
@@ -66,13 +66,13 @@ impl Bar {
     }
 }
 
-impl Drop for Bar {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         clear();
     }
 }
 
-/// Takes the line away, if there is one.
+/// Removes the line from the terminal, if there is one.
 pub(super) fn clear() {
     let width = SHOWN.swap(0, Ordering::Relaxed);
     if width > 0 {
@@ -81,30 +81,30 @@ pub(super) fn clear() {
 }
 
 fn draw(text: &str) {
-    // A line that is broken into two could not be written over.
+    // A line that wraps could not be overwritten.
     let text: String = text.chars().take(78).collect();
     let width = text.chars().count();
     let before = SHOWN.swap(width, Ordering::Relaxed);
     let _ = write!(io::stderr(), "\r{text:before$}");
 }
 
-/// `delivered [#####---------------] 250/1000 records, 50/s, 15 s left`
+/// Formats a line such as `delivered [#####---------------] 250/1000 records, 50/s, 15 s left`.
 fn text(what: &str, done: u64, total: Option<u64>, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs_f64().max(0.001);
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "it is about right"
+        reason = "an approximate rate is sufficient"
     )]
     let rate = (done as f64 / seconds) as u64;
     let Some(total) = total.filter(|total| *total > 0) else {
         return format!("{what} {done} records, {rate}/s");
     };
     let done = done.min(total);
-    let filled = BAR * done / total;
-    let bar: String = (0..BAR)
-        .map(|place| if place < filled { '#' } else { '-' })
+    let filled = BAR_WIDTH * done / total;
+    let bar: String = (0..BAR_WIDTH)
+        .map(|column| if column < filled { '#' } else { '-' })
         .collect();
     let left = (total - done)
         .checked_div(rate)
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_tells_how_far_how_fast_and_how_long_yet() {
+    fn line_shows_progress_rate_and_remaining_time() {
         let ten = Duration::from_secs(10);
         assert_eq!(
             text("delivered", 250, Some(1000), ten),
@@ -138,11 +138,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_where_nobody_watches() {
-        let bar = Bar::new(true);
-        bar.show("staged", 1, None);
-        bar.say("checked");
-        bar.tell("waiting");
+    fn quiet_bar_draws_nothing() {
+        let bar = ProgressLine::new(true);
+        bar.show_count("staged", 1, None);
+        bar.show_text("checked");
+        bar.show_now("waiting");
         assert_eq!(SHOWN.load(Ordering::Relaxed), 0);
     }
 }

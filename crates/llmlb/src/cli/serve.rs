@@ -1,4 +1,4 @@
-//! `llmlb serve`: own the port, serve, drain, let go.
+//! `llmlb serve`: acquires the port's lock, serves, drains on a signal, releases the lock.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -9,22 +9,22 @@ use spool::RunError;
 use super::args::Serve;
 use super::exit::{self, Failure};
 use super::{check, stop};
-use crate::app::{App, Ended, Log};
+use crate::app::{App, Ended, RequestLog};
 use crate::config::{self, Config, Flags, OnFailure, env};
 use crate::data_dir;
 use crate::descriptors::Division;
 use crate::forward::Via;
 use crate::listen;
-use crate::lock::{Fields, LockError, ServerLock};
+use crate::lock::{LockError, ServerFields, ServerLock};
 use crate::meter::Meter;
 use crate::notify::Notify;
 use crate::sys::{self, signals::Signals};
 
-/// How often another free port is tried when the one that the system gave belongs to a server
-/// that is just starting.
+/// Maximum number of attempts with `-p 0`. The system may assign a port whose lock another starting
+/// server already holds.
 const FREE_PORT_TRIES: usize = 8;
 
-pub(super) fn serve(args: &Serve, log: Log) -> Result<u8, Failure> {
+pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
     let flags = Flags {
         config: args.config.clone(),
         allow_shared_config: args.allow_shared_config,
@@ -39,33 +39,40 @@ pub(super) fn serve(args: &Serve, log: Log) -> Result<u8, Failure> {
         && let Some(url) = config.usage.url.take()
     {
         let url = url.shown();
-        tracing::warn!("the demo's usage records are not sent to {url}: they are no real usage");
+        tracing::warn!(
+            "usage.url ({url}) is ignored: the demo's usage records are never delivered"
+        );
     }
     sys::limits::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::new(exit::FAILED, format!("cannot start: {error}")))?;
+        .map_err(|error| {
+            Failure::new(exit::FAILED, format!("cannot start the runtime: {error}"))
+        })?;
     let ended = runtime.block_on(run(&config, args.demo, log));
-    // What is still going on belongs to requests that were cut.
+    // Do not wait for tasks: the remaining ones belong to aborted requests.
     runtime.shutdown_background();
     ended
 }
 
-async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
-    // First of all, so that no signal finds a lock file and nobody to remove it.
+async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure> {
+    // Install the handlers before the lock: a signal in between would leave a stale lock file.
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot handle signals: {error}")))?;
     let (mut lock, listener) = own(config)?;
-    let address = listener
-        .local_addr()
-        .map_err(|error| Failure::new(exit::FAILED, format!("the socket is gone: {error}")))?;
+    let address = listener.local_addr().map_err(|error| {
+        Failure::new(
+            exit::FAILED,
+            format!("cannot read the socket's address: {error}"),
+        )
+    })?;
     if let Some(own) = config.backends.iter().find(|one| leads_to(one, address)) {
         return Err(Failure::new(
             exit::FAILED,
-            format!("Backend {} at {} is this very server", own.name, own.url),
+            format!("Backend {} at {} is this server itself", own.name, own.url),
         )
-        .hint("name the servers that answer, not the balancer"));
+        .hint("name an LLM server: --backend URL, or `url` of [[backend]]"));
     }
     let request = lock
         .tenure_mut()
@@ -79,9 +86,9 @@ async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
     }
 
     let meter = meter(config, demo)?;
-    let division = Division::of_this_process(&config.server, demo).map_err(|few| {
+    let division = Division::for_this_process(&config.server, demo).map_err(|few| {
         let hint = format!(
-            "raise it: ulimit -n {}, or LimitNOFILE= of the service; fewer server.workers need less",
+            "use fewer server.workers, or raise the limit: LimitNOFILE= of the service, or ulimit -n {}",
             few.needed.max(1024)
         );
         Failure::new(exit::FAILED, format!("Cannot start: {few}")).hint(hint)
@@ -89,26 +96,29 @@ async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
     let started = tokio::select! {
         started = App::start(config, demo, listener, &division, via, log, meter) => started,
         signal = signals.next() => {
-            tracing::info!("{signal}: ended before it was ready");
+            tracing::info!("{signal} received during the start: exiting");
             return let_go(lock, exit::DONE);
         }
     };
-    let mut app =
-        started.map_err(|error| Failure::new(exit::FAILED, format!("cannot start: {error}")))?;
+    let mut app = started
+        .map_err(|error| Failure::new(exit::FAILED, format!("cannot start the server: {error}")))?;
     announce(&app, address, demo);
     notify.ready(&format!("serving on {address}"));
 
     let signal = tokio::select! {
         signal = signals.next() => signal,
-        () = app.broken() => {
+        () = app.workers_failed() => {
             drop(lock);
-            return Err(Failure::new(exit::FAILED, "every worker has ended; see the errors above"));
+            return Err(Failure::new(
+                exit::FAILED,
+                "all worker threads ended unexpectedly; see the errors above",
+            ));
         }
     };
     let in_flight = app.shared.requests.now();
     let limit = config.server.drain_timeout;
     tracing::info!(
-        "{signal}: accepting no more; {} for up to {} s. A second signal ends at once",
+        "{signal} received: draining; {} for up to {} s. A second signal aborts them",
         waiting_for(in_flight),
         limit.as_secs_f32()
     );
@@ -121,26 +131,32 @@ async fn run(config: &Config, demo: bool, log: Log) -> Result<u8, Failure> {
     let ended = app.drain(&mut signals, report).await;
     let code = match ended {
         Ended::Drained => {
-            tracing::info!("ended; no request was left");
+            tracing::info!("drained: all requests completed");
             exit::DONE
         }
         Ended::TimedOut(0) | Ended::SecondSignal(0) => {
-            tracing::info!("ended; connections without a request were closed");
+            tracing::info!("drained: closed connections without a request");
             exit::DONE
         }
-        Ended::TimedOut(cut) => {
-            tracing::warn!("the drain timeout is over; requests cut: {cut}");
+        Ended::TimedOut(aborted) => {
+            tracing::warn!(
+                "server.drain_timeout expired: aborted {}",
+                counted_requests(aborted)
+            );
             exit::FAILED
         }
-        Ended::SecondSignal(cut) => {
-            tracing::warn!("told twice; requests cut: {cut}");
+        Ended::SecondSignal(aborted) => {
+            tracing::warn!(
+                "second signal received: aborted {}",
+                counted_requests(aborted)
+            );
             exit::FAILED
         }
     };
     let_go(lock, code)
 }
 
-/// What keeps a record of every request.
+/// Creates the meter, which writes a usage record for every request.
 fn meter(config: &Config, demo: bool) -> Result<Meter, Failure> {
     if !config.usage.enabled {
         return Ok(Meter::off());
@@ -148,11 +164,11 @@ fn meter(config: &Config, demo: bool) -> Result<Meter, Failure> {
     let refuses = config.usage.on_failure == OnFailure::Refuse;
     let Some(dir) = data_dir::find(None, demo) else {
         if refuses {
-            let message = "this user has no home directory for usage data";
-            let hint = "name a directory with LLMLB_DATA_DIR";
+            let message = "no data directory for usage records: this user has no home directory";
+            let hint = "name one: LLMLB_DATA_DIR=DIR";
             return Err(Failure::new(exit::FAILED, message).hint(hint));
         }
-        return Ok(Meter::off()); // It is told where it is exported.
+        return Ok(Meter::off()); // The exporter logs the missing data directory.
     };
     claim_destination(config, &dir)?;
     let meter = Meter::new(&dir, config.usage.on_failure);
@@ -160,17 +176,18 @@ fn meter(config: &Config, demo: bool) -> Result<Meter, Failure> {
         Ok(()) => Ok(meter),
         Err(error) if refuses => Err(Failure::new(
             exit::FAILED,
-            format!("usage cannot be recorded: {error}"),
+            format!("cannot record usage (usage.on_failure = \"refuse\"): {error}"),
         )
-        .hint("name another directory with LLMLB_DATA_DIR")),
+        .hint("name another data directory: LLMLB_DATA_DIR=DIR")),
         Err(error) => {
-            tracing::error!("usage cannot be recorded: {error}; it is tried again");
+            tracing::error!("cannot record usage, will retry: {error}");
             Ok(meter)
         }
     }
 }
 
-/// Refuses a data directory whose records go elsewhere, before anything is staged there.
+/// Rejects a data directory whose records go to another receiver, before any record is staged: two
+/// receivers would each get a part of the usage.
 fn claim_destination(config: &Config, data: &Path) -> Result<(), Failure> {
     let to = config.usage.url.as_ref().map(config::Receiver::shown);
     match spool::claim_destination(data, to) {
@@ -180,35 +197,36 @@ fn claim_destination(config: &Config, data: &Path) -> Result<(), Failure> {
             let (dir, asked) = (data.display(), to.unwrap_or("none"));
             let message = format!("{error} ({dir}; usage.url: {asked})");
             Err(Failure::new(exit::FAILED, message)
-                .hint("name another data directory with LLMLB_DATA_DIR, or set usage.url")
+                .hint("set usage.url, or name another data directory: LLMLB_DATA_DIR=DIR")
                 .hint(format!(
-                    "to change it on purpose: `llmlb usage --data {dir} deliver {what} --change-destination`"
+                    "change the destination: `llmlb usage --data {dir} deliver {what} --change-destination`"
                 )))
         }
-        // Runs try again, and report it.
+        // Start without the check: every run of the exporter checks the destination again and
+        // reports the error.
         Err(error) => {
-            tracing::debug!(%error, "the destination of the usage data is not checked");
+            tracing::debug!(%error, "cannot check the destination of the data directory");
             Ok(())
         }
     }
 }
 
-/// Owns the port: first its tenure, then the socket.
+/// Acquires the port's lock, then binds the socket. With port 0 the bind comes first, because only
+/// the system knows a free port.
 fn own(config: &Config) -> Result<(ServerLock, TcpListener), Failure> {
     let address = SocketAddr::new(config.server.host, config.server.port);
     let claim = |address: SocketAddr| {
-        let fields = Fields {
+        let fields = ServerFields {
             address,
             drain_timeout: config.server.drain_timeout,
         };
-        ServerLock::claim(address.port(), fields)
+        ServerLock::acquire_with(address.port(), fields)
     };
     if address.port() != 0 {
         let lock = claim(address).map_err(already)?;
         let listener = listen::listen(address).map_err(|error| taken(address, &error))?;
         return Ok((lock, listener));
     }
-    // Any free port: only the system knows which one that is.
     let mut refused = None;
     for _ in 0..FREE_PORT_TRIES {
         let listener = listen::listen(address).map_err(|error| taken(address, &error))?;
@@ -221,12 +239,17 @@ fn own(config: &Config) -> Result<(ServerLock, TcpListener), Failure> {
         }
     }
     Err(refused.map_or_else(
-        || Failure::new(exit::FAILED, "no free port was found"),
+        || {
+            Failure::new(
+                exit::FAILED,
+                "no free port found (-p 0); specify one: -p PORT",
+            )
+        },
         already,
     ))
 }
 
-/// Whether a backend is the server at this address, as far as can be told without asking.
+/// True if a backend's URL names this server's own address. Requests to it would loop.
 fn leads_to(backend: &config::Backend, own: SocketAddr) -> bool {
     let authority = backend.url.authority();
     let host = match authority.host() {
@@ -253,7 +276,7 @@ fn announce(app: &App, address: SocketAddr, demo: bool) {
         std::process::id()
     );
     if !config::is_loopback(address.ip()) {
-        tracing::warn!("anyone who reaches {address} can use the backends");
+        tracing::warn!("every client that can reach {address} can use the backends");
     }
     if demo {
         tracing::info!(
@@ -268,15 +291,21 @@ fn announce(app: &App, address: SocketAddr, demo: bool) {
     }
 }
 
-fn waiting_for(in_flight: usize) -> String {
-    match in_flight {
-        0 => "waiting for connections to close".to_owned(),
-        1 => "waiting for 1 request in flight".to_owned(),
-        _ => format!("waiting for {in_flight} requests in flight"),
+fn counted_requests(count: usize) -> String {
+    match count {
+        1 => "1 in-flight request".to_owned(),
+        _ => format!("{count} in-flight requests"),
     }
 }
 
-/// Lets go of the port and ends with this code.
+fn waiting_for(in_flight: usize) -> String {
+    match in_flight {
+        0 => "waiting for connections to close".to_owned(),
+        _ => format!("waiting for {}", counted_requests(in_flight)),
+    }
+}
+
+/// Releases the lock and returns the exit code.
 fn let_go(lock: ServerLock, code: u8) -> Result<u8, Failure> {
     match lock.release() {
         Ok(()) => Ok(code),
@@ -285,12 +314,15 @@ fn let_go(lock: ServerLock, code: u8) -> Result<u8, Failure> {
 }
 
 fn tell_draining(lock: &mut ServerLock, in_flight: usize) {
-    if let Err(error) = lock.tell_draining(in_flight) {
-        tracing::debug!(%error, "the record does not say that the server is draining");
+    if let Err(error) = lock.publish_draining(in_flight) {
+        tracing::debug!(%error, "cannot write the drain into the lock record");
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is the end of the error")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "used with `map_err`, which passes the error by value"
+)]
 fn already(error: LockError) -> Failure {
     let failure = Failure::new(exit::FAILED, error.to_string());
     match error.hint() {
@@ -299,33 +331,33 @@ fn already(error: LockError) -> Failure {
     }
 }
 
-/// Why the socket could not be bound, by whom it is used, and what can be done.
+/// Returns the error for a failed bind: the reason, the program that uses the port, and hints.
 fn taken(address: SocketAddr, error: &io::Error) -> Failure {
     let port = address.port();
     match error.kind() {
         io::ErrorKind::AddrInUse => in_use(port),
         io::ErrorKind::PermissionDenied => Failure::new(
             exit::FAILED,
-            format!("This user may not serve on port {port}"),
+            format!("This user may not listen on port {port}"),
         )
-        .hint("ports below 1024 are for the administrator; take another with -p PORT"),
+        .hint("ports below 1024 need root; use another: llmlb serve -p PORT"),
         io::ErrorKind::AddrNotAvailable => Failure::new(
             exit::FAILED,
             format!("This machine has no address {}", address.ip()),
         )
-        .hint("-H HOST takes one of its own, 127.0.0.1, or 0.0.0.0 for all of them"),
-        _ => Failure::new(exit::FAILED, format!("Cannot serve on {address}: {error}")),
+        .hint("use an address of this machine, or 0.0.0.0 for all of them: llmlb serve -H HOST"),
+        _ => Failure::new(exit::FAILED, format!("Cannot listen on {address}: {error}")),
     }
 }
 
 fn in_use(port: u16) -> Failure {
-    let elsewhere = "`llmlb serve -p PORT` takes another one, 0 any free one";
+    let elsewhere = "use another port, or 0 for any free one: llmlb serve -p PORT";
     match sys::port_owner(port) {
         Some(owner) if !owner.listening => Failure::new(
             exit::FAILED,
             format!("Port {port} is in use by an outgoing connection of {owner}"),
         )
-        .hint("try again, or reserve the port: docs/operations.md says how")
+        .hint("retry, or reserve the port: see docs/operations.md")
         .hint(elsewhere),
         Some(owner) => {
             let failure = Failure::new(
@@ -333,7 +365,7 @@ fn in_use(port: u16) -> Failure {
                 format!("Port {port} is in use by another program: {owner}"),
             );
             let failure = if owner.program.as_deref() == Some("llmlb") {
-                failure.hint("its lock is elsewhere: compare LLMLB_LOCK_DIR and TMPDIR")
+                failure.hint("it uses another lock directory: compare LLMLB_LOCK_DIR and TMPDIR")
             } else {
                 failure
             };
@@ -342,8 +374,8 @@ fn in_use(port: u16) -> Failure {
         None => Failure::new(
             exit::FAILED,
             format!(
-                "Port {port} is in use by another program, or by what remains of a connection that \
-                 has just closed; that is gone within a minute"
+                "Port {port} is in use by another program, or by a recently closed connection \
+                 (TIME_WAIT), which ends within a minute"
             ),
         )
         .hint(elsewhere),

@@ -1,4 +1,4 @@
-//! `llmlb stop`: end the server of a port, and nobody else.
+//! `llmlb stop`: stops the server that holds the lock of a port, and no other process.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -13,22 +13,22 @@ use super::exit::{self, Failure};
 use super::{output, port_conflict};
 use crate::lock::{self, LockInfo};
 
-/// How long a server drains that does not say how long.
+/// Assumed drain timeout of a server whose lock record has none.
 const DRAIN: Duration = Duration::from_secs(30);
-/// What a server may take on top of its drain to end.
+/// Time that a server gets beyond its drain timeout to exit.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
-/// A wait longer than this is explained.
-const SILENCE: Duration = Duration::from_secs(1);
+/// `stop` prints a message if it waits longer than this.
+const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) fn stop(args: &Stop, quiet: bool) -> Result<u8, Failure> {
     let say = |text: &str| {
         if !quiet {
-            output::say(text);
+            output::message(text);
         }
     };
     let store = lock::store();
     let Some(port) = args.port else {
-        return Err(which(&store));
+        return Err(missing_port(&store));
     };
     let done = stop_in(&store, port, args, say)?;
     for line in done.lines {
@@ -37,17 +37,17 @@ pub(super) fn stop(args: &Stop, quiet: bool) -> Result<u8, Failure> {
     done.still_running.map_or(Ok(exit::DONE), Err)
 }
 
-/// What came of it.
+/// Result of `stop`: lines for stdout, and a failure if a server still runs.
 #[derive(Debug)]
-struct Done {
+struct StopResult {
     lines: Vec<String>,
-    /// A server whose lock is in another directory serves on the port and was not stopped.
+    /// Error: a server whose lock is in another lock directory still runs on the port.
     still_running: Option<Failure>,
 }
 
-/// Which servers there are to choose from.
-fn which(store: &Store) -> Failure {
-    let failure = Failure::new(exit::USAGE, "say which server to stop: llmlb stop -p PORT");
+/// Returns the error for a missing `-p`, which lists the running servers.
+fn missing_port(store: &Store) -> Failure {
+    let failure = Failure::new(exit::USAGE, "no port is specified: llmlb stop -p PORT");
     let running: Vec<_> = store
         .list()
         .unwrap_or_default()
@@ -60,67 +60,72 @@ fn which(store: &Store) -> Failure {
         .collect();
     match running.as_slice() {
         [] => failure.hint("no servers are running"),
-        ports => failure.hint(format!("servers are running on {}", ports.join(", "))),
+        ports => failure.hint(format!("servers are running on ports {}", ports.join(", "))),
     }
 }
 
-/// Stops the server and gives what there is to tell about it.
-fn stop_in(store: &Store, port: u16, args: &Stop, say: impl Fn(&str)) -> Result<Done, Failure> {
+/// Stops the server on a port and returns the lines to print.
+fn stop_in(
+    store: &Store,
+    port: u16,
+    args: &Stop,
+    say: impl Fn(&str),
+) -> Result<StopResult, Failure> {
     let key = lock::key(port);
     let status = store
         .status(&key)
         .map_err(|error| Failure::new(exit::FAILED, error.to_string()))?;
-    let server = status.holder().map(Server::of);
+    let server = status.holder().map(StopTarget::from_holder);
     let timeout = args.timeout.unwrap_or_else(|| {
         let info = server.as_ref().and_then(|server| server.info.as_ref());
         default_timeout(info)
     });
     if let Some(pid) = server.as_ref().and_then(|server| server.suspended) {
         say(&format!(
-            "pid {pid} is suspended; it cannot answer before `kill -CONT {pid}`"
+            "pid {pid} is suspended and cannot stop; resume it with `kill -CONT {pid}`"
         ));
     }
-    let draining = server.as_ref().is_some_and(Server::is_draining);
+    let draining = server.as_ref().is_some_and(StopTarget::is_draining);
     if draining {
-        say("it was asked to stop before and is draining; waiting for it");
+        say("the server already received a signal and is draining; waiting");
     }
-    // A second signal would cut the streams that the first one lets end.
+    // Send no second signal: it would abort the requests that the drain lets complete.
     let stop = store
         .stop(&key)
         .timeout(timeout)
         .force(args.force)
         .ask(!draining);
     let began = Instant::now();
-    let stopped = tell_if_long(
+    let stopped = notify_if_slow(
         || stop.run(),
         || {
             say(&waiting(timeout, in_flight(store, port)));
         },
     )
-    .ok_or_else(|| Failure::new(exit::FAILED, "stopping failed"))?;
+    .ok_or_else(|| Failure::new(exit::FAILED, "stopping the server panicked; this is a bug"))?;
     match stopped {
         Ok(stopped) => {
             let mut lines = outcome(port, status.path(), &stopped);
-            let drain = server.as_ref().and_then(Server::drain_timeout);
+            let drain = server.as_ref().and_then(StopTarget::drain_timeout);
             let is_over = |drain: Duration| !drain.is_zero() && began.elapsed() >= drain;
             if drain.is_some_and(|drain| !draining && is_over(drain)) {
                 let text =
-                    "Its drain timeout was over: what was still in flight was cut; see its log";
+                    "Its drain timeout expired: requests in flight were aborted; see its log";
                 lines.push(text.to_owned());
             }
             let mut still_running = None;
             if !matches!(stopped, Stopped::Ended { .. }) {
-                let other = port_conflict::on_port(port);
-                let server = port_conflict::server_of_llmlb(port, other.as_ref());
+                let other = port_conflict::port_user(port);
+                let server = port_conflict::llmlb_pid(port, other.as_ref());
                 if let Some(pid) = server {
-                    // There is one, whatever the lock directory says.
+                    // Drop the line "No server running": a server of another lock directory runs here.
                     lines.remove(0);
                     still_running = Some(elsewhere(port, pid, status.path()));
                 } else {
                     lines.extend(other.map(|owner| port_conflict::line(port, &owner)));
                 }
             }
-            Ok(Done {
+            Ok(StopResult {
                 lines,
                 still_running,
             })
@@ -130,31 +135,33 @@ fn stop_in(store: &Store, port: u16, args: &Stop, say: impl Fn(&str)) -> Result<
             let failure = Failure::new(exit::FAILED, refusal(port, &error.to_string()));
             let is_init = server.as_ref().is_some_and(|server| server.pid == Some(1));
             Err(if is_init {
-                failure.hint("it is PID 1 of its container: stop that, or `kill -TERM 1` in it")
+                failure.hint(
+                    "it is PID 1 of its container: stop the container, or inside it `kill -TERM 1`",
+                )
             } else if by_force && !args.force {
-                failure.hint(format!("`llmlb stop -p {port} --force` kills it"))
+                failure.hint(format!("kill it with `llmlb stop -p {port} --force`"))
             } else {
-                failure.hint(format!("`llmlb status -p {port}` shows what is known"))
+                failure.hint(format!("show its state with `llmlb status -p {port}`"))
             })
         }
     }
 }
 
-/// The server as it was before it was asked to stop.
-struct Server {
+/// The server to stop, as its lock record described it before the signal.
+struct StopTarget {
     pid: Option<u32>,
     info: Option<LockInfo>,
-    /// Its pid, if it is suspended.
+    /// Process id, if the process is suspended and so cannot react to a signal.
     suspended: Option<u32>,
 }
 
-impl Server {
-    fn of(holder: &Holder) -> Self {
+impl StopTarget {
+    fn from_holder(holder: &Holder) -> Self {
         Self {
             pid: holder.pid(),
             info: holder.record().and_then(|record| {
                 let port = record.port().unwrap_or_default();
-                LockInfo::of(record, port).ok()
+                LockInfo::from_record(record, port).ok()
             }),
             suspended: holder.pid().filter(|_| holder.is_suspended()),
         }
@@ -171,11 +178,11 @@ impl Server {
     }
 }
 
-/// How many requests the server still lets end, by its record.
+/// Returns the number of requests in flight, from the server's lock record.
 fn in_flight(store: &Store, port: u16) -> Option<u64> {
     let status = store.status(&lock::key(port)).ok()?;
     let record = status.holder()?.record()?;
-    LockInfo::of(record, port).ok()?.draining
+    LockInfo::from_record(record, port).ok()?.draining
 }
 
 fn default_timeout(info: Option<&LockInfo>) -> Duration {
@@ -184,15 +191,16 @@ fn default_timeout(info: Option<&LockInfo>) -> Duration {
         .saturating_add(GRACE)
 }
 
-/// Does something that may take long, and after a while calls `tell`, once. `None`: it panicked.
-fn tell_if_long<T: Send>(work: impl FnOnce() -> T + Send, tell: impl FnOnce()) -> Option<T> {
+/// Runs work and calls `notify` once if it takes longer than `NOTICE_AFTER`. `None`: the work
+/// panicked.
+fn notify_if_slow<T: Send>(work: impl FnOnce() -> T + Send, notify: impl FnOnce()) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(move || sender.send(work()));
         receiver
-            .recv_timeout(SILENCE)
+            .recv_timeout(NOTICE_AFTER)
             .or_else(|_| {
-                tell();
+                notify();
                 receiver.recv()
             })
             .ok()
@@ -210,19 +218,20 @@ fn waiting(timeout: Duration, in_flight: Option<u64>) -> String {
     }
 }
 
-/// A server that runs and has no lock where it was looked for.
+/// Returns the error for a server that runs but whose lock is in another lock directory.
 fn elsewhere(port: u16, pid: u32, path: &Path) -> Failure {
     let dir = path.parent().unwrap_or(path).display();
-    let message =
-        format!("The server on port {port} (PID: {pid}) was not stopped: its lock is not in {dir}");
+    let message = format!(
+        "The server on port {port} (PID: {pid}) was not stopped: its lock file is not in {dir}"
+    );
     Failure::new(exit::FAILED, message)
-        .hint("LLMLB_LOCK_DIR, or else TMPDIR, of the server names its lock directory")
+        .hint("find its lock directory: LLMLB_LOCK_DIR, else TMPDIR, of the server's environment")
         .hint(format!(
-            "`LLMLB_LOCK_DIR=DIR llmlb stop -p {port}` stops it; one in a container is stopped there"
+            "stop it inside its container, or stop it with `LLMLB_LOCK_DIR=DIR llmlb stop -p {port}`"
         ))
 }
 
-/// The first line says that no server runs, unless one was stopped.
+/// Returns the lines for stdout. The first is `No server running …`, unless a server was stopped.
 fn outcome(port: u16, path: &Path, stopped: &Stopped) -> Vec<String> {
     let nothing = format!("No server running on port {port}");
     let path = path.display();
@@ -231,17 +240,17 @@ fn outcome(port: u16, path: &Path, stopped: &Stopped) -> Vec<String> {
             vec![format!("Stopped the server on port {port} (PID: {pid})")]
         }
         Stopped::Ended { pid, killed: true } => vec![format!(
-            "Killed the server on port {port} (PID: {pid}): it had not stopped when asked"
+            "Killed the server on port {port} (PID: {pid}): it did not exit in time"
         )],
         Stopped::Cleaned { record } => {
             let pid = record.as_ref().map(|record| record.pid());
-            // A process that has ended and waits for its parent has no identity.
+            // A zombie has no identity, so it does not count as a new process with the same PID.
             let reused = pid.is_some_and(|pid| Identity::from_pid(pid).is_some());
             vec![nothing, cleaned(pid, reused)]
         }
         Stopped::LeftAlone { why } => vec![
             nothing,
-            format!("{path} is no lock record ({why}) and was left alone"),
+            format!("{path} has no valid lock record ({why}) and was left in place"),
         ],
         _ => vec![nothing],
     }
@@ -253,12 +262,12 @@ fn cleaned(pid: Option<u32>, reused: bool) -> String {
             "Removed the stale lock file of PID {pid}; a different process has this PID now and was \
              not stopped"
         ),
-        Some(pid) => format!("Removed the stale lock file of PID {pid}, which is gone"),
-        None => "Removed an unfinished lock file".to_owned(),
+        Some(pid) => format!("Removed the stale lock file of PID {pid}, which no longer runs"),
+        None => "Removed an incomplete lock file".to_owned(),
     }
 }
 
-/// Tenure's reason, in llmlb's words.
+/// Replaces tenure's name of the key in an error by llmlb's.
 fn refusal(port: u16, error: &str) -> String {
     let key = lock::key(port).to_string();
     let after = |words: &str| error.strip_prefix(&format!("{key} {words}: "));
@@ -277,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn every_outcome_has_its_words() {
+    fn every_outcome_has_its_message() {
         assert_eq!(
             texts(&Stopped::Ended {
                 pid: 7,
@@ -290,7 +299,7 @@ mod tests {
                 pid: 7,
                 killed: true
             }),
-            ["Killed the server on port 8000 (PID: 7): it had not stopped when asked"]
+            ["Killed the server on port 8000 (PID: 7): it did not exit in time"]
         );
         assert_eq!(
             texts(&Stopped::NotRunning),
@@ -300,7 +309,7 @@ mod tests {
             texts(&Stopped::Cleaned { record: None }),
             [
                 "No server running on port 8000",
-                "Removed an unfinished lock file"
+                "Removed an incomplete lock file"
             ]
         );
         let why = "it is not a JSON object".to_owned();
@@ -308,12 +317,12 @@ mod tests {
             texts(&Stopped::LeftAlone { why }),
             [
                 "No server running on port 8000",
-                "/l/serve_8000.lock is no lock record (it is not a JSON object) and was left alone"
+                "/l/serve_8000.lock has no valid lock record (it is not a JSON object) and was left in place"
             ]
         );
         assert_eq!(
             cleaned(Some(7), false),
-            "Removed the stale lock file of PID 7, which is gone"
+            "Removed the stale lock file of PID 7, which no longer runs"
         );
         assert_eq!(
             cleaned(Some(7), true),
@@ -323,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_explained_with_what_is_known() {
+    fn wait_message_names_the_requests_in_flight() {
         let limit = Duration::from_secs(35);
         assert_eq!(
             waiting(limit, Some(3)),
@@ -338,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_timeout_is_the_servers_drain_timeout_and_five_seconds() {
+    fn default_timeout_is_the_servers_drain_timeout_plus_five_seconds() {
         let info = |text| -> LockInfo { serde_json::from_str(text).unwrap() };
         let minimal = info(r#"{"pid":1,"started_at":"2026-01-30T12:00:00Z","port":8000}"#);
         let full = info(
@@ -350,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn tenures_reasons_are_told_in_llmlbs_words() {
+    fn refusal_names_the_server_instead_of_the_key() {
         assert_eq!(
             refusal(
                 8000,
@@ -367,10 +376,10 @@ mod tests {
     }
 
     #[test]
-    fn this_very_process_is_never_signalled() {
+    fn stop_never_signals_its_own_process() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::in_dir(dir.path());
-        let _lock = lock::ServerLock::claim_in(&store, 8000, None).unwrap();
+        let _lock = lock::ServerLock::acquire_in(&store, 8000, None).unwrap();
         let args = Stop {
             port: Some(8000),
             timeout: None,

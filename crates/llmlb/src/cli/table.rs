@@ -1,6 +1,6 @@
-//! Tables for people.
+//! Tables of text.
 
-/// Columns, two spaces apart.
+/// Formats rows as left-aligned columns, two spaces apart.
 pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up() {
+    fn columns_are_aligned() {
         let rows = [["a", "bbb", ""], ["ccc", "d", "e"]];
         let rows = rows.map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(aligned(&rows), "a    bbb\nccc  d    e");

@@ -1,15 +1,15 @@
-//! Points and spans of time, as people read them.
+//! Times and durations for display.
 
 use std::time::{Duration, SystemTime};
 
-/// A point in time, in UTC, to the second.
+/// Formats a time in UTC, to the second.
 pub(super) fn point(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time)
         .and_then(|time| jiff::Timestamp::from_second(time.as_second()))
         .map_or_else(|_| "?".to_owned(), |time| time.to_string())
 }
 
-/// A span of time, roughly.
+/// Formats a duration in its largest fitting unit.
 pub(super) fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_short() {
+    fn times_and_durations_are_rounded() {
         let noon = SystemTime::UNIX_EPOCH + Duration::from_millis(1_769_774_400_250);
         assert_eq!(point(noon), "2026-01-30T12:00:00Z");
         for (seconds, text) in [

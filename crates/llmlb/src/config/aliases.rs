@@ -1,33 +1,33 @@
-//! Further names for models.
+//! Aliases: additional names for models.
 
 use toml::de::DeValue;
 
 use super::backends::fields::{names, wrong_type};
-use super::document::Document;
+use super::document::TomlDocument;
 use super::origin::Origins;
-use super::problems::{Gathered, quoted};
+use super::problems::{ProblemList, quoted};
 use super::settings::{ALIAS, ALIASES};
-use super::values::{self, Raw};
+use super::values::{self, RawSetting};
 
-/// A further name for a model, or for one that backends call differently.
+/// An additional name for a model, or a common name for a model that backends name differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Alias {
     pub(crate) name: String,
-    /// What backends call it; a backend that has several of these uses the first.
+    /// Names of the model on backends. A backend that serves several of them uses the first.
     pub(crate) models: Vec<String>,
 }
 
-/// The aliases of the file. They hold whichever backends are used.
+/// Reads the aliases of the file. They also apply to backends from the environment or flags.
 pub(super) fn read(
-    document: &Document<'_>,
+    document: &TomlDocument<'_>,
     origins: &mut Origins,
-    problems: &mut Gathered,
+    problems: &mut ProblemList,
 ) -> Vec<Alias> {
     let Some(value) = document.aliases() else {
         return Vec::new();
     };
     let Some(table) = value.get_ref().as_table() else {
-        let why = values::not(Raw::Toml(value.get_ref()), "a section");
+        let why = values::not(RawSetting::Toml(value.get_ref()), "a section");
         let what = format!("{why}; allowed: [{ALIASES}]");
         problems.add(&document.origin(value.span().start), ALIASES, &what);
         return Vec::new();
@@ -49,7 +49,7 @@ pub(super) fn read(
     aliases
 }
 
-/// What one alias stands for.
+/// Parses the models of one alias.
 fn models(
     name: &str,
     value: &DeValue<'_>,
@@ -68,7 +68,7 @@ fn models(
         return refused(&format!("{} is an alias itself", quoted(model)));
     }
     if models == [name] {
-        return refused("it stands for itself");
+        return refused("an alias cannot stand for itself");
     }
     Ok(models)
 }

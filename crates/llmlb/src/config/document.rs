@@ -1,35 +1,38 @@
-//! The file as TOML: what is not TOML, names that mean nothing, and the values.
+//! The parsed TOML file: syntax errors, unknown names, and the values with their line numbers.
 
 use std::collections::{BTreeMap, HashSet};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::file::Source;
+use super::file::ConfigFile;
 use super::origin::Origin;
-use super::problems::Gathered;
+use super::problems::ProblemList;
 use super::settings::{self, Setting};
 use super::suggest::did_you_mean;
-use super::values::{self, Raw};
+use super::values::{self, RawSetting};
 
-pub(super) struct Document<'a> {
-    source: &'a Source,
+/// A configuration file, parsed as far as it is valid TOML.
+pub(super) struct TomlDocument<'a> {
+    source: &'a ConfigFile,
     root: DeTable<'a>,
-    /// What is not TOML.
-    syntax: Gathered,
-    /// Lines that were guessed at, because something on them is not TOML.
+    /// Syntax errors.
+    syntax: ProblemList,
+    /// Lines with a syntax error. The parser guesses their values, so other problems on them are not
+    /// reported.
     guessed: HashSet<usize>,
-    /// Where each line ends, so that finding a line is cheap in a file of nothing but errors.
+    /// Offset of each line's end. A lookup of a line number is then a binary search, which keeps a
+    /// file full of errors fast.
     line_ends: Vec<usize>,
 }
 
-impl<'a> Document<'a> {
-    pub(super) fn parse(source: &'a Source) -> Self {
+impl<'a> TomlDocument<'a> {
+    pub(super) fn parse(source: &'a ConfigFile) -> Self {
         let (root, errors) = DeTable::parse_recoverable(&source.text);
         let mut document = Self {
             source,
             root: root.into_inner(),
-            syntax: Gathered::default(),
+            syntax: ProblemList::default(),
             guessed: HashSet::new(),
             line_ends: source.text.match_indices('\n').map(|(at, _)| at).collect(),
         };
@@ -41,7 +44,7 @@ impl<'a> Document<'a> {
         document
     }
 
-    /// Where a byte of the file is.
+    /// Returns the origin of a byte offset in the file.
     pub(super) fn origin(&self, at: usize) -> Origin {
         Origin::File {
             name: self.source.name.clone(),
@@ -50,15 +53,18 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Whether something is not TOML, so that what is missing may just not have been understood.
+    /// True if the file has syntax errors. A missing key may then only have been unreadable.
     pub(super) fn is_broken(&self) -> bool {
         !self.guessed.is_empty()
     }
 
-    pub(super) fn value(&self, setting: &Setting) -> Option<(Raw<'_>, Origin)> {
+    pub(super) fn value(&self, setting: &Setting) -> Option<(RawSetting<'_>, Origin)> {
         let section = self.root.get(setting.section())?.get_ref().as_table()?;
         let value = section.get(setting.key())?;
-        Some((Raw::Toml(value.get_ref()), self.origin(value.span().start)))
+        Some((
+            RawSetting::Toml(value.get_ref()),
+            self.origin(value.span().start),
+        ))
     }
 
     pub(super) fn backends(&self) -> Option<&Spanned<DeValue<'a>>> {
@@ -69,9 +75,9 @@ impl<'a> Document<'a> {
         self.root.get(settings::ALIASES)
     }
 
-    /// Sections and keys that do not exist. (A backend's keys are checked with the backend, and
-    /// those of the aliases are anybody's.)
-    pub(super) fn check_names(&self, problems: &mut Gathered) {
+    /// Reports unknown sections and keys. A backend's keys are checked with the backend, and the keys
+    /// of `[aliases]` are free.
+    pub(super) fn check_names(&self, problems: &mut ProblemList) {
         for (name, value) in &self.root {
             let origin = self.origin(name.span().start);
             let section = name.get_ref().as_ref();
@@ -83,14 +89,19 @@ impl<'a> Document<'a> {
             } else if let Some(table) = value.get_ref().as_table() {
                 self.check_keys(section, table, problems);
             } else {
-                let raw = Raw::Toml(value.get_ref());
+                let raw = RawSetting::Toml(value.get_ref());
                 let what = format!("{}; allowed: [{section}]", values::not(raw, "a section"));
                 problems.add(&origin, section, &what);
             }
         }
     }
 
-    pub(super) fn check_keys(&self, section: &str, table: &DeTable<'_>, problems: &mut Gathered) {
+    pub(super) fn check_keys(
+        &self,
+        section: &str,
+        table: &DeTable<'_>,
+        problems: &mut ProblemList,
+    ) {
         let keys = settings::keys_of(section);
         for key in table.keys() {
             let name: &str = key.get_ref();
@@ -103,15 +114,16 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// All problems of the file. What was said about a guess would only confuse.
-    pub(super) fn settle(self, problems: Gathered) -> Gathered {
+    /// Returns all problems of the file. Problems on lines with a syntax error are dropped, because
+    /// they refer to guessed values.
+    pub(super) fn all_problems(self, problems: ProblemList) -> ProblemList {
         problems
             .without_lines(|line| self.guessed.contains(&line))
             .and(self.syntax)
     }
 
-    /// One problem for each line: what follows on the same line mostly comes from the first. One
-    /// for each list, too, since one that is not closed swallows the rest of the file.
+    /// Records one syntax error per line: further errors on a line mostly follow from the first. Also
+    /// one per multi-line list, because an unclosed list swallows the rest of the file.
     fn note_syntax(&mut self, mut errors: Vec<(usize, &str)>) {
         errors.sort_by_key(|(at, _)| *at);
         let mut lists = Vec::new();
@@ -119,8 +131,8 @@ impl<'a> Document<'a> {
         lists.retain(|(start, end)| self.line(*start) < self.line(*end));
         lists.sort_unstable();
 
-        // By the line it is told for: the list's first line, or the error's own.
-        let mut told: BTreeMap<usize, (usize, &str)> = BTreeMap::new();
+        // Keyed by the reported line: the first line of the list, or the line of the error.
+        let mut reported: BTreeMap<usize, (usize, &str)> = BTreeMap::new();
         let mut swallowed = HashSet::new();
         for (at, message) in errors {
             let before = lists.partition_point(|(start, _)| *start <= at);
@@ -129,13 +141,13 @@ impl<'a> Document<'a> {
                 let line = self.line(at);
                 self.guessed.insert(line);
                 if self.is_header(line) && message != "duplicate key" {
-                    // Without its header, nobody knows where the section's keys belong.
+                    // Without a valid header, the section of the keys below it is unknown.
                     let below = line + 1..=self.line_ends.len() + 1;
                     let section = below.take_while(|line| !self.is_header(*line));
                     let section: Vec<usize> = section.collect();
                     self.guessed.extend(section);
                 }
-                told.entry(line).or_insert((at, message));
+                reported.entry(line).or_insert((at, message));
                 continue;
             };
             let first = self.line(*start);
@@ -143,12 +155,12 @@ impl<'a> Document<'a> {
                 self.guessed.extend(first..=self.line(*end));
             }
             if message.starts_with("unclosed") {
-                told.insert(first, (*start, message));
+                reported.insert(first, (*start, message));
             } else {
-                told.entry(first).or_insert((at, message));
+                reported.entry(first).or_insert((at, message));
             }
         }
-        for (at, message) in told.into_values() {
+        for (at, message) in reported.into_values() {
             let origin = self.origin(at);
             self.syntax.add_syntax(&origin, self.column(at), message);
         }
@@ -177,7 +189,8 @@ impl<'a> Document<'a> {
     }
 }
 
-/// `port` outside of any section most likely is `server.port`.
+/// Returns the message for an unknown section or top-level key. For `port` outside of a section it
+/// suggests `server.port`.
 fn unknown_section(name: &str, value: &DeValue<'_>) -> String {
     let settings = settings::ALL;
     let meant = settings.iter().find(|setting| setting.key() == name);
@@ -196,8 +209,8 @@ fn unknown_section(name: &str, value: &DeValue<'_>) -> String {
     )
 }
 
-/// Where the outermost lists begin and end. Those of `[[backend]]` are not lists to whoever wrote
-/// them, but what is in them may be.
+/// Collects the start and end of the outermost lists. `[[backend]]` tables are not lists in this
+/// sense, but their values may be.
 fn collect_lists(table: &DeTable<'_>, lists: &mut Vec<(usize, usize)>) {
     for value in table.values() {
         let span = value.span();

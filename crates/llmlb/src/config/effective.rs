@@ -1,9 +1,10 @@
-//! The settings that hold, as a person would write them, and where each came from.
+//! The effective settings as text, with their origins, for `llmlb check`.
 
 use super::settings::{self, Setting};
 use super::{Config, Origin, Receiver, values};
 use spool::Keep;
 
+/// Effective value of one setting.
 pub(crate) struct Effective<'a> {
     pub(crate) name: &'static str,
     pub(crate) value: String,
@@ -16,7 +17,7 @@ impl Config {
         let line = |setting: &Setting, value: String| Effective {
             name: setting.name,
             value,
-            origin: self.origins.of(setting),
+            origin: self.origins.origin(setting),
         };
         let duration = values::duration_in_words;
         let listed = |list: &str| if list.is_empty() { "-" } else { list }.to_owned();
@@ -119,7 +120,7 @@ fn no_limit() -> String {
     "no limit".to_owned()
 }
 
-/// A number that is derived from the limit of open files unless it is set.
+/// Formats a number that is derived from the limit of open files unless it is set.
 fn or_derived(number: Option<usize>) -> String {
     number.map_or_else(|| "by ulimit -Hn".to_owned(), |number| number.to_string())
 }

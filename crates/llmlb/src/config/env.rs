@@ -1,4 +1,4 @@
-//! The only place that reads the environment.
+//! All access to environment variables.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -6,53 +6,54 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::origin::Origin;
-use super::problems::Gathered;
+use super::problems::ProblemList;
 use super::secret::Secret;
 use super::settings;
 use super::suggest::did_you_mean;
 
 const PREFIX: &str = "LLMLB_";
 
-/// Where the port locks lie, if not in the usual place.
+/// Returns the lock directory, if `LLMLB_LOCK_DIR` names one.
 pub(crate) fn lock_dir() -> Option<PathBuf> {
     set(settings::LOCK_DIR).map(PathBuf::from)
 }
 
-/// Where usage data lies, if not in the usual place.
+/// Returns the data directory, if `LLMLB_DATA_DIR` names one.
 pub(crate) fn data_dir() -> Option<PathBuf> {
     set(settings::DATA_DIR).map(PathBuf::from)
 }
 
-/// Where usage is delivered to. There may be a key in it.
+/// Returns the receiver's URL (`LLMLB_USAGE_URL`). It may contain a key.
 pub(crate) fn usage_url() -> Option<Result<Secret, &'static str>> {
     secret(settings::URL_VARIABLE)
 }
 
-/// The bearer token of that receiver.
+/// Returns the receiver's bearer token (`LLMLB_USAGE_TOKEN`).
 pub(crate) fn usage_token() -> Option<Result<Secret, &'static str>> {
     secret(settings::TOKEN_VARIABLE)
 }
 
-/// A directory that the system or the user has set, such as `HOME`.
+/// Returns a directory that a variable such as `HOME` names.
 pub(crate) fn directory(name: &str) -> Option<PathBuf> {
-    // A relative one would be another one in every directory.
+    // Ignore a relative path: it would depend on the current directory.
     set(name)
         .map(PathBuf::from)
         .filter(|path| path.is_absolute())
 }
 
-/// What the system says about itself in the environment, if that is text.
+/// Returns the value of a variable, if it is UTF-8.
 pub(crate) fn text(name: &str) -> Option<String> {
     set(name)?.into_string().ok()
 }
 
-/// Fails if the value is not text; the value itself is not told.
+/// Returns the value of a variable. The error for a value that is not UTF-8 is the variable's name,
+/// never its value.
 fn secret(name: &'static str) -> Option<Result<Secret, &'static str>> {
     let text = set(name)?.into_string();
     Some(text.map(Secret::new).map_err(|_| name))
 }
 
-/// The socket on which systemd wants to hear that the server is ready.
+/// Returns the socket of systemd's readiness protocol.
 pub(crate) fn notify_socket() -> Option<OsString> {
     set("NOTIFY_SOCKET")
 }
@@ -61,10 +62,10 @@ fn set(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// True if Kubernetes set this variable for a Service: it does so in every pod of a namespace, for
-/// each of its Services. One called `llmlb-internal` adds `LLMLB_INTERNAL_SERVICE_HOST`,
+/// True if Kubernetes set this variable for a Service. It does so in every pod, for each Service of
+/// the namespace: `llmlb-internal` yields `LLMLB_INTERNAL_SERVICE_HOST`,
 /// `LLMLB_INTERNAL_PORT=tcp://..`, `LLMLB_INTERNAL_PORT_80_TCP_ADDR` and so on. Name and value must
-/// both have the form of such a link, so that a misspelt setting is still reported.
+/// both have this form, so that a misspelt setting is still reported.
 fn is_service_link(name: &str, value: &OsStr) -> bool {
     let Some(value) = value.to_str().filter(|_| name.starts_with(PREFIX)) else {
         return false;
@@ -76,7 +77,7 @@ fn is_service_link(name: &str, value: &OsStr) -> bool {
     let is_address = || value.parse::<IpAddr>().is_ok();
     let is_number = |text: &str| text.parse::<u16>().is_ok();
     let words: Vec<&str> = name.split('_').collect();
-    // The words before these are the Service's name, which may contain them too.
+    // The words in front of these are the Service's name, which may contain the same words.
     (1..words.len()).any(|start| match &words[start..] {
         ["PORT"] => is_url(),
         ["SERVICE", "HOST"] => is_address(),
@@ -95,11 +96,11 @@ fn is_service_link(name: &str, value: &OsStr) -> bool {
     })
 }
 
-/// The variables of a process, as one saw them. An empty one is as good as none.
+/// Snapshot of the environment variables. An empty variable counts as not set.
 pub(super) struct Environment(BTreeMap<String, OsString>);
 
 impl Environment {
-    pub(super) fn of_this_process() -> Self {
+    pub(super) fn from_process() -> Self {
         Self::new(
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))),
         )
@@ -118,15 +119,16 @@ impl Environment {
         self.0.get(name).map(PathBuf::from)
     }
 
-    /// Fails if the value is not text; the value itself is not told, it may be a secret.
+    /// Returns the value of a variable. The error for a value that is not UTF-8 never contains the
+    /// value, which may be a secret.
     pub(super) fn text(&self, name: &str) -> Option<Result<&str, &'static str>> {
         let value = self.0.get(name)?;
         Some(value.to_str().ok_or("is not UTF-8 text"))
     }
 
-    /// A variable that is ours by its name but means nothing is a slip that would go unnoticed.
-    /// `keys` are the names that keys and tokens are taken from; those may be called anything.
-    pub(super) fn check_names(&self, keys: &[String], problems: &mut Gathered) {
+    /// Reports unknown variables that begin with `LLMLB_`: a misspelt setting would go unnoticed.
+    /// `keys` are the variables that contain keys and tokens; these may have any name.
+    pub(super) fn check_names(&self, keys: &[String], problems: &mut ProblemList) {
         for name in self.0.keys().filter(|name| name.starts_with(PREFIX)) {
             if keys.contains(name) || settings::variables().any(|known| known == name) {
                 continue;

@@ -1,42 +1,42 @@
-//! Which file, and its text.
+//! Selection and reading of the configuration file.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::env::Environment;
-use super::problems::{Gathered, one_line};
+use super::problems::{ProblemList, one_line};
 use super::{Flags, settings};
 use crate::sys::{self, Exposed};
 
-/// The file of a directory, if none is named.
-pub(super) const USUAL: &str = "llmlb.toml";
+/// Name of the file in the current directory that is read by default.
+pub(super) const DEFAULT_NAME: &str = "llmlb.toml";
 
-const LARGEST: u64 = 1 << 20;
+const MAX_SIZE: u64 = 1 << 20;
 
-/// A file that was read.
-pub(super) struct Source {
-    /// As it was named: that is how a person knows it.
+/// A configuration file that was read.
+pub(super) struct ConfigFile {
+    /// Path as the flag or variable names it, for messages.
     pub(super) name: PathBuf,
     pub(super) text: String,
 }
 
-/// The file that is named, or the usual one if it is there.
+/// Reads the file that `--config` or `LLMLB_CONFIG` names, else `llmlb.toml` if it exists.
 pub(super) fn find(
     flags: &Flags,
     env: &Environment,
     directory: &Path,
-    problems: &mut Gathered,
-) -> Option<Source> {
+    problems: &mut ProblemList,
+) -> Option<ConfigFile> {
     let (name, named_by) = if let Some(name) = &flags.config {
         (name.clone(), Some(settings::CONFIG_FLAG))
     } else if let Some(name) = env.path(settings::CONFIG) {
         (name, Some(settings::CONFIG))
     } else {
-        (PathBuf::from(USUAL), None)
+        (PathBuf::from(DEFAULT_NAME), None)
     };
     let path = directory.join(&name);
-    // A dangling link is there, though opening it says that it is not.
+    // A dangling link is an error, although opening it reports that no file exists.
     let absent = || fs::symlink_metadata(&path).is_err_and(|e| e.kind() == ErrorKind::NotFound);
     if named_by.is_none() && absent() {
         return None;
@@ -44,7 +44,7 @@ pub(super) fn find(
     let is_allowed = flags.config.is_some() && flags.allow_shared_config;
     let shown = one_line(&name.to_string_lossy());
     match open(&path, &shown, is_allowed).and_then(|file| read(file, &path)) {
-        Ok(text) => Some(Source { name, text }),
+        Ok(text) => Some(ConfigFile { name, text }),
         Err(why) => {
             let by = named_by.map_or_else(String::new, |by| format!(" (named by {by})"));
             problems.add_file(&shown, &format!("{why}{by}"));
@@ -53,8 +53,8 @@ pub(super) fn find(
     }
 }
 
-/// Opens the file if only this user and root can have written it. A backend that it names gets any
-/// variable of the environment that it names as well.
+/// Opens the file if only this user and root can have written it. Another author could send
+/// prompts, and the contents of any environment variable as a key, to a server of his own.
 fn open(path: &Path, name: &str, is_shared_allowed: bool) -> Result<File, String> {
     if is_shared_allowed {
         return File::open(path).map_err(|error| in_words(&error, path));
@@ -63,50 +63,50 @@ fn open(path: &Path, name: &str, is_shared_allowed: bool) -> Result<File, String
     opened.map_err(|exposed| {
         let (why, advice) = refusal(&exposed, name);
         format!(
-            "{why}, and so choose where keys and prompts are sent; {advice}, or use it as it is: \
+            "{why}, and so choose where keys and prompts are sent; {advice}, or accept the file as it is: \
              --config {name} --allow-shared-config"
         )
     })
 }
 
-/// What others may do with the file, and what to type against it.
+/// Returns the reason why a file is rejected, and the command that fixes it.
 fn refusal(exposed: &Exposed, name: &str) -> (String, String) {
     match exposed {
         Exposed::Owner(user) => (
             format!(
-                "it belongs to {user}, neither to this user nor to root: its owner may write it"
+                "the file belongs to {user}, neither to this user nor to root: its owner may write it"
             ),
-            format!("take it over: `cp {name} own.toml`, then --config own.toml"),
+            format!("copy it with `cp {name} own.toml` and use --config own.toml"),
         ),
         Exposed::Others => (
-            "every user may write it".to_owned(),
-            format!("`chmod go-w {name}` prevents that"),
+            "every user may write the file".to_owned(),
+            format!("prevent that with `chmod go-w {name}`"),
         ),
         Exposed::Group(group) => (
-            format!("its group (gid {group}) may write it"),
-            format!("`chmod go-w {name}` prevents that"),
+            format!("the file's group (gid {group}) may write it"),
+            format!("prevent that with `chmod go-w {name}`"),
         ),
         Exposed::Directory(directory) => {
             let directory = one_line(&directory.to_string_lossy());
             (
-                format!("every user may replace it in {directory}"),
-                format!("`chmod o-w {directory}` prevents that"),
+                format!("every user may replace the file in {directory}"),
+                format!("prevent that with `chmod o-w {directory}`"),
             )
         }
         Exposed::Replaced => (
-            "others may replace it, as happened while it was opened".to_owned(),
-            "try again".to_owned(),
+            "another user replaced the file while it was opened".to_owned(),
+            "run the command again".to_owned(),
         ),
     }
 }
 
 fn read(file: File, path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
-    // One byte more tells a file that is too large, also one that never ends.
-    file.take(LARGEST + 1)
+    // Read one byte beyond the maximum to detect a larger file, also an endless one.
+    file.take(MAX_SIZE + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| in_words(&error, path))?;
-    if bytes.len() as u64 > LARGEST {
+    if bytes.len() as u64 > MAX_SIZE {
         return Err("the file is too large; allowed: up to 1 MiB".into());
     }
     String::from_utf8(bytes).map_err(|error| {
@@ -116,13 +116,13 @@ fn read(file: File, path: &Path) -> Result<String, String> {
     })
 }
 
-/// Without numbers that mean something to few.
+/// Formats a read error without the operating system's error number.
 fn in_words(error: &io::Error, path: &Path) -> String {
     match error.kind() {
         _ if path.is_dir() => "this is a directory, not a file".into(),
-        ErrorKind::NotFound if path.is_symlink() => "this links to a file that is not there".into(),
-        ErrorKind::NotFound => "there is no such file".into(),
-        ErrorKind::PermissionDenied => "you may not read this file".into(),
+        ErrorKind::NotFound if path.is_symlink() => "the link points to a missing file".into(),
+        ErrorKind::NotFound => "the file does not exist".into(),
+        ErrorKind::PermissionDenied => "this user may not read the file".into(),
         kind => format!("the file cannot be read: {kind}"),
     }
 }
@@ -132,14 +132,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_the_system_are_told_in_plain_words() {
-        // EACCES, ENOTDIR, ELOOP by their numbers on Linux; elsewhere other words, but still words.
+    fn read_errors_have_no_error_number() {
+        // EACCES, ENOTDIR, ELOOP on Linux; other systems assign other errors to these numbers.
         let path = Path::new("llmlb.toml");
         for number in [13, 20, 40] {
             let words = in_words(&io::Error::from_raw_os_error(number), path);
             assert!(!words.contains("os error"), "{words}");
         }
         let words = in_words(&ErrorKind::PermissionDenied.into(), path);
-        assert_eq!(words, "you may not read this file");
+        assert_eq!(words, "this user may not read the file");
     }
 }

@@ -1,6 +1,6 @@
-//! Which program or service a backend is.
+//! Kind of a backend: the program or service that it runs.
 
-/// A program or service that backends are known to be.
+/// A program or service whose API llmlb knows, such as Ollama or OpenAI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ollama,
@@ -21,7 +21,7 @@ impl Kind {
         Self::Anthropic,
     ];
 
-    /// As it is written in the file and in reports.
+    /// Name in the configuration file, in logs and in `/status`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ollama => "ollama",
@@ -33,9 +33,9 @@ impl Kind {
         }
     }
 
-    /// Services that are known by their address. They want their keys in different places, and
-    /// answer nothing before they have them.
-    pub(crate) fn of_host(host: &str) -> Option<Self> {
+    /// Recognizes a service by its host name. The kind must be known before the first probe, because
+    /// these services expect the key in different headers and reject requests without it.
+    pub(crate) fn from_host(host: &str) -> Option<Self> {
         match host {
             "api.openai.com" => Some(Self::OpenAi),
             "api.anthropic.com" => Some(Self::Anthropic),
@@ -43,8 +43,8 @@ impl Kind {
         }
     }
 
-    /// Programs that are known by whom they name as the owner of a model.
-    pub(crate) fn of_owner(owner: &str) -> Option<Self> {
+    /// Recognizes a program by the `owned_by` of its models.
+    pub(crate) fn from_owner(owner: &str) -> Option<Self> {
         match owner {
             "vllm" => Some(Self::Vllm),
             "llamacpp" => Some(Self::LlamaCpp),
@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }

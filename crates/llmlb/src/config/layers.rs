@@ -1,28 +1,28 @@
-//! One setting from all the places it may be set: file, then environment, then flag. Every place is
-//! checked, also one that another overrides: it would surprise later.
+//! Value of one setting from its layers: default, file, environment, flag. Every layer is validated,
+//! also an overridden one: its error would otherwise appear when the override is removed.
 
-use super::document::Document;
+use super::document::TomlDocument;
 use super::env::Environment;
 use super::origin::{Origin, Origins};
-use super::problems::Gathered;
-use super::settings::{Default, Setting};
-use super::values::Raw;
+use super::problems::ProblemList;
+use super::settings::{DefaultValue, Setting};
+use super::values::RawSetting;
 
 pub(super) struct Layers<'a> {
-    document: Option<&'a Document<'a>>,
+    document: Option<&'a TomlDocument<'a>>,
     env: &'a Environment,
-    problems: &'a mut Gathered,
+    problems: &'a mut ProblemList,
     origins: Origins,
 }
 
-/// Something is wrong with a value, and that is among the problems.
-pub(super) struct Noted;
+/// Error: a layer has an invalid value, which was added to the problems.
+pub(super) struct Invalid;
 
 impl<'a> Layers<'a> {
     pub(super) fn new(
-        document: Option<&'a Document<'a>>,
+        document: Option<&'a TomlDocument<'a>>,
         env: &'a Environment,
-        problems: &'a mut Gathered,
+        problems: &'a mut ProblemList,
     ) -> Self {
         Self {
             document,
@@ -36,52 +36,52 @@ impl<'a> Layers<'a> {
         self.origins
     }
 
-    /// A problem with a value that was read, at the place it came from.
-    pub(super) fn refuse(&mut self, setting: &Setting, what: &str) {
-        let origin = self.origins.of(setting);
+    /// Adds a problem with a setting's value, at the origin of the value.
+    pub(super) fn reject(&mut self, setting: &Setting, what: &str) {
+        let origin = self.origins.origin(setting);
         self.problems.add(origin, setting.name, what);
     }
 
-    /// The same for another place.
-    pub(super) fn refuse_at(&mut self, origin: &Origin, what: &str) {
+    /// Adds a problem at an origin other than the setting's own, such as the variable of a token.
+    pub(super) fn reject_at(&mut self, origin: &Origin, what: &str) {
         self.problems.add(origin, "", what);
     }
 
     pub(super) fn origin(&self, setting: &Setting) -> &Origin {
-        self.origins.of(setting)
+        self.origins.origin(setting)
     }
 
-    /// The setting's value, or nothing if something is wrong with it: then the problem is noted.
+    /// Returns the setting's value. `None`: a layer is invalid, and the problem was added.
     pub(super) fn setting<T>(
         &mut self,
         setting: &Setting,
         typed: Option<&str>,
-        parse: impl Fn(Raw<'_>) -> Result<T, String>,
+        parse: impl Fn(RawSetting<'_>) -> Result<T, String>,
     ) -> Option<T> {
-        self.given(setting, typed, parse).ok().flatten()
+        self.resolve(setting, typed, parse).ok().flatten()
     }
 
-    /// The same for one that need not be set.
+    /// Returns the value of a setting without a default; `Ok(None)` if it is not set.
     pub(super) fn optional<T>(
         &mut self,
         setting: &Setting,
-        parse: impl Fn(Raw<'_>) -> Result<T, String>,
-    ) -> Result<Option<T>, Noted> {
-        self.given(setting, None, parse)
+        parse: impl Fn(RawSetting<'_>) -> Result<T, String>,
+    ) -> Result<Option<T>, Invalid> {
+        self.resolve(setting, None, parse)
     }
 
-    fn given<T>(
+    fn resolve<T>(
         &mut self,
         setting: &Setting,
         typed: Option<&str>,
-        parse: impl Fn(Raw<'_>) -> Result<T, String>,
-    ) -> Result<Option<T>, Noted> {
+        parse: impl Fn(RawSetting<'_>) -> Result<T, String>,
+    ) -> Result<Option<T>, Invalid> {
         let found = match setting.default {
-            Default::Value(text) => Some(text.to_owned()),
-            Default::Found(_, find) => Some(find()),
-            Default::Words(_) => None,
+            DefaultValue::Value(text) => Some(text.to_owned()),
+            DefaultValue::Computed(_, find) => Some(find()),
+            DefaultValue::Words(_) => None,
         };
-        let found = found.as_deref().map(Raw::Text);
+        let found = found.as_deref().map(RawSetting::Text);
         let mut given: Vec<_> = found
             .map(|raw| (raw, Origin::Default))
             .into_iter()
@@ -91,16 +91,16 @@ impl<'a> Layers<'a> {
         if let Some(name) = setting.variable {
             let origin = Origin::Variable(name.into());
             match self.env.text(name) {
-                Some(Ok(text)) => given.push((Raw::Text(text), origin)),
+                Some(Ok(text)) => given.push((RawSetting::Text(text), origin)),
                 Some(Err(why)) => self.problems.add(&origin, setting.name, why),
                 None => {}
             }
         }
         if let (Some(text), Some(flag)) = (typed, &setting.flag) {
-            given.push((Raw::Text(text), Origin::Flag(flag.long)));
+            given.push((RawSetting::Text(text), Origin::Flag(flag.long)));
         }
 
-        let mut sound = true;
+        let mut is_valid = true;
         let mut last = None;
         for (raw, origin) in given {
             match parse(raw) {
@@ -111,10 +111,10 @@ impl<'a> Layers<'a> {
                 Err(why) => {
                     let what = format!("{why}; allowed: {}", setting.allowed);
                     self.problems.add(&origin, setting.name, &what);
-                    sound = false;
+                    is_valid = false;
                 }
             }
         }
-        sound.then_some(last).ok_or(Noted)
+        is_valid.then_some(last).ok_or(Invalid)
     }
 }

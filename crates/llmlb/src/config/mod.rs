@@ -1,8 +1,8 @@
-//! Everything that can be set: read once, checked whole.
+//! The configuration: read once at the start, and validated as a whole.
 //!
-//! A file, then the environment, then flags; each replaces what the one before it says. Nothing is
-//! guessed: whatever is wrong anywhere is reported, all of it at once, each with its place (L12).
-//! [`settings`] is the one table of what can be set; the page `docs/configuration.md` comes from it.
+//! The environment overrides the file, and flags override both. All errors are reported at once,
+//! each with its file and line, variable or flag (L12). [`settings`] is the table of all settings;
+//! the table in `docs/configuration.md` is generated from it.
 
 mod aliases;
 mod backends;
@@ -40,80 +40,79 @@ pub(crate) use problems::Problems;
 pub(crate) use secret::Secret;
 pub(crate) use settings::MOST_CONNECTIONS;
 pub(crate) use url::BackendUrl;
-pub(crate) use usage::{Format, OnFailure, Receiver, Usage};
+pub(crate) use usage::{Format, OnFailure, Receiver, UsageConfig};
 pub(crate) use values::span;
 
 use spool::Keep;
 
 use crate::headers::HeaderPatterns;
-use document::Document;
+use document::TomlDocument;
 use env::Environment;
 use layers::Layers;
-use problems::Gathered;
+use problems::ProblemList;
 
-/// What the server runs with.
+/// The validated configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
-    pub(crate) server: Server,
-    pub(crate) upstream: Upstream,
-    pub(crate) log: Log,
-    pub(crate) usage: Usage,
-    /// Empty if none was set: then the caller looks for some.
+    pub(crate) server: ServerConfig,
+    pub(crate) upstream: UpstreamConfig,
+    pub(crate) log: LogConfig,
+    pub(crate) usage: UsageConfig,
+    /// Empty if none is configured: the server then discovers backends on this machine.
     pub(crate) backends: Vec<Backend>,
-    /// In the order of their names.
+    /// Sorted by name.
     pub(crate) aliases: Vec<Alias>,
-    /// The file that was read, as it was named.
+    /// Path of the file that was read, as the flag or variable names it.
     pub(crate) file: Option<PathBuf>,
-    /// Where each value came from.
+    /// Origin of each value.
     pub(crate) origins: Origins,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Server {
+pub(crate) struct ServerConfig {
     pub(crate) host: IpAddr,
-    /// 0 asks for any free port.
+    /// 0 selects any free port.
     pub(crate) port: u16,
     pub(crate) allow_public: bool,
-    /// Further names and addresses by which the server may be called, in lower case.
+    /// Additional host names and addresses that are accepted in `Host`, in lower case.
     pub(crate) hosts: Vec<String>,
-    /// The peers whose word on a client's address counts.
+    /// Proxies whose `X-Forwarded-For` and `Forwarded` are trusted.
     pub(crate) trusted_proxies: Networks,
     pub(crate) workers: usize,
     pub(crate) drain_timeout: Duration,
     /// In bytes.
     pub(crate) max_body: usize,
-    /// In bytes, for all clients together.
+    /// In bytes, for all clients.
     pub(crate) body_memory: usize,
-    /// Until a client has sent enough of its request's body.
+    /// Window over which a request body must reach `min_body_rate`.
     pub(crate) body_timeout: Duration,
     /// In bytes per second.
     pub(crate) min_body_rate: usize,
-    /// Until a client has taken enough of its answer.
+    /// Window over which a client must accept response bytes at `min_body_rate`.
     pub(crate) send_timeout: Duration,
-    /// The same, and for the body of a request that is passed on, while other requests wait.
+    /// Replaces `send_timeout`, and `body_timeout` of streamed bodies, while other requests wait.
     pub(crate) stall_timeout: Duration,
-    /// `None`: derived from the limit of open files.
+    /// Maximum number of client connections. `None`: derived from the limit of open files.
     pub(crate) max_connections: Option<usize>,
-    /// `None`: a part of all connections.
+    /// Maximum number of connections of one client address. `None`: a quarter of all connections.
     pub(crate) max_connections_per_address: Option<usize>,
-    /// For a connection without a request, and for the head of one.
+    /// Maximum time of a connection without a request, and for the head of a request to arrive.
     pub(crate) idle_timeout: Duration,
     /// In bytes.
     pub(crate) max_header: usize,
-    /// On one HTTP/2 connection.
+    /// Maximum number of concurrent streams on one HTTP/2 connection.
     pub(crate) max_streams: u32,
-    /// Between two pieces that either side of a tunnel sends.
+    /// Maximum time without data in either direction of a tunnel.
     pub(crate) tunnel_idle: Duration,
-    /// Requests per minute that one HTTP/2 connection may cancel.
+    /// Maximum number of requests per minute that a client may cancel on one HTTP/2 connection.
     pub(crate) max_resets: u32,
-    /// How many requests may wait for a backend.
+    /// Maximum number of requests that wait for a slot.
     pub(crate) queue: usize,
     pub(crate) queue_timeout: Duration,
-    /// Forward requests to endpoints that are not known.
     pub(crate) unknown_endpoints: UnknownEndpoints,
 }
 
-/// What is done with a request to an endpoint that is not known.
+/// Treatment of requests to endpoints that llmlb does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnknownEndpoints {
     Forward,
@@ -132,53 +131,53 @@ impl UnknownEndpoints {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Upstream {
+pub(crate) struct UpstreamConfig {
     pub(crate) connect_timeout: Duration,
-    /// Until an answer begins.
+    /// Maximum time to the first byte of a response.
     pub(crate) first_byte_timeout: Duration,
-    /// Between two pieces of an answer.
+    /// Maximum pause within a response.
     pub(crate) idle_timeout: Duration,
-    /// Clients' fields that are forwarded besides the usual ones.
+    /// Request headers that are forwarded in addition to the default ones.
     pub(crate) forward_headers: HeaderPatterns,
     pub(crate) probe_interval: Duration,
     pub(crate) probe_timeout: Duration,
-    /// Of one backend.
+    /// Maximum number of models that are used of one backend.
     pub(crate) max_models: usize,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Log {
-    /// One line for each request.
+pub(crate) struct LogConfig {
+    /// True if the access log is on.
     pub(crate) requests: bool,
 }
 
-/// An LLM server to send requests to.
+/// An LLM server that receives requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Backend {
     /// Unique.
     pub(crate) name: String,
-    /// What clients see instead: the name only if the configuration gives it. Otherwise it would
-    /// tell them host and port.
+    /// Name that clients see in `x-llmlb-backend`. A default name is not shown to them, because it
+    /// contains the backend's host and port.
     pub(crate) label: String,
     /// Unique.
     pub(crate) url: BackendUrl,
-    /// Used instead of asking the backend.
+    /// Configured models, used instead of the backend's own list.
     pub(crate) models: Option<Vec<String>>,
     pub(crate) api_key: Option<Secret>,
-    /// Otherwise it is found out.
+    /// `None`: detected by the first probe.
     pub(crate) kind: Option<Kind>,
-    /// Its share of the work.
+    /// Share of requests, relative to the other backends.
     pub(crate) weight: u32,
-    /// How many requests it gets at a time.
+    /// Maximum number of concurrent requests.
     pub(crate) max_concurrent: Option<u32>,
-    /// Which of its models are used; a `*` at the end of one stands for any rest.
+    /// Models of the backend that are used. A `*` at the end of a name matches any rest.
     pub(crate) only_models: Option<Vec<String>>,
-    /// Its connections are kept after error responses too.
+    /// True if connections are reused after error responses too.
     pub(crate) reuse_after_errors: bool,
 }
 
 impl Backend {
-    /// One of which nothing else is known.
+    /// Returns a backend with default settings.
     pub(crate) fn at(name: String, url: BackendUrl) -> Self {
         Self {
             label: name.clone(),
@@ -195,41 +194,41 @@ impl Backend {
     }
 }
 
-/// What was typed. A flag that was not typed is empty.
+/// Flags of the command line. A missing flag is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
-    /// The file that `config` names may be one that others can write.
+    /// Accepts a file named by `config` that other users can write.
     pub(crate) allow_shared_config: bool,
     pub(crate) port: Option<u16>,
     pub(crate) host: Option<String>,
     pub(crate) backends: Vec<String>,
-    /// The caller brings the backends: none of the configured ones is used.
+    /// Uses the demo's backends instead of the configured ones.
     pub(crate) demo: bool,
     pub(crate) allow_public: bool,
 }
 
-/// Reads the file, the environment and the flags, and reports all that is wrong with any of them.
+/// Reads the file, the environment and the flags. The error contains all problems.
 pub(crate) fn load(flags: &Flags) -> Result<Config, Problems> {
-    read(flags, &Environment::of_this_process(), Path::new(""))
+    read(flags, &Environment::from_process(), Path::new(""))
 }
 
-/// Bounds for `archive/` and `failed/` that the environment sets.
+/// Returns the bounds of `archive/` and `failed/` from the environment.
 pub(crate) fn usage_bounds() -> Result<(Keep, Keep), Problems> {
-    usage::read_bounds(&Environment::of_this_process())
+    usage::read_bounds(&Environment::from_process())
 }
 
-/// [`load`] for tests elsewhere in this crate: whatever the environment says.
+/// [`load`] without the environment, for tests of other modules.
 #[cfg(test)]
 pub(crate) fn load_without_environment(flags: &Flags) -> Result<Config, Problems> {
     read(flags, &Environment::new([]), Path::new(""))
 }
 
-/// [`load`] with everything it depends on, so that tests need not change their process.
+/// [`load`] with all of its inputs as parameters, so that tests do not change their process.
 fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Problems> {
-    let mut problems = Gathered::default();
+    let mut problems = ProblemList::default();
     let source = file::find(flags, env, directory, &mut problems);
-    let document = source.as_ref().map(Document::parse);
+    let document = source.as_ref().map(TomlDocument::parse);
     if let Some(document) = &document {
         document.check_names(&mut problems);
     }
@@ -250,7 +249,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     origins.backends = found.origins;
 
     if let Some(document) = document {
-        problems = document.settle(problems);
+        problems = document.all_problems(problems);
     }
     match (problems.into_result(), server, upstream, log, usage) {
         (Ok(()), Some(server), Some(upstream), Some(log), Some(usage)) => Ok(Config {
@@ -264,14 +263,15 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
             origins,
         }),
         (Err(problems), ..) => Err(problems),
-        // A value is missing only if a problem says why.
+        // Unreachable: a missing value always adds a problem.
         (Ok(()), ..) => Err(Problems::one("the configuration could not be read".into())),
     }
 }
 
-// Every setting is read before the first missing one ends the function: all problems at once.
+// Each function reads all of its settings first and applies `?` at the end, so that all problems are
+// reported at once.
 
-fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
+fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<ServerConfig> {
     let port = flags.port.map(|port| port.to_string());
     let allow_public = flags.allow_public.then_some("true");
 
@@ -304,7 +304,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     if let (Some(host), Some(false)) = (host, allow_public) {
         check_reach(host, layers);
     }
-    Some(Server {
+    Some(ServerConfig {
         host: host?,
         port: port?,
         allow_public: allow_public?,
@@ -331,7 +331,7 @@ fn server(layers: &mut Layers<'_>, flags: &Flags) -> Option<Server> {
     })
 }
 
-fn upstream(layers: &mut Layers<'_>) -> Option<Upstream> {
+fn upstream(layers: &mut Layers<'_>) -> Option<UpstreamConfig> {
     let connect = layers.setting(&settings::CONNECT_TIMEOUT, None, values::timeout);
     let first_byte = layers.setting(&settings::FIRST_BYTE_TIMEOUT, None, values::timeout);
     let idle = layers.setting(&settings::IDLE_TIMEOUT, None, values::timeout);
@@ -344,7 +344,7 @@ fn upstream(layers: &mut Layers<'_>) -> Option<Upstream> {
     let interval = layers.setting(&settings::PROBE_INTERVAL, None, values::probe_interval);
     let probe = layers.setting(&settings::PROBE_TIMEOUT, None, values::timeout);
     let max_models = layers.setting(&settings::MAX_MODELS, None, values::max_models);
-    Some(Upstream {
+    Some(UpstreamConfig {
         connect_timeout: connect?,
         first_byte_timeout: first_byte?,
         idle_timeout: idle?,
@@ -355,27 +355,27 @@ fn upstream(layers: &mut Layers<'_>) -> Option<Upstream> {
     })
 }
 
-fn log(layers: &mut Layers<'_>) -> Option<Log> {
+fn log(layers: &mut Layers<'_>) -> Option<LogConfig> {
     let requests = layers.setting(&settings::LOG_REQUESTS, None, values::boolean);
-    Some(Log {
+    Some(LogConfig {
         requests: requests?,
     })
 }
 
-/// Whether only this machine reaches an address, also if IPv4 is written as IPv6.
+/// True for a loopback address, also for IPv4 written as IPv6.
 pub(crate) fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// Closed by default (L11).
+/// Rejects a public address without `allow_public`: closed by default (L11).
 fn check_reach(host: IpAddr, layers: &mut Layers<'_>) {
     if is_loopback(host) {
         return;
     }
     let what = format!(
-        "{host} is not a loopback address: anyone who reaches it could use the backends; \
-         keep 127.0.0.1, or set server.allow_public = true, LLMLB_ALLOW_PUBLIC=true or \
-         --allow-public if that is meant"
+        "{host} is not a loopback address: every client that reaches it could use the backends; \
+         keep 127.0.0.1, or if that is intended set server.allow_public = true, \
+         LLMLB_ALLOW_PUBLIC=true or --allow-public"
     );
-    layers.refuse(&settings::HOST, &what);
+    layers.reject(&settings::HOST, &what);
 }

@@ -1,18 +1,18 @@
-//! Addresses and networks, such as those of trusted proxies.
+//! Sets of IP addresses and networks, for trusted proxies.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A set of addresses, given as addresses and networks in CIDR notation.
+/// A set of IP addresses, given as addresses and networks in CIDR notation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Networks(Vec<Network>);
 
 /// An address, or a network in CIDR notation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
-    /// Its first address.
+    /// First address of the network.
     address: IpAddr,
-    /// The number of leading bits that its addresses have in common.
+    /// Number of leading bits that all addresses have in common.
     prefix: u32,
 }
 
@@ -21,8 +21,7 @@ impl Networks {
         Self(networks)
     }
 
-    /// True if the address is in one of the networks. An IPv4 address that is written as IPv6 is
-    /// the IPv4 address.
+    /// True if the address is in one of the networks. An IPv4 address written as IPv6 counts as IPv4.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(address))
@@ -46,7 +45,12 @@ impl fmt::Display for Networks {
 
 impl Network {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let not_one = || format!("{} is no address or network", super::problems::quoted(text));
+        let not_one = || {
+            format!(
+                "{} is not an IP address or network",
+                super::problems::quoted(text)
+            )
+        };
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix)),
             None => (text, None),
@@ -76,7 +80,7 @@ impl Network {
         Ok(network)
     }
 
-    /// IPv4 networks are compared as such, however they are written.
+    /// Converts an IPv4 network written as IPv6 to IPv4, so that both notations compare equal.
     fn canonical(self) -> Self {
         match (self.address.to_canonical(), self.prefix.checked_sub(96)) {
             (address @ IpAddr::V4(_), Some(prefix)) if self.address.is_ipv6() => {
@@ -125,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_networks_contain_what_they_say() {
+    fn networks_contain_exactly_their_addresses() {
         let all = networks(&["10.0.0.0/8", "192.168.1.7", "fd00::/8", "::1"]).unwrap();
         for inside in ["10.0.0.0", "10.255.1.2", "192.168.1.7", "fd12::1", "::1"] {
             assert!(all.contains(address(inside)), "{inside}");
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_of_any_length_are_read() {
+    fn prefixes_of_any_length_are_parsed() {
         let v4 = networks(&["0.0.0.0/0"]).unwrap();
         assert!(v4.contains(address("255.1.2.3")) && !v4.contains(address("::1")));
         let v6 = networks(&["::/0"]).unwrap();
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn invalid_network_is_rejected() {
         for text in [
             "",
             "x",

@@ -1,4 +1,4 @@
-//! Where a value came from: shown by `llmlb check`, and the place that a problem names.
+//! Origin of a value: shown by `llmlb check` and in front of each problem.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ pub(crate) enum Origin {
     File {
         name: PathBuf,
         line: usize,
-        /// The byte within the file: problems are told in the file's order.
+        /// Byte offset in the file, by which problems are sorted.
         at: usize,
     },
     Variable(Cow<'static, str>),
@@ -34,18 +34,18 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Where everything came from.
+/// Origins of all values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Origins {
     pub(super) settings: BTreeMap<&'static str, Origin>,
-    /// One for each backend, in the same order.
+    /// Origin of each backend, in the order of the backends.
     pub(crate) backends: Vec<Origin>,
-    /// One for each alias, in the same order.
+    /// Origin of each alias, in the order of the aliases.
     pub(crate) aliases: Vec<Origin>,
 }
 
 impl Origins {
-    pub(crate) fn of(&self, setting: &Setting) -> &Origin {
+    pub(crate) fn origin(&self, setting: &Setting) -> &Origin {
         self.settings.get(setting.name).unwrap_or(&Origin::Default)
     }
 }

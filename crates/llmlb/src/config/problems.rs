@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: everything, in the order in which a person would fix it.
+//! Problems of a configuration, all of them, sorted by file, environment, flags.
 
 use std::error::Error;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::fmt;
 use super::origin::Origin;
 use crate::text;
 
-/// How much of a value is shown.
+/// Maximum number of characters of a value in a message.
 const SHOWN: usize = 60;
 
-/// All that is wrong; never empty. One line each.
+/// All problems, one line each; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problems(Vec<String>);
 
@@ -31,20 +31,20 @@ impl fmt::Display for Problems {
 
 impl Error for Problems {}
 
-/// Problems as they are found.
+/// Problems in the order in which they are found.
 #[derive(Debug, Default)]
-pub(super) struct Gathered(Vec<Problem>);
+pub(super) struct ProblemList(Vec<Problem>);
 
 #[derive(Debug)]
 struct Problem {
-    /// The file first, top to bottom, then the environment, then the flags.
+    /// Sort key: the file from top to bottom, then the environment, then the flags.
     order: (u8, usize),
     line: Option<usize>,
     text: String,
 }
 
-impl Gathered {
-    /// `subject` is the setting, or empty where the place says it all.
+impl ProblemList {
+    /// Adds a problem. `subject` is the setting's name, or empty if the origin suffices.
     pub(super) fn add(&mut self, origin: &Origin, subject: &str, what: &str) {
         let (order, line) = match origin {
             Origin::File { at, line, .. } => ((0, *at), Some(*line)),
@@ -52,7 +52,7 @@ impl Gathered {
             Origin::Variable(_) => ((2, 0), None),
             Origin::Flag(_) => ((3, 0), None),
         };
-        // A variable or a flag is the setting's name already.
+        // The name of a variable or flag already identifies the setting.
         let text = match origin {
             Origin::File { .. } | Origin::Default if !subject.is_empty() => {
                 format!("{origin}: {}: {what}", one_line(subject))
@@ -62,7 +62,7 @@ impl Gathered {
         self.0.push(Problem { order, line, text });
     }
 
-    /// About a file as a whole.
+    /// Adds a problem with a whole file.
     pub(super) fn add_file(&mut self, name: &str, what: &str) {
         self.0.push(Problem {
             order: (0, 0),
@@ -71,7 +71,7 @@ impl Gathered {
         });
     }
 
-    /// A line of the file that is not TOML.
+    /// Adds a TOML syntax error, with its column in the line.
     pub(super) fn add_syntax(&mut self, origin: &Origin, column: usize, what: &str) {
         self.add(origin, "", what);
         if let Some(problem) = self.0.last_mut() {
@@ -100,7 +100,7 @@ impl Gathered {
     }
 }
 
-/// Somebody's text within a message: on one line, and not too much of it.
+/// Quotes a value within a message: on one line, and truncated.
 pub(super) fn quoted(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN).collect();
     if shown.len() < text.len() {
@@ -109,7 +109,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", one_line(&shown))
 }
 
-/// A name or a path within a message. Control characters would let it pass for more than one.
+/// Sanitizes a name or path within a message. Line breaks in it could forge further messages.
 pub(super) fn one_line(text: &str) -> String {
     text::plain(text).into_owned()
 }

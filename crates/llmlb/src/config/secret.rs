@@ -1,7 +1,8 @@
-//! A key that is never shown: not in logs, not in messages, not by `{:?}`.
+//! A secret that is never printed: not in logs, not in messages, not by `{:?}`.
 
 use std::fmt;
 
+/// A key, token, or URL that may contain one.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
@@ -10,7 +11,7 @@ impl Secret {
         Self(key)
     }
 
-    /// For the request that needs it, and nothing else.
+    /// Returns the secret itself. Only for the request that sends it.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }

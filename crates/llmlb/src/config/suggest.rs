@@ -1,6 +1,6 @@
-//! Which word was probably meant.
+//! Suggestions for misspelt names.
 
-/// ` (did you mean port?)`, or nothing if no known word is near.
+/// Returns ` (did you mean port?)`, or an empty text if no known word is similar.
 pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     closest(word, known).map_or_else(String::new, |near| format!(" (did you mean {near}?)"))
 }
@@ -15,14 +15,14 @@ fn closest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// `timeout` for `drain_timeout`, `api_key` for `api_key_env`.
+/// True if one word contains the other, such as `timeout` and `drain_timeout`.
 fn contains(word: &str, candidate: &str) -> bool {
     word.len() >= 4
         && candidate.len() >= 4
         && (candidate.contains(word) || word.contains(candidate))
 }
 
-/// How many letters must be added, removed, changed or swapped with their neighbour.
+/// Edit distance: letters added, removed, changed, or swapped with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.to_lowercase().chars().take(64).collect();
     let b: Vec<char> = b.to_lowercase().chars().take(64).collect();
@@ -50,7 +50,7 @@ mod tests {
     const KNOWN: [&str; 4] = ["host", "port", "drain_timeout", "api_key_env"];
 
     #[test]
-    fn a_slip_of_the_finger_finds_its_word() {
+    fn misspelt_word_finds_the_known_word() {
         for (typed, meant) in [
             ("prot", "port"),
             ("Port", "port"),
@@ -65,14 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_far_from_all_finds_none() {
+    fn dissimilar_word_finds_none() {
         for typed in ["", "x", "colour", "ünïcödé"] {
             assert_eq!(closest(typed, KNOWN.into_iter()), None, "{typed}");
         }
     }
 
     #[test]
-    fn distances_are_counted_as_a_person_would() {
+    fn distance_counts_edits_and_swaps() {
         for (a, b, edits) in [
             ("", "abc", 3),
             ("prot", "port", 1),

@@ -1,4 +1,4 @@
-//! Where a backend is.
+//! Parser for the URL of a backend.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -7,7 +7,7 @@ use http::uri::{Authority, PathAndQuery};
 
 use super::settings::BACKEND_URL;
 
-/// `http://host:port/prefix` or the same with `https`, without the `/v1` that clients add themselves.
+/// `http://host:port/prefix` or `https://..`, without the `/v1` that is part of the client's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BackendUrl {
     is_https: bool,
@@ -16,7 +16,7 @@ pub(crate) struct BackendUrl {
 }
 
 impl BackendUrl {
-    /// The error never repeats any of the text: there may be a password in it, in any place.
+    /// Parses a URL. The error never repeats the text, which may contain a password.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let refused = |why: &str| format!("{why}; allowed: {}", BACKEND_URL.allowed);
 
@@ -29,7 +29,7 @@ impl BackendUrl {
         for (mark, why) in [
             (
                 ',',
-                "there is a comma in the URL: give each backend its own",
+                "the URL contains a comma: write each backend separately",
             ),
             ('@', "a user or password in the URL is not supported"),
             ('?', "the URL has a query (?)"),
@@ -39,9 +39,9 @@ impl BackendUrl {
                 return Err(refused(why));
             }
         }
-        let (place, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-        let usual_port = if is_https { 443 } else { 80 };
-        let authority = authority(place, usual_port).map_err(refused)?;
+        let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let default_port = if is_https { 443 } else { 80 };
+        let authority = authority(host, default_port).map_err(refused)?;
         let prefix = prefix(path).map_err(refused)?;
         Ok(Self {
             is_https,
@@ -50,17 +50,17 @@ impl BackendUrl {
         })
     }
 
-    /// Whether it is reached over TLS.
+    /// True if the backend is reached over TLS.
     pub(crate) fn is_https(&self) -> bool {
         self.is_https
     }
 
-    /// Host and port; the port is always there.
+    /// Returns host and port; the port is always present.
     pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// What comes before `/v1`: nothing, or a path without a slash at its end.
+    /// Returns the path in front of `/v1`: empty, or a path without a trailing slash.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -73,14 +73,14 @@ impl fmt::Display for BackendUrl {
     }
 }
 
-fn authority(text: &str, usual_port: u16) -> Result<Authority, &'static str> {
+fn authority(text: &str, default_port: u16) -> Result<Authority, &'static str> {
     let (host, port) = match text.rsplit_once(':') {
-        // The colons of `[::1]` are its own.
+        // The last colon of `[::1]` does not separate a port.
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };
     check_host(host)?;
-    let port = port.map_or(Ok(usual_port), port_number)?;
+    let port = port.map_or(Ok(default_port), port_number)?;
     format!("{}:{port}", host.to_ascii_lowercase())
         .parse()
         .map_err(|_| "the URL's host is not valid")
@@ -122,13 +122,13 @@ fn port_number(text: &str) -> Result<u16, &'static str> {
 
 fn prefix(path: &str) -> Result<String, &'static str> {
     let path = path.trim_end_matches('/');
-    // People paste the base URL that OpenAI's clients want.
+    // Accept the base URL of OpenAI's clients, which ends in `/v1`.
     let path = path
         .strip_suffix("/v1")
         .unwrap_or(path)
         .trim_end_matches('/');
     if path.ends_with("/chat/completions") || path.ends_with("/models") {
-        return Err("the URL goes on after /v1: give the base URL alone");
+        return Err("the URL continues after /v1: write only the base URL");
     }
     let valid = path.is_empty() || path.parse::<PathAndQuery>().is_ok();
     if !valid || path.contains("//") || !path.bytes().all(|byte| byte.is_ascii_graphic()) {

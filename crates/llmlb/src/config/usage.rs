@@ -1,4 +1,4 @@
-//! What is done with the usage of requests.
+//! The section `[usage]`: recording and delivery of usage records.
 
 use std::time::Duration;
 
@@ -7,65 +7,65 @@ use spool::{Http, HttpError, HttpOptions, Keep, Token};
 use super::env::Environment;
 use super::layers::Layers;
 use super::origin::Origin;
-use super::problems::{Gathered, Problems};
+use super::problems::{ProblemList, Problems};
 use super::secret::Secret;
 use super::settings::{self, Setting};
-use super::values::{self, Raw};
+use super::values::{self, RawSetting};
 
-/// How usage is recorded, and where it goes.
+/// Settings of recording and delivery.
 #[derive(Debug, Clone)]
-pub(crate) struct Usage {
+pub(crate) struct UsageConfig {
     pub(crate) enabled: bool,
-    /// Without one, records are kept in `archive/`.
+    /// `None`: records are moved to `archive/`.
     pub(crate) url: Option<Receiver>,
-    /// The variable that the token is taken from.
+    /// Name of the variable that contains the token.
     pub(crate) token_env: String,
     pub(crate) token: Option<Token>,
     pub(crate) every: Duration,
     pub(crate) format: Format,
     pub(crate) on_failure: OnFailure,
     pub(crate) allow_http: bool,
-    /// Bounds for `archive/`.
+    /// Bounds of `archive/`.
     pub(crate) archive: Keep,
-    /// Bounds for `failed/`.
+    /// Bounds of `failed/`.
     pub(crate) failed: Keep,
 }
 
-/// Where records are sent to. There may be a key in the URL: it is not shown.
+/// Receiver of usage records. Its URL may contain a key, which is never shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Receiver {
     url: Secret,
     shown: String,
 }
 
-/// What is posted.
+/// Format of the delivered batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Json,
     CloudEvents,
 }
 
-/// What is done with requests while their usage cannot be recorded.
+/// Treatment of requests while their usage cannot be recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnFailure {
-    /// They are served, and the loss is counted.
+    /// Serve the requests and count the lost records.
     Serve,
     Refuse,
 }
 
 impl Receiver {
-    /// For the request, and nothing else.
+    /// Returns the complete URL. Only for requests to the receiver.
     pub(crate) fn url(&self) -> &str {
         self.url.expose()
     }
 
-    /// Without what may be a secret.
+    /// Returns the URL without its secret parts, for messages.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// Whether it may be on another machine is looked at later.
-    fn parse(raw: Raw<'_>) -> Result<Self, String> {
+    /// Parses a URL. Plain http to another machine is checked later, with `usage.allow_http`.
+    fn parse(raw: RawSetting<'_>) -> Result<Self, String> {
         let url = values::text(raw, "a URL")?;
         let http = validate_url(url, true).map_err(|error| error.to_string())?;
         Ok(Self {
@@ -83,9 +83,9 @@ impl Format {
         name_of(self, &Self::ALL)
     }
 
-    /// As a flag names it.
-    pub(crate) fn named(text: &str) -> Result<Self, String> {
-        values::word(Raw::Text(text), &Self::ALL)
+    /// Parses the value of `--format`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        values::word(RawSetting::Text(text), &Self::ALL)
             .map_err(|why| format!("{why}; allowed: {}", settings::USAGE_FORMAT.allowed))
     }
 }
@@ -103,8 +103,8 @@ fn name_of<T: Copy + PartialEq>(value: T, names: &[(&'static str, T)]) -> &'stat
     found.map_or("", |(name, _)| name)
 }
 
-/// Every setting is read before the first missing one ends this: all problems at once.
-pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<Usage> {
+/// Reads the section. All settings are read before the first `?`, so that all problems are reported.
+pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<UsageConfig> {
     let enabled = layers.setting(&settings::USAGE_ENABLED, None, values::boolean);
     let url = layers.optional(&settings::USAGE_URL, Receiver::parse);
     let token_env = layers.setting(&settings::USAGE_TOKEN_ENV, None, values::variable);
@@ -122,13 +122,14 @@ pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<Usage> 
         check_reach(url, layers);
     }
     let token = match &token_env {
-        // What looks like a token must not be shown as the name of one, whether it is used or not.
+        // A name that may be the token itself is checked even if no token is needed: `llmlb check`
+        // would print it.
         Some(variable) if is_used || values::may_be_secret(variable) => {
             token(variable, layers, env)
         }
         _ => None,
     };
-    Some(Usage {
+    Some(UsageConfig {
         enabled: enabled?,
         url: url.ok()?,
         token_env: token_env?,
@@ -142,7 +143,7 @@ pub(super) fn read(layers: &mut Layers<'_>, env: &Environment) -> Option<Usage> 
     })
 }
 
-/// Bounds for `archive/` and `failed/`.
+/// Reads the bounds of `archive/` and `failed/`.
 fn bounds(layers: &mut Layers<'_>) -> (Option<Keep>, Option<Keep>) {
     let archive = keep(
         layers,
@@ -157,15 +158,15 @@ fn bounds(layers: &mut Layers<'_>) -> (Option<Keep>, Option<Keep>) {
     (archive, failed)
 }
 
-/// Reads the bounds for `archive/` and `failed/` from the environment alone, as `usage deliver` does.
+/// Reads the bounds of `archive/` and `failed/` from the environment only, for `usage deliver`.
 pub(super) fn read_bounds(env: &Environment) -> Result<(Keep, Keep), Problems> {
-    let mut problems = Gathered::default();
+    let mut problems = ProblemList::default();
     let (archive, failed) = bounds(&mut Layers::new(None, env, &mut problems));
     problems.into_result()?;
     Ok((archive.unwrap_or_default(), failed.unwrap_or_default()))
 }
 
-/// Bounds for a directory.
+/// Reads the bounds of one directory.
 fn keep(layers: &mut Layers<'_>, age: &Setting, size: &Setting) -> Option<Keep> {
     let max_age = layers.optional(age, values::max_age);
     let max_bytes = layers.optional(size, values::max_size);
@@ -175,20 +176,21 @@ fn keep(layers: &mut Layers<'_>, age: &Setting, size: &Setting) -> Option<Keep> 
     })
 }
 
-/// Records and token are not for those on the way.
+/// Rejects plain http to another machine: the network could read the records and the token.
 fn check_reach(receiver: &Receiver, layers: &mut Layers<'_>) {
     if validate_url(receiver.url(), false).is_err_and(|error| error.is_plain_http()) {
         let what = format!(
-            "{} is on another machine: without https anyone on the way can read the records and \
-             the token; use https://, or set usage.allow_http = true or \
-             LLMLB_USAGE_ALLOW_HTTP=true if the way there is safe",
+            "{} is on another machine: without https the network can read the records and \
+             the token; use https://, or on a trusted network set usage.allow_http = true or \
+             LLMLB_USAGE_ALLOW_HTTP=true",
             receiver.shown()
         );
-        layers.refuse(&settings::USAGE_URL, &what);
+        layers.reject(&settings::USAGE_URL, &what);
     }
 }
 
-/// The token that a variable holds. Nobody needs one; but a variable that somebody named is meant.
+/// Returns the token that a variable contains. A token is optional, but a variable that
+/// `usage.token_env` names must be set.
 fn token(variable: &str, layers: &mut Layers<'_>, env: &Environment) -> Option<Token> {
     let refused = match env.text(variable) {
         Some(Ok(text)) => match Token::new(text) {
@@ -199,15 +201,15 @@ fn token(variable: &str, layers: &mut Layers<'_>, env: &Environment) -> Option<T
         None if *layers.origin(&settings::USAGE_TOKEN_ENV) == Origin::Default => return None,
         None => {
             let what = values::not_set(variable, &settings::USAGE_TOKEN_ENV);
-            layers.refuse(&settings::USAGE_TOKEN_ENV, &what);
+            layers.reject(&settings::USAGE_TOKEN_ENV, &what);
             return None;
         }
     };
-    layers.refuse_at(&Origin::Variable(variable.to_owned().into()), &refused);
+    layers.reject_at(&Origin::Variable(variable.to_owned().into()), &refused);
     None
 }
 
-/// Checks a URL. Nothing is sent.
+/// Validates a URL without sending a request.
 fn validate_url(url: &str, allow_http: bool) -> Result<Http, HttpError> {
     let mut options = HttpOptions::default();
     options.allow_plain_http = allow_http;

@@ -1,5 +1,5 @@
-//! From what somebody wrote to what it means. An error says what is wrong; whoever asked adds what
-//! is allowed, from the table of settings.
+//! Parsers for values of settings. An error describes the value; the caller appends the allowed
+//! values from the table of settings.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
@@ -14,11 +14,11 @@ use super::settings::{
 };
 use super::suggest::did_you_mean;
 
-/// A value as it was written.
+/// An unparsed value.
 #[derive(Clone, Copy)]
-pub(super) enum Raw<'a> {
+pub(super) enum RawSetting<'a> {
     Toml(&'a DeValue<'a>),
-    /// A variable, a flag or a default: there everything is text.
+    /// Text of a variable, a flag or a default.
     Text(&'a str),
 }
 
@@ -33,10 +33,10 @@ const DURATION_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000),
 const LONGEST_HOST: usize = 253;
 
 const LARGEST_BODY: RangeInclusive<u64> = 1..=2 << 30;
-/// Less would not do for a few connections.
+/// Range of memory limits. Less than 1 MiB would not suffice for a few connections.
 const LARGEST_MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 40;
 const BODY_RATE: RangeInclusive<u64> = 1..=1 << 30;
-/// Less than this hyper does not read at once.
+/// Range of `server.max_header`. The lower bound is the smallest read buffer of hyper.
 const LARGEST_HEADER: RangeInclusive<u64> = 8 << 10..=1 << 20;
 const SIZE_UNITS: [(&str, u64); 7] = [
     ("", 1),
@@ -48,37 +48,37 @@ const SIZE_UNITS: [(&str, u64); 7] = [
     ("GB", 1_000_000_000),
 ];
 
-pub(super) fn host(raw: Raw<'_>) -> Result<IpAddr, String> {
+pub(super) fn host(raw: RawSetting<'_>) -> Result<IpAddr, String> {
     let text = text(raw, "an IP address")?;
     if text.eq_ignore_ascii_case("localhost") {
         return Ok(Ipv4Addr::LOCALHOST.into());
     }
-    // An address of IPv4 that is written as one of IPv6 is what it is: not all systems listen on such.
+    // Convert IPv4 written as IPv6: not all systems can listen on such an address.
     (text.parse::<IpAddr>())
         .map(|address| address.to_canonical())
         .map_err(|_| format!("{} is not an IP address", quoted(text)))
 }
 
-pub(super) fn port(raw: Raw<'_>) -> Result<u16, String> {
+pub(super) fn port(raw: RawSetting<'_>) -> Result<u16, String> {
     let (number, shown) = whole_number(raw)?;
     u16::try_from(number).map_err(|_| out_of_range(&shown))
 }
 
-pub(super) fn boolean(raw: Raw<'_>) -> Result<bool, String> {
+pub(super) fn boolean(raw: RawSetting<'_>) -> Result<bool, String> {
     match raw {
-        Raw::Toml(DeValue::Boolean(boolean)) => Ok(*boolean),
-        Raw::Text("true") => Ok(true),
-        Raw::Text("false") => Ok(false),
+        RawSetting::Toml(DeValue::Boolean(boolean)) => Ok(*boolean),
+        RawSetting::Text("true") => Ok(true),
+        RawSetting::Text("false") => Ok(false),
         other => Err(not(other, "true or false")),
     }
 }
 
-pub(super) fn networks(raw: Raw<'_>) -> Result<Networks, String> {
+pub(super) fn networks(raw: RawSetting<'_>) -> Result<Networks, String> {
     list(raw, Network::parse).map(Networks::new)
 }
 
-/// Host names in lower case, and IP addresses.
-pub(super) fn hosts(raw: Raw<'_>) -> Result<Vec<String>, String> {
+/// Parses host names, converted to lower case, and IP addresses.
+pub(super) fn hosts(raw: RawSetting<'_>) -> Result<Vec<String>, String> {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_letter);
     let is_name = |name: &str| name.len() <= LONGEST_HOST && name.split('.').all(is_label);
@@ -86,33 +86,33 @@ pub(super) fn hosts(raw: Raw<'_>) -> Result<Vec<String>, String> {
         match item.trim_matches(['[', ']']).parse::<IpAddr>() {
             Ok(address) => Ok(address.to_canonical().to_string()),
             Err(_) if is_name(item) => Ok(item.to_ascii_lowercase()),
-            Err(_) => Err(format!("{} is no host name or address", quoted(item))),
+            Err(_) => Err(format!("{} is not a host name or IP address", quoted(item))),
         }
     })
 }
 
-pub(super) fn workers(raw: Raw<'_>) -> Result<usize, String> {
+pub(super) fn workers(raw: RawSetting<'_>) -> Result<usize, String> {
     number(raw, &(1..=MOST_WORKERS))
 }
 
-pub(super) fn queue(raw: Raw<'_>) -> Result<usize, String> {
+pub(super) fn queue(raw: RawSetting<'_>) -> Result<usize, String> {
     number(raw, &(0..=MOST_WAITING))
 }
 
-pub(super) fn max_models(raw: Raw<'_>) -> Result<usize, String> {
+pub(super) fn max_models(raw: RawSetting<'_>) -> Result<usize, String> {
     number(raw, &(1..=MOST_MODELS))
 }
 
-pub(super) fn connections(raw: Raw<'_>) -> Result<usize, String> {
+pub(super) fn connections(raw: RawSetting<'_>) -> Result<usize, String> {
     number(raw, &(1..=MOST_CONNECTIONS))
 }
 
-pub(super) fn streams(raw: Raw<'_>) -> Result<u32, String> {
+pub(super) fn streams(raw: RawSetting<'_>) -> Result<u32, String> {
     number(raw, &(1..=MOST_STREAMS))
 }
 
-/// A whole number within a range.
-pub(super) fn number<T>(raw: Raw<'_>, range: &RangeInclusive<T>) -> Result<T, String>
+/// Parses a whole number within a range.
+pub(super) fn number<T>(raw: RawSetting<'_>, range: &RangeInclusive<T>) -> Result<T, String>
 where
     T: TryFrom<i128> + PartialOrd,
 {
@@ -121,36 +121,36 @@ where
     within(number, range, &shown)
 }
 
-pub(super) fn drain_timeout(raw: Raw<'_>) -> Result<Duration, String> {
+pub(super) fn drain_timeout(raw: RawSetting<'_>) -> Result<Duration, String> {
     duration(raw, &(Duration::ZERO..=DAY))
 }
 
-/// One that is over at some time, but not at once.
-pub(super) fn timeout(raw: Raw<'_>) -> Result<Duration, String> {
+/// Parses a timeout. Zero is not allowed.
+pub(super) fn timeout(raw: RawSetting<'_>) -> Result<Duration, String> {
     duration(raw, &(MILLISECOND..=DAY))
 }
 
-pub(super) fn probe_interval(raw: Raw<'_>) -> Result<Duration, String> {
+pub(super) fn probe_interval(raw: RawSetting<'_>) -> Result<Duration, String> {
     duration(raw, &(100 * MILLISECOND..=DAY))
 }
 
-pub(super) fn every(raw: Raw<'_>) -> Result<Duration, String> {
+pub(super) fn every(raw: RawSetting<'_>) -> Result<Duration, String> {
     duration(raw, &(SECOND..=DAY))
 }
 
-/// The age from which files are deleted.
-pub(super) fn max_age(raw: Raw<'_>) -> Result<Duration, String> {
+/// Parses the age from which files are deleted.
+pub(super) fn max_age(raw: RawSetting<'_>) -> Result<Duration, String> {
     let text = text(raw, "a time")?;
     span(text, &(HOUR..=3660 * DAY))
 }
 
-/// The name of a variable that holds a secret. What cannot be one is likely to be the secret itself:
-/// it is not repeated.
-pub(super) fn variable(raw: Raw<'_>) -> Result<String, String> {
+/// Parses the name of a variable that contains a secret. The error does not repeat an invalid name,
+/// which is likely the secret itself.
+pub(super) fn variable(raw: RawSetting<'_>) -> Result<String, String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     match raw {
-        Raw::Text(name) => Some(name),
-        Raw::Toml(value) => value.as_str(),
+        RawSetting::Text(name) => Some(name),
+        RawSetting::Toml(value) => value.as_str(),
     }
     .filter(|name| !name.is_empty() && name.bytes().all(allowed))
     .filter(|name| !name.starts_with(|first: char| first.is_ascii_digit()))
@@ -160,12 +160,13 @@ pub(super) fn variable(raw: Raw<'_>) -> Result<String, String> {
     })
 }
 
-/// Lower case is no habit for variables, but is one for keys.
+/// True if a variable's name may be a key by mistake. Keys contain lower case letters; names of
+/// variables usually do not.
 pub(super) fn may_be_secret(variable: &str) -> bool {
     variable.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-/// That a variable which should hold a secret does not.
+/// Returns the message for a variable that should contain a secret but is not set.
 pub(super) fn not_set(variable: &str, setting: &Setting) -> String {
     if may_be_secret(variable) {
         let allowed = setting.allowed;
@@ -175,21 +176,20 @@ pub(super) fn not_set(variable: &str, setting: &Setting) -> String {
     }
 }
 
-/// A list in the file, or text separated by commas or spaces; each item is read by `parse`. None may
-/// be there twice.
+/// Parses a TOML list, or text separated by commas or spaces. Items must be distinct.
 pub(super) fn list<T: PartialEq>(
-    raw: Raw<'_>,
+    raw: RawSetting<'_>,
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> Result<Vec<T>, String> {
     let texts: Vec<&str> = match raw {
-        Raw::Text(text) => (text.split([',', ' ', '\t', '\n']))
+        RawSetting::Text(text) => (text.split([',', ' ', '\t', '\n']))
             .filter(|item| !item.is_empty())
             .collect(),
-        Raw::Toml(value) => {
+        RawSetting::Toml(value) => {
             let items = value.as_array().ok_or_else(|| not(raw, "a list"))?;
             let text = |item: &'_ toml::Spanned<DeValue<'_>>| item.get_ref().as_str().is_some();
             if let Some(item) = items.iter().find(|item| !text(item)) {
-                return Err(not(Raw::Toml(item.get_ref()), "text"));
+                return Err(not(RawSetting::Toml(item.get_ref()), "text"));
             }
             items
                 .iter()
@@ -201,15 +201,15 @@ pub(super) fn list<T: PartialEq>(
     for text in texts {
         let item = parse(text)?;
         if items.contains(&item) {
-            return Err(format!("{} is there twice", quoted(text)));
+            return Err(format!("{} occurs twice", quoted(text)));
         }
         items.push(item);
     }
     Ok(items)
 }
 
-/// One of a few words.
-pub(super) fn word<T: Copy>(raw: Raw<'_>, words: &[(&str, T)]) -> Result<T, String> {
+/// Parses a setting that allows only a few words, such as `forward` or `reject`.
+pub(super) fn word<T: Copy>(raw: RawSetting<'_>, words: &[(&str, T)]) -> Result<T, String> {
     let text = text(raw, "a word")?;
     let found = words.iter().find(|(word, _)| *word == text);
     found.map(|(_, meaning)| *meaning).ok_or_else(|| {
@@ -218,34 +218,34 @@ pub(super) fn word<T: Copy>(raw: Raw<'_>, words: &[(&str, T)]) -> Result<T, Stri
     })
 }
 
-pub(super) fn max_body(raw: Raw<'_>) -> Result<usize, String> {
+pub(super) fn max_body(raw: RawSetting<'_>) -> Result<usize, String> {
     size(raw, &LARGEST_BODY)
 }
 
-pub(super) fn body_memory(raw: Raw<'_>) -> Result<usize, String> {
+pub(super) fn body_memory(raw: RawSetting<'_>) -> Result<usize, String> {
     size(raw, &LARGEST_MEMORY)
 }
 
-/// The size of a directory from which files are deleted.
-pub(super) fn max_size(raw: Raw<'_>) -> Result<usize, String> {
+/// Parses the size of a directory from which files are deleted.
+pub(super) fn max_size(raw: RawSetting<'_>) -> Result<usize, String> {
     size(raw, &LARGEST_MEMORY)
 }
 
-pub(super) fn max_header(raw: Raw<'_>) -> Result<usize, String> {
+pub(super) fn max_header(raw: RawSetting<'_>) -> Result<usize, String> {
     size(raw, &LARGEST_HEADER)
 }
 
-pub(super) fn body_rate(raw: Raw<'_>) -> Result<usize, String> {
+pub(super) fn body_rate(raw: RawSetting<'_>) -> Result<usize, String> {
     size(raw, &BODY_RATE)
 }
 
-pub(super) fn resets(raw: Raw<'_>) -> Result<u32, String> {
+pub(super) fn resets(raw: RawSetting<'_>) -> Result<u32, String> {
     number(raw, &(0..=MOST_RESETS))
 }
 
-/// A number of bytes within a range.
-fn size(raw: Raw<'_>, range: &RangeInclusive<u64>) -> Result<usize, String> {
-    let (bytes, shown) = if let Raw::Toml(DeValue::Integer(_)) = raw {
+/// Parses a number of bytes within a range.
+fn size(raw: RawSetting<'_>, range: &RangeInclusive<u64>) -> Result<usize, String> {
+    let (bytes, shown) = if let RawSetting::Toml(DeValue::Integer(_)) = raw {
         let (number, shown) = whole_number(raw)?;
         (u64::try_from(number).unwrap_or(u64::MAX), shown)
     } else {
@@ -258,7 +258,7 @@ fn size(raw: Raw<'_>, range: &RangeInclusive<u64>) -> Result<usize, String> {
     usize::try_from(bytes).map_err(|_| out_of_range(&shown))
 }
 
-/// As one would write it.
+/// Formats a duration as in the configuration file.
 pub(super) fn duration_in_words(duration: Duration) -> String {
     if duration.is_zero() {
         return "0s".to_owned();
@@ -266,19 +266,19 @@ pub(super) fn duration_in_words(duration: Duration) -> String {
     in_units(duration.as_millis(), &DURATION_UNITS)
 }
 
-/// The same for one that may be of days.
+/// Formats an age in hours or days.
 pub(super) fn age_in_words(age: Duration) -> String {
     let [.., hours] = DURATION_UNITS;
     in_units(age.as_millis(), &[hours, DAYS])
 }
 
-/// As one would write it.
+/// Formats a size as in the configuration file.
 pub(super) fn size_in_words(bytes: usize) -> String {
     in_units(bytes as u128, &SIZE_UNITS[..4])
 }
 
-fn duration(raw: Raw<'_>, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
-    if let Raw::Toml(DeValue::Integer(number)) = raw {
+fn duration(raw: RawSetting<'_>, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
+    if let RawSetting::Toml(DeValue::Integer(number)) = raw {
         return Err(format!("{number} has no unit"));
     }
     let text = text(raw, "a duration")?;
@@ -291,7 +291,7 @@ fn duration(raw: Raw<'_>, range: &RangeInclusive<Duration>) -> Result<Duration, 
     within(Duration::from_millis(milliseconds), range, &shown)
 }
 
-/// A flag's span of time, which may be one of days.
+/// Parses a duration of the command line, which may be in days.
 pub(crate) fn span(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
     let shown = quoted(text);
     let [a, b, c, d] = DURATION_UNITS;
@@ -300,7 +300,7 @@ pub(crate) fn span(text: &str, range: &RangeInclusive<Duration>) -> Result<Durat
     within(Duration::from_millis(milliseconds), range, &shown)
 }
 
-/// Digits and a unit; too much to count is the most there is, which nothing allows.
+/// Parses digits and a unit. An overflow yields `u64::MAX`, which every range rejects.
 fn counted(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -312,7 +312,7 @@ fn counted(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     Some(number.saturating_mul(*worth))
 }
 
-/// In the largest unit that leaves no rest.
+/// Formats an amount in the largest unit that leaves no remainder.
 fn in_units(amount: u128, units: &[(&str, u64)]) -> String {
     let fits = |worth: u64| amount >= u128::from(worth) && amount.is_multiple_of(worth.into());
     let unit = units.iter().rev().find(|(_, worth)| fits(*worth));
@@ -320,17 +320,17 @@ fn in_units(amount: u128, units: &[(&str, u64)]) -> String {
     format!("{}{name}", amount / u128::from(*worth))
 }
 
-/// The number, and how to show it.
-fn whole_number(raw: Raw<'_>) -> Result<(i128, String), String> {
+/// Parses a whole number. Also returns the text to show in a message.
+fn whole_number(raw: RawSetting<'_>) -> Result<(i128, String), String> {
     let (number, shown) = match raw {
-        Raw::Toml(DeValue::Integer(number)) => (
+        RawSetting::Toml(DeValue::Integer(number)) => (
             i128::from_str_radix(number.as_str(), number.radix()),
             number.to_string(),
         ),
-        Raw::Text(text) if is_whole_number(text) => (text.parse(), text.to_owned()),
+        RawSetting::Text(text) if is_whole_number(text) => (text.parse(), text.to_owned()),
         other => return Err(not(other, "a whole number")),
     };
-    // What is written as a number but cannot be one has too many digits.
+    // A well-formed number that does not parse has too many digits.
     let shown: String = shown.chars().take(40).collect();
     number
         .map(|number| (number, shown.clone()))
@@ -342,10 +342,10 @@ fn is_whole_number(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-pub(super) fn text<'a>(raw: Raw<'a>, wanted: &str) -> Result<&'a str, String> {
+pub(super) fn text<'a>(raw: RawSetting<'a>, wanted: &str) -> Result<&'a str, String> {
     match raw {
-        Raw::Text(text) => Ok(text),
-        Raw::Toml(value) => value.as_str().ok_or_else(|| not(raw, wanted)),
+        RawSetting::Text(text) => Ok(text),
+        RawSetting::Toml(value) => value.as_str().ok_or_else(|| not(raw, wanted)),
     }
 }
 
@@ -361,17 +361,19 @@ fn out_of_range(shown: &str) -> String {
     format!("{shown} is out of range")
 }
 
-/// The value is of the wrong type.
-pub(super) fn not(raw: Raw<'_>, wanted: &str) -> String {
+/// Returns the message for a value of the wrong type.
+pub(super) fn not(raw: RawSetting<'_>, wanted: &str) -> String {
     match raw {
-        Raw::Text(text) => format!("{} is not {wanted}", quoted(text)),
-        // Without "is text", a number in quotes would be called no number.
-        Raw::Toml(DeValue::String(text)) => format!("{} is text, not {wanted}", quoted(text)),
-        Raw::Toml(DeValue::Integer(number)) => format!("{number} is not {wanted}"),
-        Raw::Toml(DeValue::Float(number)) => format!("{number} is not {wanted}"),
-        Raw::Toml(DeValue::Boolean(boolean)) => format!("{boolean} is not {wanted}"),
-        Raw::Toml(DeValue::Datetime(_)) => format!("a date is not {wanted}"),
-        Raw::Toml(DeValue::Array(_)) => format!("a list is not {wanted}"),
-        Raw::Toml(DeValue::Table(_)) => format!("a section is not {wanted}"),
+        RawSetting::Text(text) => format!("{} is not {wanted}", quoted(text)),
+        // "is text" explains why a number in quotes is rejected.
+        RawSetting::Toml(DeValue::String(text)) => {
+            format!("{} is text, not {wanted}", quoted(text))
+        }
+        RawSetting::Toml(DeValue::Integer(number)) => format!("{number} is not {wanted}"),
+        RawSetting::Toml(DeValue::Float(number)) => format!("{number} is not {wanted}"),
+        RawSetting::Toml(DeValue::Boolean(boolean)) => format!("{boolean} is not {wanted}"),
+        RawSetting::Toml(DeValue::Datetime(_)) => format!("a date is not {wanted}"),
+        RawSetting::Toml(DeValue::Array(_)) => format!("a list is not {wanted}"),
+        RawSetting::Toml(DeValue::Table(_)) => format!("a section is not {wanted}"),
     }
 }

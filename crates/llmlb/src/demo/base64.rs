@@ -1,8 +1,8 @@
-//! Bytes as text.
+//! Base64 encoder for embeddings.
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Base64 with padding (RFC 4648, section 4).
+/// Encodes bytes as Base64 with padding (RFC 4648, section 4).
 pub(super) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
@@ -10,7 +10,7 @@ pub(super) fn encode(bytes: &[u8]) -> String {
             bits << 8 | usize::from(group.get(at).copied().unwrap_or(0))
         });
         for at in 0..4 {
-            // One byte fills two digits, two bytes three.
+            // A last group of one byte has two digits, one of two bytes has three; the rest is padding.
             if at <= group.len() {
                 text.push(char::from(DIGITS[bits >> (18 - 6 * at) & 63]));
             } else {
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_the_rfc() {
+    fn encode_matches_the_examples_of_the_rfc() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions` and `POST /v1/completions`
+//! Handlers of `POST /v1/chat/completions` and `POST /v1/completions`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,25 +7,26 @@ use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::answer::Answer;
+use super::error::DemoError;
 use super::events::Events;
-use super::fields::Fields;
+use super::fields::RequestFields;
+use super::generate::SampleResponse;
 use super::models::Task;
 use super::prompt::Prompt;
-use super::refusal::Refusal;
 use super::reply::{self, Reply};
 use super::shape::{Form, Shape};
 use super::{Profile, hash};
 
-/// Who asks for the whole answer waits as long as its tokens would take, but no longer than this.
-const LONGEST_WAIT: Duration = Duration::from_secs(3);
+/// Maximum delay of a response that is not streamed. Up to this it is delayed for as long as its
+/// tokens would take.
+const MAX_DELAY: Duration = Duration::from_secs(3);
 
-/// Distinguishes answers given at the same time.
-static ANSWERS: AtomicU64 = AtomicU64::new(0);
+/// Counter that makes the ids of responses created at the same time unique.
+static RESPONSES: AtomicU64 = AtomicU64::new(0);
 
-pub(super) async fn chat(profile: &Profile, fields: &Fields) -> Result<Reply, Refusal> {
-    let model = fields.model(profile, Task::Talk)?;
-    let prompt = Prompt::of_chat(fields)?;
+pub(super) async fn chat(profile: &Profile, fields: &RequestFields) -> Result<Reply, DemoError> {
+    let model = fields.model(profile, Task::Complete)?;
+    let prompt = Prompt::from_chat(fields)?;
     let most = match fields.number("max_completion_tokens", u64::MAX)? {
         Some(most) => Some(most),
         None => fields.number("max_tokens", u64::MAX)?,
@@ -39,9 +40,9 @@ pub(super) async fn chat(profile: &Profile, fields: &Fields) -> Result<Reply, Re
     complete(profile, fields, &prompt, most, &shape).await
 }
 
-pub(super) async fn text(profile: &Profile, fields: &Fields) -> Result<Reply, Refusal> {
-    let model = fields.model(profile, Task::Talk)?;
-    let prompt = Prompt::of_text(fields)?;
+pub(super) async fn text(profile: &Profile, fields: &RequestFields) -> Result<Reply, DemoError> {
+    let model = fields.model(profile, Task::Complete)?;
+    let prompt = Prompt::from_text(fields)?;
     let most = fields.number("max_tokens", u64::MAX)?;
     let shape = Shape {
         form: Form::Text,
@@ -54,35 +55,35 @@ pub(super) async fn text(profile: &Profile, fields: &Fields) -> Result<Reply, Re
 
 async fn complete(
     profile: &Profile,
-    fields: &Fields,
+    fields: &RequestFields,
     prompt: &Prompt,
     most: Option<usize>,
     shape: &Shape,
-) -> Result<Reply, Refusal> {
+) -> Result<Reply, DemoError> {
     fields.number("n", 1)?;
     let stream = fields.flag("stream")?;
     let include_usage = wants_usage(fields, stream)?;
-    let answer = Answer::new(profile.name, prompt, most);
-    let usage = usage(prompt.tokens, answer.pieces.len());
+    let response = SampleResponse::new(profile.name, prompt, most);
+    let usage = usage(prompt.tokens, response.pieces.len());
     let schedule = profile.pace.schedule(prompt.seed);
     if stream {
         let include_usage = include_usage.then_some(&usage);
-        let events = stream_of(&answer, schedule, shape, include_usage);
+        let events = stream_of(&response, schedule, shape, include_usage);
         return Ok(reply::events(events));
     }
-    let talking = schedule.take(answer.pieces.len()).last();
-    tokio::time::sleep(talking.unwrap_or_default().min(LONGEST_WAIT)).await;
-    let whole = shape.whole(&answer.text(), answer.finish_reason(), &usage);
+    let talking = schedule.take(response.pieces.len()).last();
+    tokio::time::sleep(talking.unwrap_or_default().min(MAX_DELAY)).await;
+    let whole = shape.whole(&response.text(), response.finish_reason(), &usage);
     Ok(reply::json(StatusCode::OK, &whole))
 }
 
 fn stream_of(
-    answer: &Answer,
+    response: &SampleResponse,
     schedule: impl Iterator<Item = Duration>,
     shape: &Shape,
     usage: Option<&Value>,
 ) -> Events {
-    // Who asked for the usage finds the field in every chunk, as with OpenAI.
+    // With `include_usage` every chunk has the field `usage`, as with OpenAI.
     let with_field = |mut chunk: Value| {
         if usage.is_some() {
             chunk["usage"] = Value::Null;
@@ -92,15 +93,15 @@ fn stream_of(
     let mut events = Events::new();
     let mut opening = shape.opening();
     let mut last = Duration::ZERO;
-    for (piece, due) in answer.pieces.iter().zip(schedule) {
-        // A model knows that it will answer when it has the first token, not before.
+    for (piece, due) in response.pieces.iter().zip(schedule) {
+        // The opening chunk is sent with the first token, as real servers do.
         if let Some(opening) = opening.take() {
             events.push(due, &with_field(opening));
         }
         events.push(due, &with_field(shape.piece(piece)));
         last = due;
     }
-    events.push(last, &with_field(shape.closing(answer.finish_reason())));
+    events.push(last, &with_field(shape.closing(response.finish_reason())));
     if let Some(usage) = usage {
         events.push(last, &shape.usage(usage));
     }
@@ -108,8 +109,8 @@ fn stream_of(
     events
 }
 
-fn wants_usage(fields: &Fields, stream: bool) -> Result<bool, Refusal> {
-    let refused = |message: &str| Refusal::bad_field("stream_options", message);
+fn wants_usage(fields: &RequestFields, stream: bool) -> Result<bool, DemoError> {
+    let refused = |message: &str| DemoError::bad_field("stream_options", message);
     match fields.get("stream_options") {
         None => Ok(false),
         Some(_) if !stream => Err(refused(
@@ -133,10 +134,10 @@ fn usage(prompt: usize, completion: usize) -> Value {
     })
 }
 
-/// Sixteen digits that no other answer has, of this backend or another.
+/// Returns sixteen hexadecimal digits that are unique among all responses of all demo backends.
 fn unique(profile: &Profile) -> String {
-    let count = ANSWERS.fetch_add(1, Ordering::Relaxed);
+    let count = RESPONSES.fetch_add(1, Ordering::Relaxed);
     let started = Timestamp::now().as_microsecond().unsigned_abs();
-    let number = hash::mixed(hash::mixed(started) ^ hash::of(profile.name.as_bytes()) ^ count);
+    let number = hash::mixed(hash::mixed(started) ^ hash::fnv(profile.name.as_bytes()) ^ count);
     format!("{number:016x}")
 }

@@ -1,27 +1,27 @@
-//! `POST /v1/embeddings`
+//! Handler of `POST /v1/embeddings`.
 //!
-//! A text's vector is the sum of what each of its words adds, so that texts with words in common
-//! are near each other: a search over demo vectors finds something.
+//! The vector of a text is the sum of the vectors of its words. Texts with common words are near
+//! each other, so that a search over demo vectors yields plausible results.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::fields::Fields;
+use super::error::DemoError;
+use super::fields::RequestFields;
 use super::models::Task;
-use super::refusal::Refusal;
 use super::reply::{self, Reply};
 use super::{Profile, base64, hash, pieces};
 
 const DIMENSIONS: usize = 64;
 const MOST_DIMENSIONS: u64 = 1024;
 
-/// As many texts as OpenAI takes at once.
+/// Maximum number of texts in a request, as with OpenAI.
 const MOST_INPUTS: usize = 2048;
 
-/// In how many dimensions a word is seen.
+/// Number of dimensions that one word changes.
 const MARKS_PER_WORD: u64 = 8;
 
-/// One text to embed, as the hashes of its tokens.
+/// Text to embed, as the hashes of its tokens.
 #[derive(Debug)]
 struct Input(Vec<u64>);
 
@@ -31,12 +31,12 @@ enum Encoding {
     Base64,
 }
 
-pub(super) async fn embed(profile: &Profile, fields: &Fields) -> Result<Reply, Refusal> {
+pub(super) async fn embed(profile: &Profile, fields: &RequestFields) -> Result<Reply, DemoError> {
     let model = fields.model(profile, Task::Embed)?;
     let inputs = inputs(fields.required("input")?)?;
     let dimensions = fields.number("dimensions", MOST_DIMENSIONS)?;
     let dimensions = dimensions.unwrap_or(DIMENSIONS);
-    let encoding = Encoding::of(fields)?;
+    let encoding = Encoding::parse(fields)?;
     tokio::time::sleep(profile.pace.first()).await;
     let data: Vec<_> = inputs
         .iter()
@@ -56,15 +56,15 @@ pub(super) async fn embed(profile: &Profile, fields: &Fields) -> Result<Reply, R
     Ok(reply::json(StatusCode::OK, &whole))
 }
 
-/// A text, the tokens of a text, or an array of either.
-fn inputs(value: &Value) -> Result<Vec<Input>, Refusal> {
-    let one = || Input::of(value).map(|input| vec![input]);
-    let several = || value.as_array()?.iter().map(Input::of).collect();
+/// Parses a text, the tokens of a text, or an array of either.
+fn inputs(value: &Value) -> Result<Vec<Input>, DemoError> {
+    let one = || Input::parse(value).map(|input| vec![input]);
+    let several = || value.as_array()?.iter().map(Input::parse).collect();
     one()
         .or_else(several)
         .filter(|inputs| (1..=MOST_INPUTS).contains(&inputs.len()))
         .ok_or_else(|| {
-            Refusal::bad_field(
+            DemoError::bad_field(
                 "input",
                 format!("'input' must be a text, its tokens, or 1 to {MOST_INPUTS} of these; none of them empty."),
             )
@@ -72,10 +72,10 @@ fn inputs(value: &Value) -> Result<Vec<Input>, Refusal> {
 }
 
 impl Input {
-    fn of(value: &Value) -> Option<Self> {
+    fn parse(value: &Value) -> Option<Self> {
         let tokens: Vec<_> = match value {
             Value::String(text) => pieces::pieces(text)
-                .map(|piece| hash::of(piece.trim().to_lowercase().as_bytes()))
+                .map(|piece| hash::fnv(piece.trim().to_lowercase().as_bytes()))
                 .collect(),
             Value::Array(tokens) => tokens.iter().map(Value::as_u64).collect::<Option<_>>()?,
             _ => return None,
@@ -83,13 +83,13 @@ impl Input {
         (!tokens.is_empty()).then_some(Self(tokens))
     }
 
-    /// A vector of length 1.
+    /// Returns the text's vector, normalized to length 1.
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "clients get no more than an f32"
+        reason = "embeddings are sent as f32"
     )]
     fn vector(&self, dimensions: usize) -> Vec<f32> {
-        // A little of everything, so that no vector is zero and none has gaps.
+        // Start with a small value in every dimension, so that no vector is zero.
         let whole = self
             .0
             .iter()
@@ -110,18 +110,18 @@ impl Input {
     }
 }
 
-/// From -1 to 1.
+/// Maps a hash to a number from -1 to 1.
 fn fraction(hash: u64) -> f64 {
     let small = u32::try_from(hash >> 32).unwrap_or(0);
     f64::from(small) / f64::from(u32::MAX) * 2.0 - 1.0
 }
 
 impl Encoding {
-    fn of(fields: &Fields) -> Result<Self, Refusal> {
+    fn parse(fields: &RequestFields) -> Result<Self, DemoError> {
         match fields.get("encoding_format").map(Value::as_str) {
             None | Some(Some("float")) => Ok(Self::Float),
             Some(Some("base64")) => Ok(Self::Base64),
-            Some(_) => Err(Refusal::bad_field(
+            Some(_) => Err(DemoError::bad_field(
                 "encoding_format",
                 "'encoding_format' must be 'float' or 'base64'.",
             )),
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     fn vector(text: &str, dimensions: usize) -> Vec<f32> {
-        Input::of(&json!(text)).unwrap().vector(dimensions)
+        Input::parse(&json!(text)).unwrap().vector(dimensions)
     }
 
     fn nearness(one: &str, other: &str) -> f32 {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_have_length_one() {
+    fn vector_has_length_one() {
         let long = "word ".repeat(5_000);
         for text in ["a", "Hello, wide world!", " ", &long] {
             for dimensions in [1, 2, 64, 1024] {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_with_words_in_common_are_near() {
+    fn texts_with_common_words_are_near() {
         let near = nearness("the cat sat on the mat", "The cat slept on a mat");
         let far = nearness("the cat sat on the mat", "quarterly revenue grew again");
         assert!(near > far + 0.2, "{near} and {far}");

@@ -1,4 +1,4 @@
-//! A body of server-sent events, each let go when it is due.
+//! Response body of server-sent events, each sent when it is due.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -11,8 +11,8 @@ use hyper::body::{Body, Frame};
 use serde_json::Value;
 use tokio::time::{Instant, Sleep};
 
-/// The events of one answer. It is all there is of a stream: dropped with the connection when the
-/// client leaves.
+/// Events of one response. The body is the only state of a stream: it is dropped with the
+/// connection when the client disconnects.
 #[derive(Debug)]
 pub(super) struct Events {
     queue: VecDeque<(Instant, Bytes)>,
@@ -30,13 +30,13 @@ impl Events {
         }
     }
 
-    /// Adds an event, due so long after the start. One that is due at once, or together with the
-    /// one before, does not wait for a timer.
+    /// Adds an event that is due this long after the start. An event that is already due is sent
+    /// without a timer.
     pub(super) fn push(&mut self, due: Duration, event: &Value) {
         self.line(due, &event.to_string());
     }
 
-    /// Adds what tells a client that no more follows.
+    /// Adds `[DONE]`, the end of the stream.
     pub(super) fn push_done(&mut self, due: Duration) {
         self.line(due, "[DONE]");
     }

@@ -1,21 +1,21 @@
-//! The fields of a JSON request, each refused by name.
+//! Fields of a JSON request, with errors that name the invalid field.
 
 use serde_json::{Map, Value};
 
 use super::Profile;
-use super::models::{Model, Task};
-use super::refusal::Refusal;
+use super::error::DemoError;
+use super::models::{DemoModel, Task};
 
-/// The object that a client sent. A field that is null counts as absent, as it does with OpenAI.
+/// JSON object of a request. A null field counts as absent, as with OpenAI.
 #[derive(Debug)]
-pub(super) struct Fields(Map<String, Value>);
+pub(super) struct RequestFields(Map<String, Value>);
 
-impl Fields {
-    pub(super) fn parse(body: &[u8]) -> Result<Self, Refusal> {
+impl RequestFields {
+    pub(super) fn parse(body: &[u8]) -> Result<Self, DemoError> {
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Self(fields)),
-            Ok(_) => Err(Refusal::bad_request("The body is not a JSON object.")),
-            Err(error) => Err(Refusal::bad_request(format!(
+            Ok(_) => Err(DemoError::bad_request("The body is not a JSON object.")),
+            Err(error) => Err(DemoError::bad_request(format!(
                 "The body is not valid JSON: {error}"
             ))),
         }
@@ -25,21 +25,21 @@ impl Fields {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    pub(super) fn required(&self, name: &'static str) -> Result<&Value, Refusal> {
-        self.get(name).ok_or_else(|| Refusal::missing(name))
+    pub(super) fn required(&self, name: &'static str) -> Result<&Value, DemoError> {
+        self.get(name).ok_or_else(|| DemoError::missing(name))
     }
 
-    /// True or false; false if it is not there.
-    pub(super) fn flag(&self, name: &'static str) -> Result<bool, Refusal> {
+    /// Returns a boolean field; false if it is absent.
+    pub(super) fn flag(&self, name: &'static str) -> Result<bool, DemoError> {
         self.get(name).map_or(Ok(false), |value| {
-            value
-                .as_bool()
-                .ok_or_else(|| Refusal::bad_field(name, format!("'{name}' must be true or false.")))
+            value.as_bool().ok_or_else(|| {
+                DemoError::bad_field(name, format!("'{name}' must be true or false."))
+            })
         })
     }
 
-    /// A whole number from 1 to `most`.
-    pub(super) fn number(&self, name: &'static str, most: u64) -> Result<Option<usize>, Refusal> {
+    /// Returns a whole number from 1 to `most`; `None` if the field is absent.
+    pub(super) fn number(&self, name: &'static str, most: u64) -> Result<Option<usize>, DemoError> {
         let Some(value) = self.get(name) else {
             return Ok(None);
         };
@@ -54,21 +54,21 @@ impl Fields {
                 } else {
                     format!("from 1 to {most}")
                 };
-                Refusal::bad_field(name, format!("'{name}' must be a whole number {range}."))
+                DemoError::bad_field(name, format!("'{name}' must be a whole number {range}."))
             })
     }
 
-    /// The model that is asked for, if this backend has it and it can do the task.
-    pub(super) fn model(&self, profile: &Profile, task: Task) -> Result<Model, Refusal> {
+    /// Returns the requested model, if this backend has it and it supports the task.
+    pub(super) fn model(&self, profile: &Profile, task: Task) -> Result<DemoModel, DemoError> {
         let id = self
             .required("model")?
             .as_str()
-            .ok_or_else(|| Refusal::bad_field("model", "'model' must be a string."))?;
-        let model = Model::of(profile, id).ok_or_else(|| Refusal::no_model(id))?;
+            .ok_or_else(|| DemoError::bad_field("model", "'model' must be a string."))?;
+        let model = DemoModel::find(profile, id).ok_or_else(|| DemoError::no_model(id))?;
         if model.task() == task {
             Ok(model)
         } else {
-            Err(Refusal::bad_field(
+            Err(DemoError::bad_field(
                 "model",
                 format!("The model '{id}' does not do {}.", task.name()),
             ))

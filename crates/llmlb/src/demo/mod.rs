@@ -1,26 +1,25 @@
-//! LLM servers that need nothing: they make up their answers.
+//! Built-in LLM servers for `llmlb serve --demo`. They generate sample responses without a model.
 //!
-//! `llmlb serve --demo` starts three of them inside its own process, of different speeds, so that a
-//! newcomer sees balancing, streaming and metering within a minute. They are real HTTP/1.1 servers
-//! on 127.0.0.1, and speak as an OpenAI-compatible server does: whatever works with them through
-//! the balancer works with a real server, too.
+//! `llmlb serve --demo` starts three of them in its own process, with different speeds, so that a
+//! new user sees balancing, streaming and metering within a minute. They are real HTTP/1.1 servers
+//! on 127.0.0.1 with an OpenAI-compatible API, so the balancer treats them like any other backend.
 //!
-//! A request flows [`server`] -> [`routes`] -> [`fields`] -> [`prompt`] -> [`answer`] ->
-//! [`completions`], which either waits and answers whole or hands [`events`] to hyper, paced by
-//! [`pace`]. Nothing is random: the same request to the same backend gets the same answer.
+//! A request passes [`server`] -> [`routes`] -> [`fields`] -> [`prompt`] -> [`generate`] ->
+//! [`completions`], which returns a whole response after a delay, or [`events`] paced by [`pace`].
+//! Responses are deterministic: the same request to the same backend gets the same response.
 
-mod answer;
 mod base64;
 mod completions;
 mod embeddings;
+mod error;
 mod events;
 mod fields;
+mod generate;
 mod hash;
 mod models;
 mod pace;
 mod pieces;
 mod prompt;
-mod refusal;
 mod reply;
 mod routes;
 mod server;
@@ -36,45 +35,45 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use models::Model;
+use models::DemoModel;
 pub(crate) use pace::Pace;
 
-/// A demo server that runs.
+/// A running demo server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DemoBackend {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
 }
 
-/// What makes one demo server differ from another.
+/// Name, speed and models of a demo server.
 #[derive(Clone, Copy, Debug)]
 struct Profile {
     name: &'static str,
     pace: Pace,
-    models: &'static [Model],
+    models: &'static [DemoModel],
 }
 
 const PROFILES: [Profile; 3] = [
     Profile {
         name: "demo-fast",
         pace: Pace::new(Duration::from_millis(50), Duration::from_micros(16_667)),
-        models: &[Model::Demo, Model::Embed],
+        models: &[DemoModel::Demo, DemoModel::Embed],
     },
     Profile {
         name: "demo-medium",
         pace: Pace::new(Duration::from_millis(150), Duration::from_micros(33_333)),
-        models: &[Model::Demo, Model::Large, Model::Embed],
+        models: &[DemoModel::Demo, DemoModel::Large, DemoModel::Embed],
     },
     Profile {
         name: "demo-slow",
         pace: Pace::new(Duration::from_millis(400), Duration::from_micros(83_333)),
-        models: &[Model::Demo, Model::Large],
+        models: &[DemoModel::Demo, DemoModel::Large],
     },
 ];
 
-/// Binds the demo servers, and runs them on `tracker` until `stop` is cancelled. Then they take no
-/// more connections and close those that are idle; requests in progress finish, and with the last
-/// of them ends the last task. To be called within a tokio runtime.
+/// Binds the demo servers and runs them on `tracker` until `stop` is cancelled. They then stop
+/// accepting, close idle connections and complete the requests in flight; the last task ends with
+/// the last request. Must be called within a tokio runtime.
 pub(crate) async fn start(
     tracker: &TaskTracker,
     stop: CancellationToken,
@@ -87,7 +86,7 @@ async fn start_profiles(
     tracker: &TaskTracker,
     stop: &CancellationToken,
 ) -> std::io::Result<Vec<DemoBackend>> {
-    // All are bound before any runs: after a failure nothing is left behind.
+    // Bind all sockets before any server starts, so that a failure leaves no server running.
     let mut bound = Vec::with_capacity(profiles.len());
     for profile in profiles {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;

@@ -1,34 +1,34 @@
-//! Which models a backend has.
+//! Models of the demo backends.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::Profile;
-use super::refusal::Refusal;
+use super::error::DemoError;
 use super::reply::{self, Reply};
 
-/// When the models were made. It must be the same on every backend and after every start, for it
-/// says something about the model, not about the server.
+/// Creation time of the models. It is constant, because it describes the model: all backends must
+/// report the same time, also after a restart.
 const CREATED: i64 = 1_767_225_600;
 
-/// A model that does not exist, under a name that does.
+/// A demo model.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Model {
+pub(super) enum DemoModel {
     Demo,
     Large,
     Embed,
 }
 
-/// What a model is for.
+/// Task that a model supports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Task {
-    Talk,
+    Complete,
     Embed,
 }
 
-impl Model {
-    /// The model of that name, if the backend has it.
-    pub(super) fn of(profile: &Profile, id: &str) -> Option<Self> {
+impl DemoModel {
+    /// Returns the model with this id, if the backend has it.
+    pub(super) fn find(profile: &Profile, id: &str) -> Option<Self> {
         profile
             .models
             .iter()
@@ -46,7 +46,7 @@ impl Model {
 
     pub(super) const fn task(self) -> Task {
         match self {
-            Self::Demo | Self::Large => Task::Talk,
+            Self::Demo | Self::Large => Task::Complete,
             Self::Embed => Task::Embed,
         }
     }
@@ -59,13 +59,13 @@ impl Model {
 impl Task {
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Self::Talk => "completions",
+            Self::Complete => "completions",
             Self::Embed => "embeddings",
         }
     }
 }
 
-/// `GET /v1/models`
+/// Handles `GET /v1/models`.
 pub(super) fn list(profile: &Profile) -> Reply {
     let models: Vec<_> = profile
         .models
@@ -75,8 +75,8 @@ pub(super) fn list(profile: &Profile) -> Reply {
     reply::json(StatusCode::OK, &json!({"object": "list", "data": models}))
 }
 
-/// `GET /v1/models/{id}`
-pub(super) fn one(profile: &Profile, id: &str) -> Result<Reply, Refusal> {
-    let model = Model::of(profile, id).ok_or_else(|| Refusal::no_model(id))?;
+/// Handles `GET /v1/models/{id}`.
+pub(super) fn one(profile: &Profile, id: &str) -> Result<Reply, DemoError> {
+    let model = DemoModel::find(profile, id).ok_or_else(|| DemoError::no_model(id))?;
     Ok(reply::json(StatusCode::OK, &model.describe()))
 }

@@ -1,10 +1,10 @@
-//! How fast a backend talks.
+//! Speed of a demo backend.
 
 use std::time::Duration;
 
 use super::hash;
 
-/// The time to the first token, and from each to the next.
+/// Time to the first token, and between tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     first: Duration,
@@ -16,13 +16,13 @@ impl Pace {
         Self { first, between }
     }
 
-    /// The time to the first token.
+    /// Returns the time to the first token.
     pub(super) const fn first(self) -> Duration {
         self.first
     }
 
-    /// When each token is due after the start. Steps vary by a sixth at most, as those of a real
-    /// server do, but the same way whenever the seed is the same.
+    /// Returns the time of each token after the start. Steps vary by at most a sixth, as on a real
+    /// server; the seed determines the variation.
     pub(super) fn schedule(self, seed: u64) -> impl Iterator<Item = Duration> {
         let steps = (0_u32..).map(move |index| {
             let step = if index == 0 { self.first } else { self.between };
@@ -46,7 +46,7 @@ mod tests {
     const PACE: Pace = Pace::new(Duration::from_millis(400), Duration::from_millis(100));
 
     #[test]
-    fn the_pace_is_kept_on_the_whole() {
+    fn schedule_keeps_the_average_pace() {
         let due: Vec<_> = PACE.schedule(7).take(101).collect();
         assert!(due.is_sorted());
         assert!((336..=464).contains(&due[0].as_millis()), "{:?}", due[0]);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_vary_but_not_from_time_to_time() {
+    fn steps_vary_and_depend_only_on_the_seed() {
         let due: Vec<_> = PACE.schedule(7).take(20).collect();
         assert_eq!(due, PACE.schedule(7).take(20).collect::<Vec<_>>());
         assert_ne!(due, PACE.schedule(8).take(20).collect::<Vec<_>>());

@@ -1,10 +1,10 @@
-//! Text cut as a tokenizer might cut it.
+//! Split of text into pieces that stand for tokens.
 
-/// The bytes of a word that make one piece: most English words are whole.
-const LONGEST: usize = 7;
+/// Maximum number of bytes of a word in one piece. Most English words are a single piece.
+const MAX_WORD_BYTES: usize = 7;
 
-/// Cuts text into word pieces and single signs, each with the space before it. Joined they are the
-/// text again.
+/// Splits text into parts of words and single symbols, each with the space in front of it. The
+/// concatenation of the pieces is the text.
 pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -17,7 +17,7 @@ pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// How many tokens the text would be.
+/// Returns the number of tokens of a text.
 pub(super) fn count(text: &str) -> usize {
     pieces(text).count()
 }
@@ -27,9 +27,9 @@ fn first_length(text: &str) -> usize {
     let space = text.len() - bare.len();
     let letters = bare
         .char_indices()
-        .take_while(|(at, c)| c.is_alphanumeric() && at + c.len_utf8() <= LONGEST)
+        .take_while(|(at, c)| c.is_alphanumeric() && at + c.len_utf8() <= MAX_WORD_BYTES)
         .count();
-    // A sign is a piece of its own; space at the end of the text is, too.
+    // A symbol is a piece of its own, and so is space at the end of the text.
     let body: usize = bare.chars().take(letters.max(1)).map(char::len_utf8).sum();
     space + body
 }
@@ -38,31 +38,31 @@ fn first_length(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn cut(text: &str) -> Vec<&str> {
+    fn split(text: &str) -> Vec<&str> {
         pieces(text).collect()
     }
 
     #[test]
-    fn pieces_keep_the_space_before_them() {
+    fn pieces_include_the_space_in_front_of_them() {
         assert_eq!(
-            cut("Hello, wide world!"),
+            split("Hello, wide world!"),
             ["Hello", ",", " wide", " world", "!"]
         );
-        assert_eq!(cut("a balancing act"), ["a", " balanci", "ng", " act"]);
-        assert_eq!(cut(" \n"), [" \n"]);
-        assert_eq!(cut(""), [""; 0]);
+        assert_eq!(split("a balancing act"), ["a", " balanci", "ng", " act"]);
+        assert_eq!(split(" \n"), [" \n"]);
+        assert_eq!(split(""), [""; 0]);
     }
 
     #[test]
-    fn joined_pieces_are_the_text() {
+    fn concatenated_pieces_equal_the_text() {
         for text in [
             "",
             "  two  spaces ",
             "日本語のテキスト",
             "é🙂 👩‍👩‍👧\u{301}x\0\n\nend\t",
         ] {
-            assert_eq!(cut(text).concat(), text);
-            assert!(cut(text).iter().all(|piece| !piece.is_empty()));
+            assert_eq!(split(text).concat(), text);
+            assert!(split(text).iter().all(|piece| !piece.is_empty()));
         }
     }
 }

@@ -1,32 +1,32 @@
-//! What was asked, and how many tokens that is.
+//! Prompt of a request, and its number of tokens.
 
 use serde_json::Value;
 
-use super::fields::Fields;
-use super::refusal::Refusal;
+use super::error::DemoError;
+use super::fields::RequestFields;
 use super::{hash, pieces};
 
-/// What a message costs beside its text, and what starts the answer: as with OpenAI's models.
+/// Tokens of a message besides its text, and tokens that start the response, as OpenAI counts them.
 const TOKENS_PER_MESSAGE: usize = 4;
 const TOKENS_TO_START: usize = 3;
 
-/// What a part costs that is not text, such as a small image.
+/// Tokens of a part that is not text, such as a small image.
 const TOKENS_PER_OTHER_PART: usize = 85;
 
-/// A prompt, in the little that matters to who makes up the answer.
+/// The properties of a prompt that determine the demo's response.
 #[derive(Debug, Default)]
 pub(super) struct Prompt {
-    /// What the answer is to.
+    /// Last text of the user, which the response quotes.
     pub(super) question: String,
     pub(super) tokens: usize,
-    /// Stands for the whole prompt.
+    /// Hash of the whole prompt.
     pub(super) seed: u64,
 }
 
 impl Prompt {
-    /// The `messages` of a chat. The question is the last that a user said.
-    pub(super) fn of_chat(fields: &Fields) -> Result<Self, Refusal> {
-        let refused = |message: String| Refusal::bad_field("messages", message);
+    /// Parses the `messages` of a chat. The question is the last message of the user.
+    pub(super) fn from_chat(fields: &RequestFields) -> Result<Self, DemoError> {
+        let refused = |message: String| DemoError::bad_field("messages", message);
         let messages = match fields.required("messages")? {
             Value::Array(messages) if !messages.is_empty() => messages,
             _ => return Err(refused("'messages' must be an array of messages.".into())),
@@ -41,10 +41,10 @@ impl Prompt {
                 .and_then(Value::as_str)
                 .ok_or_else(|| refused(format!("'messages[{index}]' has no role.")))?;
             let text = prompt
-                .take_content(message.get("content"))
+                .add_content(message.get("content"))
                 .ok_or_else(|| refused(format!("'messages[{index}].content' is not content.")))?;
             prompt.tokens += TOKENS_PER_MESSAGE;
-            prompt.stir(role.as_bytes());
+            prompt.mix(role.as_bytes());
             if role == "user" {
                 prompt.question = text;
             }
@@ -52,8 +52,8 @@ impl Prompt {
         Ok(prompt)
     }
 
-    /// The `prompt` of a completion: text, or tokens that only a real model could read.
-    pub(super) fn of_text(fields: &Fields) -> Result<Self, Refusal> {
+    /// Parses the `prompt` of a completion: text, or token numbers, which the demo cannot decode.
+    pub(super) fn from_text(fields: &RequestFields) -> Result<Self, DemoError> {
         let mut value = fields.required("prompt")?;
         if let Value::Array(several) = value
             && let [one] = several.as_slice()
@@ -64,15 +64,15 @@ impl Prompt {
         let mut prompt = Self::default();
         match value {
             Value::String(text) => {
-                prompt.take_text(text);
+                prompt.add_text(text);
                 prompt.question.clone_from(text);
             }
             Value::Array(tokens) if !tokens.is_empty() && tokens.iter().all(Value::is_u64) => {
                 prompt.tokens = tokens.len();
-                prompt.stir(value.to_string().as_bytes());
+                prompt.mix(value.to_string().as_bytes());
             }
             _ => {
-                return Err(Refusal::bad_field(
+                return Err(DemoError::bad_field(
                     "prompt",
                     "'prompt' must be one text, or the tokens of one.",
                 ));
@@ -81,13 +81,13 @@ impl Prompt {
         Ok(prompt)
     }
 
-    /// Counts the content of a message, and gives its text; none if it is not content.
-    fn take_content(&mut self, content: Option<&Value>) -> Option<String> {
+    /// Counts the tokens of a message's content and returns its text; `None` if it is invalid.
+    fn add_content(&mut self, content: Option<&Value>) -> Option<String> {
         match content {
-            // A message that calls tools may say nothing.
+            // A message with tool calls may have no content.
             None | Some(Value::Null) => Some(String::new()),
             Some(Value::String(text)) => {
-                self.take_text(text);
+                self.add_text(text);
                 Some(text.clone())
             }
             Some(Value::Array(parts)) => {
@@ -95,7 +95,7 @@ impl Prompt {
                 for part in parts {
                     part.get("type")?.as_str()?;
                     if let Some(text) = part.get("text").and_then(Value::as_str) {
-                        self.take_text(text);
+                        self.add_text(text);
                         texts.push(text);
                     } else {
                         self.tokens += TOKENS_PER_OTHER_PART;
@@ -107,13 +107,13 @@ impl Prompt {
         }
     }
 
-    fn take_text(&mut self, text: &str) {
+    fn add_text(&mut self, text: &str) {
         self.tokens += pieces::count(text);
-        self.stir(text.as_bytes());
+        self.mix(text.as_bytes());
     }
 
-    fn stir(&mut self, bytes: &[u8]) {
-        self.seed = hash::mixed(self.seed ^ hash::of(bytes));
+    fn mix(&mut self, bytes: &[u8]) {
+        self.seed = hash::mixed(self.seed ^ hash::fnv(bytes));
     }
 }
 
@@ -123,20 +123,20 @@ mod tests {
 
     use super::*;
 
-    fn fields(value: &Value) -> Fields {
-        Fields::parse(value.to_string().as_bytes()).unwrap()
+    fn fields(value: &Value) -> RequestFields {
+        RequestFields::parse(value.to_string().as_bytes()).unwrap()
     }
 
-    fn chat(messages: &Value) -> Result<Prompt, Refusal> {
-        Prompt::of_chat(&fields(&json!({"messages": messages})))
+    fn chat(messages: &Value) -> Result<Prompt, DemoError> {
+        Prompt::from_chat(&fields(&json!({"messages": messages})))
     }
 
-    fn text(prompt: &Value) -> Result<Prompt, Refusal> {
-        Prompt::of_text(&fields(&json!({"prompt": prompt})))
+    fn text(prompt: &Value) -> Result<Prompt, DemoError> {
+        Prompt::from_text(&fields(&json!({"prompt": prompt})))
     }
 
     #[test]
-    fn the_last_user_is_asking_and_all_messages_count() {
+    fn question_is_the_last_user_message_and_all_messages_count() {
         let prompt = chat(&json!([
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "Hello there"},
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_count_as_the_same_text_does() {
+    fn text_parts_count_like_plain_text() {
         let whole = chat(&json!([{"role": "user", "content": "Hello there"}])).unwrap();
         let parts =
             chat(&json!([{"role": "user", "content": [{"type": "text", "text": "Hello there"}]}]))
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chat_is_refused() {
+    fn invalid_messages_are_rejected() {
         for messages in [
             json!([]),
             json!("hello"),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_text_or_tokens() {
+    fn prompt_is_text_or_tokens() {
         assert_eq!(text(&json!("one two")).unwrap().tokens, 2);
         assert_eq!(text(&json!(["one two"])).unwrap().question, "one two");
         assert_eq!(text(&json!([1, 2, 3])).unwrap().tokens, 3);

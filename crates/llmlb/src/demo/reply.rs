@@ -1,4 +1,4 @@
-//! The two forms of an answer: whole, or as events.
+//! HTTP responses: whole JSON, or server-sent events.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};

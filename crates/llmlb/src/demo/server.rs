@@ -1,4 +1,4 @@
-//! Connections: taken until the stop, then ended as soon as no request is in progress.
+//! Connections of a demo server: accepted until the stop, then closed after their last request.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -14,14 +14,14 @@ use tokio_util::task::TaskTracker;
 
 use super::{Profile, routes};
 
-/// How long a connection may stay without a whole request head. Longer than hyper's clients keep
-/// an idle connection (90 s), so that it is the client who lets go of it.
+/// Maximum time of a connection without a complete request head. It exceeds the 90 s for which
+/// hyper's clients keep idle connections, so that the client closes them first.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long to pause when no connection can be taken, typically for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Pause after a failed accept, which is typically caused by a lack of file descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// Takes connections until the stop.
+/// Accepts connections until `stop` is cancelled.
 pub(super) async fn serve(
     listener: TcpListener,
     profile: Arc<Profile>,
@@ -34,8 +34,8 @@ pub(super) async fn serve(
                 tracker.spawn(connection(stream, Arc::clone(&profile), stop.clone()));
             }
             Err(error) => {
-                tracing::warn!(name = profile.name, %error, "demo backend cannot accept");
-                stop.run_until_cancelled(tokio::time::sleep(ACCEPT_PAUSE))
+                tracing::warn!(name = profile.name, %error, "demo backend cannot accept connections");
+                stop.run_until_cancelled(tokio::time::sleep(ACCEPT_BACKOFF))
                     .await;
             }
         }
@@ -43,12 +43,12 @@ pub(super) async fn serve(
 }
 
 async fn connection(stream: TcpStream, profile: Arc<Profile>, stop: CancellationToken) {
-    // Without it tokens would wait for the acknowledgement of those before.
+    // Without TCP_NODELAY a token would wait for the acknowledgement of the previous one.
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(name = profile.name, %error, "no TCP_NODELAY on a demo connection");
+        tracing::debug!(name = profile.name, %error, "cannot set TCP_NODELAY on a demo connection");
     }
     let service = service_fn(|request| async {
-        Ok::<_, Infallible>(routes::answer(&profile, request).await)
+        Ok::<_, Infallible>(routes::respond(&profile, request).await)
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -62,7 +62,7 @@ async fn connection(stream: TcpStream, profile: Arc<Profile>, stop: Cancellation
         ended = Some(connection.await);
     }
     if let Some(Err(error)) = ended {
-        // A client that left in the middle of an answer ends up here.
+        // For example, the client disconnected in the middle of a response.
         tracing::debug!(name = profile.name, %error, "demo connection ended early");
     }
 }

@@ -1,15 +1,15 @@
-//! How an answer looks as JSON: the chat's form and the older one of plain completions.
+//! JSON of responses: the form of chats and the older form of plain completions.
 
 use serde_json::{Value, json};
 
-/// Which of the two.
+/// Form of a response.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Form {
     Chat,
     Text,
 }
 
-/// What all objects of one answer have in common.
+/// Fields that all JSON objects of one response have in common.
 #[derive(Debug)]
 pub(super) struct Shape {
     pub(super) form: Form,
@@ -19,7 +19,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// The answer as one object.
+    /// Returns the whole response as one object.
     pub(super) fn whole(&self, text: &str, finish_reason: &str, usage: &Value) -> Value {
         let choice = match self.form {
             Form::Chat => json!({
@@ -39,7 +39,7 @@ impl Shape {
         whole
     }
 
-    /// What comes before the first token; plain completions have no such thing.
+    /// Returns the chunk in front of the first token. Plain completions have none.
     pub(super) fn opening(&self) -> Option<Value> {
         match self.form {
             Form::Chat => Some(self.chat_chunk(
@@ -50,7 +50,7 @@ impl Shape {
         }
     }
 
-    /// One token.
+    /// Returns the chunk of one token.
     pub(super) fn piece(&self, piece: &str) -> Value {
         match self.form {
             Form::Chat => self.chat_chunk(&json!({"content": piece}), None),
@@ -58,7 +58,7 @@ impl Shape {
         }
     }
 
-    /// What comes after the last token.
+    /// Returns the chunk after the last token.
     pub(super) fn closing(&self, finish_reason: &str) -> Value {
         match self.form {
             Form::Chat => self.chat_chunk(&json!({}), Some(finish_reason)),
@@ -66,7 +66,7 @@ impl Shape {
         }
     }
 
-    /// What comes at the very end for those who asked for it.
+    /// Returns the final chunk of a stream with `include_usage`.
     pub(super) fn usage(&self, usage: &Value) -> Value {
         let mut chunk = self.chunk(&json!([]));
         chunk["usage"] = usage.clone();

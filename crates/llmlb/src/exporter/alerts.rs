@@ -1,66 +1,84 @@
-//! Problems of consolidation and delivery: each kind is logged when it begins, at growing intervals
-//! while it lasts, and when it has ended.
+//! Log messages about problems of consolidation and delivery. Each kind is logged when it begins, at
+//! growing intervals while it lasts, and when it has ended.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use spool::{Delivered, Run, RunError};
+use spool::{Cancel, Delivered, Run, RunError};
 
 use crate::episode::{Episode, Event};
 
-/// The problems that were reported and have not ended.
+/// Problems that were logged and have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Alerts {
-    episodes: BTreeMap<Kind, Episode>,
+    episodes: BTreeMap<AlertKind, Episode>,
 }
 
-/// Kinds of problems. One message of each is logged at a time.
+/// Kind of a problem. One message of each kind is logged at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    /// Batches are pending: the receiver failed, asked for a pause, or rejects everything.
+enum AlertKind {
+    /// Batches are pending: the receiver failed, requested a pause, or rejects every batch.
     Pending,
     /// Records were moved to `failed/`: the receiver rejected them, or failed for too long.
     Failed,
     /// Damaged files or lines were moved to `failed/`.
     Damaged,
-    /// Staged entries cannot be read now.
+    /// Staged entries cannot be read. They are retried in every run.
     Unreadable,
-    /// The data directory cannot be used.
+    /// The data directory cannot be read or written.
     Disk,
-    /// There is no room to stage records.
+    /// The disk has no room to stage records.
     Full,
 }
 
-impl Kind {
-    /// The message for the end of a problem. `None`: it is an event, and has none.
+impl AlertKind {
+    /// Returns the message for the end of the problem. `None`: a single event, which has no end.
     fn ended(self) -> Option<&'static str> {
         match self {
             Self::Pending => Some("delivery works again"),
             Self::Unreadable => Some("all staged entries can be read again"),
-            Self::Disk => Some("the data directory can be used again"),
-            Self::Full => Some("there is room for records again"),
+            Self::Disk => Some("the data directory is usable again"),
+            Self::Full => Some("the disk has room to stage records again"),
             Self::Failed | Self::Damaged => None,
         }
     }
 }
 
+/// End of an export run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunEnd {
+    Complete,
+    /// The run was cancelled, so batches may be pending although the receiver works.
+    Cancelled,
+}
+
+impl RunEnd {
+    pub(crate) fn from_cancel(cancel: &Cancel) -> Self {
+        if cancel.is_cancelled() {
+            Self::Cancelled
+        } else {
+            Self::Complete
+        }
+    }
+}
+
 impl Alerts {
-    /// Logs what is new about a run, and returns all of its problems. `is_cut`: the run was ended
-    /// early, so that batches may be pending for no other reason.
+    /// Logs the begin, continuation and end of problems after a run. Returns the text of all
+    /// problems of this run, for `/status`.
     pub(crate) fn update(
         &mut self,
         run: &Result<Run, RunError>,
         data: &Path,
-        is_cut: bool,
+        end: RunEnd,
     ) -> Option<String> {
         let found = match run {
             Ok(run) => problems(run, data),
-            Err(error) => vec![(Kind::Disk, disk(error))],
+            Err(error) => vec![(AlertKind::Disk, disk(error))],
         };
         let now = Instant::now();
         for (kind, text) in &found {
-            if is_cut && *kind == Kind::Pending {
+            if end == RunEnd::Cancelled && *kind == AlertKind::Pending {
                 continue;
             }
             match self.episodes.entry(*kind).or_default().occurred(now) {
@@ -71,17 +89,18 @@ impl Alerts {
                 _ => {}
             }
         }
-        // A run that did not do all of its work shows no end.
-        let is_whole = run.as_ref().is_ok_and(|run| run.trouble.is_none());
-        if is_whole && !is_cut {
+        // Only a complete run proves that a problem is over: a failed or cancelled run may not have
+        // reached the step at which the problem occurs.
+        let is_complete = run.as_ref().is_ok_and(|run| run.trouble.is_none());
+        if is_complete && end == RunEnd::Complete {
             self.end_all_but(&found, now);
         }
         let texts: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 
-    fn end_all_but(&self, found: &[(Kind, String)], now: Instant) {
-        let is_over = |kind: &Kind| !found.iter().any(|(other, _)| other == kind);
+    fn end_all_but(&self, found: &[(AlertKind, String)], now: Instant) {
+        let is_over = |kind: &AlertKind| !found.iter().any(|(other, _)| other == kind);
         let over = self.episodes.iter().filter(|(kind, _)| is_over(kind));
         for (kind, episode) in over {
             if let (Some(Event::Ended { lasted, .. }), Some(text)) =
@@ -93,25 +112,26 @@ impl Alerts {
     }
 }
 
-fn problems(run: &Run, data: &Path) -> Vec<(Kind, String)> {
+fn problems(run: &Run, data: &Path) -> Vec<(AlertKind, String)> {
     let delivered = &run.delivered;
     let failed = data.join("failed");
     let failed = failed.display();
     let mut found = Vec::new();
     if delivered.waiting > 0 {
-        found.push((Kind::Pending, pending(delivered)));
+        found.push((AlertKind::Pending, pending(delivered)));
     }
     if delivered.failed > 0 {
         let text = format!(
-            "{} could not be delivered and moved to {failed}: `llmlb usage failed` shows why",
+            "{} could not be delivered and moved to {failed}; show the reasons: llmlb usage failed",
             counted(delivered.failed, "record")
         );
-        found.push((Kind::Failed, text));
+        found.push((AlertKind::Failed, text));
     }
     let damaged = run.consolidated.aside + delivered.damaged;
     if damaged > 0 {
-        let text = format!("damaged files or lines: {damaged}; moved to {failed} with the reason");
-        found.push((Kind::Damaged, text));
+        let text =
+            format!("damaged files or lines: {damaged}; moved to {failed}, each with its reason");
+        found.push((AlertKind::Damaged, text));
     }
     if run.consolidated.unreadable > 0 {
         let count = run.consolidated.unreadable as u64;
@@ -119,23 +139,23 @@ fn problems(run: &Run, data: &Path) -> Vec<(Kind, String)> {
         let first = first.map_or_else(String::new, |error| format!(", the first: {error}"));
         let text = format!(
             "staged entries that cannot be read and stay in place: {count}{first}; \
-             `llmlb usage pending` names them"
+             list them: llmlb usage pending"
         );
-        found.push((Kind::Unreadable, text));
+        found.push((AlertKind::Unreadable, text));
     }
     if let Some(trouble) = &run.trouble {
-        found.push((Kind::Disk, disk(trouble)));
+        found.push((AlertKind::Disk, disk(trouble)));
     }
     if let Some(error) = &run.no_reserve {
-        let text = format!("no records can be staged until there is room: {error}");
-        found.push((Kind::Full, text));
+        let text = format!("records cannot be staged until the disk has room: {error}");
+        found.push((AlertKind::Full, text));
     }
     found
 }
 
 fn disk(error: &RunError) -> String {
     if error.is_read_only() {
-        format!("delivery is paused until the disk can be written: {error}")
+        format!("delivery paused until the disk is writable: {error}")
     } else {
         error.to_string()
     }
@@ -150,16 +170,16 @@ fn pending(delivered: &Delivered) -> String {
             pause.to, pause.why
         ),
         (Some(pause), _) if pause.is_misconfigured => format!(
-            "delivery to {} is paused: {}; {count} pending; check the URL and the token",
+            "delivery to {} paused: {}; {count} pending; check usage.url and the token",
             pause.to, pause.why
         ),
         (_, Some(why)) => format!("{count} pending: {why}"),
-        // They failed before, and are tried again later.
+        // No attempt in this run: the batches failed earlier and wait for their next retry.
         (_, None) => format!("{count} pending"),
     }
 }
 
-fn counted(count: u64, what: &str) -> String {
+pub(super) fn counted(count: u64, what: &str) -> String {
     match (count, what) {
         (1, _) => format!("1 {what}"),
         (_, "batch") => format!("{count} batches"),
@@ -171,28 +191,34 @@ fn counted(count: u64, what: &str) -> String {
 mod tests {
     use super::*;
 
-    fn waits(batches: u64, why: Option<&str>) -> Result<Run, RunError> {
+    fn run_with_pending(batches: u64, why: Option<&str>) -> Result<Run, RunError> {
         let mut run = Run::default();
         run.delivered.waiting = batches;
         run.delivered.last_error = why.map(str::to_owned);
         Ok(run)
     }
 
-    fn is_on(alerts: &Alerts, kind: Kind) -> bool {
+    fn is_on(alerts: &Alerts, kind: AlertKind) -> bool {
         alerts.episodes.get(&kind).is_some_and(Episode::is_on)
     }
 
     #[test]
     fn problem_is_shown_until_it_has_ended() {
         let (mut alerts, data) = (Alerts::default(), Path::new("/d"));
-        assert_eq!(alerts.update(&waits(0, None), data, false), None);
-        let shown = alerts.update(&waits(2, Some("503")), data, false);
+        assert_eq!(
+            alerts.update(&run_with_pending(0, None), data, RunEnd::Complete),
+            None
+        );
+        let shown = alerts.update(&run_with_pending(2, Some("503")), data, RunEnd::Complete);
         assert_eq!(shown.as_deref(), Some("2 batches pending: 503"));
-        let shown = alerts.update(&waits(1, None), data, false);
+        let shown = alerts.update(&run_with_pending(1, None), data, RunEnd::Complete);
         assert_eq!(shown.as_deref(), Some("1 batch pending"));
-        assert!(is_on(&alerts, Kind::Pending));
-        assert_eq!(alerts.update(&waits(0, None), data, false), None);
-        assert!(!is_on(&alerts, Kind::Pending));
+        assert!(is_on(&alerts, AlertKind::Pending));
+        assert_eq!(
+            alerts.update(&run_with_pending(0, None), data, RunEnd::Complete),
+            None
+        );
+        assert!(!is_on(&alerts, AlertKind::Pending));
     }
 
     #[test]
@@ -201,33 +227,55 @@ mod tests {
         let mut run = Run::default();
         run.delivered.waiting = 1;
         run.consolidated.unreadable = 1;
-        assert!(alerts.update(&Ok(run), data, false).is_some());
-        assert!(is_on(&alerts, Kind::Pending) && is_on(&alerts, Kind::Unreadable));
-        assert!(alerts.update(&waits(1, None), data, false).is_some());
-        assert!(is_on(&alerts, Kind::Pending) && !is_on(&alerts, Kind::Unreadable));
+        assert!(alerts.update(&Ok(run), data, RunEnd::Complete).is_some());
+        assert!(is_on(&alerts, AlertKind::Pending) && is_on(&alerts, AlertKind::Unreadable));
+        assert!(
+            alerts
+                .update(&run_with_pending(1, None), data, RunEnd::Complete)
+                .is_some()
+        );
+        assert!(is_on(&alerts, AlertKind::Pending) && !is_on(&alerts, AlertKind::Unreadable));
     }
 
     #[test]
-    fn run_that_fails_ends_no_problem() {
+    fn failed_run_ends_no_problem() {
         let (mut alerts, data) = (Alerts::default(), Path::new("/d"));
-        assert!(alerts.update(&waits(1, None), data, false).is_some());
+        assert!(
+            alerts
+                .update(&run_with_pending(1, None), data, RunEnd::Complete)
+                .is_some()
+        );
         let file = tempfile::NamedTempFile::new().unwrap();
         let lock = spool::DeliveryLock::acquire(file.path());
         let failed = Err(lock.err().unwrap());
-        assert!(alerts.update(&failed, data, false).is_some());
-        assert!(is_on(&alerts, Kind::Pending) && is_on(&alerts, Kind::Disk));
-        assert_eq!(alerts.update(&waits(0, None), data, false), None);
-        assert!(!is_on(&alerts, Kind::Pending) && !is_on(&alerts, Kind::Disk));
+        assert!(alerts.update(&failed, data, RunEnd::Complete).is_some());
+        assert!(is_on(&alerts, AlertKind::Pending) && is_on(&alerts, AlertKind::Disk));
+        assert_eq!(
+            alerts.update(&run_with_pending(0, None), data, RunEnd::Complete),
+            None
+        );
+        assert!(!is_on(&alerts, AlertKind::Pending) && !is_on(&alerts, AlertKind::Disk));
     }
 
     #[test]
-    fn run_that_was_cut_neither_begins_nor_ends_a_problem() {
+    fn cancelled_run_neither_begins_nor_ends_a_problem() {
         let (mut alerts, data) = (Alerts::default(), Path::new("/d"));
-        assert!(alerts.update(&waits(1, None), data, true).is_some());
-        assert!(!is_on(&alerts, Kind::Pending));
-        assert!(alerts.update(&waits(1, None), data, false).is_some());
-        assert_eq!(alerts.update(&waits(0, None), data, true), None);
-        assert!(is_on(&alerts, Kind::Pending));
+        assert!(
+            alerts
+                .update(&run_with_pending(1, None), data, RunEnd::Cancelled)
+                .is_some()
+        );
+        assert!(!is_on(&alerts, AlertKind::Pending));
+        assert!(
+            alerts
+                .update(&run_with_pending(1, None), data, RunEnd::Complete)
+                .is_some()
+        );
+        assert_eq!(
+            alerts.update(&run_with_pending(0, None), data, RunEnd::Cancelled),
+            None
+        );
+        assert!(is_on(&alerts, AlertKind::Pending));
     }
 
     #[test]
@@ -236,11 +284,11 @@ mod tests {
         run.delivered.failed = 3;
         run.consolidated.aside = 1;
         run.consolidated.unreadable = 2;
-        let shown = Alerts::default().update(&Ok(run), Path::new("/d"), false);
+        let shown = Alerts::default().update(&Ok(run), Path::new("/d"), RunEnd::Complete);
         let shown = shown.unwrap();
         let failed = Path::new("/d").join("failed");
         let moved = format!(
-            "3 records could not be delivered and moved to {}: ",
+            "3 records could not be delivered and moved to {}; ",
             failed.display()
         );
         for words in [

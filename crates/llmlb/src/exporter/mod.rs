@@ -1,12 +1,12 @@
-//! The exporter: within `serve`, it folds what is staged into batches and sends them, again and
-//! again, and once more at the end. Without a receiver the batches are archived, so that staging
-//! does not grow without end and the totals are kept.
+//! The exporter of `serve`: consolidates staged records into batches and delivers them, periodically
+//! and once more on shutdown. Without a receiver it archives the batches, so that staging does not
+//! grow without bound and the totals stay complete.
 //!
-//! It has a thread of its own, since the disk and the receiver may take their time. Whatever it does
-//! not get done waits on the disk for the next run, or the next start.
+//! The exporter runs on its own thread, because a slow disk or receiver must not delay requests.
+//! Unfinished work stays on disk for the next run or the next start.
 
 mod alerts;
-mod kept;
+mod retention;
 mod state;
 
 use std::io;
@@ -23,55 +23,56 @@ use spool::{
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use crate::config::{Usage, env};
+use crate::config::{UsageConfig, env};
 use crate::{receiver, sys};
-pub(crate) use alerts::Alerts;
-pub(crate) use kept::Housekeeping;
+pub(crate) use alerts::{Alerts, RunEnd};
+pub(crate) use retention::Housekeeping;
 pub(crate) use state::State;
 
-/// How long the last run may go on: `serve` must end within its drain timeout and five seconds.
-const LAST_RUN_WITHIN: Duration = Duration::from_secs(3);
-/// How long an attempt that is being made is then still waited for.
-const LAST_ATTEMPT_WITHIN: Duration = Duration::from_secs(1);
+/// Maximum duration of the last run. `serve` must exit within its drain timeout plus five seconds,
+/// or `llmlb stop` reports a timeout.
+const LAST_RUN_TIMEOUT: Duration = Duration::from_secs(3);
+/// Additional time for a delivery attempt that is in progress when the last run is cancelled.
+const LAST_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many records an archived batch has.
-const ARCHIVED_TOGETHER: usize = 1000;
+/// Number of records in a batch that is archived instead of delivered.
+const ARCHIVE_BATCH_SIZE: usize = 1000;
 
-/// How soon the last run is tried again while another process is at it.
+/// Interval between attempts at the last run while another process holds the delivery lock.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// The exporter, as seen from outside.
+/// Handle of the exporter's thread.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     state: Arc<State>,
-    /// Dropped to ask for the last run.
-    orders: mpsc::Sender<()>,
+    /// Dropped to start the last run.
+    shutdown: mpsc::Sender<()>,
     cancels: Cancels,
     ended: oneshot::Receiver<()>,
 }
 
-/// How runs are ended early.
+/// Cancellation of runs.
 #[derive(Clone, Debug, Default)]
 struct Cancels {
-    /// Any but the last.
+    /// Cancels every run except the last one at shutdown.
     run: Cancel,
     last_run: Cancel,
 }
 
 impl Exporter {
-    /// Starts it; the first run is at once.
-    pub(crate) fn start(usage: &Usage, data: &Path) -> io::Result<Self> {
+    /// Starts the exporter's thread. Its first run starts at once.
+    pub(crate) fn start(usage: &UsageConfig, data: &Path) -> io::Result<Self> {
         let to = http(usage).map_err(io::Error::other)?;
         let state = Arc::new(State::new(to.as_ref().map(Sink::name)));
-        let (orders, told) = mpsc::channel();
+        let (shutdown, until_shutdown) = mpsc::channel();
         let (sender, ended) = oneshot::channel();
         let mut options = Options::default();
         options.pod_name = sys::host_name(env::text).unwrap_or(options.pod_name);
         if to.is_none() {
-            // No receiver must take it at once, and fewer files cost less.
-            options.batch_size = ARCHIVED_TOGETHER;
+            // No receiver limits the size of a batch, and fewer files cost less.
+            options.batch_size = ARCHIVE_BATCH_SIZE;
         }
-        let mut work = Work {
+        let mut worker = ExportWorker {
             to,
             data: data.to_owned(),
             options,
@@ -81,39 +82,39 @@ impl Exporter {
             housekeeping: Housekeeping::new(usage.archive, usage.failed),
         };
         let (every, cancels) = (usage.every, Cancels::default());
-        let asked = cancels.clone();
+        let thread_cancels = cancels.clone();
         thread::Builder::new()
             .name("llmlb-usage".to_owned())
             .spawn(move || {
-                work.again_and_again(every, &told, &asked);
+                worker.run_until_shutdown(every, &until_shutdown, &thread_cancels);
                 let _ = sender.send(());
             })?;
         Ok(Self {
             state,
-            orders,
+            shutdown,
             cancels,
             ended,
         })
     }
 
-    /// What it has done so far.
+    /// Returns the state that `/status` shows.
     pub(crate) fn state(&self) -> Arc<State> {
         Arc::clone(&self.state)
     }
 
-    /// One more run, for what was staged last; it takes at most a few seconds. `hurry` ends it at
-    /// once.
+    /// Delivers the records that were staged last, within a few seconds. `hurry` (a further signal)
+    /// ends the wait at once.
     pub(crate) async fn finish(mut self, hurry: impl Future) {
-        drop(self.orders);
+        drop(self.shutdown);
         self.cancels.run.cancel();
         let in_time = async {
-            let last_run = tokio::time::timeout(LAST_RUN_WITHIN, &mut self.ended).await;
+            let last_run = tokio::time::timeout(LAST_RUN_TIMEOUT, &mut self.ended).await;
             if last_run.is_err() {
                 self.cancels.last_run.cancel();
                 tokio::select! {
                     _ = &mut self.ended => {}
-                    () = sleep(LAST_ATTEMPT_WITHIN) => tracing::info!(
-                        "usage: the receiver takes too long; what is left waits for the next start"
+                    () = sleep(LAST_ATTEMPT_TIMEOUT) => tracing::info!(
+                        "usage: the receiver did not respond in time; the remaining batches are delivered after the next start"
                     ),
                 }
             }
@@ -122,12 +123,12 @@ impl Exporter {
             () = in_time => {}
             _ = hurry => {}
         }
-        // Whoever is not done by now is interrupted as by a crash, which costs nothing.
+        // An unfinished run is interrupted as by a crash. The spool is crash-safe: no record is lost.
         self.cancels.last_run.cancel();
     }
 }
 
-fn http(usage: &Usage) -> Result<Option<Http>, HttpError> {
+fn http(usage: &UsageConfig) -> Result<Option<Http>, HttpError> {
     let Some(receiver) = &usage.url else {
         return Ok(None);
     };
@@ -135,15 +136,15 @@ fn http(usage: &Usage) -> Result<Option<Http>, HttpError> {
     Http::new(receiver.url(), options).map(Some)
 }
 
-/// Who did the work of a run.
-enum Turn {
-    Ours,
-    /// Another process is at it.
+/// Outcome of an attempt to run.
+enum RunAttempt {
+    Ran,
+    /// Another process holds the delivery lock.
     Busy,
 }
 
-/// What the thread works with.
-struct Work {
+/// Working state of the exporter's thread: destination, data directory, and open alerts.
+struct ExportWorker {
     to: Option<Http>,
     data: PathBuf,
     options: Options,
@@ -153,28 +154,37 @@ struct Work {
     housekeeping: Housekeeping,
 }
 
-impl Work {
-    /// Runs never overlap: a time that comes while one is going on is skipped.
-    fn again_and_again(&mut self, every: Duration, told: &mpsc::Receiver<()>, cancels: &Cancels) {
+impl ExportWorker {
+    /// Runs every `every` until shutdown, then runs once more. Runs never overlap: a tick during a
+    /// run is skipped.
+    fn run_until_shutdown(
+        &mut self,
+        every: Duration,
+        until_shutdown: &mpsc::Receiver<()>,
+        cancels: &Cancels,
+    ) {
         let mut schedule = Schedule::new(every);
-        while let Err(RecvTimeoutError::Timeout) = told.recv_timeout(schedule.tick().wait) {
-            let _ = self.once(&cancels.run, &|_| {});
+        while let Err(RecvTimeoutError::Timeout) = until_shutdown.recv_timeout(schedule.tick().wait)
+        {
+            let _ = self.run_once(&cancels.run, &|_| {});
             if !cancels.run.is_cancelled()
                 && let Some(sizes) = self.housekeeping.run(&self.data)
             {
-                self.state.note(|report| report.sizes = Some(sizes));
+                self.state.update(|report| report.sizes = Some(sizes));
             }
             sys::release_freed_memory();
         }
         let last = &cancels.last_run;
-        // What would have to wait, waits for the next start.
-        let impatient = |seen| {
-            if let Progress::Waiting { .. } = seen {
+        // A batch that must wait for its retry stays pending until the next start: shutdown does not
+        // wait for a backoff.
+        let cancel_on_backoff = |progress| {
+            if let Progress::Waiting { .. } = progress {
                 last.cancel();
             }
         };
-        // Somebody else who is at it may have begun before the last record was staged.
-        while let Turn::Busy = self.once(last, &impatient)
+        // Retry while another process delivers: its run may have started before the last record was
+        // staged.
+        while let RunAttempt::Busy = self.run_once(last, &cancel_on_backoff)
             && !last.wait(BUSY_PAUSE)
         {}
         let report = self.state.report();
@@ -182,11 +192,12 @@ impl Work {
             let why = report
                 .error
                 .map_or_else(String::new, |why| format!(" ({why})"));
-            tracing::info!("usage: batches that wait for the next start: {waiting}{why}");
+            let count = alerts::counted(waiting, "batch");
+            tracing::info!("usage: {count} pending until the next start{why}");
         }
     }
 
-    fn once(&mut self, cancel: &Cancel, progress: &dyn Fn(Progress)) -> Turn {
+    fn run_once(&mut self, cancel: &Cancel, progress: &dyn Fn(Progress)) -> RunAttempt {
         let watch = Watch {
             cancel: cancel.clone(),
             progress,
@@ -200,20 +211,21 @@ impl Work {
         let spool = SpoolManager::of(&self.data);
         let (waiting, failed) = (spool.count().ok(), spool.count_failed().ok());
         let now = SystemTime::now();
-        self.state.note(|report| {
+        self.state.update(|report| {
             (report.waiting, report.failed) = (waiting, failed);
             match &run {
-                // Whoever is at it does this work too.
+                // The process that holds the lock delivers our records too.
                 Err(RunError::Busy { pid, .. }) => {
-                    tracing::debug!(?pid, "another process handles the usage records");
-                    return Turn::Busy;
+                    tracing::debug!(?pid, "another process delivers the usage records");
+                    return RunAttempt::Busy;
                 }
                 Err(_) => {}
                 Ok(run) => report.add(run, now),
             }
             report.last_run = Some(now);
-            report.error = self.alerts.update(&run, &self.data, cancel.is_cancelled());
-            Turn::Ours
+            let end = RunEnd::from_cancel(cancel);
+            report.error = self.alerts.update(&run, &self.data, end);
+            RunAttempt::Ran
         })
     }
 }

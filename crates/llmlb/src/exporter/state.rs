@@ -1,4 +1,4 @@
-//! What the exporter has done so far, for `/status`.
+//! State of the exporter, for `/status`.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -6,63 +6,63 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use spool::Run;
 
-use super::kept::Sizes;
+use super::retention::Sizes;
 use crate::lock::rfc3339;
 
-/// Written by the exporter, read by whoever asks.
+/// Shared state: the exporter's thread writes it, `/status` reads it.
 #[derive(Debug)]
-pub(crate) struct State(Mutex<Report>);
+pub(crate) struct State(Mutex<ExportReport>);
 
-/// As it is shown: docs/status-json.md.
+/// Data of the object `usage` in `/status`: docs/status-json.md.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Report {
-    /// The receiver; none if records are archived.
+pub(crate) struct ExportReport {
+    /// URL of the receiver; `None` if records are archived.
     pub(crate) to: Option<String>,
     pub(crate) last_run: Option<SystemTime>,
-    /// When something was delivered, or archived.
+    /// Time at which records were last delivered or archived.
     pub(crate) last_delivery: Option<SystemTime>,
-    /// How many records were, since the start.
+    /// Number of records delivered or archived since the start.
     pub(crate) delivered: u64,
-    /// Batches that wait.
+    /// Number of batches that are not delivered yet.
     pub(crate) waiting: Option<u64>,
-    /// How many files are in `failed/`.
+    /// Number of files in `failed/`.
     pub(crate) failed: Option<u64>,
-    /// What is wrong, if the last run found something.
+    /// Problems of the last run.
     pub(crate) error: Option<String>,
-    /// How large `archive/` and `failed/` are.
+    /// Sizes of `archive/` and `failed/`.
     pub(crate) sizes: Option<Sizes>,
 }
 
 impl State {
-    /// Nothing was done yet.
+    /// Returns the state of an exporter that has not run yet.
     pub(crate) fn new(to: Option<&str>) -> Self {
-        Self(Mutex::new(Report {
+        Self(Mutex::new(ExportReport {
             to: to.map(str::to_owned),
-            ..Report::default()
+            ..ExportReport::default()
         }))
     }
 
-    /// Nothing will be done, for this reason.
+    /// Returns the state of an exporter that cannot start, with the reason.
     pub(crate) fn broken(to: Option<&str>, why: &str) -> Self {
         let state = Self::new(to);
-        state.note(|report| report.error = Some(why.to_owned()));
+        state.update(|report| report.error = Some(why.to_owned()));
         state
     }
 
-    pub(crate) fn report(&self) -> Report {
+    pub(crate) fn report(&self) -> ExportReport {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    pub(super) fn note<T>(&self, change: impl FnOnce(&mut Report) -> T) -> T {
+    pub(super) fn update<T>(&self, change: impl FnOnce(&mut ExportReport) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Report {
-    /// Something was done.
+impl ExportReport {
+    /// Adds the records that a run delivered or archived.
     pub(super) fn add(&mut self, run: &Run, now: SystemTime) {
         let records = run.delivered.records + run.archived;
         if records > 0 {
@@ -71,7 +71,7 @@ impl Report {
         }
     }
 
-    /// For programs.
+    /// Returns the object `usage` of `/status`.
     pub(crate) fn json(&self) -> Value {
         json!({
             "to": self.to,

@@ -1,79 +1,80 @@
-//! Finding LLM servers on this machine by their usual ports.
+//! Discovery of LLM servers on this machine by their default ports.
 
 use std::sync::Arc;
 
 use http::header;
 
-use super::probe::{self, Answer};
+use super::probe::{self, ProbeResponse};
 use crate::balance::{Backend, Model, Pool, State};
 use crate::config::{self, Kind};
 use crate::sys::{self, ListenerOwner};
 use crate::upstream::Connector;
 
-/// Where LLM servers listen unless told otherwise.
-pub(crate) const USUAL: [(u16, &str); 4] = [
+/// Default ports of LLM servers.
+pub(crate) const DEFAULT_PORTS: [(u16, &str); 4] = [
     (11434, "ollama"),
     (1234, "lm-studio"),
     (8000, "vllm"),
     (8080, "llama.cpp"),
 ];
 
-/// What is on a port.
-pub(super) enum Found {
-    /// Nothing new.
+/// Result of the discovery on one port.
+pub(super) enum Discovery {
+    /// The port has no LLM server, or one that is already in the pool.
     Nothing,
-    /// An LLM server, which was added. `is_checked`: it is known to be this user's or root's.
+    /// An LLM server that was added to the pool. `is_checked`: the system confirms that this user
+    /// or root runs it.
     Added {
         backend: Arc<Backend>,
         is_checked: bool,
     },
-    /// An LLM server that is not used, for this reason.
+    /// An LLM server of another user, with the reason why it is not used.
     Foreign(String),
 }
 
-/// Looks at one of the usual ports. Adds the server that is there, if it was not known yet.
-pub(super) async fn look(
+/// Probes one of the default ports, and adds the server on it to the pool if it is new.
+pub(super) async fn discover(
     (port, usual): (u16, &'static str),
     pool: &Pool,
     connector: &Connector,
-    limits: probe::Limits,
-) -> Found {
+    limits: probe::ProbeLimits,
+) -> Discovery {
     let Ok(url) = config::BackendUrl::parse(&format!("http://127.0.0.1:{port}")) else {
-        return Found::Nothing;
+        return Discovery::Nothing;
     };
     if pool.knows(&url) {
-        return Found::Nothing;
+        return Discovery::Nothing;
     }
     let mut candidate = config::Backend::at(usual.to_owned(), url);
-    let probed = probe::ask(&Backend::new(candidate.clone()), connector, limits).await;
-    let Ok(answer) = probed else {
-        return Found::Nothing;
+    let probed = probe::probe(&Backend::new(candidate.clone()), connector, limits).await;
+    let Ok(response) = probed else {
+        return Discovery::Nothing;
     };
-    // One of us would send requests in circles.
-    if is_ourselves(&answer) {
-        return Found::Nothing;
+    // Another llmlb may have discovered this one: requests would be forwarded in a loop.
+    if is_llmlb(&response) {
+        return Discovery::Nothing;
     }
     let is_checked = match check_owner(port) {
         Ok(is_checked) => is_checked,
-        Err(why) => return Found::Foreign(why),
+        Err(why) => return Discovery::Foreign(why),
     };
-    let kind = kind(&answer).map_or(usual, Kind::name);
-    candidate.kind = Kind::named(kind);
+    let kind = kind(&response).map_or(usual, Kind::name);
+    candidate.kind = Kind::from_name(kind);
     let known = &pool.table().backends;
     candidate.name = free_name(kind, port, known);
     candidate.label = free_label(kind, known);
     let Some(backend) = pool.add(Backend::discovered(candidate)) else {
-        return Found::Nothing;
+        return Discovery::Nothing;
     };
-    pool.note(&backend, State::Up(Arc::new(answer.models)));
-    Found::Added {
+    pool.note(&backend, State::Up(Arc::new(response.models)));
+    Discovery::Added {
         backend,
         is_checked,
     }
 }
 
-/// A server that no one named is used only if this user or root runs it: any other user could read
-/// the prompts. `Ok(false)`: this system does not tell.
+/// Checks that this user or root runs a discovered server: any other user could read the prompts
+/// sent to it. `Ok(false)`: this system does not report the owner.
 pub(super) fn check_owner(port: u16) -> Result<bool, String> {
     match sys::listener_owner(port) {
         ListenerOwner::Trusted => Ok(true),
@@ -88,21 +89,21 @@ pub(super) fn check_owner(port: u16) -> Result<bool, String> {
     }
 }
 
-fn is_ourselves(answer: &Answer) -> bool {
-    server(answer).starts_with("llmlb")
+fn is_llmlb(response: &ProbeResponse) -> bool {
+    server(response).starts_with("llmlb")
 }
 
-fn server(answer: &Answer) -> &str {
-    let server = answer.headers.get(header::SERVER);
+fn server(response: &ProbeResponse) -> &str {
+    let server = response.headers.get(header::SERVER);
     server.and_then(|value| value.to_str().ok()).unwrap_or("")
 }
 
-/// What kind of server this is, if what it says tells.
-pub(super) fn kind(answer: &Answer) -> Option<Kind> {
-    if server(answer).starts_with("llama.cpp") {
+/// Returns the kind of server, from its `Server` header or the owner of its models.
+pub(super) fn kind(response: &ProbeResponse) -> Option<Kind> {
+    if server(response).starts_with("llama.cpp") {
         return Some(Kind::LlamaCpp);
     }
-    answer.kind
+    response.kind
 }
 
 fn free_name(kind: &str, port: u16, taken: &[Arc<Backend>]) -> String {
@@ -113,7 +114,7 @@ fn free_name(kind: &str, port: u16, taken: &[Arc<Backend>]) -> String {
     }
 }
 
-/// What clients see: the kind, with a number if there are several.
+/// Returns the label that clients see: the kind, with a number if there are several backends of it.
 fn free_label(kind: &str, taken: &[Arc<Backend>]) -> String {
     let numbered = (2..).map(|number| format!("{kind}-{number}"));
     let mut labels = std::iter::once(kind.to_owned()).chain(numbered);
@@ -121,7 +122,7 @@ fn free_label(kind: &str, taken: &[Arc<Backend>]) -> String {
     labels.find(is_free).unwrap_or_default()
 }
 
-/// The names of a few models, for people.
+/// Formats the first few models for the log.
 pub(super) fn in_short(models: &[Model]) -> String {
     let names: Vec<&str> = models.iter().take(4).map(|model| &*model.id).collect();
     match names.as_slice() {
@@ -139,33 +140,33 @@ mod tests {
     use super::*;
     use crate::balance::Models;
 
-    fn answer(server: &str, owner: &str) -> Answer {
+    fn response(server: &str, owner: &str) -> ProbeResponse {
         let mut headers = HeaderMap::new();
         headers.insert(header::SERVER, server.parse().unwrap());
-        Answer {
+        ProbeResponse {
             models: Models::default(),
             total: 0,
-            kind: Kind::of_owner(owner),
+            kind: Kind::from_owner(owner),
             headers,
         }
     }
 
     #[test]
-    fn a_server_is_known_by_what_it_says() {
-        assert_eq!(kind(&answer("uvicorn", "vllm")), Some(Kind::Vllm));
-        assert_eq!(kind(&answer("llama.cpp", "x")), Some(Kind::LlamaCpp));
-        assert_eq!(kind(&answer("", "library")), Some(Kind::Ollama));
-        assert_eq!(kind(&answer("", "me")), None);
+    fn kind_is_derived_from_the_server_header_or_the_model_owner() {
+        assert_eq!(kind(&response("uvicorn", "vllm")), Some(Kind::Vllm));
+        assert_eq!(kind(&response("llama.cpp", "x")), Some(Kind::LlamaCpp));
+        assert_eq!(kind(&response("", "library")), Some(Kind::Ollama));
+        assert_eq!(kind(&response("", "me")), None);
     }
 
     #[test]
-    fn another_llmlb_is_known() {
-        assert!(is_ourselves(&answer("llmlb/0.1.0", "vllm")));
-        assert!(!is_ourselves(&answer("uvicorn", "vllm")));
+    fn another_llmlb_is_recognized_by_its_server_header() {
+        assert!(is_llmlb(&response("llmlb/0.1.0", "vllm")));
+        assert!(!is_llmlb(&response("uvicorn", "vllm")));
     }
 
     #[test]
-    fn models_are_told_in_short() {
+    fn model_summary_names_at_most_three_models() {
         let models = |count: usize| -> Vec<_> {
             (0..count)
                 .map(|n| Model::new(&format!("m{n}"), None, ""))

@@ -1,4 +1,4 @@
-//! Knowing which backends are there: asking them again and again, and looking for new ones.
+//! Health of backends: periodic probes of each backend, and discovery of new ones on this machine.
 
 mod discover;
 mod model_list;
@@ -14,97 +14,99 @@ use tokio_util::task::TaskTracker;
 
 use crate::balance::{Backend, Models, Pool, State};
 use crate::upstream::Connector;
-use discover::Found;
-use probe::Silence;
+use discover::Discovery;
+use probe::ProbeError;
 
-pub(crate) use probe::Limits;
+pub(crate) use probe::ProbeLimits;
 
-/// The servers that are not used, and why, of which the log has a line.
-type Told = Mutex<BTreeSet<(u16, String)>>;
+/// Ports and reasons of servers that are not used and were already logged. Without it, every
+/// discovery round would log the same warning again.
+type LoggedRejections = Mutex<BTreeSet<(u16, String)>>;
 
-/// How soon a backend that is down is asked again: it gets requests soon after it is back.
-const WHILE_DOWN: Duration = Duration::from_secs(1);
-/// How many bad answers in a row make a backend that can be reached count as down. One slow
-/// answer of a busy one does not.
-const BAD_ANSWERS: u32 = 3;
-/// How long the start waits for backends that do not answer.
-const AT_START: Duration = Duration::from_millis(1500);
-/// How often new servers are looked for.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// Interval between probes of a backend that is down. It is short, so that the backend gets
+/// requests soon after it recovers.
+const DOWN_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of consecutive failed probes after which a reachable backend counts as down. A single
+/// slow response of a busy backend must not mark it down.
+const MAX_FAILED_PROBES: u32 = 3;
+/// Maximum time that the start waits for the first probes.
+const STARTUP_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Interval between discovery rounds.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Keeps the pool up to date.
+/// Probes backends and keeps their state in the pool up to date.
 #[derive(Clone)]
 pub(crate) struct Watcher {
     pub(crate) pool: Arc<Pool>,
     pub(crate) connector: Connector,
     pub(crate) interval: Duration,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ProbeLimits,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
 
 impl Watcher {
-    /// Asks every backend once, then goes on asking in the background.
+    /// Probes every backend once, then continues in the background.
     pub(crate) async fn start(&self) {
         let backends = self.pool.table().backends.clone();
         let first = TaskTracker::new();
         for backend in &backends {
             let (watcher, backend) = (self.clone(), Arc::clone(backend));
-            first.spawn(async move { watcher.ask(&backend, &mut 0).await });
+            first.spawn(async move { watcher.probe(&backend, &mut 0).await });
         }
         first.close();
-        // What has not answered by then is asked by its own loop.
-        let _ = timeout(AT_START, first.wait()).await;
+        // A backend that does not respond in time is probed again by its own loop.
+        let _ = timeout(STARTUP_TIMEOUT, first.wait()).await;
         for backend in backends {
             if backend.state() == State::unasked() {
                 let (name, url) = (&backend.name, &backend.url);
-                tracing::warn!("backend {name} at {url} has not answered yet");
+                tracing::warn!("backend {name} at {url} has not responded to its first probe yet");
             }
-            self.keep_asking(backend);
+            self.spawn_probes(backend);
         }
     }
 
-    /// Looks for LLM servers on this machine, now and from time to time.
+    /// Searches this machine for LLM servers, now and every `DISCOVERY_INTERVAL`.
     pub(crate) async fn discover(&self, own_port: u16) {
-        let told = Arc::new(Told::default());
+        let logged = Arc::new(LoggedRejections::default());
         let first = TaskTracker::new();
-        for usual in usual_but(own_port) {
-            let (watcher, told) = (self.clone(), Arc::clone(&told));
-            first.spawn(async move { watcher.look(usual, &told).await });
+        for usual in default_ports_except(own_port) {
+            let (watcher, logged) = (self.clone(), Arc::clone(&logged));
+            first.spawn(async move { watcher.discover_on(usual, &logged).await });
         }
         first.close();
-        // What answers later than this is found all the same.
-        let _ = timeout(AT_START, first.wait()).await;
-        let is_told = !told
+        // A server that responds later is added when its probe completes.
+        let _ = timeout(STARTUP_TIMEOUT, first.wait()).await;
+        let has_rejected = !logged
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .is_empty();
-        if self.pool.table().backends.is_empty() && !is_told {
-            let ports = discover::USUAL.map(|(port, name)| format!("{port} ({name})"));
+        if self.pool.table().backends.is_empty() && !has_rejected {
+            let ports = discover::DEFAULT_PORTS.map(|(port, name)| format!("{port} ({name})"));
             tracing::warn!(
-                "found no LLM server on this machine (ports {}); looking again every {} s. \
+                "found no LLM server on this machine (ports {}); searching again every {} s. \
                  Start one, name one with --backend URL, or try --demo",
                 ports.join(", "),
-                LOOK_AGAIN.as_secs()
+                DISCOVERY_INTERVAL.as_secs()
             );
         }
         let watcher = self.clone();
         self.tasks.spawn(async move {
-            while watcher.pause(LOOK_AGAIN).await {
-                for usual in usual_but(own_port) {
-                    watcher.look(usual, &told).await;
+            while watcher.pause(DISCOVERY_INTERVAL).await {
+                for usual in default_ports_except(own_port) {
+                    watcher.discover_on(usual, &logged).await;
                 }
             }
         });
     }
 
-    async fn look(&self, usual: (u16, &'static str), told: &Told) {
-        match discover::look(usual, &self.pool, &self.connector, self.limits).await {
-            Found::Nothing => {}
-            Found::Foreign(why) => {
+    async fn discover_on(&self, usual: (u16, &'static str), logged: &LoggedRejections) {
+        match discover::discover(usual, &self.pool, &self.connector, self.limits).await {
+            Discovery::Nothing => {}
+            Discovery::Foreign(why) => {
                 let (port, _) = usual;
-                let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-                if told.insert((port, why.clone())) {
+                let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+                if logged.insert((port, why.clone())) {
                     let url = format!("http://127.0.0.1:{port}");
                     tracing::warn!(
                         "not using the LLM server at {url}: {why}; name it with --backend {url} \
@@ -112,7 +114,7 @@ impl Watcher {
                     );
                 }
             }
-            Found::Added {
+            Discovery::Added {
                 backend,
                 is_checked,
             } => {
@@ -121,105 +123,110 @@ impl Watcher {
                     let note = if is_checked {
                         ""
                     } else {
-                        " (this system does not tell which user runs it)"
+                        " (this system does not report which user runs it)"
                     };
                     tracing::info!("found {} at {}, {models}{note}", backend.name, backend.url);
                 }
-                self.keep_asking(backend);
+                self.spawn_probes(backend);
             }
         }
     }
 
-    fn keep_asking(&self, backend: Arc<Backend>) {
+    fn spawn_probes(&self, backend: Arc<Backend>) {
         let watcher = self.clone();
         self.tasks.spawn(async move {
-            let mut bad_answers = 0;
+            let mut failed_probes = 0;
             loop {
-                let pause = if backend.is_up() && bad_answers == 0 {
+                let pause = if backend.is_up() && failed_probes == 0 {
                     watcher.interval
                 } else {
-                    watcher.interval.min(WHILE_DOWN)
+                    watcher.interval.min(DOWN_INTERVAL)
                 };
                 tokio::select! {
                     () = sleep(pause) => {}
-                    // A moment, or a backend that dies would be asked by every request that fails.
-                    () = backend.health.recheck.notified() => sleep(WHILE_DOWN / 4).await,
+                    // A short delay groups the rechecks of many failed requests into one probe.
+                    () = backend.health.recheck.notified() => sleep(DOWN_INTERVAL / 4).await,
                     () = watcher.stop.cancelled() => return,
                 }
-                watcher.ask(&backend, &mut bad_answers).await;
+                watcher.probe(&backend, &mut failed_probes).await;
             }
         });
     }
 
-    /// Asks one backend and takes note of the answer.
-    async fn ask(&self, backend: &Backend, bad_answers: &mut u32) {
-        match probe::ask(backend, &self.connector, self.limits).await {
-            Ok(answer) => {
-                *bad_answers = 0;
+    /// Probes one backend and updates its state.
+    async fn probe(&self, backend: &Backend, failed_probes: &mut u32) {
+        match probe::probe(backend, &self.connector, self.limits).await {
+            Ok(response) => {
+                *failed_probes = 0;
                 backend.health.set_hung(false);
                 backend.set_refuses_connections(false);
                 backend.health.note_answer();
                 backend.health.set_rejected_key(None);
-                if let Some(kind) = discover::kind(&answer) {
+                if let Some(kind) = discover::kind(&response) {
                     backend.note_kind(kind);
                 }
-                self.note_up(backend, &Arc::new(answer.models), answer.total);
+                self.note_up(backend, &Arc::new(response.models), response.total);
             }
-            Err(Silence::Ours(why)) => tracing::debug!("backend {}: {why}", backend.name),
-            Err(silence) => {
+            Err(ProbeError::LocalFault(why)) => tracing::debug!("backend {}: {why}", backend.name),
+            Err(failure) => {
                 let was_active = backend.health.was_active();
-                *bad_answers = match silence {
-                    // Who answers others only has no time for us.
-                    Silence::Hung(_) if was_active => 1,
-                    _ => *bad_answers + 1,
+                *failed_probes = match failure {
+                    // A backend that responds to requests is busy, not down.
+                    ProbeError::Timeout(_) if was_active => 1,
+                    _ => *failed_probes + 1,
                 };
-                let is_often = *bad_answers >= BAD_ANSWERS;
-                let is_there = !matches!(
-                    silence,
-                    Silence::Absent(_) | Silence::Gone(_) | Silence::Foreign(_)
+                let is_repeated = *failed_probes >= MAX_FAILED_PROBES;
+                let is_reachable = !matches!(
+                    failure,
+                    ProbeError::ConnectionRefused(_)
+                        | ProbeError::HostUnreachable(_)
+                        | ProbeError::OtherUser(_)
                 );
-                if backend.is_up() && is_there && !is_often {
-                    tracing::debug!(backend = backend.name, "bad answer: {}", silence.why());
+                if backend.is_up() && is_reachable && !is_repeated {
+                    tracing::debug!(backend = backend.name, "probe failed: {}", failure.why());
                     return;
                 }
-                match silence {
-                    Silence::Absent(_) => backend.set_refuses_connections(true),
-                    // It was there for a moment, and may be again.
-                    Silence::Closed(_) => {}
+                match failure {
+                    ProbeError::ConnectionRefused(_) => backend.set_refuses_connections(true),
+                    // The backend accepted and closed a connection, so neither state is proven.
+                    ProbeError::Closed(_) => {}
                     _ => backend.set_refuses_connections(false),
                 }
-                backend.health.set_rejected_key(match silence {
-                    Silence::KeyRejected(status, _) => Some(status),
+                backend.health.set_rejected_key(match failure {
+                    ProbeError::KeyRejected(status, _) => Some(status),
                     _ => None,
                 });
-                self.pool.note_down(backend, silence.why());
-                // Requests that wait for it wait in vain; elsewhere they may be answered.
-                let is_silent = matches!(silence, Silence::Hung(_) | Silence::Gone(_));
-                backend.health.set_hung(is_silent && is_often);
+                self.pool.note_down(backend, failure.why());
+                // Requests that wait for a hung backend are retried on another one.
+                let is_silent = matches!(
+                    failure,
+                    ProbeError::Timeout(_) | ProbeError::HostUnreachable(_)
+                );
+                backend.health.set_hung(is_silent && is_repeated);
             }
         }
     }
 
     fn note_up(&self, backend: &Backend, models: &Arc<Models>, total: usize) {
         let (name, url) = (&backend.name, &backend.url);
-        let told = discover::in_short(models);
+        let summary = discover::in_short(models);
         match self.pool.note(backend, State::Up(Arc::clone(models))) {
-            State::Down(_) => tracing::info!("backend {name} at {url} is up, {told}"),
+            State::Down(_) => tracing::info!("backend {name} at {url} is up, {summary}"),
             State::Up(before) if before != *models => {
-                tracing::info!("backend {name} at {url} now serves {told}");
+                tracing::info!("backend {name} at {url} now serves {summary}");
             }
             State::Up(_) => return,
         }
         let most = self.limits.models;
         if total > most && backend.settings.fixed_models.is_none() {
             tracing::warn!(
-                "backend {name} at {url}: the first {most} of {total} models are used \
+                "backend {name} at {url} lists {total} models; only the first {most} are used \
                  (upstream.max_models)"
             );
         }
     }
 
-    /// `false`: it is time to end.
+    /// Waits between two discovery rounds. Returns false if the server stops meanwhile.
     async fn pause(&self, pause: Duration) -> bool {
         tokio::select! {
             () = sleep(pause) => true,
@@ -228,9 +235,9 @@ impl Watcher {
     }
 }
 
-/// The usual ports, but for the one that this server has itself.
-fn usual_but(own_port: u16) -> impl Iterator<Item = (u16, &'static str)> {
-    discover::USUAL
+/// Returns the default ports without this server's own, which would be discovered as a backend.
+fn default_ports_except(own_port: u16) -> impl Iterator<Item = (u16, &'static str)> {
+    discover::DEFAULT_PORTS
         .into_iter()
         .filter(move |(port, _)| *port != own_port)
 }

@@ -1,5 +1,5 @@
-//! Reading a list of models without taking it apart in memory: a backend may send megabytes. What is
-//! not needed is skipped while it is read, and what is kept is bounded.
+//! Parser for a backend's list of models, with bounded memory: a backend may send megabytes. Fields
+//! that are not needed are skipped, and the kept ones are limited in number and length.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::balance::{Model, Models};
 use crate::config::Kind;
 
-/// The fields of a model that are kept.
+/// Fields of a model that are kept and shown in `/v1/models`.
 const KEPT: [&str; 17] = [
     "id",
     "created",
@@ -31,55 +31,56 @@ const KEPT: [&str; 17] = [
     META,
 ];
 const OWNER: &str = "owned_by";
-/// Where llama.cpp reports sizes: the only object that is kept.
+/// Object in which llama.cpp reports sizes. It is the only nested value that is kept.
 const META: &str = "meta";
 
-/// Maximum length of a model's name, in bytes. A model with a longer one is left out.
+/// Maximum length of a model's id, in bytes. A model with a longer id is left out.
 const LONGEST_ID: usize = 512;
-/// Maximum length of any other value, in bytes. A longer one is left out.
+/// Maximum length of any other value, in bytes. A longer value is left out.
 const LONGEST_VALUE: usize = 512;
 
-/// What a list says.
+/// Parsed list of models.
 #[derive(Debug, Default)]
 pub(super) struct ModelList {
     pub(super) models: Models,
-    /// The number of elements, also of those that are left out.
+    /// Number of elements in the list, including those that are left out.
     pub(super) total: usize,
-    /// The kind of server that names such owners.
+    /// Kind of server, derived from `owned_by`.
     pub(super) kind: Option<Kind>,
 }
 
-/// Reads the answer to `/v1/models`. At most `most` models are kept.
+/// Parses a response to `/v1/models`. Keeps at most `most` models.
 pub(super) fn parse(body: &[u8], most: usize) -> Result<ModelList, String> {
-    let answer: Answer<'_> = serde_json::from_slice(body)
-        .map_err(|_| "its answer to /v1/models is not a JSON object".to_owned())?;
-    let data = answer.0.map(RawValue::get).filter(|data| *data != "null");
-    match (answer.0, data) {
-        // Ollama's answer when it has no models yet.
+    let response: ModelsResponse<'_> = serde_json::from_slice(body)
+        .map_err(|_| "its response to /v1/models is not a JSON object".to_owned())?;
+    let data = response.0.map(RawValue::get).filter(|data| *data != "null");
+    match (response.0, data) {
+        // Ollama responds `"data": null` when it has no models yet.
         (Some(_), None) => Ok(ModelList::default()),
         (_, Some(data)) if data.starts_with('[') => {
             let mut json = serde_json::Deserializer::from_str(data);
-            let list = Elements { most }.deserialize(&mut json);
-            list.map_err(|_| "its list of models cannot be read".to_owned())
+            let list = ModelsVisitor { most }.deserialize(&mut json);
+            list.map_err(|_| "its response to /v1/models has an invalid list of models".to_owned())
         }
-        _ => Err("its answer to /v1/models has no list of models".to_owned()),
+        _ => Err("its response to /v1/models has no list of models".to_owned()),
     }
 }
 
-/// The text of `data`.
-struct Answer<'a>(Option<&'a RawValue>);
+/// Response to `/v1/models`, reduced to the raw JSON of its field `data`.
+struct ModelsResponse<'a>(Option<&'a RawValue>);
 
-impl<'de> Deserialize<'de> for Answer<'de> {
+impl<'de> Deserialize<'de> for ModelsResponse<'de> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let [data] = from.deserialize_map(Fields(["data"]))?;
+        let [data] = from.deserialize_map(FieldsVisitor(["data"]))?;
         Ok(Self(data))
     }
 }
 
-/// The texts of these fields of an object. The others are skipped.
-struct Fields<const N: usize>([&'static str; N]);
+/// Visitor that returns the raw JSON of the named fields of an object and skips the others. A
+/// repeated field is an error, because readers could disagree on its value.
+struct FieldsVisitor<const N: usize>([&'static str; N]);
 
-impl<'de, const N: usize> Visitor<'de> for Fields<N> {
+impl<'de, const N: usize> Visitor<'de> for FieldsVisitor<N> {
     type Value = [Option<&'de RawValue>; N];
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -103,12 +104,13 @@ impl<'de, const N: usize> Visitor<'de> for Fields<N> {
     }
 }
 
-/// The elements of the list, of which each is read on its own: one that is no model is left out.
-struct Elements {
+/// Visitor of the list. Each element is parsed on its own, so that an invalid one is left out
+/// without losing the others.
+struct ModelsVisitor {
     most: usize,
 }
 
-impl<'de> DeserializeSeed<'de> for Elements {
+impl<'de> DeserializeSeed<'de> for ModelsVisitor {
     type Value = ModelList;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<ModelList, D::Error> {
@@ -116,7 +118,7 @@ impl<'de> DeserializeSeed<'de> for Elements {
     }
 }
 
-impl<'de> Visitor<'de> for Elements {
+impl<'de> Visitor<'de> for ModelsVisitor {
     type Value = ModelList;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -144,10 +146,10 @@ impl<'de> Visitor<'de> for Elements {
     }
 }
 
-/// A model, and the kind of server that its owner stands for.
+/// Parses one model, and the kind of server that its `owned_by` implies.
 fn model(element: &RawValue) -> Option<(Model, Option<Kind>)> {
     let mut json = serde_json::Deserializer::from_str(element.get());
-    let [id, created, others @ ..] = json.deserialize_map(Fields(KEPT)).ok()?;
+    let [id, created, others @ ..] = json.deserialize_map(FieldsVisitor(KEPT)).ok()?;
     let id: String = serde_json::from_str(id?.get()).ok()?;
     if id.len() > LONGEST_ID {
         return None;
@@ -163,7 +165,7 @@ fn model(element: &RawValue) -> Option<(Model, Option<Kind>)> {
             continue;
         };
         if *name == OWNER {
-            kind = Kind::of_owner(value.trim_matches('"'));
+            kind = Kind::from_owner(value.trim_matches('"'));
         }
         if !fields.is_empty() {
             fields.push(',');
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_model_is_what_a_list_shows() {
+    fn model_keeps_only_the_known_fields() {
         let body = r#" {"object":"list","models":[{"id":"x"}],"data":[
             {"created":7,"id":"a","permission":[{"id":"p"}],"owned_by":"vllm","max_model_len":8192,
              "root":"/m","parent":null,"status":{"value":"loaded"},"meta":{"n_ctx_train":4096}},
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_left_out() {
+    fn overlong_ids_and_values_are_left_out() {
         let long = "x".repeat(513);
         let body = format!(
             r#"{{"data":[{{"id":"{long}"}},{{"id":"a","name":"{long}","meta":{{"k":"{long}"}}}}]}}"#
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_element_that_is_no_model_is_left_out() {
+    fn invalid_element_is_left_out() {
         let body = r#"{"data":[{"id":5},7,"a",null,[1],{"id":"a","id":"b"},{},{"id":"c"}]}"#;
         assert_eq!(written(body), [r#"{"id":"c"}"#]);
         let list = parse(body.as_bytes(), 100).unwrap();
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_models_are_kept_than_allowed() {
+    fn models_beyond_the_maximum_are_only_counted() {
         let body = r#"{"data":[{"id":"a"},{"id":"b"},{"id":"c"},{"id":"d"}]}"#;
         let list = parse(body.as_bytes(), 2).unwrap();
         assert_eq!((list.models.len(), list.total), (2, 4));
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_list_is_an_error() {
+    fn response_without_a_list_is_an_error() {
         for (body, why) in [
             ("<html>", "not a JSON object"),
             ("[]", "not a JSON object"),
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_tell_the_kind_of_server() {
+    fn owned_by_determines_the_kind_of_server() {
         let kind = |owner: &str| {
             let body = format!(r#"{{"data":[{{"id":"a"}},{{"id":"b","owned_by":"{owner}"}}]}}"#);
             parse(body.as_bytes(), 100).unwrap().kind
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_are_nested_deeply_are_refused() {
+    fn deeply_nested_list_is_rejected() {
         let deep = "[".repeat(100_000);
         assert!(parse(format!(r#"{{"data":[{{"id":"a","x":{deep}"#).as_bytes(), 9).is_err());
         assert!(parse(format!(r#"{{"data":{deep}"#).as_bytes(), 9).is_err());

@@ -1,4 +1,4 @@
-//! Asking one backend whether it is there and what it serves.
+//! Probe of one backend: `GET /v1/models` shows that it is up and which models it serves.
 
 use std::time::Duration;
 
@@ -12,95 +12,103 @@ use crate::config::Kind;
 use crate::forward;
 use crate::upstream::{self, Connector, UpstreamError};
 
-/// Path of the list of models.
+/// Path that a probe requests: the list of models.
 const MODELS: &str = "/v1/models";
-/// The longest list of models that is read.
+/// Maximum size of a response to `/v1/models`.
 const MOST_BYTES: usize = 8 << 20;
 
-/// What a backend said.
+/// Result of a successful probe.
 #[derive(Debug)]
-pub(super) struct Answer {
-    /// Its models, as it describes them.
+pub(super) struct ProbeResponse {
+    /// Models that the backend offers.
     pub(super) models: Models,
-    /// The number of models that it lists, also of those that are left out.
+    /// Number of models in the backend's list, including those that are left out.
     pub(super) total: usize,
-    /// The kind of server that such a list comes from.
+    /// Kind of server, derived from the list.
     pub(super) kind: Option<Kind>,
     pub(super) headers: HeaderMap,
 }
 
-/// Why it said nothing useful.
+/// Reason why a probe failed.
 #[derive(Debug)]
-pub(super) enum Silence {
-    /// It is not there, although its machine is.
-    Absent(String),
-    /// Not even its machine seems to be.
-    Gone(String),
-    /// It takes connections, and says nothing.
-    Hung(String),
-    /// It takes connections, and closes them.
+pub(super) enum ProbeError {
+    /// The backend's host rejects the connection: the server does not run.
+    ConnectionRefused(String),
+    /// The backend's host does not respond.
+    HostUnreachable(String),
+    /// The backend accepts connections but does not respond within `upstream.probe_timeout`.
+    Timeout(String),
+    /// The backend closes the connection without a response.
     Closed(String),
-    /// Something is there that does not answer as it should.
-    Wrong(String),
-    /// It responded with this status: it rejects our key.
+    /// The response is not a list of models, or the connection failed for another reason.
+    InvalidResponse(String),
+    /// The backend responded with this status: it rejects the key of `api_key_env`.
     KeyRejected(StatusCode, String),
-    /// It answers, and is not to be used: another user's program has its port.
-    Foreign(String),
-    /// It could not be asked, for what this machine lacks.
-    Ours(String),
+    /// A discovered server's port now belongs to another user's program, which must not get prompts.
+    OtherUser(String),
+    /// The probe failed for lack of descriptors, memory or ports on this machine. It proves nothing
+    /// about the backend.
+    LocalFault(String),
 }
 
-impl Silence {
+impl ProbeError {
     pub(super) fn why(&self) -> &str {
         match self {
-            Self::Absent(why)
-            | Self::Gone(why)
-            | Self::Hung(why)
+            Self::ConnectionRefused(why)
+            | Self::HostUnreachable(why)
+            | Self::Timeout(why)
             | Self::Closed(why)
-            | Self::Wrong(why)
+            | Self::InvalidResponse(why)
             | Self::KeyRejected(_, why)
-            | Self::Foreign(why)
-            | Self::Ours(why) => why,
+            | Self::OtherUser(why)
+            | Self::LocalFault(why) => why,
         }
     }
 }
 
-/// What a backend is allowed.
+/// Limits of a probe, which protect against slow backends and huge lists of models.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// The time to answer in.
-    pub(crate) within: Duration,
-    /// The number of models.
+pub(crate) struct ProbeLimits {
+    /// Maximum time for the response (`upstream.probe_timeout`).
+    pub(crate) timeout: Duration,
+    /// Maximum number of models (`upstream.max_models`).
     pub(crate) models: usize,
 }
 
-/// Asks for `/v1/models`. Busy backends answer late.
-pub(super) async fn ask(
+/// Requests `/v1/models` from a backend.
+pub(super) async fn probe(
     backend: &Backend,
     connector: &Connector,
-    limits: Limits,
-) -> Result<Answer, Silence> {
-    let within = limits.within;
-    // Waiting for other probes is not the backend's time.
+    limits: ProbeLimits,
+) -> Result<ProbeResponse, ProbeError> {
+    // The timeout starts after the permit: the wait for other probes is not the backend's fault.
     let permit = connector.permit_for_probe().await;
-    let permit = permit.map_err(|error| Silence::Ours(error.to_string()))?;
+    let permit = permit.map_err(|error| ProbeError::LocalFault(error.to_string()))?;
     let head = forward::probe_head(backend, MODELS);
-    let asked = upstream::get(connector, permit, &backend.url, MODELS, head, MOST_BYTES);
-    let got = match timeout(within, asked).await {
+    let request = upstream::get(connector, permit, &backend.url, MODELS, head, MOST_BYTES);
+    let got = match timeout(limits.timeout, request).await {
         Ok(Ok(got)) => got,
-        Ok(Err(error)) if error.is_local_fault() => return Err(Silence::Ours(error.to_string())),
-        Ok(Err(UpstreamError::ConnectionRefused(why))) => return Err(Silence::Absent(why)),
-        Ok(Err(UpstreamError::HostUnreachable(why))) => return Err(Silence::Gone(why)),
-        Ok(Err(UpstreamError::Closed(why))) => return Err(Silence::Closed(why)),
-        // A name server or a certificate may fail once, while the backend works on.
-        Ok(Err(error)) => return Err(Silence::Wrong(error.to_string())),
+        Ok(Err(error)) if error.is_local_fault() => {
+            return Err(ProbeError::LocalFault(error.to_string()));
+        }
+        Ok(Err(UpstreamError::ConnectionRefused(why))) => {
+            return Err(ProbeError::ConnectionRefused(why));
+        }
+        Ok(Err(UpstreamError::HostUnreachable(why))) => {
+            return Err(ProbeError::HostUnreachable(why));
+        }
+        Ok(Err(UpstreamError::Closed(why))) => return Err(ProbeError::Closed(why)),
+        // Includes DNS and TLS errors, which are often transient: they do not count as a refusal.
+        Ok(Err(error)) => return Err(ProbeError::InvalidResponse(error.to_string())),
         Err(_) => {
-            let seconds = within.as_secs_f32();
-            return Err(Silence::Hung(format!("no answer within {seconds} s")));
+            let seconds = limits.timeout.as_secs_f32();
+            return Err(ProbeError::Timeout(format!(
+                "no response within {seconds} s"
+            )));
         }
     };
     let list = match &backend.settings.fixed_models {
-        // That it answers is enough: it may know nothing of such a list.
+        // With configured models any response will do: the server may not implement `/v1/models`.
         Some(fixed) if !got.status.is_server_error() => {
             let described = fixed
                 .iter()
@@ -115,18 +123,18 @@ pub(super) async fn ask(
             let status = got.status;
             let why = format!(
                 "{} it rejects the key that its api_key_env names",
-                told(status)
+                responded(status)
             );
-            return Err(Silence::KeyRejected(status, why));
+            return Err(ProbeError::KeyRejected(status, why));
         }
-        _ => models(got.status, &got.body, limits.models).map_err(Silence::Wrong)?,
+        _ => models(got.status, &got.body, limits.models).map_err(ProbeError::InvalidResponse)?,
     };
     if backend.settings.is_discovered
         && let Some(port) = backend.url.authority().port_u16()
     {
-        discover::check_owner(port).map_err(Silence::Foreign)?;
+        discover::check_owner(port).map_err(ProbeError::OtherUser)?;
     }
-    Ok(Answer {
+    Ok(ProbeResponse {
         models: backend.offered(list.models),
         total: list.total,
         kind: list.kind,
@@ -138,18 +146,20 @@ fn rejects_credential(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
-fn told(status: StatusCode) -> String {
+fn responded(status: StatusCode) -> String {
     format!("it responded {status} to /v1/models:")
 }
 
-/// The models in an answer to `/v1/models`.
+/// Returns the models in a response to `/v1/models`.
 fn models(status: StatusCode, body: &[u8], most: usize) -> Result<ModelList, String> {
     if rejects_credential(status) {
-        let told = told(status);
-        return Err(format!("{told} it wants a key; set its api_key_env"));
+        let responded = responded(status);
+        return Err(format!(
+            "{responded} it requires a key; set its api_key_env"
+        ));
     }
     if !status.is_success() {
-        return Err(format!("it answers {status} to /v1/models"));
+        return Err(format!("it responded {status} to /v1/models"));
     }
     model_list::parse(body, most)
 }
@@ -159,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_list_of_models_is_one() {
+    fn response_without_a_list_of_models_is_an_error() {
         let read = |status: u16, body: &str| {
             let status = StatusCode::from_u16(status).unwrap();
             models(status, body.as_bytes(), 100).map(|list| list.models.len())

@@ -1,4 +1,4 @@
-//! What can go wrong with a port's lock.
+//! Errors of a port's lock.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use tenure::{Holder, Proof};
 
 use super::rfc3339;
 
-/// Why the lock of a port could not be taken, read or released.
+/// Failure to acquire, read or release the lock of a port.
 ///
 /// ```
 /// use llmlb::lock::{LockError, ServerLock};
@@ -17,57 +17,58 @@ use super::rfc3339;
 /// let first = ServerLock::acquire(port)?;
 /// let refused = ServerLock::acquire(port).unwrap_err();
 /// assert_eq!(refused.holder().and_then(|holder| holder.pid()), Some(std::process::id()));
-/// assert_eq!(refused.hint(), Some(format!("`llmlb stop -p {port}` stops it")));
+/// assert_eq!(refused.hint(), Some(format!("stop it with `llmlb stop -p {port}`")));
 /// # drop(first);
 /// # Ok::<(), LockError>(())
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LockError {
-    /// A server runs on the port. Nothing was changed.
+    /// A server already runs on the port. The lock file is unchanged.
     #[non_exhaustive]
     AlreadyRunning {
         /// The port.
         port: u16,
-        /// The server's process, if it is proven.
+        /// Process id of the server, if the kernel confirms that it holds the lock.
         pid: Option<u32>,
-        /// Since when, if the process is proven.
+        /// Start time of the server, if its process is confirmed.
         started_at: Option<SystemTime>,
-        /// The same in more words; [`LockError::holder`] gives it as data.
+        /// Error of the lock library. [`LockError::holder`] returns its data.
         source: tenure::Error,
     },
-    /// The lock could not be taken for another reason than a running server.
+    /// The lock could not be acquired, although no server runs on the port.
     #[non_exhaustive]
     AcquireFailed {
         /// The port.
         port: u16,
-        /// The reason, and the path it is about.
+        /// Reason and path.
         source: tenure::Error,
     },
-    /// The port is free again, but something about letting go went wrong.
+    /// The port is free again, but the lock file could not be removed or updated.
     #[non_exhaustive]
     ReleaseFailed {
         /// The port.
         port: u16,
-        /// What went wrong.
+        /// Error of the lock library, with the path of the lock file.
         source: tenure::Error,
     },
-    /// The lock file holds no record, or not that of its holder. It stands in nobody's way.
+    /// The lock file has no valid lock record, or not that of its holder. It does not block a new
+    /// server.
     #[non_exhaustive]
     Corrupted {
         /// The lock file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Defect of the content.
         why: String,
     },
-    /// The lock file could not be read: it is another user's, or no lock file.
+    /// The lock file could not be read: it belongs to another user, or is no regular file.
     #[non_exhaustive]
     ReadFailed {
         /// The lock file.
         path: PathBuf,
-        /// Why not.
+        /// Reason.
         why: String,
-        /// What the system said, if it was asked.
+        /// Error of the lock library, if reading the file itself failed.
         source: Option<tenure::Error>,
     },
 }
@@ -77,7 +78,7 @@ impl LockError {
         if !source.is_held() {
             return Self::AcquireFailed { port, source };
         }
-        // What cannot be proven is not said: a wrong number is worse than none.
+        // Name only a confirmed process: a wrong pid could make an operator kill another program.
         let proven = source
             .holder()
             .filter(|holder| holder.proof() == Proof::Verified);
@@ -89,7 +90,7 @@ impl LockError {
         }
     }
 
-    /// The server that is in the way, when that is the reason.
+    /// Returns the running server that holds the lock, if that is the reason.
     pub fn holder(&self) -> Option<&Holder> {
         match self {
             Self::AlreadyRunning { source, .. } => source.holder(),
@@ -97,7 +98,7 @@ impl LockError {
         }
     }
 
-    /// What to do about it.
+    /// Returns a hint with the command to type next.
     pub fn hint(&self) -> Option<String> {
         let Self::AlreadyRunning { port, pid, .. } = self else {
             return None;
@@ -106,12 +107,12 @@ impl LockError {
         let draining = record.and_then(|record| record.field(super::info::DRAINING)?.as_u64());
         Some(match (pid, draining, self.holder()) {
             (None, _, Some(holder)) => {
-                format!("it is held by {holder}; `llmlb status -p {port}` shows more")
+                format!("the lock is held by {holder}; show more with `llmlb status -p {port}`")
             }
             (_, Some(count), _) => format!(
-                "it is ending, with {count} in flight; `llmlb stop -p {port}` waits until it has"
+                "the server is draining, with {count} in flight; wait for its end with `llmlb stop -p {port}`"
             ),
-            _ => format!("`llmlb stop -p {port}` stops it"),
+            _ => format!("stop it with `llmlb stop -p {port}`"),
         })
     }
 }
@@ -126,21 +127,28 @@ impl fmt::Display for LockError {
                 ..
             } => f.write_str(&already_running(*port, *pid, *started_at)),
             Self::AcquireFailed { port, source } => {
-                write!(f, "cannot take the lock of port {port}: {source}")
+                write!(f, "cannot acquire the lock of port {port}: {source}")
             }
             Self::ReleaseFailed { port, source } => {
-                write!(f, "releasing the lock of port {port}: {source}")
+                write!(
+                    f,
+                    "cannot release the lock of port {port} cleanly: {source}"
+                )
             }
             Self::Corrupted { path, why } => {
-                write!(f, "{} is no record of a server: {why}", path.display())
+                write!(
+                    f,
+                    "lock file {} has no valid lock record: {why}",
+                    path.display()
+                )
             }
-            // The system's own words name the path.
+            // The source's text already names the path.
             Self::ReadFailed {
                 source: Some(source),
                 ..
             } => write!(f, "{source}"),
             Self::ReadFailed { path, why, .. } => {
-                write!(f, "cannot read {}: {why}", path.display())
+                write!(f, "cannot read lock file {}: {why}", path.display())
             }
         }
     }
@@ -172,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_refusal_is_worded_exactly_so() {
+    fn already_running_message_has_the_documented_wording() {
         let noon = SystemTime::UNIX_EPOCH + Duration::from_millis(1_769_774_400_250);
         assert_eq!(
             already_running(32768, Some(1234), Some(noon)),

@@ -1,4 +1,4 @@
-//! What a lock file says.
+//! The lock record: data about the server in its lock file.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure::Record;
 
-/// The names of llmlb's own fields in the record.
+/// Names of llmlb's own fields in the lock record.
 pub(super) const VERSION: &str = "llmlb_version";
 pub(super) const ADDRESS: &str = "address";
 pub(super) const DRAIN_TIMEOUT: &str = "drain_timeout_ms";
 pub(super) const DRAINING: &str = "draining";
 
-/// What a server says about itself in its lock file.
+/// Data about a server, from its lock record.
 ///
-/// Only the first three fields are certain to be there. Fields that are not known are ignored.
+/// Only the first three fields are always present. Unknown fields are ignored.
 ///
 /// ```
 /// use llmlb::lock::LockInfo;
@@ -32,21 +32,21 @@ pub(super) const DRAINING: &str = "draining";
 pub struct LockInfo {
     /// The server's process id, in its own PID namespace.
     pub pid: u32,
-    /// When the port was taken, to the millisecond. As text: RFC 3339, UTC.
+    /// Time at which the lock was acquired, to the millisecond. As text: RFC 3339, UTC.
     #[serde(with = "moment")]
     pub started_at: SystemTime,
     /// The port.
     pub port: u16,
-    /// The machine the server runs on.
+    /// Host name of the server's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The user it runs as.
+    /// User that the server runs as.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Its program, without the path.
+    /// The server's program, without the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// What the program does, for example `serve`. Never its arguments.
+    /// Verb of the command line, for example `serve`. Never its arguments, which may be secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verb: Option<String>,
     /// The version of llmlb. In the file: `llmlb_version`.
@@ -56,10 +56,10 @@ pub struct LockInfo {
         skip_serializing_if = "Option::is_none"
     )]
     pub version: Option<String>,
-    /// Where it serves.
+    /// Address that the server listens on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
-    /// How long its requests may take to end once it was asked to stop. In the file:
+    /// Maximum duration of the server's drain after a signal (`server.drain_timeout`). In the file:
     /// `drain_timeout_ms`.
     #[serde(
         default,
@@ -68,17 +68,17 @@ pub struct LockInfo {
         skip_serializing_if = "Option::is_none"
     )]
     pub drain_timeout: Option<Duration>,
-    /// It was asked to stop, and lets so many requests end.
+    /// Number of requests in flight while the server drains. `None` until it drains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draining: Option<u64>,
 }
 
 impl LockInfo {
-    /// What a record says about the server of a port, or why it does not say enough. Like tenure,
-    /// this takes a field that makes no sense as one that is not there.
-    pub(crate) fn of(record: &Record, port: u16) -> Result<Self, &'static str> {
+    /// Reads the lock record of a port's server, or returns the reason why it is incomplete. A field
+    /// with an invalid value counts as missing, as in tenure.
+    pub(crate) fn from_record(record: &Record, port: u16) -> Result<Self, &'static str> {
         let Some(started_at) = record.started_at() else {
-            return Err("it does not say when its server started");
+            return Err("it has no valid `started_at`");
         };
         let own = |text: Option<&str>| text.map(str::to_owned);
         let field = |name| record.field(name).and_then(Value::as_str);
@@ -101,19 +101,20 @@ impl LockInfo {
     }
 }
 
-/// A point in time as it stands in the record: RFC 3339, UTC, to the millisecond.
+/// Formats a time as in the lock record: RFC 3339, UTC, to the millisecond.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     Timestamp::try_from(time)
         .and_then(|time| Timestamp::from_millisecond(time.as_millisecond()))
         .map_or_else(|_| "unknown".to_owned(), |time| time.to_string())
 }
 
-/// A span of time in whole milliseconds.
+/// Returns a duration in whole milliseconds.
 pub(super) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The clock is finer than the record: what is read back must equal what was written.
+/// Rounds a time down to the record's resolution, so that a record that is read back equals the
+/// one that was written.
 fn to_millis(time: SystemTime) -> SystemTime {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => SystemTime::UNIX_EPOCH + Duration::from_millis(millis(since)),
@@ -143,10 +144,7 @@ mod millis_opt {
 
     use super::{Deserialize, Duration, millis};
 
-    #[expect(
-        clippy::ref_option,
-        reason = "serde calls it with a reference to the field"
-    )]
+    #[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
     pub(super) fn serialize<S: Serializer>(
         span: &Option<Duration>,
         to: S,

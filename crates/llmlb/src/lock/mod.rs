@@ -1,8 +1,9 @@
-//! One server per port.
+//! The port lock: one server per port.
 //!
-//! A server takes the lock of its port before it binds; a second one is refused and told who is in
-//! the way. The lock is the kernel's, on the file [`lock_path`], and ends with the process however
-//! that ends. What the file says is an explanation, never a proof: see the crate [`tenure`].
+//! A server acquires the lock of its port before it binds the port. A second server is refused with
+//! an error that names the first. The kernel holds the lock on the file [`lock_path`] and releases
+//! it when the process ends, also after a crash. The lock record in the file is informational and
+//! never proves ownership: see the crate [`tenure`].
 //!
 //! ```
 //! use llmlb::lock::{self, LockError, ServerLock};
@@ -35,9 +36,10 @@ pub use error::LockError;
 pub use info::LockInfo;
 pub(crate) use info::rfc3339;
 
-/// Sole ownership of a port among llmlb's servers on this machine. Dropping it lets go.
+/// Exclusive ownership of a port among llmlb's servers on this machine. Dropping it releases the
+/// lock.
 ///
-/// It owns the number; it does not bind a socket.
+/// The lock covers the port number only; it does not bind a socket.
 ///
 /// ```
 /// # let port = 10 * (std::process::id() % 6000) as u16 + 2; // nobody else's
@@ -47,36 +49,36 @@ pub(crate) use info::rfc3339;
 /// # Ok::<(), llmlb::lock::LockError>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "the port is let go as soon as the lock is dropped"]
+#[must_use = "the lock of the port is released as soon as this value is dropped"]
 pub struct ServerLock {
     tenure: Tenure,
     info: LockInfo,
 }
 
-/// What a server says about itself beyond what every owner says.
+/// Fields that a server adds to its lock record. `llmlb stop` and `llmlb status` read them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields {
-    /// Where it serves.
+pub(crate) struct ServerFields {
+    /// Address that the server listens on.
     pub(crate) address: SocketAddr,
-    /// How long its requests may take to end once it was asked to stop.
+    /// Maximum duration of the server's drain after a signal.
     pub(crate) drain_timeout: Duration,
 }
 
 impl ServerLock {
-    /// Takes a port, or says at once who has it.
+    /// Acquires the lock of a port. Fails at once, with the holder, if another process has it.
     pub fn acquire(port: u16) -> Result<Self, LockError> {
-        Self::claim_in(&store(), port, None)
+        Self::acquire_in(&store(), port, None)
     }
 
-    /// Takes a port for a server, and tells others where it serves and how long it may drain.
-    pub(crate) fn claim(port: u16, fields: Fields) -> Result<Self, LockError> {
-        Self::claim_in(&store(), port, Some(fields))
+    /// Acquires the lock of a port for a server and writes the server's fields into the lock record.
+    pub(crate) fn acquire_with(port: u16, fields: ServerFields) -> Result<Self, LockError> {
+        Self::acquire_in(&store(), port, Some(fields))
     }
 
-    pub(crate) fn claim_in(
+    pub(crate) fn acquire_in(
         store: &Store,
         port: u16,
-        fields: Option<Fields>,
+        fields: Option<ServerFields>,
     ) -> Result<Self, LockError> {
         let mut claim = store
             .claim(&key(port))
@@ -92,22 +94,22 @@ impl ServerLock {
         let tenure = claim
             .try_acquire()
             .map_err(|source| LockError::acquire(port, source))?;
-        let info =
-            LockInfo::of(tenure.record(), port).map_err(|why| corrupted(tenure.path(), why))?;
+        let info = LockInfo::from_record(tenure.record(), port)
+            .map_err(|why| corrupted(tenure.path(), why))?;
         Ok(Self { tenure, info })
     }
 
-    /// What others read about this server.
+    /// Returns this server's lock record as other processes read it.
     pub fn info(&self) -> &LockInfo {
         &self.info
     }
 
-    /// The lock file.
+    /// Returns the path of the lock file.
     pub fn path(&self) -> &Path {
         self.tenure.path()
     }
 
-    /// Lets go and reports whether everything went well. The port is free in any case.
+    /// Releases the lock. The port is free even if this returns an error.
     pub fn release(self) -> Result<(), LockError> {
         let port = self.info.port;
         self.tenure
@@ -115,19 +117,20 @@ impl ServerLock {
             .map_err(|source| LockError::ReleaseFailed { port, source })
     }
 
-    /// Tells others that this server lets so many requests end and accepts no more.
-    pub(crate) fn tell_draining(&mut self, in_flight: usize) -> Result<(), tenure::Error> {
+    /// Writes into the lock record that this server drains, with the number of requests in flight.
+    /// `llmlb stop` shows the number and sends no second signal, which would abort them.
+    pub(crate) fn publish_draining(&mut self, in_flight: usize) -> Result<(), tenure::Error> {
         self.tenure.set_field(info::DRAINING, in_flight)
     }
 
-    /// The tenure itself, for what only servers need: stop requests and watching.
+    /// Returns the underlying tenure, for operations that only servers need: stop requests, the token.
     pub(crate) fn tenure_mut(&mut self) -> &mut Tenure {
         &mut self.tenure
     }
 }
 
-/// The directory of the lock files: `llmlb` in the system's temporary directory (`llmlb-{uid}` if
-/// that belongs to another user), or the one that `LLMLB_LOCK_DIR` names.
+/// Returns the lock directory: `LLMLB_LOCK_DIR` if it is set, else `llmlb` in the system's temporary
+/// directory (`llmlb-{uid}` if that belongs to another user).
 ///
 /// ```
 /// assert!(llmlb::lock::lock_dir().is_absolute());
@@ -136,7 +139,7 @@ pub fn lock_dir() -> PathBuf {
     store().dir()
 }
 
-/// The lock file of a port: where it is, or where it would be created.
+/// Returns the path of a port's lock file, whether or not the file exists.
 ///
 /// ```
 /// assert!(llmlb::lock::lock_path(8000).ends_with("serve_8000.lock"));
@@ -145,11 +148,11 @@ pub fn lock_path(port: u16) -> PathBuf {
     store().path_of(&key(port))
 }
 
-/// What the lock file of a port says; `None` if there is none. Works while the lock is held.
+/// Reads the lock record of a port; `None` if there is no lock file. Works while the lock is held.
 ///
-/// A file that a crashed server left is read too: that there is one does not mean that a server
-/// runs. A file that holds no record, or not the record of whoever holds the lock, is
-/// [`LockError::Corrupted`]. It stands in nobody's way: the next server takes it over.
+/// The file of a crashed server is read too, so a record does not prove that a server runs. A file
+/// without a valid record, or with another process's record, is [`LockError::Corrupted`]. Such a
+/// file does not block the next server, which takes it over.
 ///
 /// ```
 /// # let port = 10 * (std::process::id() % 6000) as u16 + 3; // nobody else's
@@ -160,7 +163,7 @@ pub fn read_lock_info(port: u16) -> Result<Option<LockInfo>, LockError> {
     read_in(&store(), port)
 }
 
-/// Whether some process has this id now. It need not be the one that a lock file names.
+/// True if any process has this id now. The system may have reused the id of a server that ended.
 ///
 /// ```
 /// assert!(llmlb::lock::is_process_running(std::process::id()));
@@ -170,18 +173,18 @@ pub fn is_process_running(pid: u32) -> bool {
     tenure::process::is_running(pid)
 }
 
-/// Where the port locks live.
+/// Returns the store of the port locks.
 pub(crate) fn store() -> Store {
     match config::env::lock_dir() {
         Some(dir) => Store::in_dir(dir),
-        // `llmlb` is a valid name, so that this never fails.
+        // The fallback is never used: `llmlb` is a valid program name.
         None => Store::for_program("llmlb").unwrap_or_default(),
     }
 }
 
-/// What a server of this port owns.
+/// Returns the key that a server of this port owns.
 pub(crate) fn key(port: u16) -> Key {
-    // `serve` is a valid name, so that this never fails.
+    // The fallback is never used: `serve` is a valid name of a service.
     Key::service("serve", port).unwrap_or_else(|_| Key::port(port))
 }
 
@@ -205,29 +208,35 @@ fn read_in(store: &Store, port: u16) -> Result<Option<LockInfo>, LockError> {
             }
             Some(record) => record,
             None => {
-                let why = "it is held, but does not name the process that holds it";
+                let why =
+                    "the lock is held, but the record does not name the process that holds it";
                 return Err(corrupted(status.path(), why));
             }
         },
         State::Unreadable(why) => return Err(corrupted(status.path(), why.as_str())),
         State::OtherUser(user) => {
-            return Err(unreadable(&status, format!("it belongs to {user}")));
+            return Err(unreadable(&status, format!("the file belongs to {user}")));
         }
         State::Unusable(why) => return Err(unreadable(&status, why.clone())),
         State::Unknown { user, why } => {
-            let why = format!("it belongs to {user}, and {why}");
+            let why = format!("the file belongs to {user}, and {why}");
             return Err(unreadable(&status, why));
         }
-        _ => return Err(unreadable(&status, "its state is not known".to_owned())),
+        _ => {
+            return Err(unreadable(
+                &status,
+                "the state of the lock is unknown".to_owned(),
+            ));
+        }
     };
-    LockInfo::of(record, port)
+    LockInfo::from_record(record, port)
         .map(Some)
         .map_err(|why| corrupted(status.path(), why))
 }
 
 fn belongs_to(holder: &Holder) -> String {
     let user = holder.record().and_then(|record| record.user());
-    format!("it belongs to {}", user.unwrap_or("another user"))
+    format!("the file belongs to {}", user.unwrap_or("another user"))
 }
 
 fn corrupted(path: &Path, why: impl Into<String>) -> LockError {

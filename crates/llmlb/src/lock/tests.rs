@@ -16,16 +16,16 @@ fn leave(store: &Store, port: u16, content: impl AsRef<[u8]>) {
     fs::write(store.path_of(&key(port)), content).unwrap();
 }
 
-const FIELDS: Fields = Fields {
+const FIELDS: ServerFields = ServerFields {
     address: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 32768),
     drain_timeout: Duration::from_secs(30),
 };
 
 #[test]
-fn the_second_server_is_refused_and_told_who_and_since_when() {
+fn second_acquire_is_refused_with_the_pid_and_start_of_the_holder() {
     let (_dir, store) = fresh();
-    let lock = ServerLock::claim_in(&store, 32768, Some(FIELDS)).unwrap();
-    let refused = ServerLock::claim_in(&store, 32768, None).unwrap_err();
+    let lock = ServerLock::acquire_in(&store, 32768, Some(FIELDS)).unwrap();
+    let refused = ServerLock::acquire_in(&store, 32768, None).unwrap_err();
     let LockError::AlreadyRunning { pid, .. } = &refused else {
         panic!("{refused:?}");
     };
@@ -42,26 +42,26 @@ fn the_second_server_is_refused_and_told_who_and_since_when() {
     );
     assert_eq!(
         refused.hint().as_deref(),
-        Some("`llmlb stop -p 32768` stops it")
+        Some("stop it with `llmlb stop -p 32768`")
     );
     assert!(refused.source().is_some());
-    // Another port is another server's.
-    drop(ServerLock::claim_in(&store, 32769, None).unwrap());
+    // The lock of another port is independent.
+    drop(ServerLock::acquire_in(&store, 32769, None).unwrap());
     lock.release().unwrap();
-    drop(ServerLock::claim_in(&store, 32768, None).unwrap());
+    drop(ServerLock::acquire_in(&store, 32768, None).unwrap());
 }
 
 #[test]
-fn an_owner_that_cannot_be_proven_is_unknown() {
+fn holder_without_a_matching_record_is_reported_as_unknown() {
     let (_dir, store) = fresh();
-    let lock = ServerLock::claim_in(&store, 8000, None).unwrap();
-    // Somebody else's text: the process that it names does not have the lock.
+    let lock = ServerLock::acquire_in(&store, 8000, None).unwrap();
+    // A foreign record: the process that it names does not hold the lock.
     leave(
         &store,
         8000,
         r#"{"pid":1,"started_at":"2026-01-30T12:00:00Z","port":8000}"#,
     );
-    let refused = ServerLock::claim_in(&store, 8000, None).unwrap_err();
+    let refused = ServerLock::acquire_in(&store, 8000, None).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "Server already running on port 8000 (PID: unknown, started: unknown)"
@@ -73,10 +73,10 @@ fn an_owner_that_cannot_be_proven_is_unknown() {
 }
 
 #[test]
-fn the_file_is_readable_while_held_and_says_what_info_says() {
+fn lock_file_is_readable_while_held_and_equals_info() {
     let (_dir, store) = fresh();
     assert_eq!(read_in(&store, 32768).unwrap(), None);
-    let mut lock = ServerLock::claim_in(&store, 32768, Some(FIELDS)).unwrap();
+    let mut lock = ServerLock::acquire_in(&store, 32768, Some(FIELDS)).unwrap();
     assert_eq!(read_in(&store, 32768).unwrap().as_ref(), Some(lock.info()));
     let info = lock.info();
     assert_eq!((info.pid, info.port), (std::process::id(), 32768));
@@ -92,7 +92,7 @@ fn the_file_is_readable_while_held_and_says_what_info_says() {
     assert_eq!(written["drain_timeout_ms"], 30_000);
     assert_eq!(written["llmlb_version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(written["stop"], "llmlb stop -p 32768");
-    // The file itself is one that LockInfo parses: fields it does not know are ignored.
+    // LockInfo parses the file itself and ignores unknown fields.
     assert_eq!(&serde_json::from_str::<LockInfo>(&text).unwrap(), info);
 
     lock.tenure_mut().set_field("note", "more").unwrap();
@@ -103,7 +103,7 @@ fn the_file_is_readable_while_held_and_says_what_info_says() {
 }
 
 #[test]
-fn what_is_read_as_json_is_written_as_the_same_json() {
+fn lock_info_survives_a_json_round_trip() {
     for text in [
         r#"{"pid":12345,"started_at":"2026-01-30T12:00:00Z","port":8000}"#,
         r#"{"pid":12345,"started_at":"2026-01-30T12:00:00.25Z","port":8000,"host":"h","user":"u","program":"llmlb","verb":"serve","llmlb_version":"0.1.0","address":"[::1]:8000","drain_timeout_ms":1500}"#,
@@ -122,20 +122,20 @@ fn what_is_read_as_json_is_written_as_the_same_json() {
 }
 
 #[test]
-fn a_record_that_only_says_the_least_is_read_and_taken_over() {
+fn record_with_only_the_required_fields_is_read_and_taken_over() {
     let (_dir, store) = fresh();
     let text = r#"{"pid":2147483000,"started_at":"2026-01-30T12:00:00Z","port":8000}"#;
     leave(&store, 8000, text);
     let mut info = read_in(&store, 8000).unwrap().unwrap();
-    // The user is the owner of the file, whatever the record says.
+    // The user is the owner of the file, even if the record names another.
     assert!(info.user.take().is_some() || cfg!(windows));
     assert_eq!(serde_json::to_string(&info).unwrap(), text);
-    let lock = ServerLock::claim_in(&store, 8000, None).unwrap();
+    let lock = ServerLock::acquire_in(&store, 8000, None).unwrap();
     assert_eq!(lock.info().pid, std::process::id());
 }
 
 #[test]
-fn fields_that_make_no_sense_are_as_good_as_missing() {
+fn invalid_fields_count_as_missing() {
     let (_dir, store) = fresh();
     leave(
         &store,
@@ -151,10 +151,10 @@ fn fields_that_make_no_sense_are_as_good_as_missing() {
 }
 
 #[test]
-fn a_file_that_is_no_record_is_corrupted_and_in_nobodys_way() {
+fn invalid_record_is_corrupted_and_does_not_block_acquire() {
     let (_dir, store) = fresh();
-    drop(ServerLock::claim_in(&store, 1, None).unwrap());
-    let lock = ServerLock::claim_in(&store, 8001, None).unwrap();
+    drop(ServerLock::acquire_in(&store, 1, None).unwrap());
+    let lock = ServerLock::acquire_in(&store, 8001, None).unwrap();
     let whole = fs::read(lock.path()).unwrap();
     let cases: [(&[u8], &str); 5] = [
         (b"", "it is empty"),
@@ -164,10 +164,7 @@ fn a_file_that_is_no_record_is_corrupted_and_in_nobodys_way() {
             &whole[..whole.len() / 2],
             "it was only partly written (its checksum does not match)",
         ),
-        (
-            b"{\"pid\":7,\"port\":8000}",
-            "it does not say when its server started",
-        ),
+        (b"{\"pid\":7,\"port\":8000}", "it has no valid `started_at`"),
     ];
     for (content, reason) in cases {
         leave(&store, 8000, content);
@@ -177,19 +174,19 @@ fn a_file_that_is_no_record_is_corrupted_and_in_nobodys_way() {
             }
             other => panic!("{reason}: {other:?}"),
         }
-        drop(ServerLock::claim_in(&store, 8000, None).unwrap());
+        drop(ServerLock::acquire_in(&store, 8000, None).unwrap());
     }
 }
 
 #[test]
-fn what_is_no_file_is_neither_read_nor_taken() {
+fn directory_at_the_lock_path_is_neither_read_nor_replaced() {
     let (_dir, store) = fresh();
     let path = store.path_of(&key(8000));
     fs::create_dir(&path).unwrap();
     let read = read_in(&store, 8000).unwrap_err();
     assert!(matches!(read, LockError::ReadFailed { .. }), "{read:?}");
     assert!(read.to_string().contains(path.to_str().unwrap()), "{read}");
-    let refused = ServerLock::claim_in(&store, 8000, None).unwrap_err();
+    let refused = ServerLock::acquire_in(&store, 8000, None).unwrap_err();
     assert!(
         matches!(refused, LockError::AcquireFailed { port: 8000, .. }),
         "{refused:?}"
@@ -199,7 +196,7 @@ fn what_is_no_file_is_neither_read_nor_taken() {
 }
 
 #[test]
-fn a_guard_can_go_to_another_thread() {
+fn server_lock_is_send() {
     fn is_send<T: Send>() {}
     is_send::<ServerLock>();
     is_send::<LockError>();

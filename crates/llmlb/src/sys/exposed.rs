@@ -1,22 +1,22 @@
-//! Why a file is not trusted.
+//! Reasons why a configuration file is not trusted.
 
 use std::path::PathBuf;
 
-/// Who else could have written a file.
+/// Another user who could have written or replaced a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(unix),
     expect(dead_code, reason = "only Unix has owners and modes")
 )]
 pub(crate) enum Exposed {
-    /// Its owner, another user.
+    /// The file belongs to another user.
     Owner(String),
-    /// Every user.
+    /// Every user may write the file.
     Others,
-    /// A group that has other members, by number.
+    /// A group with other members may write the file. The number is its gid.
     Group(u32),
-    /// Every user, by replacing it in this directory.
+    /// Every user may replace the file in this directory.
     Directory(PathBuf),
-    /// It was replaced while it was opened.
+    /// The file was replaced while it was opened.
     Replaced,
 }

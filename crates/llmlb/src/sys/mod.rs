@@ -1,4 +1,4 @@
-//! What differs between systems, under the same names.
+//! Code that differs between operating systems, under the same names on each.
 
 mod exposed;
 #[cfg(target_os = "linux")]
@@ -29,19 +29,18 @@ pub(crate) use windows::{
     listener::listener_owner, notify, port_owner::port_owner, signals, users,
 };
 
-/// The allocator of the program. A request allocates about 24 times, and many requests are open at a
-/// time: the C library's allocator takes 5 % more CPU per request for that
-/// (docs/decisions/0009-an-allocator-of-its-own.md).
+/// Allocator of the program. A request allocates about 24 times, and with the C library's allocator
+/// it costs 5 % more CPU (docs/decisions/0009-an-allocator-of-its-own.md).
 #[cfg(target_os = "linux")]
 pub type Allocator = mimalloc::MiMalloc;
-/// The allocator of the program: the system's.
+/// Allocator of the program: the system's.
 #[cfg(not(target_os = "linux"))]
 pub type Allocator = std::alloc::System;
 
-/// An instance of it.
+/// Instance of the allocator, for `#[global_allocator]`.
 #[cfg(target_os = "linux")]
 pub const ALLOCATOR: Allocator = mimalloc::MiMalloc;
-/// An instance of it.
+/// Instance of the allocator, for `#[global_allocator]`.
 #[cfg(not(target_os = "linux"))]
 pub const ALLOCATOR: Allocator = std::alloc::System;
 

@@ -1,33 +1,36 @@
-//! Who uses a port, as far as the system tells.
+//! Owners of ports, as far as the system reports them.
 
 use std::fmt;
 
-/// The user of a TCP port on this machine.
+/// Process that uses a TCP port on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortOwner {
-    /// Its process, if the system lets us see it.
+    /// Process id, if it is visible to this user.
     pub(crate) pid: Option<u32>,
-    /// That process's program, without its path.
+    /// Name of the program, without its path.
     pub(crate) program: Option<String>,
-    /// It waits for connections there. Otherwise the port is the near end of a connection, as any
-    /// program gets one that connects to somewhere.
+    /// True if the process listens on the port. Otherwise it is the local port of an outgoing
+    /// connection, which the system may assign from the ephemeral range.
     pub(crate) listening: bool,
 }
 
-/// The user whose program accepts connections to a port of 127.0.0.1.
+/// User whose program accepts connections to a port of 127.0.0.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(target_os = "linux"),
-    expect(dead_code, reason = "only Linux tells so far")
+    expect(
+        dead_code,
+        reason = "only Linux reports the owner of a listener so far"
+    )
 )]
 pub(crate) enum ListenerOwner {
-    /// This user or root.
+    /// This user or root, who are trusted with prompts.
     Trusted,
-    /// Another user, by number.
+    /// Another user, by uid. Prompts must not be sent to this listener.
     Other(u32),
     /// No listening socket is visible.
     None,
-    /// The system does not tell.
+    /// The system does not report the owner.
     Unknown,
 }
 
@@ -47,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_is_named_as_far_as_it_is_known() {
+    fn owner_is_shown_with_pid_and_program_where_known() {
         let owner = |pid, program: Option<&str>| PortOwner {
             pid,
             program: program.map(str::to_owned),

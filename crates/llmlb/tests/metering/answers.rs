@@ -328,7 +328,7 @@ fn what_was_not_over_when_the_server_was_told_twice_has_a_record() {
     let (_backend, server, _clients) = streaming(&place, "1h");
     interrupt(&server);
     until("it drains", || {
-        server.process.stderr().contains("accepting no more")
+        server.process.stderr().contains("received: draining")
     });
     interrupt(&server);
     until("it has ended", || !server.process.is_running());

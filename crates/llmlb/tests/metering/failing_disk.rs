@@ -127,7 +127,7 @@ fn a_disk_that_fails_is_in_the_log_when_that_begins_and_ends_and_in_status_meanw
     }
     let disk = (
         "warning: usage: cannot ",
-        "the data directory can be used again",
+        "the data directory is usable again",
     );
     let unreadable = (
         "warning: usage: staged entries that cannot be read",

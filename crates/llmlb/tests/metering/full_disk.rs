@@ -156,7 +156,7 @@ fn goes_on() {
             world.written_down() == world.lost()
         });
         let told = world.place.run("usage verify").stderr;
-        let count = format!("{} records could not be kept", world.lost());
+        let count = format!("{} records could not be staged", world.lost());
         assert!(told.contains(&count), "{told}");
     }
     let kept = ids(&world.place);

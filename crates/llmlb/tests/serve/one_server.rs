@@ -20,7 +20,7 @@ fn a_second_server_is_refused_and_told_who_runs_and_how_to_stop_it() {
     let outcome = place.run(&format!("serve --demo -p {port}"));
     assert_eq!(outcome.code, Some(1));
     let refusal = already_running(&place, port, first.process.pid());
-    let hint = format!("  hint: `llmlb stop -p {port}` stops it\n");
+    let hint = format!("  hint: stop it with `llmlb stop -p {port}`\n");
     assert_eq!(outcome.stderr, refusal + &hint);
     assert_eq!(outcome.stdout, "");
     assert_eq!(first.get("/healthz").status(), 200);
@@ -104,7 +104,7 @@ fn a_port_that_another_program_has_is_another_error_and_leaves_no_file() {
             let who = format!("pid {} (", std::process::id());
             assert!(outcome.stderr.contains(&who), "{}", outcome.stderr);
         }
-        assert!(outcome.stderr.contains("hint: `llmlb serve -p PORT`"));
+        assert!(outcome.stderr.contains("llmlb serve -p PORT\n"));
         assert_eq!(place.lock_files(), [""; 0], "{host}");
     }
 }

@@ -47,7 +47,7 @@ fn others_may_not_ask() {
         server
             .process
             .stderr()
-            .contains("anyone who reaches 0.0.0.0"),
+            .contains("every client that can reach 0.0.0.0"),
         "{}",
         server.process.stderr()
     );

@@ -284,7 +284,7 @@ fn a_server_that_is_its_own_backend_does_not_start() {
         ));
         assert_eq!(outcome.code, Some(1));
         assert!(
-            outcome.stderr.contains("is this very server"),
+            outcome.stderr.contains("is this server itself"),
             "{}",
             outcome.stderr
         );
@@ -377,6 +377,6 @@ fn one_bad_answer_does_not_make_a_backend_count_as_down_but_several_do() {
         server
             .process
             .stderr()
-            .contains("is down: it answers 500 Internal Server Error to /v1/models")
+            .contains("is down: it responded 500 Internal Server Error to /v1/models")
     });
 }

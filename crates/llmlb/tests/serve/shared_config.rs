@@ -62,7 +62,7 @@ fn a_file_of_another_user_is_refused_unless_it_is_named_and_allowed() {
     );
     fs::write(place.path(FILE), file).unwrap();
     chown(place.path(FILE), Some(STRANGER), None).unwrap();
-    let why = "llmlb.toml: it belongs to uid 54321, neither to this user nor to root";
+    let why = "llmlb.toml: the file belongs to uid 54321, neither to this user nor to root";
     let advice = "--config llmlb.toml --allow-shared-config";
     for words in [
         "check",
@@ -91,14 +91,14 @@ fn a_file_that_others_may_write_is_refused() {
     let path = place.path(FILE);
     accepted(&place, "check");
     mode(&path, 0o646);
-    let why = "llmlb.toml: every user may write it";
+    let why = "llmlb.toml: every user may write the file";
     refused(&place, "check", why, "`chmod go-w llmlb.toml`");
     refused(&place, "serve -p 0", why, "`chmod go-w llmlb.toml`");
     accepted(&place, "check --config llmlb.toml --allow-shared-config");
     if is_root() {
         mode(&path, 0o664);
         chown(&path, None, Some(STRANGER)).unwrap();
-        let why = "llmlb.toml: its group (gid 54321) may write it";
+        let why = "llmlb.toml: the file's group (gid 54321) may write it";
         refused(&place, "check", why, "`chmod go-w llmlb.toml`");
     }
     mode(&path, 0o644);
@@ -114,7 +114,7 @@ fn a_file_in_a_directory_that_others_may_write_is_refused() {
     let words = "check --config open/llmlb.toml";
     accepted(&place, words);
     mode(&directory, 0o777);
-    let why = "open/llmlb.toml: every user may replace it in ";
+    let why = "open/llmlb.toml: every user may replace the file in ";
     refused(&place, words, why, "`chmod o-w ");
     // The directory of a link counts as well as the one that it leads to.
     fs::create_dir(place.path("closed")).unwrap();
@@ -152,7 +152,7 @@ fn the_file_that_a_link_leads_to_decides() {
     refused(
         &place,
         "check",
-        "llmlb.toml: it belongs to uid 54321",
+        "llmlb.toml: the file belongs to uid 54321",
         "--allow-shared-config",
     );
 }
@@ -176,7 +176,7 @@ fn a_pipe_of_another_user_does_not_hold_up_the_start() {
     refused(
         &place,
         "check",
-        "llmlb.toml: it belongs to uid 54321",
+        "llmlb.toml: the file belongs to uid 54321",
         "--allow-shared-config",
     );
 }

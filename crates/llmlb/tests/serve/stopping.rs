@@ -72,7 +72,7 @@ fn a_stop_lets_every_stream_end_and_leaves_nothing() {
     let ended = server.process.finish();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(
-        ended.stderr.contains("waiting for 200 requests in flight"),
+        ended.stderr.contains("waiting for 200 in-flight requests"),
         "{}",
         ended.stderr
     );
@@ -133,7 +133,9 @@ fn a_second_stop_waits_for_the_drain_like_the_first() {
     });
     let refused = place.run(&format!("serve -p {port}"));
     assert!(
-        refused.stderr.contains("it is ending, with 2 in flight"),
+        refused
+            .stderr
+            .contains("the server is draining, with 2 in flight"),
         "{}",
         refused.stderr
     );
@@ -155,7 +157,7 @@ fn a_stop_that_had_to_cut_says_so() {
     let stopped = place.run(&format!("stop -p {}", server.port()));
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert!(
-        stopped.stdout.contains("Its drain timeout was over"),
+        stopped.stdout.contains("Its drain timeout expired"),
         "{stopped:?}"
     );
     assert_eq!(server.process.finish().code, Some(1));
@@ -193,7 +195,7 @@ fn stop_without_a_port_says_what_there_is_to_choose_from() {
     let server = place.serve("--demo");
     let one = place.run("stop");
     assert_eq!(one.code, Some(2));
-    let hint = format!("hint: servers are running on {}\n", server.port());
+    let hint = format!("hint: servers are running on ports {}\n", server.port());
     assert!(one.stderr.contains(&hint), "{one:?}");
     assert_eq!(server.get("/healthz").status(), 200);
 }
@@ -212,11 +214,11 @@ fn stop_fails_while_the_server_has_its_lock_in_another_directory() {
     let refused = stop("elsewhere");
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""));
     let why = format!(
-        "llmlb: The server on port {port} (PID: {pid}) was not stopped: its lock is not in {}\n",
+        "llmlb: The server on port {port} (PID: {pid}) was not stopped: its lock file is not in {}\n",
         place.path("elsewhere").display()
     );
     assert!(refused.stderr.starts_with(&why), "{refused:?}");
-    let hint = format!("`LLMLB_LOCK_DIR=DIR llmlb stop -p {port}` stops it");
+    let hint = format!("stop it with `LLMLB_LOCK_DIR=DIR llmlb stop -p {port}`");
     assert!(refused.stderr.contains(&hint), "{refused:?}");
     assert_eq!(server.get("/healthz").status(), 200);
     assert_eq!(stop("locks").code, Some(0));

@@ -34,7 +34,7 @@ fn everything_staged_arrives_once_with_its_key() {
     let ran = deliver(&place, &receiver);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(0), "nothing to deliver\n")
+        (Some(0), "no records to deliver\n")
     );
     assert_eq!(receiver.batches().len(), requests.len());
     let books = place.books();
@@ -81,7 +81,7 @@ fn without_a_receiver_batches_are_archived_and_can_be_put_back() {
     // Forgetting the receiver is not the wish to have none.
     let ran = place.usage(&["deliver"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
-    assert!(ran.stderr.contains("no receiver is named"), "{ran:?}");
+    assert!(ran.stderr.contains("no receiver is configured"), "{ran:?}");
     assert!(
         ran.stderr.contains("`--to URL`") && ran.stderr.contains("`--archive`"),
         "{ran:?}"
@@ -90,15 +90,15 @@ fn without_a_receiver_batches_are_archived_and_can_be_put_back() {
 
     let ran = place.usage(&["deliver", "--archive"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.starts_with("2 records put into "), "{ran:?}");
+    assert!(ran.stdout.starts_with("2 records moved to "), "{ran:?}");
     assert!(
         ran.stderr
-            .contains("resend --archived --all` puts them back"),
+            .contains("with `llmlb usage resend --archived --all`"),
         "{ran:?}"
     );
     assert_eq!(place.books()["archived"], 2);
     let ran = place.usage(&["deliver", "--archive"]);
-    assert_eq!(ran.stdout, "nothing to archive\n");
+    assert_eq!(ran.stdout, "no records to archive\n");
     let ran = place.usage(&["resend", "--archived"]);
     assert!(ran.stdout.contains(&place.files("archive")[0]), "{ran:?}");
 
@@ -106,7 +106,7 @@ fn without_a_receiver_batches_are_archived_and_can_be_put_back() {
     let ran = place.usage(&["resend", &format!("data/archive/{name}")]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(0), "1 batch put back into the spool\n"),
+        (Some(0), "1 batch moved back into the spool\n"),
         "{ran:?}"
     );
     assert_eq!(deliver(&place, &receiver).code, Some(0));
@@ -125,17 +125,18 @@ fn where_nobody_listens_batches_wait_and_it_is_told_what_to_do() {
     let ran = place.usage(&words);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(1), "delivered nothing\n"),
+        (Some(1), "delivered no records\n"),
         "{ran:?}"
     );
     assert!(
         ran.stderr.contains(&format!(
-            "llmlb: 1 batch waiting: {url}: connection refused\n"
+            "llmlb: 1 batch pending: {url}: connection refused\n"
         )),
         "{ran:?}"
     );
     assert!(
-        ran.stderr.contains("hint: the next delivery tries again"),
+        ran.stderr
+            .contains("hint: show the time of the next retry with `llmlb usage pending`"),
         "{ran:?}"
     );
     assert_eq!(place.books()["pending"], 1);
@@ -152,7 +153,8 @@ fn a_wrong_token_pauses_delivery_and_loses_nothing() {
     place.stage(201);
     let ran = deliver(&place, &receiver);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    let told = "llmlb: 3 batches waiting: the receiver takes nothing from us: 401 Unauthorized\n";
+    let told =
+        "llmlb: 3 batches pending: delivery paused: the receiver responded 401 Unauthorized\n";
     assert!(ran.stderr.contains(told), "{ran:?}");
     let again = format!("`llmlb usage deliver --to {} --now`", receiver.url);
     assert!(ran.stderr.contains(&again), "{ran:?}");
@@ -162,9 +164,9 @@ fn a_wrong_token_pauses_delivery_and_loses_nothing() {
         "the others were not even tried"
     );
     let ran = place.usage(&["pending"]);
-    let paused = format!("delivery to {} is paused until 20", receiver.url);
+    let paused = format!("delivery to {} paused until 20", receiver.url);
     assert!(ran.stdout.contains(&paused), "{ran:?}");
-    let again = "`llmlb usage deliver --to URL --now` tries again at once\n";
+    let again = "retry at once with `llmlb usage deliver --to URL --now`\n";
     assert!(ran.stdout.contains(again), "{ran:?}");
 
     let mut command = place.command(&["deliver", "--now", "--to", &receiver.url]);
@@ -174,7 +176,7 @@ fn a_wrong_token_pauses_delivery_and_loses_nothing() {
     let ran = place.usage(&["pending"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(0), "nothing waits\n")
+        (Some(0), "no batches pending\n")
     );
 }
 
@@ -187,7 +189,7 @@ fn hint_for_a_receiver_that_rejects_every_record_names_format_and_size() {
         place.stage(4);
         let ran = deliver(&place, &receiver);
         assert_eq!(ran.code, Some(1), "{ran:?}");
-        let told = "waiting: the receiver rejects every record that it was sent: ";
+        let told = "pending: the receiver rejects every record that it was sent: ";
         assert!(ran.stderr.contains(told), "{ran:?}");
         assert!(!ran.stderr.contains("token"), "{ran:?}");
         for hint in ["--format", "413", "`llmlb usage pending`", "--now`"] {
@@ -284,7 +286,7 @@ fn of_two_at_once_the_second_is_skipped_and_says_who_is_at_it() {
     was_asked.recv().unwrap();
     let ran = place.usage(&words);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let told = format!("skipped: PID {} is delivering from ", first.pid());
+    let told = format!("skipped: PID {} is already delivering from ", first.pid());
     assert!(ran.stdout.starts_with(&told), "{ran:?}");
     let ran = place.usage(&[&words[..], &["--json"]].concat());
     assert_eq!((ran.code, &ran.json()["skipped"]), (Some(0), &true.into()));
@@ -315,12 +317,15 @@ fn the_first_signal_lets_a_batch_end_and_the_second_does_not_wait() {
     was_asked.recv().unwrap();
     terminate(run.pid());
     testkit::eventually("the news", || {
-        run.output().contains("SIGTERM: ending;").then_some(())
+        run.output()
+            .contains("SIGTERM received: exiting")
+            .then_some(())
     });
     go.send(()).unwrap();
     assert_eq!(run.end(), Some(1), "{}", run.output());
     assert!(
-        run.output().contains("it was ended by a signal"),
+        run.output()
+            .contains("the delivery was interrupted by a signal"),
         "{}",
         run.output()
     );
@@ -330,7 +335,9 @@ fn the_first_signal_lets_a_batch_end_and_the_second_does_not_wait() {
     was_asked.recv().unwrap();
     terminate(run.pid());
     testkit::eventually("the news", || {
-        run.output().contains("SIGTERM: ending;").then_some(())
+        run.output()
+            .contains("SIGTERM received: exiting")
+            .then_some(())
     });
     terminate(run.pid());
     assert_eq!(run.end(), Some(1), "{}", run.output());

@@ -29,16 +29,13 @@ fn one_bad_record_stands_alone_and_can_be_resent_once_it_is_accepted() {
     let ran = place.usage(&["deliver", "--to", &receiver.url]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(
-        ran.stdout.starts_with("delivered 19 records in "),
+        ran.stderr
+            .contains("llmlb: 1 record could not be delivered and moved to "),
         "{ran:?}"
     );
     assert!(
         ran.stderr
-            .contains("llmlb: 1 record could not be delivered, now in "),
-        "{ran:?}"
-    );
-    assert!(
-        ran.stderr.contains("hint: `llmlb usage failed` says why\n"),
+            .contains("hint: show the reasons with `llmlb usage failed`\n"),
         "{ran:?}"
     );
 
@@ -73,7 +70,7 @@ fn one_bad_record_stands_alone_and_can_be_resent_once_it_is_accepted() {
     let ran = place.usage(&["resend", "--all", "--dry-run"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(0), "1 batch would be put back into the spool\n")
+        (Some(0), "1 batch would be moved back into the spool\n")
     );
     assert_eq!(place.books()["failed"], 1);
 
@@ -81,7 +78,7 @@ fn one_bad_record_stands_alone_and_can_be_resent_once_it_is_accepted() {
     let ran = place.usage(&["resend", name]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(0), "1 batch put back into the spool\n"),
+        (Some(0), "1 batch moved back into the spool\n"),
         "{ran:?}"
     );
     assert_eq!(place.books()["pending"], 1);
@@ -104,12 +101,12 @@ fn one_bad_record_stands_alone_and_can_be_resent_once_it_is_accepted() {
     let ran = place.usage(&["failed"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(0), "nothing failed\n")
+        (Some(0), "no failed files\n")
     );
     let ran = place.usage(&["resend"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(0), "nothing can be resent\n")
+        (Some(0), "no batches can be resent\n")
     );
 }
 
@@ -120,7 +117,7 @@ fn what_is_not_there_cannot_be_resent() {
     let ran = place.usage(&["resend", "nothing.json", "other.json"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(1), "0 batches put back into the spool\n")
+        (Some(1), "0 batches moved back into the spool\n")
     );
     for name in ["nothing.json", "other.json"] {
         let told = format!("llmlb: {name} is neither in failed/ nor in archive/\n");
@@ -136,8 +133,8 @@ fn a_dropped_file_that_is_no_record_is_set_aside_and_cannot_be_resent() {
     std::fs::write(place.data().join("_staging").join(name), "half a rec").unwrap();
     let ran = place.usage(&["deliver", "--archive"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stdout.starts_with("1 record put into "), "{ran:?}");
-    let told = "llmlb: 1 of what was staged could not be read, now in ";
+    assert!(ran.stdout.starts_with("1 record moved to "), "{ran:?}");
+    let told = "llmlb: damaged files or lines: 1; moved to ";
     assert!(ran.stderr.contains(told), "{ran:?}");
     let ran = place.usage(&["failed"]);
     assert!(
@@ -171,12 +168,12 @@ fn nothing_is_put_back_while_somebody_delivers() {
         std::process::id()
     );
     assert!(ran.stderr.contains(&told), "{ran:?}");
-    assert!(ran.stderr.contains("hint: nothing was changed"), "{ran:?}");
+    assert!(ran.stderr.contains("hint: no batch was moved"), "{ran:?}");
     // Looking is free.
     let ran = place.usage(&["resend", "--dry-run", &name]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(0), "1 batch would be put back into the spool\n")
+        (Some(0), "1 batch would be moved back into the spool\n")
     );
     drop(lock);
     assert_eq!(place.usage(&["resend", &name]).code, Some(0));

@@ -16,8 +16,8 @@ fn what_waits_is_shown_with_its_attempts_and_its_last_error() {
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("BATCH "), "{ran:?}");
     assert!(lines[1].contains("500 Internal Server Error"), "{ran:?}");
-    assert!(lines[1].ends_with("(it may have arrived)"), "{ran:?}");
-    assert_eq!(lines[2], "1 batch with 3 records waiting", "{ran:?}");
+    assert!(lines[1].ends_with("(the receiver may have it)"), "{ran:?}");
+    assert_eq!(lines[2], "1 batch with 3 records pending", "{ran:?}");
 
     let document = place.usage(&["pending", "--json"]).json();
     assert_eq!(document["version"], 1);
@@ -43,13 +43,13 @@ fn what_is_staged_waits_too() {
     let ran = place.usage(&["pending"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(0), "1 staged entry not in batches yet\n")
+        (Some(0), "1 staged entry not consolidated yet\n")
     );
     assert_eq!(place.usage(&["consolidate"]).code, Some(0));
     place.stage(1);
     place.stage(1);
     let ran = place.usage(&["pending"]);
-    let told = "\n1 batch with 3 records waiting; 2 staged entries not in batches yet\n";
+    let told = "\n1 batch with 3 records pending; 2 staged entries not consolidated yet\n";
     assert!(ran.stdout.ends_with(told), "{ran:?}");
     let document = place.usage(&["pending", "--json"]).json();
     assert_eq!(document["totals"]["staged_entries"], 2, "{document}");

@@ -69,11 +69,11 @@ fn not_every_one_of_many_bad_lines_is_named() {
     let ran = place.usage_with(&["stage"], "bad\n".repeat(1000));
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(1), "staged 0 records, refused 1000\n")
+        (Some(1), "staged 0 records, rejected 1000\n")
     );
     assert_eq!(ran.stderr.lines().count(), 21, "{}", ran.stderr);
     assert!(
-        ran.stderr.contains("llmlb: 980 more were refused\n"),
+        ran.stderr.contains("llmlb: 980 more records rejected\n"),
         "{}",
         ran.stderr
     );
@@ -151,6 +151,6 @@ fn consolidation_cuts_batches_of_the_size_that_was_asked_for() {
     let ran = place.usage(&["consolidate"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
-        (Some(0), "nothing is staged\n")
+        (Some(0), "no staged records\n")
     );
 }

@@ -69,7 +69,7 @@ fn a_directory_that_is_not_there_is_not_made_by_looking_at_it() {
         let ran = place.usage(words);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert!(
-            ran.stdout.starts_with("nothing ") && ran.stdout.contains("does not exist"),
+            ran.stdout.starts_with("no ") && ran.stdout.contains("does not exist"),
             "{ran:?}"
         );
     }
@@ -139,7 +139,7 @@ fn data_lies_in_the_users_own_directory_unless_told_otherwise() {
     let ran = stage(&[("HOME", "")]);
     assert_eq!(ran.code, Some(1));
     assert!(
-        ran.stderr.contains("hint: name a directory: `--data DIR`"),
+        ran.stderr.contains("hint: name one: `--data DIR`"),
         "{ran:?}"
     );
 }

@@ -110,7 +110,7 @@ fn a_directory_that_cannot_be_used_is_told_once_and_requests_go_on() {
     server.until("its end", |usage| usage["error"].is_null());
     let said = server
         .process
-        .until_output("usage: the data directory can be used again, after ");
+        .until_output("usage: the data directory is usable again, after ");
     let begins = said
         .lines()
         .filter(|line| line.contains("warning: usage: "));
@@ -131,7 +131,7 @@ fn a_user_without_a_home_is_told_where_to_name_a_directory() {
     );
     server
         .process
-        .until_output("warning: usage: this user has no home");
+        .until_output("warning: usage: no data directory: this user has no home");
 }
 
 /// Whatever the environment names is for real usage. (L14)
@@ -144,7 +144,7 @@ fn demo_never_writes_into_the_real_data_nor_to_the_real_receiver() {
         ("LLMLB_USAGE_EVERY", "1s"),
     ];
     let server = place.serve_demo(&settings);
-    let told = "the demo's usage records are not sent to http://127.0.0.1:";
+    let told = "usage.url (http://127.0.0.1:";
     server.process.until_output(told);
     let body = r#"{"model":"demo","max_tokens":2,"messages":[{"role":"user","content":"Hi"}]}"#;
     server.ask("POST /v1/chat/completions", body);
@@ -173,7 +173,7 @@ fn demo_of_a_user_has_a_directory_beside_the_real_one() {
         ("HOME", home.to_str().unwrap()),
     ];
     let server = place.serve_demo(&at_home);
-    let told = "the demo's usage records are not sent to http://127.0.0.1:9/";
+    let told = "usage.url (http://127.0.0.1:9/";
     server.process.until_output(told);
     assert_eq!(server.usage()["to"], Value::Null);
     let theirs = home.join(".local/share");

@@ -103,7 +103,7 @@ fn a_receiver_that_is_down_is_told_once_and_gets_everything_when_it_is_up() {
     let ran = place.status(&server, "");
     assert!(
         ran.stdout
-            .contains(", 1 batch waiting\n    1 batch pending: "),
+            .contains(", 1 batch pending\n    1 batch pending: "),
         "{ran:?}"
     );
     server.until("one more", |usage| usage["last_run"] != again["last_run"]);
@@ -131,7 +131,7 @@ fn a_wrong_token_is_told_once() {
     next(&next(&usage));
     assert_eq!(server.stop(), Some(0));
     let said = server.log();
-    assert!(said.contains(" is paused: 401"), "{said}");
+    assert!(said.contains(" paused: 401"), "{said}");
     assert_eq!(began(&said), 1, "{said}");
     let pauses = "warning: delivery pauses";
     assert_eq!(said.matches(pauses).count(), 1, "{said}");
@@ -149,7 +149,7 @@ fn a_receiver_that_is_not_there_does_not_hold_up_the_end() {
     assert_eq!(server.stop(), Some(0));
     let said = server.log();
     assert!(
-        said.contains("usage: batches that wait for the next start: 1"),
+        said.contains("usage: 1 batch pending until the next start"),
         "{said}"
     );
     assert_eq!(place.books()["pending"], 1);
@@ -186,7 +186,7 @@ fn a_receiver_that_does_not_answer_cannot_keep_the_server_and_nothing_is_lost() 
     was_asked.recv_timeout(DEADLINE).unwrap();
     // It ends while the receiver still says nothing.
     assert_eq!(server.process.end(), Some(0), "{}", server.log());
-    assert!(server.log().contains("waits for the next start"));
+    assert!(server.log().contains("are delivered after the next start"));
     drop(go);
     let books = place.books();
     assert_eq!(

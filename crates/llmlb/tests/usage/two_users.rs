@@ -203,7 +203,7 @@ fn entry_or_batch_that_cannot_be_read_is_shown_and_stops_nothing_else() {
         world.run(User::Service, "deliver --to URL --now", &receiver);
         assert_eq!(
             world.run(User::Service, "pending", &receiver).stdout,
-            "nothing waits\n"
+            "no batches pending\n"
         );
         world.run(User::Service, "verify", &receiver);
     }
@@ -311,7 +311,7 @@ fn batch_that_cannot_be_read_does_not_stop_archiving() {
     world.run(User::Service, "stage ../record.json", &receiver);
     let ran = world.usage(User::Service, "deliver --archive", &receiver);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    let why = format!("1 batch waiting: cannot read {}", file.display());
+    let why = format!("1 batch pending: cannot read {}", file.display());
     assert!(ran.stderr.contains(&why), "{ran:?}");
     assert_eq!(world.place.files("archive").len(), 1, "{ran:?}");
     chown(&file, Some(SERVICE), Some(SERVICE)).expect("it is the service's");

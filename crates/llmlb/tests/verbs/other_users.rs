@@ -67,7 +67,7 @@ fn another_users_server_is_seen_and_left_alone() {
     assert_eq!(ran.code, Some(3), "{ran:?}");
     assert!(
         ran.stdout
-            .contains("belongs to root; nobody is seen to hold it"),
+            .contains("belongs to root; no process is seen to hold its lock"),
         "{ran:?}"
     );
 }
@@ -77,7 +77,7 @@ fn another_users_server_is_seen_and_left_alone() {
 #[ignore = "another test runs it as another user"]
 fn not_for_other_users() {
     match read_lock_info(4008) {
-        Err(LockError::ReadFailed { why, .. }) => assert_eq!(why, "it belongs to root"),
+        Err(LockError::ReadFailed { why, .. }) => assert_eq!(why, "the file belongs to root"),
         other => panic!("{other:?}"),
     }
 }

@@ -47,7 +47,7 @@ fn a_server_outside_is_neither_named_nor_stopped_from_inside() {
     let lines = [
         "  state      running (PID not visible here)\n".to_owned(),
         format!(
-            "  PID        unknown; {} by its own account\n",
+            "  PID        unknown; {} by its lock record\n",
             server.pid()
         ),
     ];

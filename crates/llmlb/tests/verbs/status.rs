@@ -37,7 +37,7 @@ fn a_server_that_does_not_answer_still_runs() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let pid = format!("  PID        {}\n", server.pid());
     assert!(ran.stdout.contains(&pid), "{ran:?}");
-    let silent = ran.stdout.contains("  health     no answer (");
+    let silent = ran.stdout.contains("  health     no response (");
     assert!(silent, "{ran:?}");
 }
 
@@ -60,7 +60,7 @@ fn somebody_else_who_answers_is_not_the_server() {
     }
     let ran = place.llmlb(&["status", "-p", &port]);
     assert!(
-        ran.stdout.contains("answered by another process (PID: 1)"),
+        ran.stdout.contains("another process responded (PID: 1)"),
         "{ran:?}"
     );
 }
@@ -82,7 +82,7 @@ fn a_suspended_server_is_told_and_not_waited_for() {
     );
     assert!(
         ran.stdout
-            .contains("  health     no answer (it is suspended)\n"),
+            .contains("  health     no response (the process is suspended)\n"),
         "{ran:?}"
     );
 }

@@ -46,7 +46,7 @@ fn a_server_that_does_not_end_is_left_unless_forced() {
         ran.stderr,
         format!(
             "llmlb: The server on port 4004 was not stopped: pid {} was asked to stop and had not \
-             ended after 0.2 s\n  hint: `llmlb stop -p 4004 --force` kills it\n",
+             ended after 0.2 s\n  hint: kill it with `llmlb stop -p 4004 --force`\n",
             server.pid()
         )
     );
@@ -56,7 +56,7 @@ fn a_server_that_does_not_end_is_left_unless_forced() {
         (
             Some(0),
             format!(
-                "Killed the server on port 4004 (PID: {}): it had not stopped when asked\n",
+                "Killed the server on port 4004 (PID: {}): it did not exit in time\n",
                 server.pid()
             )
         )
@@ -101,7 +101,7 @@ fn a_dead_server_that_its_parent_has_not_reaped_is_gone() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let ran = place.llmlb(&["stop", "-p", "6"]);
-    let expected = format!("Removed the stale lock file of PID {pid}, which is gone\n");
+    let expected = format!("Removed the stale lock file of PID {pid}, which no longer runs\n");
     assert!(
         ran.code == Some(0) && ran.stdout.ends_with(&expected),
         "{ran:?}"
@@ -120,8 +120,8 @@ fn a_stale_file_is_removed_and_a_foreign_one_is_not() {
         (
             Some(0),
             format!(
-                "No server running on port 6\nRemoved the stale lock file of PID {pid}, which is \
-                 gone\n"
+                "No server running on port 6\nRemoved the stale lock file of PID {pid}, which no \
+                 longer runs\n"
             )
         )
     );
@@ -134,8 +134,8 @@ fn a_stale_file_is_removed_and_a_foreign_one_is_not() {
         (
             Some(0),
             format!(
-                "No server running on port 6\n{} is no lock record (it is not a JSON object) and \
-                 was left alone\n",
+                "No server running on port 6\n{} has no valid lock record (it is not a JSON \
+                 object) and was left in place\n",
                 place.lock_file(6).display()
             )
         )
@@ -192,7 +192,7 @@ fn another_program_on_the_port_is_told() {
         Some(format!("No server running on port {port}").as_str())
     );
     let line = lines.next().unwrap_or_default();
-    let known = format!("Another program answers on port {port}");
+    let known = format!("Another program listens on port {port}");
     assert!(line.starts_with(&known), "{line}");
     if cfg!(target_os = "linux") {
         assert!(

@@ -1,4 +1,4 @@
-//! The documented form: docs/status-json.md.
+//! JSON output of `llmlb status`: docs/status-json.md.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -6,21 +6,21 @@ use std::time::SystemTime;
 use serde::Serialize;
 use tenure::Proof;
 
-use super::server::{Health, Running, Server, State};
+use super::server::{Health, RunningServer, ServerReport, ServerState};
 use crate::cli::exit::Failure;
 use crate::cli::output;
-use crate::cli::status_client::{Backend, BackendConnections, Connections, Usage};
+use crate::cli::status_client::{BackendStatus, ConnectionCounts, UsageStatus};
 use crate::lock::rfc3339;
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct StatusDocument<'a> {
     version: u32,
-    servers: Vec<Entry<'a>>,
+    servers: Vec<StatusEntry<'a>>,
 }
 
-/// Every field is always there; what is not known is `null`.
+/// Server in the JSON output. Every field is always present; an unknown value is `null`.
 #[derive(Default, Serialize)]
-struct Entry<'a> {
+struct StatusEntry<'a> {
     port: u16,
     state: &'static str,
     reason: Option<&'a str>,
@@ -34,66 +34,66 @@ struct Entry<'a> {
     host: Option<&'a str>,
     health: Option<&'static str>,
     health_detail: Option<String>,
-    backends: Option<Backends<'a>>,
+    backends: Option<StatusBackends<'a>>,
     in_flight: Option<u64>,
     waiting: Option<u64>,
     requests: Option<u64>,
-    connections: Option<&'a Connections>,
-    backend_connections: Option<&'a BackendConnections>,
-    usage: Option<&'a Usage>,
+    connections: Option<&'a ConnectionCounts>,
+    backend_connections: Option<&'a ConnectionCounts>,
+    usage: Option<&'a UsageStatus>,
     suspended: Option<bool>,
     lock_file_gone: Option<bool>,
     lock_path: String,
-    port_in_use_by: Option<User<'a>>,
+    port_in_use_by: Option<PortUser<'a>>,
 }
 
 #[derive(Serialize)]
-struct Backends<'a> {
+struct StatusBackends<'a> {
     up: usize,
     total: usize,
-    list: &'a [Backend],
+    list: &'a [BackendStatus],
 }
 
 #[derive(Serialize)]
-struct User<'a> {
+struct PortUser<'a> {
     pid: Option<u32>,
     program: Option<&'a str>,
     listening: bool,
 }
 
-pub(super) fn of(found: &[Server], now: SystemTime) -> Result<String, Failure> {
-    let document = Document {
+pub(super) fn render(found: &[ServerReport], now: SystemTime) -> Result<String, Failure> {
+    let document = StatusDocument {
         version: 1,
         servers: found.iter().map(|server| entry(server, now)).collect(),
     };
     output::json(&document)
 }
 
-fn entry(server: &Server, now: SystemTime) -> Entry<'_> {
-    let mut entry = Entry {
+fn entry(server: &ServerReport, now: SystemTime) -> StatusEntry<'_> {
+    let mut entry = StatusEntry {
         port: server.port,
         lock_path: server.lock_path.to_string_lossy().into_owned(),
-        port_in_use_by: server.port_in_use_by.as_ref().map(|owner| User {
+        port_in_use_by: server.port_in_use_by.as_ref().map(|owner| PortUser {
             pid: owner.pid,
             program: owner.program.as_deref(),
             listening: owner.listening,
         }),
-        ..Entry::default()
+        ..StatusEntry::default()
     };
     (entry.state, entry.reason) = match &server.state {
-        State::Running(running) => {
+        ServerState::Running(running) => {
             describe(&mut entry, running, now);
             ("running", None)
         }
-        State::NotRunning => ("not_running", None),
-        State::Stale(_) => ("stale", None),
-        State::Unreadable(why) => ("unreadable", Some(why.as_str())),
-        State::Unusable(why) => ("unusable", Some(why.as_str())),
-        State::OtherUser(user) => {
+        ServerState::NotRunning => ("not_running", None),
+        ServerState::Stale(_) => ("stale", None),
+        ServerState::Unreadable(why) => ("unreadable", Some(why.as_str())),
+        ServerState::Unusable(why) => ("unusable", Some(why.as_str())),
+        ServerState::OtherUser(user) => {
             entry.user = Some(user);
             ("other_user", None)
         }
-        State::Unknown { user, why } => {
+        ServerState::Unknown { user, why } => {
             entry.user = Some(user);
             ("unknown", Some(why.as_str()))
         }
@@ -101,7 +101,7 @@ fn entry(server: &Server, now: SystemTime) -> Entry<'_> {
     entry
 }
 
-fn describe<'a>(entry: &mut Entry<'a>, running: &'a Running, now: SystemTime) {
+fn describe<'a>(entry: &mut StatusEntry<'a>, running: &'a RunningServer, now: SystemTime) {
     entry.proof = Some(match running.proof {
         Proof::Verified => "verified",
         Proof::NotVisible => "not_visible",
@@ -119,24 +119,24 @@ fn describe<'a>(entry: &mut Entry<'a>, running: &'a Running, now: SystemTime) {
     }
     entry.health = Some(running.health.word());
     entry.in_flight = running.in_flight();
-    entry.waiting = running.answer().and_then(|answer| answer.waiting);
+    entry.waiting = running.response().and_then(|response| response.waiting);
     entry.health_detail = match &running.health {
-        Health::Answered(_) if running.info.is_none() => {
-            Some("the process that answered is not proven to have the lock".to_owned())
+        Health::Responded(_) if running.info.is_none() => {
+            Some("the process that responded is not proven to hold the lock".to_owned())
         }
-        Health::Answered(_) | Health::Draining { .. } => None,
-        Health::WrongProcess { pid } => Some(format!("answered by another process, pid {pid}")),
-        Health::NoAnswer(why) => Some(why.clone()),
+        Health::Responded(_) | Health::Draining { .. } => None,
+        Health::WrongProcess { pid } => Some(format!("another process responded, pid {pid}")),
+        Health::NoResponse(why) => Some(why.clone()),
     };
-    if let (Some(answer), Some((up, total))) = (running.answer(), running.backends()) {
-        entry.requests = answer.requests;
-        entry.connections = answer.connections.as_ref();
-        entry.backend_connections = answer.backend_connections.as_deref();
-        entry.usage = answer.usage.as_deref();
-        entry.backends = Some(Backends {
+    if let (Some(response), Some((up, total))) = (running.response(), running.backends()) {
+        entry.requests = response.requests;
+        entry.connections = response.connections.as_ref();
+        entry.backend_connections = response.backend_connections.as_deref();
+        entry.usage = response.usage.as_deref();
+        entry.backends = Some(StatusBackends {
             up,
             total,
-            list: &answer.backends,
+            list: &response.backends,
         });
     }
     entry.suspended = Some(running.suspended);

@@ -1,51 +1,52 @@
-//! What was found out about the server of one port.
+//! Result of inspecting the server of one port.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use tenure::Proof;
 
-use crate::cli::status_client::{Answer, Word};
+use crate::cli::status_client::{ServerStatus, StatusResponse};
 use crate::lock::LockInfo;
 use crate::sys::PortOwner;
 
+/// Server of one port, with its lock file.
 #[derive(Clone, Debug)]
-pub(super) struct Server {
+pub(super) struct ServerReport {
     pub(super) port: u16,
     pub(super) lock_path: PathBuf,
-    pub(super) state: State,
-    /// Who uses the port, unless the server itself does.
+    pub(super) state: ServerState,
+    /// Another process that uses the port.
     pub(super) port_in_use_by: Option<PortOwner>,
 }
 
-/// Whether a server runs.
+/// State of a port's lock file.
 #[derive(Clone, Debug)]
-pub(super) enum State {
-    Running(Box<Running>),
+pub(super) enum ServerState {
+    Running(Box<RunningServer>),
     NotRunning,
-    /// A server crashed and left its file; what that says, if it says enough.
+    /// A crashed server left its lock file, with its record if that is complete.
     Stale(Option<Box<LockInfo>>),
-    /// Nobody holds the lock, and the file holds no record, for this reason.
+    /// The lock is free, and the file has no valid lock record, for this reason.
     Unreadable(String),
-    /// The file belongs to this user, and nobody is seen to hold it.
+    /// The file belongs to this other user, and no process is seen to hold its lock.
     OtherUser(String),
-    /// The file, or its directory, belongs to this user, and the kernel does not show from here whether
-    /// a server holds it, for this reason.
+    /// The file or its directory belongs to this other user, and the kernel does not show whether a
+    /// server holds the lock, for this reason.
     Unknown {
         user: String,
         why: String,
     },
-    /// What lies at the path is no lock file, for this reason.
+    /// The path is not a lock file, for this reason.
     Unusable(String),
 }
 
 /// A server that holds the lock.
 #[derive(Clone, Debug)]
-pub(super) struct Running {
+pub(super) struct RunningServer {
     pub(super) proof: Proof,
-    /// Its process as seen from here, if it is proven.
+    /// Process id in our PID namespace, if the kernel confirms that it holds the lock.
     pub(super) pid: Option<u32>,
-    /// What it wrote about itself, if that can be read.
+    /// Its lock record, if that is readable.
     pub(super) info: Option<LockInfo>,
     pub(super) user: Option<String>,
     pub(super) suspended: bool,
@@ -53,48 +54,48 @@ pub(super) struct Running {
     pub(super) health: Health,
 }
 
-/// What came of asking it how it is.
+/// Result of `GET /status`.
 #[derive(Clone, Debug)]
 pub(super) enum Health {
-    Answered(Answer),
-    /// Somebody else answered.
+    Responded(StatusResponse),
+    /// A process other than the lock's holder responded on the server's address.
     WrongProcess {
         pid: u32,
     },
-    /// It accepts no more, and lets so many requests end: so its record says.
+    /// No response, but the lock record shows that the server drains, with this many requests.
     Draining {
         in_flight: u64,
     },
-    /// Nobody answered, for this reason.
-    NoAnswer(String),
+    /// The server did not respond to `/status`, for this reason.
+    NoResponse(String),
 }
 
-impl Server {
+impl ServerReport {
     pub(super) fn is_running(&self) -> bool {
-        matches!(self.state, State::Running(_))
+        matches!(self.state, ServerState::Running(_))
     }
 }
 
-impl Running {
-    /// The server's own answer.
-    pub(super) fn answer(&self) -> Option<&Answer> {
+impl RunningServer {
+    /// Returns the server's response to `/status`.
+    pub(super) fn response(&self) -> Option<&StatusResponse> {
         match &self.health {
-            Health::Answered(answer) => Some(answer),
+            Health::Responded(response) => Some(response),
             _ => None,
         }
     }
 
-    /// How many requests it is serving.
+    /// Returns the number of requests in flight.
     pub(super) fn in_flight(&self) -> Option<u64> {
         match self.health {
             Health::Draining { in_flight } => Some(in_flight),
-            _ => self.answer()?.in_flight,
+            _ => self.response()?.in_flight,
         }
     }
 
     pub(super) fn uptime(&self, now: SystemTime) -> Option<Duration> {
-        // The server counts on a clock that nobody sets.
-        let counted = self.answer().and_then(|answer| answer.uptime_ms);
+        // Prefer the server's figure: its monotonic clock is immune to changes of the system time.
+        let counted = self.response().and_then(|response| response.uptime_ms);
         counted.map(Duration::from_millis).or_else(|| {
             let started_at = self.info.as_ref()?.started_at;
             Some(now.duration_since(started_at).unwrap_or_default())
@@ -102,44 +103,50 @@ impl Running {
     }
 
     pub(super) fn version(&self) -> Option<&str> {
-        let answered = self.answer().and_then(|answer| answer.version.as_deref());
+        let reported = self
+            .response()
+            .and_then(|response| response.version.as_deref());
         let recorded = self.info.as_ref().and_then(|info| info.version.as_deref());
-        answered.or(recorded)
+        reported.or(recorded)
     }
 
-    /// How many backends are up, of how many.
+    /// Returns the number of backends that are up, and of all backends.
     pub(super) fn backends(&self) -> Option<(usize, usize)> {
-        let backends = &self.answer()?.backends;
+        let backends = &self.response()?.backends;
         let up = backends.iter().filter(|backend| backend.up).count();
         Some((up, backends.len()))
     }
 }
 
 impl Health {
-    /// The answer, held against the process that took the lock. Both name it as it sees itself.
-    pub(super) fn judge(asked: Result<Answer, String>, owner: Option<&LockInfo>) -> Self {
-        match asked {
+    /// Compares a response with the lock record. Both contain the pid in the server's own namespace,
+    /// so they match for a server in a container too.
+    pub(super) fn classify(
+        response: Result<StatusResponse, String>,
+        owner: Option<&LockInfo>,
+    ) -> Self {
+        match response {
             Err(why) => match owner.and_then(|info| info.draining) {
                 Some(in_flight) => Self::Draining { in_flight },
-                None => Self::NoAnswer(why),
+                None => Self::NoResponse(why),
             },
-            Ok(answer) if owner.is_some_and(|info| info.pid != answer.pid) => {
-                Self::WrongProcess { pid: answer.pid }
+            Ok(response) if owner.is_some_and(|info| info.pid != response.pid) => {
+                Self::WrongProcess { pid: response.pid }
             }
-            Ok(answer) => Self::Answered(answer),
+            Ok(response) => Self::Responded(response),
         }
     }
 
-    /// One word for programs, documented in docs/status-json.md.
+    /// Returns the value of `health` in JSON: docs/status-json.md.
     pub(super) fn word(&self) -> &'static str {
         match self {
-            Self::Answered(answer) => match answer.status {
-                Word::Ok => "ok",
-                Word::Draining => "draining",
+            Self::Responded(response) => match response.status {
+                ServerStatus::Ok => "ok",
+                ServerStatus::Draining => "draining",
             },
             Self::Draining { .. } => "draining",
             Self::WrongProcess { .. } => "wrong_process",
-            Self::NoAnswer(_) => "no_answer",
+            Self::NoResponse(_) => "no_answer",
         }
     }
 }

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tenure::{Key, Proof};
 
-use super::server::{Health, Running, State};
+use super::server::{Health, RunningServer, ServerState};
 use super::*;
 use crate::cli::status_client::tests::{Manner, fake, reply};
-use crate::lock::{Fields, LockInfo, ServerLock};
+use crate::lock::{LockInfo, ServerFields, ServerLock};
 use crate::sys::PortOwner;
 
-/// The time of which the pinned texts speak.
+/// Current time in the expected texts.
 pub(super) fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_769_774_400 + 600)
 }
@@ -27,8 +27,8 @@ pub(super) fn info() -> LockInfo {
     .unwrap()
 }
 
-pub(super) fn answer(status: &str) -> Health {
-    let answer = serde_json::from_value(json!({
+pub(super) fn health(status: &str) -> Health {
+    let response = serde_json::from_value(json!({
         "status": status, "version": "0.1.1", "pid": 1234, "uptime_ms": 599_999, "in_flight": 3, "waiting": 1,
         "requests": 1000,
         "connections": { "open": 12, "max": 448, "max_per_address": 112, "rejected": 38,
@@ -49,23 +49,23 @@ pub(super) fn answer(status: &str) -> Health {
             "kept": { "archive": { "files": 2, "bytes": 9 },
                 "failed": { "files": 0, "bytes": 0 }, "large": [] } }
     }));
-    Health::Answered(answer.unwrap())
+    Health::Responded(response.unwrap())
 }
 
-pub(super) fn healthy() -> Running {
-    Running {
+pub(super) fn healthy() -> RunningServer {
+    RunningServer {
         proof: Proof::Verified,
         pid: Some(1234),
         info: Some(info()),
         user: Some("ann".to_owned()),
         suspended: false,
         file_gone: false,
-        health: answer("ok"),
+        health: health("ok"),
     }
 }
 
-pub(super) fn server(port: u16, state: State) -> Server {
-    Server {
+pub(super) fn server(port: u16, state: ServerState) -> ServerReport {
+    ServerReport {
         port,
         lock_path: PathBuf::from(format!("/l/serve_{port}.lock")),
         state,
@@ -73,8 +73,8 @@ pub(super) fn server(port: u16, state: State) -> Server {
     }
 }
 
-pub(super) fn running(port: u16, running: Running) -> Server {
-    server(port, State::Running(Box::new(running)))
+pub(super) fn running(port: u16, running: RunningServer) -> ServerReport {
+    server(port, ServerState::Running(Box::new(running)))
 }
 
 pub(super) fn nginx() -> PortOwner {
@@ -85,12 +85,12 @@ pub(super) fn nginx() -> PortOwner {
     }
 }
 
-fn as_json(found: &[Server]) -> Value {
-    serde_json::from_str(&json::of(found, now()).unwrap()).unwrap()
+fn as_json(found: &[ServerReport]) -> Value {
+    serde_json::from_str(&json::render(found, now()).unwrap()).unwrap()
 }
 
 #[test]
-fn the_json_of_a_running_server_is_this() {
+fn json_of_a_running_server_has_the_documented_fields() {
     assert_eq!(
         as_json(&[running(32768, healthy())]),
         json!({ "version": 1, "servers": [{
@@ -127,11 +127,11 @@ fn the_json_of_a_running_server_is_this() {
 }
 
 #[test]
-fn the_json_says_why_there_is_no_health() {
+fn json_has_the_reason_when_the_server_does_not_respond() {
     let silent = |health| {
         let mut server = running(
             8000,
-            Running {
+            RunningServer {
                 health,
                 ..healthy()
             },
@@ -139,7 +139,7 @@ fn the_json_says_why_there_is_no_health() {
         server.port_in_use_by = Some(nginx());
         as_json(&[server])["servers"][0].take()
     };
-    let none = silent(Health::NoAnswer("timed out".to_owned()));
+    let none = silent(Health::NoResponse("timed out".to_owned()));
     assert_eq!(none["health"], "no_answer");
     assert_eq!(none["health_detail"], "timed out");
     assert_eq!(none["uptime_s"], 599);
@@ -157,47 +157,52 @@ fn the_json_says_why_there_is_no_health() {
     }
     let wrong = silent(Health::WrongProcess { pid: 7 });
     assert_eq!(wrong["health"], "wrong_process");
-    assert_eq!(wrong["health_detail"], "answered by another process, pid 7");
+    assert_eq!(wrong["health_detail"], "another process responded, pid 7");
     assert_eq!(
         wrong["port_in_use_by"],
         json!({ "pid": 7, "program": "nginx", "listening": true })
     );
-    assert_eq!(silent(answer("draining"))["health"], "draining");
+    assert_eq!(silent(health("draining"))["health"], "draining");
 }
 
 #[test]
-fn the_json_of_everything_else_has_the_same_fields() {
+fn json_of_every_other_state_has_the_same_fields() {
     let full = as_json(&[running(1, healthy())])["servers"][0].take();
     let names =
         |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
     let cases = [
-        (State::NotRunning, "not_running", Value::Null, Value::Null),
         (
-            State::Stale(Some(Box::new(info()))),
+            ServerState::NotRunning,
+            "not_running",
+            Value::Null,
+            Value::Null,
+        ),
+        (
+            ServerState::Stale(Some(Box::new(info()))),
             "stale",
             Value::Null,
             Value::Null,
         ),
         (
-            State::Unreadable("it is empty".into()),
+            ServerState::Unreadable("it is empty".into()),
             "unreadable",
             json!("it is empty"),
             Value::Null,
         ),
         (
-            State::Unusable("it is a directory".into()),
+            ServerState::Unusable("it is a directory".into()),
             "unusable",
             json!("it is a directory"),
             Value::Null,
         ),
         (
-            State::OtherUser("bob".into()),
+            ServerState::OtherUser("bob".into()),
             "other_user",
             Value::Null,
             json!("bob"),
         ),
         (
-            State::Unknown {
+            ServerState::Unknown {
                 user: "bob".into(),
                 why: "it cannot be seen".into(),
             },
@@ -216,8 +221,8 @@ fn the_json_of_everything_else_has_the_same_fields() {
 }
 
 #[test]
-fn an_owner_that_cannot_be_read_is_not_credited_with_the_answer() {
-    let unread = Running {
+fn response_is_not_attributed_to_an_unreadable_owner() {
+    let unread = RunningServer {
         proof: Proof::OtherUser,
         pid: None,
         info: None,
@@ -228,17 +233,17 @@ fn an_owner_that_cannot_be_read_is_not_credited_with_the_answer() {
     assert_eq!(entry["health"], "ok");
     assert_eq!(
         entry["health_detail"],
-        "the process that answered is not proven to have the lock"
+        "the process that responded is not proven to hold the lock"
     );
 }
 
-/// A lock that this process holds for whatever answers at an address.
+/// Acquires the lock of a fake server's port.
 fn held(store: &Store, address: SocketAddr) -> ServerLock {
-    let fields = Fields {
+    let fields = ServerFields {
         address,
         drain_timeout: Duration::from_secs(30),
     };
-    ServerLock::claim_in(store, address.port(), Some(fields)).unwrap()
+    ServerLock::acquire_in(store, address.port(), Some(fields)).unwrap()
 }
 
 fn fresh() -> (TempDir, Store) {
@@ -253,7 +258,7 @@ fn ask(store: &Store, port: Option<u16>) -> (Value, u8) {
 }
 
 #[test]
-fn a_server_is_asked_where_it_says_it_serves() {
+fn status_is_requested_from_the_address_in_the_lock_record() {
     let (_dir, store) = fresh();
     let me = std::process::id();
     for (manner, health, detail) in [
@@ -262,12 +267,12 @@ fn a_server_is_asked_where_it_says_it_serves() {
         (
             Manner::Close(reply("ok", 1)),
             "wrong_process",
-            json!("answered by another process, pid 1"),
+            json!("another process responded, pid 1"),
         ),
         (
             Manner::Close(b"garbage".to_vec()),
             "no_answer",
-            json!("its answer is not HTTP"),
+            json!("the response is not HTTP"),
         ),
         (Manner::Keep(Vec::new()), "no_answer", json!("timed out")),
     ] {
@@ -285,15 +290,15 @@ fn a_server_is_asked_where_it_says_it_serves() {
             (&entry["health"], &entry["health_detail"]),
             (&json!(health), &detail)
         );
-        let answered = health == "ok" || health == "draining";
-        assert_eq!(entry["backends"]["up"] == 1, answered, "{health}");
-        // The one that answers is this very process: nobody else is in the way.
+        let responded = health == "ok" || health == "draining";
+        assert_eq!(entry["backends"]["up"] == 1, responded, "{health}");
+        // This process itself listens on the port.
         assert_eq!(entry["port_in_use_by"], Value::Null);
     }
 }
 
 #[test]
-fn every_server_is_listed_once_and_nothing_else() {
+fn status_lists_every_server_once_and_no_other_locks() {
     let (dir, store) = fresh();
     let me = std::process::id();
     let addresses = [(); 2].map(|()| fake(Manner::Close(reply("ok", me))));
@@ -328,7 +333,7 @@ fn every_server_is_listed_once_and_nothing_else() {
 }
 
 #[test]
-fn none_is_no_failure_unless_a_port_was_asked_for() {
+fn status_without_servers_fails_only_for_a_given_port() {
     let (dir, store) = fresh();
     // A port that no program of this machine listens on.
     let port = 1;
@@ -352,8 +357,8 @@ fn none_is_no_failure_unless_a_port_was_asked_for() {
     )
     .unwrap();
     let stale = format!(
-        "{} is the stale lock file of PID 2147483000 (started 2026-01-30T12:00:00Z), which is \
-         gone; it is harmless, the next server takes it",
+        "{} is the stale lock file of PID 2147483000 (started 2026-01-30T12:00:00Z), which no \
+         longer runs; it is harmless: the next server takes it over",
         path.display()
     );
     assert_eq!(
@@ -368,11 +373,11 @@ fn none_is_no_failure_unless_a_port_was_asked_for() {
         )
     );
     assert_eq!(ask(&store, None).0["servers"][0]["state"], "stale");
-    assert!(path.exists(), "looking removes nothing");
+    assert!(path.exists(), "status removes no files");
 }
 
 #[test]
-fn another_program_on_the_port_is_told() {
+fn status_reports_another_program_on_the_port() {
     let (_dir, store) = fresh();
     let port = fake(Manner::Close(Vec::new())).port();
     let args = Status {
@@ -383,7 +388,7 @@ fn another_program_on_the_port_is_told() {
     assert_eq!(code, exit::NOT_RUNNING);
     assert!(
         text.starts_with(&format!(
-            "No server running on port {port}\nAnother program answers on port {port}"
+            "No server running on port {port}\nAnother program listens on port {port}"
         )),
         "{text}"
     );

@@ -1,5 +1,5 @@
-//! Asking a running server how it is: `GET /status`, with the standard library's sockets, since a
-//! question of a few hundred bytes needs no more.
+//! Client for `GET /status` of a running server. It uses blocking sockets of the standard library,
+//! which suffice for one small request.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -7,30 +7,31 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// No answer is larger than this.
-const LARGEST: usize = 1 << 20;
+/// Maximum size of a response. Another program on the port could send without end.
+const MAX_RESPONSE: usize = 1 << 20;
 
-/// What a server says about itself. Only what tells it from any other program is required.
+/// Response to `GET /status`. Only the fields that identify an llmlb server are required, so that
+/// servers of other versions are understood.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct Answer {
-    pub(super) status: Word,
+pub(super) struct StatusResponse {
+    pub(super) status: ServerStatus,
     pub(super) pid: u32,
     pub(super) version: Option<String>,
     pub(super) uptime_ms: Option<u64>,
     pub(super) in_flight: Option<u64>,
-    /// Of those, for a place at a backend.
+    /// Number of the requests in flight that wait for a backend's slot.
     pub(super) waiting: Option<u64>,
     pub(super) requests: Option<u64>,
-    pub(super) connections: Option<Connections>,
-    pub(super) backend_connections: Option<Box<BackendConnections>>,
+    pub(super) connections: Option<ConnectionCounts>,
+    pub(super) backend_connections: Option<Box<ConnectionCounts>>,
     #[serde(default)]
-    pub(super) backends: Vec<Backend>,
-    pub(super) usage: Option<Box<Usage>>,
+    pub(super) backends: Vec<BackendStatus>,
+    pub(super) usage: Option<Box<UsageStatus>>,
 }
 
-/// The connections of a server's clients.
+/// Number and limits of a server's connections, to clients or to backends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Connections {
+pub(super) struct ConnectionCounts {
     pub(super) open: u64,
     pub(super) max: u64,
     pub(super) max_per_address: Option<u64>,
@@ -38,27 +39,17 @@ pub(super) struct Connections {
     pub(super) rejected_per_address: Option<u64>,
 }
 
-/// A server's connections to its backends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct BackendConnections {
-    pub(super) open: u64,
-    pub(super) max: u64,
-    pub(super) max_per_address: Option<u64>,
-    pub(super) rejected: Option<u64>,
-    pub(super) rejected_per_address: Option<u64>,
-}
-
-/// How a server is, by its own account.
+/// State of a server, as the server itself reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Word {
+pub(super) enum ServerStatus {
     Ok,
     Draining,
 }
 
-/// One of the server's backends.
+/// State of one backend, as the server reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Backend {
+pub(super) struct BackendStatus {
     pub(super) name: String,
     pub(super) url: Option<String>,
     pub(super) kind: Option<String>,
@@ -68,21 +59,21 @@ pub(super) struct Backend {
     pub(super) in_flight: Option<u64>,
     pub(super) requests: Option<u64>,
     pub(super) error: Option<String>,
-    pub(super) last_error: Option<LastError>,
+    pub(super) last_error: Option<LastFailure>,
 }
 
-/// The last request that a backend failed.
+/// Last failed request of a backend: the status or the cause, and the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LastError {
-    /// The status of its response, if there was one.
+pub(super) struct LastFailure {
+    /// Status of the response, if there was one.
     pub(super) status: Option<u16>,
     pub(super) error: String,
     pub(super) at: String,
 }
 
-/// How far the server's usage records have come.
+/// State of the server's exporter of usage records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Usage {
+pub(super) struct UsageStatus {
     pub(super) to: Option<String>,
     pub(super) last_run: Option<String>,
     pub(super) last_delivery: Option<String>,
@@ -92,16 +83,16 @@ pub(super) struct Usage {
     pub(super) recorded: Option<u64>,
     pub(super) lost: Option<u64>,
     pub(super) error: Option<String>,
-    /// Of what stays after delivery.
-    pub(super) kept: Option<Kept>,
+    /// Sizes of the files that stay after delivery.
+    pub(super) kept: Option<RetainedSizes>,
 }
 
 /// Sizes of `archive/` and `failed/`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct RetainedSizes {
     pub(super) archive: Option<Size>,
     pub(super) failed: Option<Size>,
-    /// Messages about those that have become large.
+    /// Messages about large directories.
     #[serde(default)]
     pub(super) large: Vec<String>,
 }
@@ -113,18 +104,18 @@ pub(super) struct Size {
     pub(super) bytes: u64,
 }
 
-/// Asks the server at an address. Otherwise: why there is no answer.
-pub(super) fn ask(address: SocketAddr, limit: Duration) -> Result<Answer, String> {
+/// Requests `/status` from the server at an address. The error is the reason, for display.
+pub(super) fn fetch(address: SocketAddr, limit: Duration) -> Result<StatusResponse, String> {
     let bytes = exchange(reachable(address), Instant::now() + limit).map_err(|e| in_words(&e))?;
-    read(&bytes)
+    parse(&bytes)
 }
 
-/// Whether anything accepts connections at an address.
+/// True if a program accepts connections at an address.
 pub(super) fn accepts(address: SocketAddr, limit: Duration) -> bool {
     connect(address, limit).is_ok()
 }
 
-/// A server that serves on every address is asked on the loopback one.
+/// Replaces the unspecified address (`0.0.0.0`, `::`), which cannot be connected to, by loopback.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address {
@@ -143,8 +134,8 @@ fn connect(address: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The default port is one that the system may give to our own end, and a socket that connects to
-/// itself succeeds.
+/// True if a socket is connected to itself. The default port is in the ephemeral range: the system
+/// may assign it as our local port, and such a connection succeeds without any server.
 fn is_its_own_peer(stream: &TcpStream) -> io::Result<bool> {
     Ok(stream.local_addr()? == stream.peer_addr()?)
 }
@@ -159,7 +150,7 @@ fn exchange(address: SocketAddr, deadline: Instant) -> io::Result<Vec<u8>> {
     stream.write_all(request.as_bytes())?;
     let mut bytes = Vec::new();
     let mut buffer = [0; 8 * 1024];
-    while bytes.len() <= LARGEST && !is_whole(&bytes) {
+    while bytes.len() <= MAX_RESPONSE && !is_whole(&bytes) {
         stream.set_read_timeout(Some(left(deadline)?))?;
         match stream.read(&mut buffer) {
             Ok(0) => break,
@@ -179,7 +170,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     Ok(left)
 }
 
-/// A response as far as it has come.
+/// Status code, length and body of an HTTP response, which may still be incomplete.
 struct Response<'a> {
     code: &'a str,
     length: Option<usize>,
@@ -202,7 +193,7 @@ fn split(bytes: &[u8]) -> Option<Response<'_>> {
     })
 }
 
-/// Whether there is nothing more to wait for, even if the other side keeps the connection open.
+/// True if the whole body has arrived, even if the server keeps the connection open.
 fn is_whole(bytes: &[u8]) -> bool {
     split(bytes).is_some_and(|response| {
         response
@@ -211,33 +202,33 @@ fn is_whole(bytes: &[u8]) -> bool {
     })
 }
 
-fn read(bytes: &[u8]) -> Result<Answer, String> {
-    if bytes.len() > LARGEST {
-        return Err("its answer is larger than any of llmlb's".to_owned());
+fn parse(bytes: &[u8]) -> Result<StatusResponse, String> {
+    if bytes.len() > MAX_RESPONSE {
+        return Err("the response is too large for llmlb's /status".to_owned());
     }
     if bytes.is_empty() {
-        return Err("it closed the connection".to_owned());
+        return Err("the connection was closed without a response".to_owned());
     }
-    let response = split(bytes).ok_or("its answer is not HTTP")?;
+    let response = split(bytes).ok_or("the response is not HTTP")?;
     if response.code != "200" {
-        return Err(format!("it answered with HTTP status {}", response.code));
+        return Err(format!("the response has HTTP status {}", response.code));
     }
     if response
         .length
         .is_some_and(|length| length > response.body.len())
     {
-        return Err("its answer was cut short".to_owned());
+        return Err("the response is incomplete".to_owned());
     }
     let body = &response.body[..response.length.unwrap_or(response.body.len())];
-    serde_json::from_slice(body).map_err(|_| "its answer is not llmlb's".to_owned())
+    serde_json::from_slice(body).map_err(|_| "the response is not llmlb's /status".to_owned())
 }
 
 fn in_words(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        // A read that takes too long is one or the other, depending on the system.
+        // A read timeout is `WouldBlock` on Unix and `TimedOut` on Windows.
         ErrorKind::TimedOut | ErrorKind::WouldBlock => "timed out".to_owned(),
-        ErrorKind::ConnectionReset => "it closed the connection".to_owned(),
+        ErrorKind::ConnectionReset => "the connection was reset".to_owned(),
         _ => error.to_string(),
     }
 }

@@ -3,18 +3,18 @@ use std::thread;
 
 use super::*;
 
-/// How a server that is none behaves.
+/// Behaviour of a fake server.
 #[derive(Clone)]
 pub(in crate::cli) enum Manner {
-    /// Answers and closes the connection.
+    /// Responds and closes the connection.
     Close(Vec<u8>),
-    /// Answers and keeps the connection open.
+    /// Responds and keeps the connection open.
     Keep(Vec<u8>),
-    /// Sends a byte now and then, without end.
+    /// Sends a byte every 20 ms, without end.
     Dribble,
 }
 
-/// Answers everybody who connects to a port of its own, until the tests end.
+/// Starts a fake server on a free port. It runs until the tests end.
 pub(in crate::cli) fn fake(manner: Manner) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,10 +37,10 @@ fn serve(mut stream: TcpStream, manner: &Manner) {
         }
     }
     let request = String::from_utf8(request).unwrap();
-    let asked = request.starts_with("GET /status HTTP/1.1\r\n")
+    let is_expected = request.starts_with("GET /status HTTP/1.1\r\n")
         && request.contains("\r\nConnection: close\r\n");
     match manner {
-        _ if !asked => {}
+        _ if !is_expected => {}
         Manner::Close(reply) => {
             let _ = stream.write_all(reply);
         }
@@ -56,7 +56,7 @@ fn serve(mut stream: TcpStream, manner: &Manner) {
     }
 }
 
-/// What llmlb's server answers.
+/// Response of an llmlb server.
 pub(in crate::cli) fn reply(status: &str, pid: u32) -> Vec<u8> {
     ok(&format!(
         r#"{{"status":"{status}","version":"0.1.0","pid":{pid},"uptime_ms":123456,"in_flight":3,
@@ -77,66 +77,75 @@ const LIMIT: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
 
 #[test]
-fn a_server_that_answers_is_understood() {
-    for (word, status) in [("ok", Word::Ok), ("draining", Word::Draining)] {
-        let answer = ask(fake(Manner::Close(reply(word, 77))), LIMIT).unwrap();
-        assert_eq!((answer.status, answer.pid), (status, 77));
-        assert_eq!(answer.version.as_deref(), Some("0.1.0"));
-        assert_eq!((answer.in_flight, answer.requests), (Some(3), Some(1000)));
-        assert_eq!(answer.backends.len(), 2);
+fn status_response_is_parsed() {
+    for (word, status) in [
+        ("ok", ServerStatus::Ok),
+        ("draining", ServerStatus::Draining),
+    ] {
+        let response = fetch(fake(Manner::Close(reply(word, 77))), LIMIT).unwrap();
+        assert_eq!((response.status, response.pid), (status, 77));
+        assert_eq!(response.version.as_deref(), Some("0.1.0"));
         assert_eq!(
-            answer.backends[1].error.as_deref(),
+            (response.in_flight, response.requests),
+            (Some(3), Some(1000))
+        );
+        assert_eq!(response.backends.len(), 2);
+        assert_eq!(
+            response.backends[1].error.as_deref(),
             Some("connection refused")
         );
     }
 }
 
 #[test]
-fn the_end_of_an_answer_is_seen_although_the_connection_stays_open() {
+fn response_ends_at_its_length_when_the_connection_stays_open() {
     let address = fake(Manner::Keep(reply("ok", 77)));
-    assert_eq!(ask(address, LIMIT).map(|answer| answer.pid), Ok(77));
+    assert_eq!(fetch(address, LIMIT).map(|response| response.pid), Ok(77));
 }
 
 #[test]
-fn an_answer_without_a_length_ends_with_the_connection() {
+fn response_without_a_length_ends_with_the_connection() {
     let bare = b"HTTP/1.0 200 OK\r\n\r\n{\"status\":\"ok\",\"pid\":5}".to_vec();
     assert_eq!(
-        ask(fake(Manner::Close(bare)), LIMIT).map(|answer| answer.pid),
+        fetch(fake(Manner::Close(bare)), LIMIT).map(|response| response.pid),
         Ok(5)
     );
 }
 
 #[test]
-fn every_other_answer_is_none_for_a_reason() {
+fn invalid_response_is_rejected_with_a_reason() {
     let whole = reply("ok", 77);
     let mut huge = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
-    huge.resize(LARGEST + 1, b' ');
+    huge.resize(MAX_RESPONSE + 1, b' ');
     let cases = [
-        (Vec::new(), "it closed the connection"),
-        (b"SSH-2.0-OpenSSH\r\n".to_vec(), "its answer is not HTTP"),
-        (b"220 mail\r\n\r\n".to_vec(), "its answer is not HTTP"),
-        (b"HTTP/1.\r\n\r\n".to_vec(), "its answer is not HTTP"),
-        (b"\xff\xff\r\n\r\n".to_vec(), "its answer is not HTTP"),
+        (Vec::new(), "the connection was closed without a response"),
+        (b"SSH-2.0-OpenSSH\r\n".to_vec(), "the response is not HTTP"),
+        (b"220 mail\r\n\r\n".to_vec(), "the response is not HTTP"),
+        (b"HTTP/1.\r\n\r\n".to_vec(), "the response is not HTTP"),
+        (b"\xff\xff\r\n\r\n".to_vec(), "the response is not HTTP"),
         (
             b"HTTP/1.1 404 Not Found\r\n\r\n".to_vec(),
-            "it answered with HTTP status 404",
+            "the response has HTTP status 404",
         ),
         (
             whole[..whole.len() - 1].to_vec(),
-            "its answer was cut short",
+            "the response is incomplete",
         ),
-        (ok("hello"), "its answer is not llmlb's"),
-        (ok("{\"status\":\"ok\"}"), "its answer is not llmlb's"),
+        (ok("hello"), "the response is not llmlb's /status"),
+        (
+            ok("{\"status\":\"ok\"}"),
+            "the response is not llmlb's /status",
+        ),
         (
             ok("{\"status\":\"UP\",\"pid\":1}"),
-            "its answer is not llmlb's",
+            "the response is not llmlb's /status",
         ),
-        (huge, "its answer is larger than any of llmlb's"),
+        (huge, "the response is too large for llmlb's /status"),
     ];
     for (reply, why) in cases {
         let start = String::from_utf8_lossy(&reply[..reply.len().min(30)]).into_owned();
         assert_eq!(
-            ask(fake(Manner::Close(reply)), LIMIT),
+            fetch(fake(Manner::Close(reply)), LIMIT),
             Err(why.to_owned()),
             "{start}"
         );
@@ -144,23 +153,23 @@ fn every_other_answer_is_none_for_a_reason() {
 }
 
 #[test]
-fn silence_and_dribbling_end_with_the_time() {
+fn silent_and_slow_servers_time_out() {
     for manner in [Manner::Keep(Vec::new()), Manner::Dribble] {
-        assert_eq!(ask(fake(manner), SHORT), Err("timed out".to_owned()));
+        assert_eq!(fetch(fake(manner), SHORT), Err("timed out".to_owned()));
     }
 }
 
 #[test]
-fn nobody_there_is_a_refusal() {
-    // Port 1 has been nobody's for decades.
-    let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
-    assert_eq!(ask(nobody, LIMIT), Err("connection refused".to_owned()));
-    assert!(!accepts(nobody, LIMIT));
+fn unused_port_refuses_the_connection() {
+    // No program of a test machine listens on port 1.
+    let unused: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    assert_eq!(fetch(unused, LIMIT), Err("connection refused".to_owned()));
+    assert!(!accepts(unused, LIMIT));
     assert!(accepts(fake(Manner::Dribble), LIMIT));
 }
 
 #[test]
-fn a_socket_that_connected_to_itself_is_nobodys_answer() {
+fn socket_connected_to_itself_is_detected() {
     use socket2::{Domain, Socket, Type};
 
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -177,7 +186,7 @@ fn a_socket_that_connected_to_itself_is_nobodys_answer() {
 }
 
 #[test]
-fn a_server_on_every_address_is_asked_on_loopback() {
+fn unspecified_address_is_reached_on_loopback() {
     for (given, asked) in [
         ("0.0.0.0:80", "127.0.0.1:80"),
         ("[::]:80", "[::1]:80"),

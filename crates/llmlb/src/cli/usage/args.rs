@@ -1,4 +1,4 @@
-//! The words of `llmlb usage`.
+//! Command line arguments of `llmlb usage`.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ Examples:
   my-program | llmlb usage stage                   JSON objects, one per line
   llmlb usage deliver --to https://billing.example/usage
   llmlb usage deliver --to https://billing.example/usage --every 1h
-  llmlb usage pending                              what waits, and why
-  llmlb usage verify                               nothing lost, nothing counted twice
+  llmlb usage pending                              pending batches and their last error
+  llmlb usage verify                               prove that no record is lost or counted twice
 
-The token of the receiver: LLMLB_USAGE_TOKEN, or a file (--token-file).
+The receiver's token comes from --token-file FILE or LLMLB_USAGE_TOKEN.
 More: docs/billing.md";
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -29,35 +29,35 @@ const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(in crate::cli) struct Usage {
-    /// Where the data lies [default: LLMLB_DATA_DIR, or llmlb in the user's data directory]
+pub(in crate::cli) struct UsageArgs {
+    /// Data directory [default: LLMLB_DATA_DIR, or llmlb in the user's data directory]
     #[arg(long, global = true, value_name = "DIR")]
     pub(super) data: Option<PathBuf>,
 
-    /// What `serve --demo` made up, which is kept apart
+    /// Use the data directory of `serve --demo`
     #[arg(long, global = true, conflicts_with = "data")]
     pub(super) demo: bool,
 
     #[command(flatten)]
-    pub(super) report: Report,
+    pub(super) report: ReportArgs,
 
     #[command(subcommand)]
-    pub(super) verb: Option<Verb>,
+    pub(super) verb: Option<UsageVerb>,
 }
 
-/// What is asked for where there is no verb.
+/// Arguments of the report, which `llmlb usage` prints without a verb.
 #[derive(Debug, Default, clap::Args)]
-pub(super) struct Report {
-    /// From when on: 24h, 7d, today, 2026-11-01, 2026-11 (UTC) [default: 30d]
+pub(super) struct ReportArgs {
+    /// Start: 24h, 7d, today, 2026-11-01, 2026-11 (UTC) [default: 30d]
     #[arg(long, value_name = "WHEN", value_parser = When::parse)]
     pub(super) since: Option<When>,
 
-    /// Up to when, likewise; a day or a month is part of it [default: now]
+    /// End, in the same forms; a day or month is included [default: now]
     #[arg(long, value_name = "WHEN", value_parser = When::parse)]
     pub(super) until: Option<When>,
 
-    /// By what: model, key, backend, day; several with commas [default: model]
-    #[arg(long, value_name = "FIELD", value_delimiter = ',', value_parser = By::named)]
+    /// Fields to group by: model, key, backend, day; separated by commas [default: model]
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', value_parser = By::parse)]
     pub(super) by: Vec<By>,
 
     /// Print JSON (docs/billing.md)
@@ -70,27 +70,27 @@ pub(super) struct Report {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Verb {
-    /// Take records in: they are safe when this ends
+pub(super) enum UsageVerb {
+    /// Stage records: they are synced to disk when this exits
     Stage(Stage),
-    /// Fold what is staged into batches
+    /// Consolidate staged records into batches
     Consolidate(Consolidate),
-    /// Send everything to its receiver, once or on a schedule
+    /// Deliver all records to the receiver, once or on a schedule
     Deliver(Deliver),
-    /// Show the batches that wait for delivery
-    Pending(Look),
-    /// Show what could not be read or delivered, and why
-    Failed(Look),
-    /// Prove from the files that nothing is lost or counted twice
-    Verify(Look),
-    /// Put batches that failed back, to be delivered again
+    /// List the batches that are pending
+    Pending(ListArgs),
+    /// List files that could not be read or delivered, with the reasons
+    Failed(ListArgs),
+    /// Prove from the files that no record is lost or counted twice
+    Verify(ListArgs),
+    /// Move failed or archived batches back into the spool, to be delivered again
     Resend(Resend),
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Stage {
-    /// Files with JSON objects, one per line; a .json file has one object, laid out in any way
-    /// [default: stdin, which is also -]
+    /// Files with one JSON object per line; a .json file holds a single object in any layout
+    /// [default: stdin, also written -]
     #[arg(value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
 
@@ -107,76 +107,79 @@ pub(super) struct Consolidate {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Batches {
-    /// How many records go into a batch
+    /// Number of records in a batch
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = batch_size)]
     pub(super) batch_size: usize,
 }
 
 #[derive(Debug, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "flags as they are typed")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each bool is a flag of the command line"
+)]
 pub(super) struct Deliver {
-    /// The receiver [default: LLMLB_USAGE_URL]
+    /// URL of the receiver [default: LLMLB_USAGE_URL]
     #[arg(long, value_name = "URL")]
     pub(super) to: Option<String>,
 
-    /// There is no receiver: keep the batches in archive/
+    /// Move the batches to archive/ instead of delivering them
     #[arg(long, conflicts_with = "to")]
     pub(super) archive: bool,
 
-    /// Make this the destination of the data directory, in place of the one that it has
+    /// Replace the destination that the data directory is bound to
     #[arg(long)]
     pub(super) change_destination: bool,
 
-    /// Deliver again and again, so often, until SIGTERM or Ctrl-C
+    /// Deliver at this interval, until SIGTERM or Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = every)]
     pub(super) every: Option<Duration>,
 
-    /// Try again at once what failed before, unless the receiver asked us to wait
+    /// Retry failed batches at once, unless the receiver sent Retry-After
     #[arg(long)]
     pub(super) now: bool,
 
     #[command(flatten)]
     pub(super) batches: Batches,
 
-    /// A file with the receiver's bearer token [default: what LLMLB_USAGE_TOKEN holds]
+    /// File with the receiver's bearer token [default: the value of LLMLB_USAGE_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
 
-    /// How long an attempt may take
+    /// Maximum duration of an attempt
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = timeout)]
     pub(super) timeout: Duration,
 
-    /// The longest wait between attempts, whatever the receiver asks for
+    /// Maximum wait between attempts, also for the receiver's Retry-After
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = wait)]
     pub(super) max_wait: Duration,
 
-    /// How many rounds a batch may fail ..
+    /// Move a batch to failed/ after this many failed rounds, if --give-up-after has passed too
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) give_up_rounds: u32,
 
-    /// .. and for how long, until it is put into failed/
+    /// Move a batch to failed/ after this time, if --give-up-rounds is reached too
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = wait)]
     pub(super) give_up_after: Duration,
 
-    /// Take 409 as a refusal, not as the news that the receiver has the batch already
+    /// Treat 409 as a rejection, not as confirmation that the receiver has the batch
     #[arg(long)]
     pub(super) conflict_is_failure: bool,
 
-    /// Allow http:// to other machines: anyone on the way can read records and token
+    /// Allow http:// to other machines: the network can read records and token
     #[arg(long)]
     pub(super) allow_http: bool,
 
-    /// What is posted: json, or cloudevents as OpenMeter takes them
-    #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = Format::named)]
+    /// Format of the request body: json, or cloudevents (for OpenMeter)
+    #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = Format::parse)]
     pub(super) format: Format,
 
-    /// Print what was done as JSON (docs/billing.md)
+    /// Print the result as JSON (docs/billing.md)
     #[arg(long, conflicts_with = "every")]
     pub(super) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Look {
+pub(super) struct ListArgs {
     /// Print JSON (docs/billing.md)
     #[arg(long)]
     pub(super) json: bool,
@@ -184,25 +187,25 @@ pub(super) struct Look {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Resend {
-    /// Batches in failed/ or archive/, by name or path; without any, those of failed/ are listed
+    /// Batches in failed/ or archive/, by name or path; without any, list those of failed/
     #[arg(value_name = "FILE", conflicts_with = "all")]
     pub(super) files: Vec<PathBuf>,
 
-    /// All of them
+    /// Select all batches
     #[arg(long)]
     pub(super) all: bool,
 
-    /// Those of archive/ instead of failed/
+    /// Select batches of archive/ instead of failed/
     #[arg(long)]
     pub(super) archived: bool,
 
-    /// Only tell what would be done
+    /// Only print the result; change nothing
     #[arg(long)]
     pub(super) dry_run: bool,
 }
 
-impl Report {
-    /// The first flag that is for it alone.
+impl ReportArgs {
+    /// Returns the first given flag that only the report accepts.
     pub(super) fn flag(&self) -> Option<&'static str> {
         let flags = [
             ("--since", self.since.is_some()),
@@ -219,7 +222,7 @@ impl Report {
 fn batch_size(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(size @ 1..=100_000) => Ok(size),
-        _ => Err("it is a number from 1 to 100000".to_owned()),
+        _ => Err("allowed: a number from 1 to 100000".to_owned()),
     }
 }
 
@@ -246,7 +249,7 @@ mod tests {
     use super::super::super::args::{self, Args};
     use super::*;
 
-    fn parse(words: &str) -> Result<Verb, String> {
+    fn parse(words: &str) -> Result<UsageVerb, String> {
         let words = ["llmlb", "usage"].into_iter().chain(words.split(' '));
         match Args::try_parse_from(words)
             .map_err(|error| error.to_string())?
@@ -259,13 +262,13 @@ mod tests {
 
     fn deliver(words: &str) -> Result<Deliver, String> {
         match parse(&format!("deliver {words}"))? {
-            Verb::Deliver(deliver) => Ok(deliver),
+            UsageVerb::Deliver(deliver) => Ok(deliver),
             other => Err(format!("{other:?}")),
         }
     }
 
     #[test]
-    fn times_are_typed_with_their_unit() {
+    fn durations_need_a_unit() {
         let typed =
             deliver("--every 1h --timeout 500ms --max-wait 0s --give-up-after 30d").unwrap();
         assert_eq!(typed.every, Some(Duration::from_secs(3600)));
@@ -279,13 +282,13 @@ mod tests {
             "--timeout 0s",
             "--every 400d",
         ] {
-            let told = deliver(words).unwrap_err();
-            assert!(told.contains("allowed: "), "{told}");
+            let error = deliver(words).unwrap_err();
+            assert!(error.contains("allowed: "), "{error}");
         }
     }
 
     #[test]
-    fn defaults_are_those_of_the_contract() {
+    fn deliver_has_the_documented_defaults() {
         let typed = deliver("--now").unwrap();
         assert_eq!(typed.every, None);
         assert_eq!(typed.batches.batch_size, 100);
@@ -295,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn invalid_arguments_are_rejected() {
         for words in [
             "resend --all x.json",
             "consolidate --batch-size 0",
@@ -308,11 +311,11 @@ mod tests {
     }
 
     #[test]
-    fn the_data_directory_may_be_named_before_or_after_the_verb() {
+    fn data_flag_is_accepted_in_front_of_and_after_the_verb() {
         for words in ["usage --data d pending", "usage pending --data d"] {
             let words = ["llmlb"].into_iter().chain(words.split(' '));
             let args::Verb::Usage(usage) = Args::try_parse_from(words).unwrap().verb else {
-                panic!("it is usage");
+                panic!("another verb was parsed");
             };
             assert_eq!(usage.data, Some(PathBuf::from("d")));
         }

@@ -1,28 +1,30 @@
-//! `llmlb usage consolidate`: what is staged becomes batches.
+//! `llmlb usage consolidate`: consolidates staged records into batches.
 
 use spool::{Consolidator, LockError};
 
 use super::args::Consolidate;
-use super::place::Place;
+use super::data_dir::DataDir;
 use super::{counted, disk, options};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 
-pub(super) fn consolidate(args: &Consolidate, place: &Place) -> Result<u8, Failure> {
-    if !place.dir().exists() {
-        let dir = place.dir().display();
-        output::data(&format!("nothing is staged: {dir} does not exist"))?;
+pub(super) fn consolidate(args: &Consolidate, data: &DataDir) -> Result<u8, Failure> {
+    if !data.dir().exists() {
+        let dir = data.dir().display();
+        output::data(&format!("no staged records: {dir} does not exist"))?;
         return Ok(exit::DONE);
     }
     let options = options(args.batches.batch_size);
-    let mut consolidator = Consolidator::new(place.dir());
+    let mut consolidator = Consolidator::new(data.dir());
     let (mut entries, mut records, mut batches) = (0, 0, 0);
     loop {
         let done = match consolidator.next(&options) {
             Ok(done) => done,
             Err(LockError::InUse { pid, pod_name, .. }) => {
-                let who = who(pid, pod_name.as_deref());
-                output::data(&format!("skipped: {who} is consolidating it already"))?;
+                let owner = owner(pid, pod_name.as_deref());
+                output::data(&format!(
+                    "skipped: {owner} is consolidating this data directory"
+                ))?;
                 return Ok(exit::DONE);
             }
             Err(error) => return Err(failed(&error)),
@@ -30,13 +32,13 @@ pub(super) fn consolidate(args: &Consolidate, place: &Place) -> Result<u8, Failu
         entries += done.entries as u64;
         records += done.records as u64;
         batches += done.batches as u64;
-        // A snapshot is bounded: there may be more.
+        // A snapshot is bounded, so continue until one is empty.
         if done.entries == 0 {
             break;
         }
     }
     output::data(&if entries == 0 {
-        "nothing is staged".to_owned()
+        "no staged records".to_owned()
     } else {
         format!(
             "consolidated {}: {} in {}",
@@ -48,8 +50,8 @@ pub(super) fn consolidate(args: &Consolidate, place: &Place) -> Result<u8, Failu
     Ok(exit::DONE)
 }
 
-/// Somebody else who has the directory.
-fn who(pid: Option<u32>, pod: Option<&str>) -> String {
+/// Formats the process that holds the staging lock.
+fn owner(pid: Option<u32>, pod: Option<&str>) -> String {
     match (pid, pod) {
         (Some(pid), Some(pod)) => format!("PID {pid} on {pod}"),
         (Some(pid), None) => format!("PID {pid}"),

@@ -1,4 +1,4 @@
-//! `llmlb usage deliver`: everything to its receiver, once or on a schedule.
+//! `llmlb usage deliver`: delivers all records to the receiver, once or on a schedule.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,174 +9,175 @@ use spool::{
 };
 
 use super::args::Deliver;
-use super::place::Place;
+use super::data_dir::DataDir;
 use super::{counted, delivered, disk, options, report};
 use crate::cli::exit::{self, Failure};
 use crate::cli::interrupt::interruptible;
-use crate::cli::progress::Bar;
+use crate::cli::progress::ProgressLine;
 use crate::cli::{output, time};
 use crate::config::{self, Format, Secret, env};
-use crate::exporter::{Alerts, Housekeeping};
+use crate::exporter::{Alerts, Housekeeping, RunEnd};
 use crate::receiver;
 
-/// The destination of a data directory that names none.
-const NOWHERE: &str = "its archive";
+/// Name of the destination if there is no receiver.
+const ARCHIVE: &str = "archive/";
 
-pub(super) fn deliver(args: &Deliver, place: Place, quiet: bool) -> Result<u8, Failure> {
+pub(super) fn deliver(args: &Deliver, data: DataDir, quiet: bool) -> Result<u8, Failure> {
     let (archive, failed) = config::usage_bounds()
         .map_err(|problems| Failure::new(exit::FAILED, problems.to_string()))?;
     let bounds = Housekeeping::new(archive, failed);
-    let work = Work {
+    let job = DeliverJob {
         to: to(args)?,
-        again: again(args, &place),
-        place,
+        retry_command: retry_command(args, &data),
+        data,
         options: options(args.batches.batch_size),
-        delivery: delivery(args),
+        delivery: delivery_options(args),
         json: args.json,
         quiet,
     };
-    if args.change_destination && work.place.dir().exists() {
-        work.change_destination()?;
+    if args.change_destination && job.data.dir().exists() {
+        job.change_destination()?;
     }
     match args.every {
         Some(every) => {
-            work.announce(every);
-            // Ending when asked to is what it is for.
-            interruptible(move |cancel| work.again_and_again(every, bounds, &cancel))?;
+            job.announce(every);
+            // A signal is the regular end of the schedule, so it exits 0.
+            interruptible(move |cancel| job.run_periodically(every, bounds, &cancel))?;
             Ok(exit::DONE)
         }
-        None if !work.place.dir().exists() => {
-            let dir = work.place.dir().display();
-            if work.json {
-                delivered::print(&Run::default(), work.name())?;
+        None if !job.data.dir().exists() => {
+            let dir = job.data.dir().display();
+            if job.json {
+                delivered::print(&Run::default(), job.name())?;
             } else {
-                output::data(&format!("nothing to deliver: {dir} does not exist"))?;
+                output::data(&format!("no records to deliver: {dir} does not exist"))?;
             }
             Ok(exit::DONE)
         }
-        None => match interruptible(move |cancel| work.once_for_a_person(bounds, &cancel))? {
+        None => match interruptible(move |cancel| job.run_and_print(bounds, &cancel))? {
             Some(done) => done,
             None => Err(Failure::new(
                 exit::FAILED,
-                "ended before everything was delivered",
+                "second signal received: exited with records pending",
             )),
         },
     }
 }
 
-/// What is delivered from where to where.
-struct Work {
+/// A delivery run of the command line: data directory, destination and options.
+struct DeliverJob {
     to: Option<Http>,
-    /// What to type to do it again at once.
-    again: String,
-    place: Place,
+    /// Command that retries this delivery at once, for hints.
+    retry_command: String,
+    data: DataDir,
     options: Options,
     delivery: DeliveryOptions,
     json: bool,
     quiet: bool,
 }
 
-impl Work {
+impl DeliverJob {
     fn change_destination(&self) -> Result<(), Failure> {
-        let changed = spool::change_destination(self.place.dir(), self.name())
-            .map_err(|error| failed(&error, &self.place))?;
+        let changed = spool::change_destination(self.data.dir(), self.name())
+            .map_err(|error| failed(&error, &self.data))?;
         if self.json || self.quiet || changed.from.as_deref() == self.name() {
             return Ok(());
         }
-        let from = changed.from.as_deref().unwrap_or(NOWHERE);
-        let to = self.name().unwrap_or(NOWHERE);
-        output::say(&format!("destination changed from {from} to {to}"));
+        let from = changed.from.as_deref().unwrap_or(ARCHIVE);
+        let to = self.name().unwrap_or(ARCHIVE);
+        output::message(&format!("destination changed from {from} to {to}"));
         if changed.ambiguous > 0 {
             let batches = counted(changed.ambiguous, "batch");
-            let look = self.place.command("failed");
-            output::say(&format!(
-                "{batches} that {from} may have: {look} lists them"
+            let list = self.data.command("failed");
+            output::message(&format!(
+                "{from} may already have {batches}, now in failed/; list them with {list}"
             ));
         }
         Ok(())
     }
 
-    /// One run, told to whoever called it.
-    fn once_for_a_person(&self, mut bounds: Housekeeping, cancel: &Cancel) -> Result<u8, Failure> {
-        match self.once(&mut Runner::new(self.place.dir()), cancel) {
+    /// Runs once and prints the result.
+    fn run_and_print(&self, mut bounds: Housekeeping, cancel: &Cancel) -> Result<u8, Failure> {
+        match self.run(&mut Runner::new(self.data.dir()), cancel) {
             Ok(run) => {
                 self.apply(&mut bounds, cancel);
                 if let Some(error) = &run.no_reserve {
-                    tracing::warn!("no records can be staged until there is room: {error}");
+                    tracing::warn!("records cannot be staged until the disk has room: {error}");
                 }
                 if self.json {
                     delivered::print(&run, self.name())?;
                 } else {
-                    output::data(&report::done(&run, self.name(), &self.place))?;
+                    output::data(&report::done(&run, self.name(), &self.data))?;
                 }
                 if run.archived > 0 && !self.quiet && !self.json {
-                    let again = self.place.command("resend --archived --all");
-                    output::hint(&format!("{again} puts them back, to be delivered"));
+                    let again = self.data.command("resend --archived --all");
+                    output::hint(&format!("move them back into the spool with {again}"));
                 }
-                match report::problem(&run, &self.place, &self.again, cancel.is_cancelled()) {
+                let end = RunEnd::from_cancel(cancel);
+                match report::problem(&run, &self.data, &self.retry_command, end) {
                     Some(failure) => Err(failure),
                     None => Ok(exit::DONE),
                 }
             }
-            // Not a failure: whoever delivers, delivers this too.
+            // Not a failure: the process that holds the lock delivers these records too.
             Err(RunError::Busy { pid, .. }) => {
                 if self.json {
                     delivered::print_skipped(self.name())?;
                 } else {
-                    output::data(&report::skipped(pid, &self.place))?;
+                    output::data(&report::skipped(pid, &self.data))?;
                 }
                 Ok(exit::DONE)
             }
-            Err(error) => Err(failed(&error, &self.place)),
+            Err(error) => Err(failed(&error, &self.data)),
         }
     }
 
-    /// A run for each interval, told to the log. They never overlap.
-    fn again_and_again(&self, every: Duration, mut bounds: Housekeeping, cancel: &Cancel) {
-        let (mut schedule, mut runner) = (Schedule::new(every), Runner::new(self.place.dir()));
+    /// Runs at each interval and logs the results. Runs never overlap.
+    fn run_periodically(&self, every: Duration, mut bounds: Housekeeping, cancel: &Cancel) {
+        let (mut schedule, mut runner) = (Schedule::new(every), Runner::new(self.data.dir()));
         let mut alerts = Alerts::default();
         loop {
             let tick = schedule.tick();
             if tick.skipped > 0 {
                 let skipped = counted(tick.skipped, "run");
-                tracing::warn!("{skipped} skipped: the one before took longer than {every:?}");
+                tracing::warn!("{skipped} skipped: the previous run took longer than {every:?}");
             }
             if cancel.wait(tick.wait) {
                 return;
             }
-            let run = self.once(&mut runner, cancel);
+            let run = self.run(&mut runner, cancel);
             match &run {
-                Ok(run) => tracing::info!("{}", report::done(run, self.name(), &self.place)),
+                Ok(run) => tracing::info!("{}", report::done(run, self.name(), &self.data)),
                 Err(RunError::Busy { pid, .. }) => {
-                    tracing::info!("{}", report::skipped(*pid, &self.place));
+                    tracing::info!("{}", report::skipped(*pid, &self.data));
                     continue;
                 }
                 Err(_) => {}
             }
-            alerts.update(&run, self.place.dir(), cancel.is_cancelled());
+            alerts.update(&run, self.data.dir(), RunEnd::from_cancel(cancel));
             self.apply(&mut bounds, cancel);
         }
     }
 
-    /// Keeps `archive/` and `failed/` within the bounds that are set.
+    /// Deletes files from `archive/` and `failed/` beyond the configured bounds.
     fn apply(&self, bounds: &mut Housekeeping, cancel: &Cancel) {
         if bounds.has_bounds() && !cancel.is_cancelled() {
-            // Sizes are for `status`.
-            let _ = bounds.run(self.place.dir());
+            // Ignore the returned sizes: only `/status` of a server shows them.
+            let _ = bounds.run(self.data.dir());
         }
     }
 
-    fn once(&self, runner: &mut Runner, cancel: &Cancel) -> Result<Run, RunError> {
-        let bar = Bar::new(self.quiet);
+    fn run(&self, runner: &mut Runner, cancel: &Cancel) -> Result<Run, RunError> {
+        let bar = ProgressLine::new(self.quiet);
         let (total, done) = (Cell::new(self.waiting()), Cell::new(0));
         let progress = |seen: Progress| match seen {
             Progress::Consolidated { records, .. } => total.set(total.get() + records),
             Progress::Delivered { records, .. } => {
                 done.set(done.get() + records);
-                bar.show("delivered", done.get(), Some(total.get().max(done.get())));
+                bar.show_count("delivered", done.get(), Some(total.get().max(done.get())));
             }
             Progress::Waiting { until, why, .. } => {
-                bar.tell(&format!("waiting until {}: {why}", time::point(until)));
+                bar.show_now(&format!("waiting until {}: {why}", time::point(until)));
             }
             _ => {}
         };
@@ -191,9 +192,9 @@ impl Work {
         runner.run(&self.options, &self.delivery, to, &watch)
     }
 
-    /// About how many records wait already: most batches are full.
+    /// Estimates the number of pending records, as most batches are full.
     fn waiting(&self) -> u64 {
-        let batches = SpoolManager::of(self.place.dir()).count();
+        let batches = SpoolManager::of(self.data.dir()).count();
         batches.unwrap_or_default() * self.options.batch_size as u64
     }
 
@@ -202,26 +203,26 @@ impl Work {
     }
 
     fn announce(&self, every: Duration) {
-        let from = self.place.dir().display();
-        let to = self.name().unwrap_or(NOWHERE);
+        let from = self.data.dir().display();
+        let to = self.name().unwrap_or(ARCHIVE);
         let every = time::span(every);
         tracing::info!("delivering from {from} to {to}, every {every}, until SIGTERM or Ctrl-C");
     }
 }
 
-/// The same command, with what was typed to name the data and the receiver.
-fn again(args: &Deliver, place: &Place) -> String {
-    // A query may hold a key.
+/// Returns the command that retries this delivery, with the same data directory and receiver.
+fn retry_command(args: &Deliver, data: &DataDir) -> String {
+    // Omit the query of the URL: it may contain a key.
     let to = args.to.as_deref().and_then(|to| to.split('?').next());
     let to = to.map_or_else(String::new, |to| format!(" --to {to}"));
     let format = match args.format {
         Format::Json => String::new(),
         other @ Format::CloudEvents => format!(" --format {}", other.name()),
     };
-    place.command(&format!("deliver{to}{format} --now"))
+    data.command(&format!("deliver{to}{format} --now"))
 }
 
-/// The receiver, unless there is none.
+/// Returns the receiver; `None` with `--archive`.
 fn to(args: &Deliver) -> Result<Option<Http>, Failure> {
     let from_env = match &args.to {
         Some(_) => None,
@@ -232,9 +233,9 @@ fn to(args: &Deliver) -> Result<Option<Http>, Failure> {
         return Ok(None);
     }
     let Some(url) = url else {
-        return Err(Failure::new(exit::FAILED, "no receiver is named")
-            .hint("name it: `--to URL`, or LLMLB_USAGE_URL")
-            .hint("if there is none yet: `--archive` keeps the batches in archive/"));
+        return Err(Failure::new(exit::FAILED, "no receiver is configured")
+            .hint("name it: `--to URL`, or LLMLB_USAGE_URL=URL")
+            .hint("keep the batches in archive/ until there is a receiver: `--archive`"));
     };
     let options = receiver::options(args.format, token(args)?, args.allow_http);
     let mut options = options.map_err(|error| wrong(&error))?;
@@ -243,14 +244,14 @@ fn to(args: &Deliver) -> Result<Option<Http>, Failure> {
     Http::new(url, options).map(Some).map_err(|error| {
         let failure = wrong(&error);
         if error.is_plain_http() {
-            failure.hint("use https://, or `--allow-http` if the way there is safe")
+            failure.hint("use https://, or on a trusted network `--allow-http`")
         } else {
-            failure.hint("a receiver is named like https://billing.example/usage")
+            failure.hint("write a URL such as `--to https://billing.example/usage`")
         }
     })
 }
 
-/// The flag wins over the environment.
+/// Returns the token. `--token-file` takes precedence over the environment.
 fn token(args: &Deliver) -> Result<Option<Token>, Failure> {
     if let Some(file) = &args.token_file {
         return Token::read(file).map(Some).map_err(|error| wrong(&error));
@@ -260,11 +261,11 @@ fn token(args: &Deliver) -> Result<Option<Token>, Failure> {
     };
     Token::new(text.expose()).map(Some).map_err(|error| {
         let failure = Failure::new(exit::FAILED, format!("LLMLB_USAGE_TOKEN: {error}"));
-        failure.hint("`--token-file FILE` reads it from a file")
+        failure.hint("read the token from a file: `--token-file FILE`")
     })
 }
 
-fn delivery(args: &Deliver) -> DeliveryOptions {
+fn delivery_options(args: &Deliver) -> DeliveryOptions {
     let mut delivery = DeliveryOptions::default();
     delivery.give_up_rounds = args.give_up_rounds;
     delivery.give_up_after = args.give_up_after;
@@ -273,18 +274,18 @@ fn delivery(args: &Deliver) -> DeliveryOptions {
     delivery
 }
 
-/// Why a run did not do its work, and what can be done about it.
-pub(super) fn failed(error: &RunError, place: &Place) -> Failure {
+/// Returns the error for a failed run, with hints.
+pub(super) fn failed(error: &RunError, data: &DataDir) -> Failure {
     match error {
         RunError::Disk(error) => disk(error),
         RunError::OtherDestination { asked, .. } => {
             let to = asked
                 .as_deref()
                 .map_or_else(|| "--archive".to_owned(), |asked| format!("--to {asked}"));
-            let change = place.command(&format!("deliver {to} --change-destination"));
+            let change = data.command(&format!("deliver {to} --change-destination"));
             Failure::new(exit::FAILED, error.to_string())
-                .hint(format!("to change it on purpose: {change}"))
-                .hint("or name another data directory: `--data DIR`, or LLMLB_DATA_DIR")
+                .hint(format!("change the destination: {change}"))
+                .hint("or name another data directory: `--data DIR`, or LLMLB_DATA_DIR=DIR")
         }
         other => Failure::new(exit::FAILED, other.to_string()),
     }

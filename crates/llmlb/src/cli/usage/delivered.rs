@@ -1,4 +1,4 @@
-//! What `deliver --json` prints: docs/billing.md.
+//! JSON output of `usage deliver --json`: docs/billing.md.
 
 use serde::Serialize;
 use spool::Run;
@@ -7,20 +7,20 @@ use super::json::{self, Pause, VERSION};
 use crate::cli::exit::Failure;
 
 #[derive(Default, Serialize)]
-struct Document {
+struct DeliveredDocument {
     version: u32,
     to: Option<String>,
-    /// Another process delivers: nothing was done.
+    /// True if another process holds the delivery lock, so this run was skipped.
     skipped: bool,
-    /// Records and batches that the receiver has now.
+    /// Numbers of records and batches that the receiver accepted.
     delivered: u64,
     batches: u64,
-    /// Records that were archived.
+    /// Number of records that were archived.
     archived: u64,
-    /// Records that were put into `failed/`, and things that could not be read.
+    /// Number of records moved to `failed/`, and of files and lines that could not be read.
     failed: u64,
     unreadable: u64,
-    /// Batches that still wait.
+    /// Number of pending batches.
     waiting: u64,
     paused: Option<Pause>,
     last_error: Option<String>,
@@ -28,7 +28,7 @@ struct Document {
 
 pub(super) fn print(run: &Run, to: Option<&str>) -> Result<(), Failure> {
     let delivered = &run.delivered;
-    json::print(&Document {
+    json::print(&DeliveredDocument {
         version: VERSION,
         to: to.map(str::to_owned),
         delivered: delivered.records,
@@ -39,15 +39,15 @@ pub(super) fn print(run: &Run, to: Option<&str>) -> Result<(), Failure> {
         waiting: delivered.waiting,
         paused: delivered.paused.clone().map(Pause::from),
         last_error: delivered.last_error.clone(),
-        ..Document::default()
+        ..DeliveredDocument::default()
     })
 }
 
 pub(super) fn print_skipped(to: Option<&str>) -> Result<(), Failure> {
-    json::print(&Document {
+    json::print(&DeliveredDocument {
         version: VERSION,
         to: to.map(str::to_owned),
         skipped: true,
-        ..Document::default()
+        ..DeliveredDocument::default()
     })
 }

@@ -1,25 +1,25 @@
-//! `llmlb usage failed`: what could not be read or delivered, and why.
+//! `llmlb usage failed`: lists the files in `failed/` with the reasons.
 
 use serde::Serialize;
 use spool::{Failed, SpoolManager};
 
-use super::args::Look;
+use super::args::ListArgs;
+use super::data_dir::DataDir;
 use super::json::{self, VERSION};
-use super::place::Place;
 use super::{counted, disk};
 use crate::cli::exit::{self, Failure};
 use crate::cli::table::aligned;
 use crate::cli::{output, time};
 
 #[derive(Serialize)]
-struct Document {
+struct FailedDocument {
     version: u32,
-    failed: Vec<Entry>,
-    totals: Totals,
+    failed: Vec<FailedEntry>,
+    totals: FailedTotals,
 }
 
 #[derive(Serialize)]
-struct Entry {
+struct FailedEntry {
     name: String,
     reason: String,
     batch: bool,
@@ -30,57 +30,59 @@ struct Entry {
 }
 
 #[derive(Serialize)]
-struct Totals {
+struct FailedTotals {
     files: u64,
     records: u64,
     ambiguous: u64,
 }
 
-pub(super) fn failed(args: &Look, place: &Place) -> Result<u8, Failure> {
-    let found = list(place)?;
-    let totals = Totals {
+pub(super) fn failed(args: &ListArgs, data: &DataDir) -> Result<u8, Failure> {
+    let found = list(data)?;
+    let totals = FailedTotals {
         files: found.len() as u64,
         records: found.iter().map(|one| one.records).sum(),
         ambiguous: found.iter().filter(|one| one.is_ambiguous).count() as u64,
     };
     if args.json {
-        json::print(&Document {
+        json::print(&FailedDocument {
             version: VERSION,
-            failed: found.into_iter().map(Entry::from).collect(),
+            failed: found.into_iter().map(FailedEntry::from).collect(),
             totals,
         })?;
         return Ok(exit::DONE);
     }
     if found.is_empty() {
-        output::data("nothing failed")?;
+        output::data("no failed files")?;
         return Ok(exit::DONE);
     }
     output::data(&table(&found))?;
     let batches = found.iter().filter(|one| one.is_batch).count() as u64;
     let others = totals.files - batches;
-    let mut told = Vec::new();
+    let mut parts = Vec::new();
     if batches > 0 {
         let records = counted(totals.records, "record");
-        told.push(format!("{} with {records}", counted(batches, "batch")));
+        parts.push(format!("{} with {records}", counted(batches, "batch")));
     }
     if others > 0 {
-        told.push(format!(
+        parts.push(format!(
             "{} that could not be read",
             counted(others, "file")
         ));
     }
-    let told = told.join(" and ");
-    output::data(&format!("{told} in {}", place.shown("failed")))?;
+    let parts = parts.join(" and ");
+    output::data(&format!("{parts} in {}", data.shown("failed")))?;
     if found.iter().any(|one| one.is_batch) {
-        let resend = place.command("resend");
-        output::hint(&format!("{resend} lists what can be delivered again"));
+        let resend = data.command("resend");
+        output::hint(&format!(
+            "list the batches that can be delivered again with {resend}"
+        ));
     }
     Ok(exit::DONE)
 }
 
-pub(super) fn list(place: &Place) -> Result<Vec<Failed>, Failure> {
-    place.must_exist()?;
-    SpoolManager::of(place.dir())
+pub(super) fn list(data: &DataDir) -> Result<Vec<Failed>, Failure> {
+    data.require()?;
+    SpoolManager::of(data.dir())
         .failed()
         .map_err(|error| disk(&error))
 }
@@ -92,23 +94,23 @@ pub(super) fn table(found: &[Failed]) -> String {
             .to_vec(),
     ];
     rows.extend(found.iter().map(|one| {
-        let doubt = if one.is_ambiguous { "ambiguous: " } else { "" };
+        let prefix = if one.is_ambiguous { "ambiguous: " } else { "" };
         vec![
             one.name.clone(),
-            // What was set aside may be anything.
+            // The number of records in a damaged file is unknown.
             if one.is_batch {
                 one.records.to_string()
             } else {
                 "-".to_owned()
             },
             one.at.map_or_else(|| "-".to_owned(), time::point),
-            format!("{doubt}{}", one.reason),
+            format!("{prefix}{}", one.reason),
         ]
     }));
     aligned(&rows)
 }
 
-impl From<Failed> for Entry {
+impl From<Failed> for FailedEntry {
     fn from(one: Failed) -> Self {
         Self {
             name: one.name,

@@ -1,4 +1,5 @@
-//! The documented forms: docs/billing.md. Every field is always there; what is not known is `null`.
+//! JSON output of the `usage` verbs: docs/billing.md. Every field is always present; an unknown value
+//! is `null`.
 
 use std::time::SystemTime;
 
@@ -8,7 +9,7 @@ use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::lock::rfc3339;
 
-/// Changes when a field is removed or changes its meaning.
+/// Version of the JSON output. It changes when a field is removed or changes its meaning.
 pub(super) const VERSION: u32 = 1;
 
 pub(super) fn print(document: &impl Serialize) -> Result<(), Failure> {
@@ -19,7 +20,7 @@ pub(super) fn point(time: Option<SystemTime>) -> Option<String> {
     time.map(rfc3339)
 }
 
-/// Why nothing is delivered for now.
+/// Reason and end of a delivery pause.
 #[derive(Serialize)]
 pub(super) struct Pause {
     to: String,

@@ -1,14 +1,13 @@
-//! `llmlb usage`: what was used, and records on their way to a receiver, each exactly once. One verb
-//! per file.
+//! `llmlb usage`: reports usage, and stages, delivers and verifies usage records. One verb per file.
 
 mod args;
 mod consolidate;
+mod data_dir;
 mod deliver;
 mod delivered;
 mod failed;
 mod json;
 mod pending;
-mod place;
 mod report;
 mod resend;
 mod stage;
@@ -17,36 +16,37 @@ mod verify;
 
 use spool::{Error, Options};
 
-pub(super) use args::Usage;
+pub(super) use args::UsageArgs;
 
 use super::exit::{self, Failure};
 use crate::config::env;
 use crate::sys;
-use args::Verb;
-use place::Place;
+use args::UsageVerb;
+use data_dir::DataDir;
 
-pub(super) fn usage(args: &Usage, quiet: bool) -> Result<u8, Failure> {
-    let place = Place::find(args.data.as_deref(), args.demo)?;
-    place.may_exist()?;
+pub(super) fn usage(args: &UsageArgs, quiet: bool) -> Result<u8, Failure> {
+    let data = DataDir::find(args.data.as_deref(), args.demo)?;
+    data.reject_non_directory()?;
     let Some(verb) = &args.verb else {
-        return tally::report(&args.report, &place);
+        return tally::report(&args.report, &data);
     };
     if let Some(flag) = args.report.flag() {
-        let message = format!("{flag} before a verb is for the report, which has no verb");
-        return Err(Failure::new(exit::USAGE, message).hint("flags of a verb come after it"));
+        let message = format!("{flag} in front of a verb belongs to the report, which has no verb");
+        let hint = format!("write the verb's flags after it: llmlb usage VERB {flag}");
+        return Err(Failure::new(exit::USAGE, message).hint(hint));
     }
     match verb {
-        Verb::Stage(stage) => stage::stage(stage, &place, quiet),
-        Verb::Consolidate(consolidate) => consolidate::consolidate(consolidate, &place),
-        Verb::Deliver(deliver) => deliver::deliver(deliver, place, quiet),
-        Verb::Pending(look) => pending::pending(look, &place, quiet),
-        Verb::Failed(look) => failed::failed(look, &place),
-        Verb::Verify(look) => verify::verify(look, &place, quiet),
-        Verb::Resend(resend) => resend::resend(resend, &place),
+        UsageVerb::Stage(stage) => stage::stage(stage, &data, quiet),
+        UsageVerb::Consolidate(consolidate) => consolidate::consolidate(consolidate, &data),
+        UsageVerb::Deliver(deliver) => deliver::deliver(deliver, data, quiet),
+        UsageVerb::Pending(list) => pending::pending(list, &data, quiet),
+        UsageVerb::Failed(list) => failed::failed(list, &data),
+        UsageVerb::Verify(list) => verify::verify(list, &data, quiet),
+        UsageVerb::Resend(resend) => resend::resend(resend, &data),
     }
 }
 
-/// How batches are made.
+/// Returns the options of consolidation.
 fn options(batch_size: usize) -> Options {
     let mut options = Options::default();
     options.batch_size = batch_size;
@@ -54,25 +54,25 @@ fn options(batch_size: usize) -> Options {
     options
 }
 
-/// What the disk did, and what can be done about it.
+/// Returns the error for a failed disk operation, with a hint.
 fn disk(error: &Error) -> Failure {
     let failure = Failure::new(exit::FAILED, error.to_string());
     if error.is_full() {
-        failure.hint("make room on the disk; nothing that was staged is lost")
+        failure.hint("no staged record is lost: free space on the disk, then repeat the command")
     } else if error.is_read_only() {
-        failure.hint("the disk can only be read; nothing that was staged is lost")
+        failure.hint("no staged record is lost: make the disk writable, then repeat the command")
     } else if error.io_error().kind() == std::io::ErrorKind::PermissionDenied {
         let owner = sys::users::owner_of(error.path());
         let owner = owner.map_or_else(String::new, |owner| format!(", {owner}"));
         failure.hint(format!(
-            "run it as the user whose data it is{owner}, or name another directory: `--data DIR`"
+            "run the command as the owner of the data{owner}, or name another directory: `--data DIR`"
         ))
     } else {
         failure
     }
 }
 
-/// `1 record`, `2 records`
+/// Formats a count with its noun: `1 record`, `2 records`.
 fn counted(count: u64, what: &str) -> String {
     match (count, what) {
         (1, _) => format!("1 {what}"),
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_not_many() {
+    fn counted_uses_singular_and_plural() {
         assert_eq!(counted(1, "record"), "1 record");
         assert_eq!(counted(0, "record"), "0 records");
         assert_eq!(counted(2, "batch"), "2 batches");

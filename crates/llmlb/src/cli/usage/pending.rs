@@ -1,33 +1,33 @@
-//! `llmlb usage pending`: the batches that wait for delivery, and why.
+//! `llmlb usage pending`: lists the pending batches with their last error.
 
 use std::time::SystemTime;
 
 use serde::Serialize;
 use spool::{BatchStore, Error, SpoolManager, Waiting};
 
-use super::args::Look;
+use super::args::ListArgs;
+use super::data_dir::DataDir;
 use super::json::{self, Pause, VERSION};
-use super::place::Place;
 use super::{counted, disk};
 use crate::cli::exit::{self, Failure};
-use crate::cli::progress::Bar;
+use crate::cli::progress::ProgressLine;
 use crate::cli::table::aligned;
 use crate::cli::{output, time};
 
-/// So many names are asked for at once.
+/// Number of batch names that are read at once, which bounds memory.
 const PAGE: usize = 1000;
 
 #[derive(Serialize)]
-struct Document {
+struct PendingDocument {
     version: u32,
     paused: Option<Pause>,
-    batches: Vec<Entry>,
+    batches: Vec<PendingEntry>,
     unreadable: Vec<Unreadable>,
     foreign: Vec<String>,
-    totals: Totals,
+    totals: PendingTotals,
 }
 
-/// An entry or batch that cannot be read now. It stays in place and is tried again in every run.
+/// An entry or batch that cannot be read now. It stays in data and is retried in every run.
 #[derive(Serialize)]
 struct Unreadable {
     path: String,
@@ -35,7 +35,7 @@ struct Unreadable {
 }
 
 #[derive(Serialize)]
-struct Entry {
+struct PendingEntry {
     name: String,
     records: u64,
     attempts: u32,
@@ -47,7 +47,7 @@ struct Entry {
 }
 
 #[derive(Serialize)]
-struct Totals {
+struct PendingTotals {
     batches: u64,
     records: u64,
     staged_entries: u64,
@@ -55,16 +55,16 @@ struct Totals {
     foreign: u64,
 }
 
-pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Failure> {
-    place.must_exist()?;
-    let spool = SpoolManager::of(place.dir());
-    let bar = Bar::new(quiet);
+pub(super) fn pending(args: &ListArgs, data: &DataDir, quiet: bool) -> Result<u8, Failure> {
+    data.require()?;
+    let spool = SpoolManager::of(data.dir());
+    let bar = ProgressLine::new(quiet);
     let (batches, mut errors) = all(&spool, &bar).map_err(|error| disk(&error))?;
     let pauses = spool.pauses().map_err(|error| disk(&error))?;
     let paused = pauses.into_iter().next();
-    let staged = spool::staged(place.dir()).map_err(|error| disk(&error))?;
+    let staged = spool::staged(data.dir()).map_err(|error| disk(&error))?;
     drop(bar);
-    let totals = Totals {
+    let totals = PendingTotals {
         batches: batches.len() as u64,
         records: batches.iter().map(|batch| batch.records).sum(),
         staged_entries: staged.entries,
@@ -78,10 +78,10 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
         exit::DONE
     };
     if args.json {
-        json::print(&Document {
+        json::print(&PendingDocument {
             version: VERSION,
             paused: paused.map(Pause::from),
-            batches: batches.into_iter().map(Entry::from).collect(),
+            batches: batches.into_iter().map(PendingEntry::from).collect(),
             unreadable: errors.iter().map(Unreadable::from).collect(),
             foreign: staged.foreign_names,
             totals,
@@ -89,7 +89,7 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
         return Ok(code);
     }
     if let Some(pause) = &paused {
-        output::data(&paused_line(pause, place))?;
+        output::data(&paused_line(pause, data))?;
     }
     if !batches.is_empty() {
         let now = SystemTime::now();
@@ -105,33 +105,33 @@ pub(super) fn pending(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fai
     }
     if totals.unreadable > 0 {
         let count = totals.unreadable;
-        let line = format!("{count} cannot be read; they stay in place and are tried in every run");
+        let line =
+            format!("{count} cannot be read; they stay in data and are retried in every run");
         output::data(&line)?;
     }
     if totals.foreign > 0 {
         let (files, names) = (counted(totals.foreign, "file"), staged.foreign_names);
         let names = crate::text::plain(&names.join(", ")).into_owned();
-        let line =
-            format!("{files} in _staging/ with another name than an entry, left alone: {names}");
+        let line = format!("{files} in _staging/ not named like an entry, left in data: {names}");
         output::data(&line)?;
     }
     Ok(code)
 }
 
-fn summary(totals: &Totals) -> String {
+fn summary(totals: &PendingTotals) -> String {
     let batches = counted(totals.batches, "batch");
     let records = counted(totals.records, "record");
     let staged = counted(totals.staged_entries, "staged entry");
     match (totals.batches, totals.staged_entries) {
-        (0, 0) => "nothing waits".to_owned(),
-        (0, _) => format!("{staged} not in batches yet"),
-        (_, 0) => format!("{batches} with {records} waiting"),
-        (..) => format!("{batches} with {records} waiting; {staged} not in batches yet"),
+        (0, 0) => "no batches pending".to_owned(),
+        (0, _) => format!("{staged} not consolidated yet"),
+        (_, 0) => format!("{batches} with {records} pending"),
+        (..) => format!("{batches} with {records} pending; {staged} not consolidated yet"),
     }
 }
 
-/// All batches, and why some of them cannot be read.
-fn all(spool: &SpoolManager, bar: &Bar) -> Result<(Vec<Waiting>, Vec<Error>), Error> {
+/// Returns all pending batches, and the errors of those that cannot be read.
+fn all(spool: &SpoolManager, bar: &ProgressLine) -> Result<(Vec<Waiting>, Vec<Error>), Error> {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
     let mut last: Option<String> = None;
     loop {
@@ -143,14 +143,11 @@ fn all(spool: &SpoolManager, bar: &Bar) -> Result<(Vec<Waiting>, Vec<Error>), Er
         for name in names {
             match spool.waiting(&name) {
                 Ok(waiting) => found.push(waiting),
-                // It was delivered meanwhile.
+                // The batch was delivered after its name was listed.
                 Err(error) if error.io_error().kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => errors.push(error),
             }
-            bar.say(&format!(
-                "looked at {}",
-                counted(found.len() as u64, "batch")
-            ));
+            bar.show_text(&format!("read {}", counted(found.len() as u64, "batch")));
         }
     }
 }
@@ -165,7 +162,7 @@ fn row(batch: &Waiting, pause: Option<SystemTime>, now: SystemTime) -> Vec<Strin
     };
     let mut error = batch.last_error.clone().unwrap_or_else(|| "-".to_owned());
     if batch.is_unknown {
-        error += " (it may have arrived)";
+        error += " (the receiver may have it)";
     }
     vec![
         batch.name.clone(),
@@ -176,16 +173,16 @@ fn row(batch: &Waiting, pause: Option<SystemTime>, now: SystemTime) -> Vec<Strin
     ]
 }
 
-/// Every pause ends by itself: delivery is tried again then.
-pub(super) fn paused_line(pause: &spool::Pause, place: &Place) -> String {
+/// Formats a pause. Delivery resumes by itself when the pause ends.
+pub(super) fn paused_line(pause: &spool::Pause, data: &DataDir) -> String {
     let until = time::point(pause.until());
     let line = format!(
-        "delivery to {} is paused until {until}: {}",
+        "delivery to {} paused until {until}: {}",
         pause.to, pause.why
     );
     if pause.is_misconfigured {
-        let again = place.command("deliver --to URL --now");
-        format!("{line}; {again} tries again at once")
+        let again = data.command("deliver --to URL --now");
+        format!("{line}; retry at once with {again}")
     } else {
         line
     }
@@ -200,7 +197,7 @@ impl From<&Error> for Unreadable {
     }
 }
 
-impl From<Waiting> for Entry {
+impl From<Waiting> for PendingEntry {
     fn from(batch: Waiting) -> Self {
         Self {
             name: batch.name,

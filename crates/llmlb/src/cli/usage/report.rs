@@ -1,28 +1,29 @@
-//! What a delivery did, in words.
+//! Messages about the result of a delivery.
 
 use spool::{Delivered, Run};
 
 use super::counted;
-use super::place::Place;
+use super::data_dir::DataDir;
 use crate::cli::exit::{self, Failure};
 use crate::cli::time;
+use crate::exporter::RunEnd;
 
-/// What was done.
-pub(super) fn done(run: &Run, to: Option<&str>, place: &Place) -> String {
+/// Describes the delivered or archived records.
+pub(super) fn done(run: &Run, to: Option<&str>, data: &DataDir) -> String {
     let delivered = &run.delivered;
     match to {
-        None if run.archived == 0 => "nothing to archive".to_owned(),
+        None if run.archived == 0 => "no records to archive".to_owned(),
         None => format!(
-            "{} put into {}",
+            "{} moved to {}",
             counted(run.archived, "record"),
-            place.shown("archive")
+            data.shown("archive")
         ),
         Some(_) if delivered.batches == 0 => {
             let is_idle = delivered.waiting == 0 && delivered.failed == 0;
             let words = if is_idle {
-                "nothing to deliver"
+                "no records to deliver"
             } else {
-                "delivered nothing"
+                "delivered no records"
             };
             words.to_owned()
         }
@@ -34,46 +35,38 @@ pub(super) fn done(run: &Run, to: Option<&str>, place: &Place) -> String {
     }
 }
 
-pub(super) fn skipped(pid: Option<u32>, place: &Place) -> String {
-    let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("PID {pid}"));
-    let from = place.dir().display();
-    format!("skipped: {who} is delivering from {from} already")
+pub(super) fn skipped(pid: Option<u32>, data: &DataDir) -> String {
+    let holder = pid.map_or_else(|| "another process".to_owned(), |pid| format!("PID {pid}"));
+    let from = data.dir().display();
+    format!("skipped: {holder} is already delivering from {from}")
 }
 
-/// What was not done, why, and what to do about it.
-pub(super) fn problem(
-    run: &Run,
-    place: &Place,
-    again: &str,
-    is_cancelled: bool,
-) -> Option<Failure> {
+/// Returns the error for records that were not delivered, with hints.
+pub(super) fn problem(run: &Run, data: &DataDir, again: &str, end: RunEnd) -> Option<Failure> {
     let delivered = &run.delivered;
     let mut messages = Vec::new();
     let mut hints = Vec::new();
     if delivered.failed > 0 {
         let records = counted(delivered.failed, "record");
         messages.push(format!(
-            "{records} could not be delivered, now in {}",
-            place.shown("failed")
+            "{records} could not be delivered and moved to {}",
+            data.shown("failed")
         ));
-        hints.push(format!("{} says why", place.command("failed")));
+        hints.push(format!("show the reasons with {}", data.command("failed")));
     }
     if delivered.waiting > 0 {
         let batches = counted(delivered.waiting, "batch");
-        messages.push(format!(
-            "{batches} waiting: {}",
-            why(delivered, is_cancelled)
-        ));
-        hints.push(advice(delivered, place, again));
+        messages.push(format!("{batches} pending: {}", why(delivered, end)));
+        hints.push(advice(delivered, data, again));
     }
     let aside = run.consolidated.aside + delivered.damaged;
     if aside > 0 {
         messages.push(format!(
-            "{aside} of what was staged could not be read, now in {}",
-            place.shown("failed")
+            "damaged files or lines: {aside}; moved to {}",
+            data.shown("failed")
         ));
         if delivered.failed == 0 {
-            hints.push(format!("{} says why", place.command("failed")));
+            hints.push(format!("show the reasons with {}", data.command("failed")));
         }
     }
     if run.consolidated.unreadable > 0 {
@@ -81,12 +74,12 @@ pub(super) fn problem(
         let first = run.unreadable.first();
         let first = first.map_or_else(String::new, |error| format!(", the first: {error}"));
         messages.push(format!(
-            "staged entries that cannot be read and stay in place: {entries}{first}"
+            "staged entries that cannot be read and stay in data: {entries}{first}"
         ));
-        hints.push(format!("{} names them", place.command("pending")));
+        hints.push(format!("list them with {}", data.command("pending")));
     }
     if let Some(trouble) = &run.trouble {
-        let failure = super::deliver::failed(trouble, place);
+        let failure = super::deliver::failed(trouble, data);
         messages.push(failure.message().to_owned());
         hints.extend(failure.hints().map(str::to_owned));
     }
@@ -97,7 +90,7 @@ pub(super) fn problem(
     Some(hints.into_iter().fold(failure, Failure::hint))
 }
 
-fn why(delivered: &Delivered, is_cancelled: bool) -> String {
+fn why(delivered: &Delivered, end: RunEnd) -> String {
     match (&delivered.paused, &delivered.last_error) {
         (Some(pause), _) if pause.is_rejecting => {
             format!(
@@ -106,33 +99,36 @@ fn why(delivered: &Delivered, is_cancelled: bool) -> String {
             )
         }
         (Some(pause), _) if pause.is_misconfigured => {
-            format!("the receiver takes nothing from us: {}", pause.why)
+            format!("delivery paused: the receiver responded {}", pause.why)
         }
         (Some(pause), _) => {
             let until = time::point(pause.until());
-            format!("the receiver asked us to wait until {until}: {}", pause.why)
+            format!(
+                "delivery paused by the receiver until {until}: {}",
+                pause.why
+            )
         }
-        _ if is_cancelled => "it was ended by a signal".to_owned(),
+        _ if end == RunEnd::Cancelled => "the delivery was interrupted by a signal".to_owned(),
         (None, Some(error)) => error.clone(),
-        (None, None) => "they failed before, and their time has not come".to_owned(),
+        (None, None) => "earlier attempts failed, and the next retry is not due yet".to_owned(),
     }
 }
 
-fn advice(delivered: &Delivered, place: &Place, again: &str) -> String {
+fn advice(delivered: &Delivered, data: &DataDir, again: &str) -> String {
     match &delivered.paused {
         Some(pause) if pause.is_rejecting => format!(
-            "nothing is lost: with 400 and 422 check --format and what the receiver expects of a \
-             record, with 413 raise its limit for a request; {} shows its answers; then {again}",
-            place.command("pending")
+            "no record is lost: for 400 and 422 check --format and the fields that the receiver \
+             expects, for 413 raise its limit for a request; show its responses with {}, then {again}",
+            data.command("pending")
         ),
         Some(pause) if pause.is_misconfigured => format!(
-            "nothing is lost: check the URL and the token (LLMLB_USAGE_TOKEN, --token-file), then \
+            "no record is lost: check the URL and the token (LLMLB_USAGE_TOKEN, --token-file), then \
              {again}"
         ),
-        Some(_) => "nothing is lost: the first delivery after that goes on".to_owned(),
+        Some(_) => format!("no record is lost; deliver again after that time with {again}"),
         None => {
-            let pending = place.command("pending");
-            format!("the next delivery tries again, {pending} shows when; {again} does not wait")
+            let pending = data.command("pending");
+            format!("show the time of the next retry with {pending}, or retry at once with {again}")
         }
     }
 }

@@ -1,34 +1,34 @@
-//! `llmlb usage resend`: batches that failed go back into the spool.
+//! `llmlb usage resend`: moves failed or archived batches back into the spool.
 
 use spool::{DeliveryLock, Failed, RunError, SpoolManager};
 
 use super::args::Resend;
-use super::place::Place;
+use super::data_dir::DataDir;
 use super::{counted, deliver, disk, failed};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 
-pub(super) fn resend(args: &Resend, place: &Place) -> Result<u8, Failure> {
+pub(super) fn resend(args: &Resend, data: &DataDir) -> Result<u8, Failure> {
     let found = if args.archived {
-        archived(place)?
+        archived(data)?
     } else {
-        failed::list(place)?
+        failed::list(data)?
     };
     if args.files.is_empty() && !args.all {
-        return offer(found, place, args.archived);
+        return offer(found, data, args.archived);
     }
-    let (chosen, mut problems) = choose(args, found, place);
+    let (chosen, mut problems) = choose(args, found, data);
     if chosen.is_empty() && problems.is_empty() {
-        output::data("nothing can be resent")?;
+        output::data("no batches can be resent")?;
         return Ok(exit::DONE);
     }
     let ambiguous = chosen.iter().filter(|one| one.is_ambiguous).count() as u64;
     let mut done = 0;
-    // What waits must not change under the hands of whoever delivers it.
+    // Hold the delivery lock: the spool must not change while another process delivers from it.
     let lock = (!args.dry_run)
-        .then(|| DeliveryLock::acquire(place.dir()).map_err(|error| busy(&error, place)))
+        .then(|| DeliveryLock::acquire(data.dir()).map_err(|error| busy(&error, data)))
         .transpose()?;
-    let spool = SpoolManager::of(place.dir());
+    let spool = SpoolManager::of(data.dir());
     for one in chosen {
         let resent = if args.dry_run {
             Ok(())
@@ -41,66 +41,70 @@ pub(super) fn resend(args: &Resend, place: &Place) -> Result<u8, Failure> {
         }
     }
     drop(lock);
-    let told = counted(done, "batch");
+    let batches = counted(done, "batch");
     output::data(&if args.dry_run {
-        format!("{told} would be put back into the spool")
+        format!("{batches} would be moved back into the spool")
     } else {
-        format!("{told} put back into the spool")
+        format!("{batches} moved back into the spool")
     })?;
     if ambiguous > 0 {
-        output::say(&format!(
-            "{} may be with the receiver already: it can tell by the keys, which stay the same",
+        output::message(&format!(
+            "the receiver may already have {}; the idempotency keys stay the same, so it can \
+             detect them",
             counted(ambiguous, "batch")
         ));
     }
     if done > 0 && !args.dry_run {
         output::hint(&format!(
-            "{} sends what was put back",
-            place.command("deliver --to URL")
+            "deliver them with {}",
+            data.command("deliver --to URL")
         ));
     }
     if problems.is_empty() {
         return Ok(exit::DONE);
     }
-    let list = place.command("resend");
+    let list = data.command("resend");
     Err(Failure::new(exit::FAILED, problems.join("\nllmlb: "))
-        .hint(format!("{list} lists what can be resent")))
+        .hint(format!("list the batches that can be resent with {list}")))
 }
 
-/// What is in the archive.
-fn archived(place: &Place) -> Result<Vec<Failed>, Failure> {
-    place.must_exist()?;
-    SpoolManager::of(place.dir())
+/// Returns the batches in `archive/`.
+fn archived(data: &DataDir) -> Result<Vec<Failed>, Failure> {
+    data.require()?;
+    SpoolManager::of(data.dir())
         .archived()
         .map_err(|error| disk(&error))
 }
 
-/// Somebody delivers, or the lock cannot be had.
-fn busy(error: &RunError, place: &Place) -> Failure {
-    let failure = deliver::failed(error, place);
+/// Returns the error for a delivery lock that is held or cannot be acquired.
+fn busy(error: &RunError, data: &DataDir) -> Failure {
+    let failure = deliver::failed(error, data);
     match error {
-        RunError::Busy { .. } => failure.hint("nothing was changed: try again when it is done"),
+        RunError::Busy { .. } => {
+            failure.hint("no batch was moved; repeat the command when that process is done")
+        }
         _ => failure,
     }
 }
 
-/// What could be resent.
-fn offer(found: Vec<Failed>, place: &Place, is_archived: bool) -> Result<u8, Failure> {
+/// Prints the batches that can be resent, for `resend` without arguments.
+fn offer(found: Vec<Failed>, data: &DataDir, is_archived: bool) -> Result<u8, Failure> {
     let batches: Vec<Failed> = found.into_iter().filter(|one| one.is_batch).collect();
     if batches.is_empty() {
-        output::data("nothing can be resent")?;
+        output::data("no batches can be resent")?;
         return Ok(exit::DONE);
     }
     output::data(&failed::table(&batches))?;
     let words = if is_archived { " --archived" } else { "" };
-    let one = place.command("resend FILE");
-    let all = place.command(&format!("resend{words} --all"));
+    let one = data.command("resend FILE");
+    let all = data.command(&format!("resend{words} --all"));
     output::hint(&format!(
-        "{one} puts one back into the spool, {all} all of them"
+        "move one back into the spool with {one}, or all of them with {all}"
     ));
     Ok(exit::DONE)
 }
 
+/// A batch to resend.
 struct Chosen {
     name: String,
     is_ambiguous: bool,
@@ -115,8 +119,8 @@ impl From<Failed> for Chosen {
     }
 }
 
-/// Those that were asked for, and what is wrong with the others.
-fn choose(args: &Resend, found: Vec<Failed>, place: &Place) -> (Vec<Chosen>, Vec<String>) {
+/// Returns the selected batches, and the problems with the other arguments.
+fn choose(args: &Resend, found: Vec<Failed>, data: &DataDir) -> (Vec<Chosen>, Vec<String>) {
     if args.all {
         let batches = found.into_iter().filter(|one| one.is_batch);
         return (batches.map(Chosen::from).collect(), Vec::new());
@@ -128,7 +132,7 @@ fn choose(args: &Resend, found: Vec<Failed>, place: &Place) -> (Vec<Chosen>, Vec
         match found.iter().find(|one| one.name == name) {
             Some(one) if one.is_batch => chosen.push(Chosen::from(one.clone())),
             Some(one) => problems.push(format!("{name} cannot be resent: {}", one.reason)),
-            None if place.dir().join("archive").join(&name).is_file() => chosen.push(Chosen {
+            None if data.dir().join("archive").join(&name).is_file() => chosen.push(Chosen {
                 name,
                 is_ambiguous: false,
             }),

@@ -1,20 +1,21 @@
-//! `llmlb usage verify`: the books balance, or what is wrong with them.
+//! `llmlb usage verify`: proves that every staged record is delivered, archived, pending or failed
+//! exactly once, or lists the records and files for which that is not so.
 
 use std::cell::Cell;
 
 use serde::Serialize;
 use spool::{Books, Cancel, Progress, Watch};
 
-use super::args::Look;
+use super::args::ListArgs;
+use super::data_dir::DataDir;
 use super::json::{self, VERSION};
-use super::place::Place;
 use super::{counted, disk};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
-use crate::cli::progress::Bar;
+use crate::cli::progress::ProgressLine;
 
 #[derive(Serialize)]
-struct Document {
+struct VerifyDocument {
     version: u32,
     balanced: bool,
     staged: u64,
@@ -24,37 +25,37 @@ struct Document {
     failed: u64,
     repeated: u64,
     busy: Option<Busy>,
-    problems: Vec<Entry>,
+    problems: Vec<ProblemEntry>,
 }
 
-/// Somebody is at work there.
+/// Another process that works on the data directory.
 #[derive(Serialize)]
 struct Busy {
     pid: Option<u32>,
 }
 
 #[derive(Serialize)]
-struct Entry {
+struct ProblemEntry {
     path: String,
     record: Option<String>,
     what: String,
 }
 
-pub(super) fn verify(args: &Look, place: &Place, quiet: bool) -> Result<u8, Failure> {
-    place.must_exist()?;
-    let bar = Bar::new(quiet);
+pub(super) fn verify(args: &ListArgs, data: &DataDir, quiet: bool) -> Result<u8, Failure> {
+    data.require()?;
+    let bar = ProgressLine::new(quiet);
     let checked = Cell::new(0);
     let progress = |seen: Progress| {
         if let Progress::Checked { bytes, .. } = seen {
             checked.set(checked.get() + bytes);
-            bar.say(&format!("checked {} MiB", checked.get() >> 20));
+            bar.show_text(&format!("checked {} MiB", checked.get() >> 20));
         }
     };
     let watch = Watch {
         cancel: Cancel::new(),
         progress: &progress,
     };
-    let books = spool::verify(place.dir(), &watch).map_err(|error| disk(&error))?;
+    let books = spool::verify(data.dir(), &watch).map_err(|error| disk(&error))?;
     drop(bar);
     if args.json {
         json::print(&document(&books))?;
@@ -69,11 +70,13 @@ pub(super) fn verify(args: &Look, place: &Place, quiet: bool) -> Result<u8, Fail
         let pid = busy
             .pid
             .map_or_else(String::new, |pid| format!(", PID {pid}"));
-        output::say(&format!(
-            "another process is working on this data{pid}: a problem may be gone when it is done"
+        output::message(&format!(
+            "another process works on this data directory{pid}: problems may be transient; when it \
+             is done, repeat {}",
+            data.command("verify")
         ));
     }
-    place.tell_lost();
+    data.report_lost();
     if books.problems.is_empty() {
         return Ok(exit::DONE);
     }
@@ -106,8 +109,8 @@ fn balance(books: &Books) -> String {
     )
 }
 
-fn document(books: &Books) -> Document {
-    Document {
+fn document(books: &Books) -> VerifyDocument {
+    VerifyDocument {
         version: VERSION,
         balanced: books.problems.is_empty(),
         staged: books.staged,
@@ -120,7 +123,7 @@ fn document(books: &Books) -> Document {
         problems: books
             .problems
             .iter()
-            .map(|problem| Entry {
+            .map(|problem| ProblemEntry {
                 path: problem.path.display().to_string(),
                 record: problem.record.clone(),
                 what: problem.what.clone(),

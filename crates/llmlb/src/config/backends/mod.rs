@@ -1,5 +1,5 @@
-//! The backends: those of the flags, else of the environment, else of the file. All three are
-//! checked; one list replaces another as a whole.
+//! The list of backends: from the flags, else the environment, else the file. All three lists are
+//! validated; one list replaces another as a whole.
 
 pub(super) mod fields;
 
@@ -8,26 +8,26 @@ use std::collections::{HashMap, HashSet};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::document::Document;
+use super::document::TomlDocument;
 use super::env::Environment;
 use super::origin::Origin;
-use super::problems::Gathered;
+use super::problems::ProblemList;
 use super::settings::{self, Setting};
 use super::{Backend, BackendUrl, Flags, Kind};
 
 const LONGEST_NAME: usize = 64;
 
-/// What was found.
+/// The backends that are used, with their origins.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct ReadBackends {
     pub(super) backends: Vec<Backend>,
     pub(super) origins: Vec<Origin>,
-    /// The variables that the file takes keys from, whether they are used or not.
+    /// Names of the variables in `api_key_env`, also of backends that are not used.
     pub(super) key_variables: Vec<String>,
 }
 
-/// A backend as it was written.
-struct Draft {
+/// A backend as written in one layer, before defaults are applied.
+struct BackendDraft {
     url: Option<(BackendUrl, Origin)>,
     name: Option<(String, Origin)>,
     models: Option<Vec<String>>,
@@ -40,7 +40,7 @@ struct Draft {
     origin: Origin,
 }
 
-impl Draft {
+impl BackendDraft {
     fn at(origin: Origin) -> Self {
         Self {
             url: None,
@@ -60,9 +60,9 @@ impl Draft {
 pub(super) fn read(
     flags: &Flags,
     env: &Environment,
-    document: Option<&Document<'_>>,
-    problems: &mut Gathered,
-) -> Found {
+    document: Option<&TomlDocument<'_>>,
+    problems: &mut ProblemList,
+) -> ReadBackends {
     let from_file = document.map_or_else(Vec::new, |document| in_file(document, problems));
     let from_env = in_variable(env, problems);
     let from_flags = flags.backends.iter().map(String::as_str).collect();
@@ -91,14 +91,14 @@ pub(super) fn read(
         problems.add(&first.origin, "backend", &what);
     }
     let (backends, origins) = finish(used, env, problems);
-    Found {
+    ReadBackends {
         backends,
         origins,
         key_variables,
     }
 }
 
-fn in_variable(env: &Environment, problems: &mut Gathered) -> Vec<Draft> {
+fn in_variable(env: &Environment, problems: &mut ProblemList) -> Vec<BackendDraft> {
     let origin = Origin::Variable(settings::BACKENDS.into());
     match env.text(settings::BACKENDS) {
         Some(Ok(text)) => {
@@ -123,15 +123,15 @@ fn in_variable(env: &Environment, problems: &mut Gathered) -> Vec<Draft> {
     }
 }
 
-/// A URL that is wrong is named by its number: there may be a password in it.
-fn in_text(urls: Vec<&str>, origin: &Origin, problems: &mut Gathered) -> Vec<Draft> {
+/// Parses URLs. A message names an invalid URL by its number, because it may contain a password.
+fn in_text(urls: Vec<&str>, origin: &Origin, problems: &mut ProblemList) -> Vec<BackendDraft> {
     let many = urls.len() > 1;
     let mut drafts = Vec::new();
     for (index, text) in urls.into_iter().enumerate() {
         match BackendUrl::parse(text) {
-            Ok(url) => drafts.push(Draft {
+            Ok(url) => drafts.push(BackendDraft {
                 url: Some((url, origin.clone())),
-                ..Draft::at(origin.clone())
+                ..BackendDraft::at(origin.clone())
             }),
             Err(why) if many => problems.add(origin, "", &format!("URL {}: {why}", index + 1)),
             Err(why) => problems.add(origin, "", &why),
@@ -140,11 +140,11 @@ fn in_text(urls: Vec<&str>, origin: &Origin, problems: &mut Gathered) -> Vec<Dra
     drafts
 }
 
-fn in_file(document: &Document<'_>, problems: &mut Gathered) -> Vec<Draft> {
+fn in_file(document: &TomlDocument<'_>, problems: &mut ProblemList) -> Vec<BackendDraft> {
     let Some(value) = document.backends() else {
         return Vec::new();
     };
-    let not_a_list = |value: &Spanned<DeValue<'_>>, problems: &mut Gathered| {
+    let not_a_list = |value: &Spanned<DeValue<'_>>, problems: &mut ProblemList| {
         let what = "this is not a list of backends; allowed: [[backend]]";
         problems.add(&document.origin(value.span().start), "backend", what);
     };
@@ -166,22 +166,22 @@ fn in_file(document: &Document<'_>, problems: &mut Gathered) -> Vec<Draft> {
 }
 
 fn one_in_file(
-    document: &Document<'_>,
+    document: &TomlDocument<'_>,
     table: &DeTable<'_>,
     origin: Origin,
-    problems: &mut Gathered,
-) -> Draft {
+    problems: &mut ProblemList,
+) -> BackendDraft {
     document.check_keys("backend", table, problems);
     if !table.contains_key(settings::BACKEND_URL.key()) && !document.is_broken() {
         let what = format!("missing; allowed: {}", settings::BACKEND_URL.allowed);
         problems.add(&origin, settings::BACKEND_URL.name, &what);
     }
-    let mut fields = Fields {
+    let mut fields = BackendTable {
         document,
         table,
         problems,
     };
-    Draft {
+    BackendDraft {
         url: fields.get(&settings::BACKEND_URL, fields::url),
         name: fields.get(&settings::BACKEND_NAME, fields::name),
         models: fields.value(&settings::BACKEND_MODELS, fields::models),
@@ -195,15 +195,15 @@ fn one_in_file(
     }
 }
 
-/// The fields of one backend in the file.
-struct Fields<'a> {
-    document: &'a Document<'a>,
+/// Reader of one `[[backend]]` table.
+struct BackendTable<'a> {
+    document: &'a TomlDocument<'a>,
     table: &'a DeTable<'a>,
-    problems: &'a mut Gathered,
+    problems: &'a mut ProblemList,
 }
 
-impl Fields<'_> {
-    /// A field and its place, if it is there and right.
+impl BackendTable<'_> {
+    /// Returns a field and its origin, if the field is present and valid.
     fn get<T>(
         &mut self,
         setting: &Setting,
@@ -229,29 +229,30 @@ impl Fields<'_> {
     }
 }
 
-fn check_unique(drafts: &[Draft], problems: &mut Gathered) {
+fn check_unique(drafts: &[BackendDraft], problems: &mut ProblemList) {
     let mut urls = HashMap::new();
     let mut names = HashMap::new();
     for draft in drafts {
         if let Some((url, origin)) = &draft.url {
             let first = *urls.entry(url.to_string()).or_insert(origin);
             if !std::ptr::eq(first, origin) {
-                let what = format!("{url} is there twice{}", first_seen(first));
+                let what = format!("{url} occurs twice{}", first_seen(first));
                 problems.add(origin, settings::BACKEND_URL.name, &what);
             }
         }
         if let Some((name, origin)) = &draft.name {
             let first = *names.entry(name).or_insert(origin);
             if !std::ptr::eq(first, origin) {
-                let what = format!("\"{name}\" is there twice{}", first_seen(first));
+                let what = format!("\"{name}\" occurs twice{}", first_seen(first));
                 problems.add(origin, settings::BACKEND_NAME.name, &what);
             }
         }
     }
 }
 
-/// A backend of whose models none is used would never get a request, and nobody know why.
-fn check_served(drafts: &[Draft], problems: &mut Gathered) {
+/// Reports a backend whose `only_models` excludes all of its `models`: it would silently never get
+/// a request.
+fn check_served(drafts: &[BackendDraft], problems: &mut ProblemList) {
     for draft in drafts {
         let (Some(models), Some((only, origin))) = (&draft.models, &draft.only_models) else {
             continue;
@@ -259,7 +260,7 @@ fn check_served(drafts: &[Draft], problems: &mut Gathered) {
         if !models.iter().any(|model| is_among(only, model)) {
             let setting = settings::BACKEND_ONLY;
             let what = format!(
-                "none of backend.models is among them, so that nothing is left; allowed: {}",
+                "none of backend.models is in the list, so the backend would serve no model; allowed: {}",
                 setting.allowed
             );
             problems.add(origin, setting.name, &what);
@@ -267,7 +268,8 @@ fn check_served(drafts: &[Draft], problems: &mut Gathered) {
     }
 }
 
-/// Whether a list of names, of which some may end in `*`, has this one.
+/// True if a list of names and patterns contains this name. A `*` at the end of a pattern matches
+/// any rest.
 pub(crate) fn is_among(names: &[String], name: &str) -> bool {
     names.iter().any(|one| match one.strip_suffix('*') {
         Some(start) => name.starts_with(start),
@@ -283,12 +285,12 @@ fn first_seen(origin: &Origin) -> String {
 }
 
 fn finish(
-    drafts: Vec<Draft>,
+    drafts: Vec<BackendDraft>,
     env: &Environment,
-    problems: &mut Gathered,
+    problems: &mut ProblemList,
 ) -> (Vec<Backend>, Vec<Origin>) {
     let given = drafts.iter().filter_map(|draft| draft.name.as_ref());
-    let mut names = Names::new(given.map(|(name, _)| name.clone()));
+    let mut names = BackendNames::new(given.map(|(name, _)| name.clone()));
     let mut finished = Vec::new();
     for (place, draft) in drafts.into_iter().enumerate() {
         let api_key = draft.key_variable.and_then(|(variable, origin)| {
@@ -296,13 +298,15 @@ fn finish(
             key.map_err(|why| problems.add(&origin, settings::BACKEND_KEY.name, &why))
                 .ok()
         });
-        // Without a URL there is a problem already.
+        // A missing URL was already reported.
         let Some((url, _)) = draft.url else { continue };
         let (name, label) = match draft.name {
             Some((name, _)) => (name.clone(), name),
             None => (names.default_for(&url), names.label(place + 1)),
         };
-        let kind = draft.kind.or_else(|| Kind::of_host(url.authority().host()));
+        let kind = draft
+            .kind
+            .or_else(|| Kind::from_host(url.authority().host()));
         let backend = Backend {
             name,
             label,
@@ -320,14 +324,14 @@ fn finish(
     finished.into_iter().unzip()
 }
 
-/// The names that are taken.
-struct Names {
+/// Assignment of unique names to backends.
+struct BackendNames {
     taken: HashSet<String>,
-    /// The last number given to a default name.
+    /// Last number appended to each default name.
     numbers: HashMap<String, u32>,
 }
 
-impl Names {
+impl BackendNames {
     fn new(given: impl Iterator<Item = String>) -> Self {
         Self {
             taken: given.collect(),
@@ -335,8 +339,8 @@ impl Names {
         }
     }
 
-    /// `backend-1` for the first backend; with another number after it if somebody gave that name to
-    /// a backend.
+    /// Returns the label of the n-th backend, `backend-1` for the first. A number is appended if the
+    /// configuration uses that name for another backend.
     fn label(&mut self, place: usize) -> String {
         let label = format!("backend-{place}");
         let others = (2..).map(|number| format!("{label}-{number}"));
@@ -345,10 +349,11 @@ impl Names {
         free.unwrap_or(label)
     }
 
-    /// Host and port; with a number if that is taken, as by another prefix of the same host.
+    /// Returns the default name, host and port. A number is appended if the name is taken, for
+    /// example by another path prefix of the same host.
     fn default_for(&mut self, url: &BackendUrl) -> String {
         let name = url.authority().as_str().replace(['[', ']'], "");
-        // A very long host: leave room for the number.
+        // Truncate a very long host, so that a number still fits.
         let name: String = name.chars().take(LONGEST_NAME - 6).collect();
         let number = self.numbers.entry(name.clone()).or_insert(1);
         let mut unique = name.clone();

@@ -1,4 +1,4 @@
-//! Which backends, and their URLs.
+//! Selection of the backends, and their URLs.
 
 use super::super::{Alias, BackendUrl, Kind, settings};
 use super::*;
@@ -12,8 +12,8 @@ fn names(config: &Config) -> Vec<&str> {
 }
 
 #[test]
-fn a_backend_has_what_the_file_says() {
-    let config = Run::with_file(
+fn backend_has_the_fields_of_the_file() {
+    let config = LoadCase::with_file(
         "[[backend]]\nname = \"gpu-1\"\nurl = \"http://10.0.0.5:8000/openai/v1\"\n\
          models = [\"llama\", \"qwen\"]\napi_key_env = \"GPU_KEY\"\n\
          [[backend]]\nurl = \"http://10.0.0.6\"\n",
@@ -41,9 +41,9 @@ fn a_backend_has_what_the_file_says() {
 }
 
 #[test]
-fn of_models_that_are_told_some_may_be_left() {
+fn only_models_may_select_a_part_of_models() {
     for only in ["[\"b\"]", "[\"x\", \"b*\"]", "[\"*\"]"] {
-        Run::with_file(&format!(
+        LoadCase::with_file(&format!(
             "[[backend]]\nurl = \"http://a\"\nmodels = [\"a\", \"b\"]\nonly_models = {only}\n"
         ))
         .good();
@@ -51,8 +51,8 @@ fn of_models_that_are_told_some_may_be_left() {
 }
 
 #[test]
-fn what_shares_the_work_out_is_what_the_file_says() {
-    let config = Run::with_file(
+fn balancing_fields_and_aliases_are_read_from_the_file() {
+    let config = LoadCase::with_file(
         "[[backend]]\nurl = \"http://a\"\nkind = \"llama.cpp\"\nweight = 1000\n\
          max_concurrent = 100000\nonly_models = [\"llama*\", \"*\"]\n\
          [[backend]]\nurl = \"http://b\"\n\
@@ -83,34 +83,34 @@ fn what_shares_the_work_out_is_what_the_file_says() {
 }
 
 #[test]
-fn every_kind_has_a_name_that_is_listed() {
+fn every_kind_has_a_documented_name() {
     for kind in Kind::ALL {
-        assert_eq!(Kind::named(kind.name()), Some(kind));
+        assert_eq!(Kind::from_name(kind.name()), Some(kind));
         assert!(settings::BACKEND_KIND.allowed.contains(kind.name()));
     }
-    assert_eq!(Kind::named("Ollama"), None);
+    assert_eq!(Kind::from_name("Ollama"), None);
 }
 
 #[test]
-fn services_that_everyone_knows_are_known_by_their_address() {
+fn known_services_are_recognized_by_their_host() {
     let urls = [
         "https://API.anthropic.com/v1",
         "https://api.openai.com",
         "https://api.openai.com.example",
     ];
-    let config = Run::new().flags(flags_with_backends(&urls)).good();
+    let config = LoadCase::new().flags(flags_with_backends(&urls)).good();
     let kinds: Vec<_> = config.backends.iter().map(|one| one.kind).collect();
     assert_eq!(kinds, [Some(Kind::Anthropic), Some(Kind::OpenAi), None]);
     let said = "[[backend]]\nurl = \"https://api.openai.com\"\nkind = \"vllm\"\n";
     assert_eq!(
-        Run::with_file(said).good().backends[0].kind,
+        LoadCase::with_file(said).good().backends[0].kind,
         Some(Kind::Vllm)
     );
 }
 
 #[test]
-fn backends_of_a_higher_layer_replace_all_of_a_lower_one() {
-    let run = Run::with_file("[[backend]]\nurl = \"http://file\"\n");
+fn backends_of_a_higher_layer_replace_those_of_a_lower_layer() {
+    let run = LoadCase::with_file("[[backend]]\nurl = \"http://file\"\n");
     assert_eq!(names(&run.good()), ["file:80"]);
     let run = run.env("LLMLB_BACKENDS", "http://env1, http://env2 http://env3,");
     assert_eq!(names(&run.good()), ["env1:80", "env2:80", "env3:80"]);
@@ -119,41 +119,41 @@ fn backends_of_a_higher_layer_replace_all_of_a_lower_one() {
 }
 
 #[test]
-fn a_demo_uses_none_of_them_but_the_file_is_checked_all_the_same() {
+fn demo_ignores_the_backends_but_validates_the_file() {
     let demo = || Flags {
         demo: true,
         ..Flags::default()
     };
-    let run =
-        Run::with_file("[[backend]]\nurl = \"http://file\"\n").env("LLMLB_BACKENDS", "http://a");
+    let run = LoadCase::with_file("[[backend]]\nurl = \"http://file\"\n")
+        .env("LLMLB_BACKENDS", "http://a");
     assert!(run.flags(demo()).good().backends.is_empty());
-    let run = Run::with_file("[[backend]]\nurl = \"\"\n").flags(demo());
+    let run = LoadCase::with_file("[[backend]]\nurl = \"\"\n").flags(demo());
     assert!(run.problems().starts_with("llmlb.toml:2: backend.url: "));
 }
 
 #[test]
-fn the_key_of_a_backend_that_is_not_used_need_not_be_there() {
+fn key_of_an_unused_backend_may_be_missing() {
     let file = "[[backend]]\nurl = \"http://a\"\napi_key_env = \"GPU_KEY\"\n";
-    Run::with_file(file)
+    LoadCase::with_file(file)
         .flags(flags_with_backends(&["http://b"]))
         .good();
-    let told = Run::with_file(file).env("GPU_KEY", "").problems();
+    let reported = LoadCase::with_file(file).env("GPU_KEY", "").problems();
     assert_eq!(
-        told,
+        reported,
         "llmlb.toml:3: backend.api_key_env: the variable GPU_KEY is not set, or empty"
     );
 }
 
 #[test]
-fn a_bad_url_among_many_is_named_by_its_number() {
-    let run = Run::new().env("LLMLB_BACKENDS", "http://a b http://a");
+fn invalid_url_among_several_is_named_by_its_number() {
+    let run = LoadCase::new().env("LLMLB_BACKENDS", "http://a b http://a");
     assert_eq!(
         run.problems(),
         "LLMLB_BACKENDS: URL 2: the URL does not start with http:// or https://; \
          allowed: http://HOST[:PORT][/PREFIX] or https://..\n\
-         LLMLB_BACKENDS: http://a:80 is there twice; allowed: once"
+         LLMLB_BACKENDS: http://a:80 occurs twice; allowed: once"
     );
-    let run = Run::new().env("LLMLB_BACKENDS", " , ");
+    let run = LoadCase::new().env("LLMLB_BACKENDS", " , ");
     assert!(
         run.problems()
             .starts_with("LLMLB_BACKENDS: there is no URL; ")
@@ -161,29 +161,31 @@ fn a_bad_url_among_many_is_named_by_its_number() {
 }
 
 #[test]
-fn there_is_an_end_to_how_many_there_can_be() {
+fn number_of_backends_is_limited() {
     let urls: Vec<String> = (0..=65_535).map(|n| format!("http://h{n}")).collect();
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
-    let run = Run::new().flags(flags_with_backends(&urls));
-    let told = "--backend: there are 65536 backends; allowed: up to 65535";
-    assert_eq!(run.problems(), told);
-    Run::new().flags(flags_with_backends(&urls[1..])).good();
+    let run = LoadCase::new().flags(flags_with_backends(&urls));
+    let reported = "--backend: there are 65536 backends; allowed: up to 65535";
+    assert_eq!(run.problems(), reported);
+    LoadCase::new()
+        .flags(flags_with_backends(&urls[1..]))
+        .good();
 }
 
 #[test]
-fn names_that_nobody_gave_are_unique_all_the_same() {
+fn default_names_are_unique() {
     let urls = ["http://h/a", "http://h/b", "http://h/c", "http://[::1]:8/"];
-    let config = Run::new().flags(flags_with_backends(&urls)).good();
+    let config = LoadCase::new().flags(flags_with_backends(&urls)).good();
     assert_eq!(names(&config), ["h:80", "h:80-2", "h:80-3", "::1:8"]);
 
-    let config = Run::with_file(
+    let config = LoadCase::with_file(
         "[[backend]]\nurl = \"http://h\"\n[[backend]]\nurl = \"http://g\"\nname = \"h:80\"\n",
     );
     assert_eq!(names(&config.good()), ["h:80-2", "h:80"]);
 }
 
 #[test]
-fn urls_are_read_as_people_write_them() {
+fn common_forms_of_urls_are_accepted() {
     for (text, url, prefix) in [
         ("http://localhost", "http://localhost:80", ""),
         ("http://localhost/", "http://localhost:80", ""),
@@ -217,7 +219,7 @@ fn urls_are_read_as_people_write_them() {
 }
 
 #[test]
-fn urls_that_mean_nothing_are_refused() {
+fn invalid_urls_are_rejected() {
     for (text, why) in [
         ("", "does not start with http://"),
         ("localhost:80", "does not start with http://"),

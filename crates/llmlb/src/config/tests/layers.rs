@@ -1,4 +1,4 @@
-//! File, then environment, then flags.
+//! Precedence of the layers: file, environment, flags.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,8 +8,8 @@ use super::super::{Origin, settings};
 use super::*;
 
 #[test]
-fn without_anything_the_defaults_hold() {
-    let config = Run::new().good();
+fn defaults_apply_without_any_layer() {
+    let config = LoadCase::new().good();
     assert_eq!(config.file, None);
     assert_eq!(config.server.host, IpAddr::V4(Ipv4Addr::LOCALHOST));
     assert_eq!(config.server.port, 32768);
@@ -33,9 +33,9 @@ fn without_anything_the_defaults_hold() {
 }
 
 #[test]
-fn the_environment_wins_over_the_file_and_flags_win_over_both() {
+fn environment_overrides_the_file_and_flags_override_both() {
     let file = "[server]\nport = 1\nworkers = 1\ndrain_timeout = \"1s\"\n";
-    let run = Run::with_file(file);
+    let run = LoadCase::with_file(file);
     assert_eq!(run.good().server.port, 1);
     let run = run.env("LLMLB_PORT", "2").env("LLMLB_WORKERS", "2");
     assert_eq!(run.good().server.port, 2);
@@ -48,7 +48,7 @@ fn the_environment_wins_over_the_file_and_flags_win_over_both() {
     assert_eq!(config.server.workers, 2);
     assert_eq!(config.server.drain_timeout, Duration::from_secs(1));
 
-    let from = |setting| config.origins.of(setting).to_string();
+    let from = |setting| config.origins.origin(setting).to_string();
     assert_eq!(from(&settings::PORT), "--port");
     assert_eq!(from(&settings::WORKERS), "LLMLB_WORKERS");
     assert_eq!(from(&settings::DRAIN_TIMEOUT), "llmlb.toml:4");
@@ -56,8 +56,8 @@ fn the_environment_wins_over_the_file_and_flags_win_over_both() {
 }
 
 #[test]
-fn a_mistake_is_told_also_where_another_layer_overrides_it() {
-    let run = Run::with_file("[server]\nport = 70000\n").env("LLMLB_PORT", "80");
+fn overridden_value_is_validated_too() {
+    let run = LoadCase::with_file("[server]\nport = 70000\n").env("LLMLB_PORT", "80");
     assert!(
         run.problems()
             .starts_with("llmlb.toml:2: server.port: 70000")
@@ -65,8 +65,8 @@ fn a_mistake_is_told_also_where_another_layer_overrides_it() {
 }
 
 #[test]
-fn an_empty_variable_is_as_good_as_none() {
-    let run = Run::with_file("[server]\nport = 7\n").env("LLMLB_PORT", "");
+fn empty_variable_counts_as_not_set() {
+    let run = LoadCase::with_file("[server]\nport = 7\n").env("LLMLB_PORT", "");
     assert_eq!(run.good().server.port, 7);
 }
 
@@ -91,7 +91,7 @@ fn service_links(service: &str) -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn service_links_of_kubernetes_are_ignored_whatever_the_service_is_called() {
+fn service_links_of_kubernetes_are_ignored() {
     for service in [
         "LLMLB",
         "LLMLB_INTERNAL",
@@ -102,14 +102,14 @@ fn service_links_of_kubernetes_are_ignored_whatever_the_service_is_called() {
         "LLMLB_V2_SERVICE_HOST",
     ] {
         for (name, value) in service_links(service) {
-            let run = Run::with_file("[server]\nport = 7\n").env(&name, value);
+            let run = LoadCase::with_file("[server]\nport = 7\n").env(&name, value);
             assert_eq!(run.good().server.port, 7, "{name}");
         }
     }
 }
 
 #[test]
-fn a_misspelt_variable_is_reported_although_it_looks_like_a_service_link() {
+fn misspelt_variable_similar_to_a_service_link_is_reported() {
     for (name, value) in [
         ("LLMLB_SERVICE_HOST", "localhost"),
         ("LLMLB_SERVICE_PORT", "http"),
@@ -126,18 +126,22 @@ fn a_misspelt_variable_is_reported_although_it_looks_like_a_service_link() {
         ("LLMLB_QUEU", "5"),
         ("LLMLB_HOSTT", "127.0.0.1"),
     ] {
-        let told = Run::new().env(name, value).problems();
-        assert!(told.contains("unknown variable"), "{name}={value}: {told}");
+        let reported = LoadCase::new().env(name, value).problems();
+        assert!(
+            reported.contains("unknown variable"),
+            "{name}={value}: {reported}"
+        );
     }
-    // A number is meant for the setting of that name.
-    let run = Run::new().env("LLMLB_PORT", "8080");
+    // A plain number sets the port.
+    let run = LoadCase::new().env("LLMLB_PORT", "8080");
     assert_eq!(run.good().server.port, 8080);
-    let told = Run::new().env("LLMLB_PORT", "http://10.0.0.1").problems();
-    assert!(told.starts_with("LLMLB_PORT: "), "{told}");
+    let reported = LoadCase::new()
+        .env("LLMLB_PORT", "http://10.0.0.1")
+        .problems();
+    assert!(reported.starts_with("LLMLB_PORT: "), "{reported}");
 }
 
-/// A value other than the default for every variable, and how `llmlb check` shows it if not as it was
-/// written.
+/// A value other than the default for every variable, and its form in `llmlb check` if that differs.
 const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_HOST", "0.0.0.0", None),
     ("LLMLB_PORT", "0", None),
@@ -192,7 +196,7 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
 
 #[test]
 fn every_variable_sets_its_setting() {
-    let mut run = Run::new();
+    let mut run = LoadCase::new();
     for (variable, value, _) in VARIABLES {
         run = run.env(variable, value);
     }
@@ -215,8 +219,8 @@ fn every_variable_sets_its_setting() {
 }
 
 #[test]
-fn the_flags_of_serve_set_theirs() {
-    let config = Run::new()
+fn flags_of_serve_set_their_settings() {
+    let config = LoadCase::new()
         .flags(Flags {
             host: Some("::".into()),
             port: Some(0),
@@ -232,14 +236,14 @@ fn the_flags_of_serve_set_theirs() {
 }
 
 #[test]
-fn durations_and_sizes_are_read_in_all_their_units() {
+fn durations_and_sizes_are_parsed_in_all_units() {
     for (text, milliseconds) in [
         ("500ms", 500),
         ("30s", 30_000),
         ("5m", 300_000),
         ("24h", 86_400_000),
     ] {
-        let config = Run::new().env("LLMLB_CONNECT_TIMEOUT", text).good();
+        let config = LoadCase::new().env("LLMLB_CONNECT_TIMEOUT", text).good();
         assert_eq!(
             config.upstream.connect_timeout.as_millis(),
             milliseconds,
@@ -258,7 +262,7 @@ fn durations_and_sizes_are_read_in_all_their_units() {
         ("\"1GB\"", 1_000_000_000),
         ("\"2GiB\"", 2_147_483_648),
     ] {
-        let config = Run::with_file(&format!("server.max_body = {text}\n")).good();
+        let config = LoadCase::with_file(&format!("server.max_body = {text}\n")).good();
         assert_eq!(config.server.max_body, bytes, "{text}");
     }
     for text in [
@@ -273,7 +277,7 @@ fn durations_and_sizes_are_read_in_all_their_units() {
         "99999999999999999999h",
     ] {
         let file = format!("[upstream]\nconnect_timeout = \"{text}\"\n");
-        assert!(Run::with_file(&file).read().is_err(), "{text}");
+        assert!(LoadCase::with_file(&file).read().is_err(), "{text}");
     }
     for text in [
         "",
@@ -286,6 +290,6 @@ fn durations_and_sizes_are_read_in_all_their_units() {
         "99999999999999999999GiB",
     ] {
         let file = format!("[server]\nmax_body = \"{text}\"\n");
-        assert!(Run::with_file(&file).read().is_err(), "{text}");
+        assert!(LoadCase::with_file(&file).read().is_err(), "{text}");
     }
 }

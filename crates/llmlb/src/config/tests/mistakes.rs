@@ -1,9 +1,9 @@
-//! L12: every mistake is told with its place, what is wrong and what is allowed.
+//! L12: every problem is reported with its origin, the value and the allowed values.
 
 use super::super::settings;
 use super::*;
 
-/// The file, and all that is said about it.
+/// Invalid configuration files, and the problems reported for them.
 const MISTAKES: [(&str, &str); 40] = [
     // Values.
     (
@@ -83,7 +83,7 @@ const MISTAKES: [(&str, &str); 40] = [
     ),
     (
         "[server]\nhosts = [\"a:80\"]\n",
-        "llmlb.toml:2: server.hosts: \"a:80\" is no host name or address; \
+        "llmlb.toml:2: server.hosts: \"a:80\" is not a host name or IP address; \
          allowed: a list of host names and IP addresses, without ports",
     ),
     (
@@ -180,12 +180,12 @@ const MISTAKES: [(&str, &str); 40] = [
     ),
     (
         "[[backend]]\nurl = \"http://a\"\n[[backend]]\nurl = \"http://A:80/v1/\"\n",
-        "llmlb.toml:4: backend.url: http://a:80 is there twice (first on line 2); allowed: once",
+        "llmlb.toml:4: backend.url: http://a:80 occurs twice (first on line 2); allowed: once",
     ),
     (
         "[[backend]]\nurl = \"http://a\"\nname = \"x\"\n\
          [[backend]]\nurl = \"http://b\"\nname = \"x\"\n",
-        "llmlb.toml:6: backend.name: \"x\" is there twice (first on line 3); allowed: once",
+        "llmlb.toml:6: backend.name: \"x\" occurs twice (first on line 3); allowed: once",
     ),
     (
         "[[backend]]\nurl = \"http://a\"\napi_key_env = \"GPU_KEY\"\n",
@@ -193,11 +193,11 @@ const MISTAKES: [(&str, &str); 40] = [
     ),
     (
         "[[backend]]\nurl = \"https://a\"\n[[backend]]\nurl = \"https://a:443\"\n",
-        "llmlb.toml:4: backend.url: https://a:443 is there twice (first on line 2); allowed: once",
+        "llmlb.toml:4: backend.url: https://a:443 occurs twice (first on line 2); allowed: once",
     ),
 ];
 
-/// The same, of what shares the work out.
+/// Configuration files with invalid balancing settings, and the problems reported for them.
 const OF_SHARING: [(&str, &str); 20] = [
     (
         "[server]\nqueue = 1000001\n",
@@ -250,17 +250,18 @@ const OF_SHARING: [(&str, &str); 20] = [
     (
         "[[backend]]\nurl = \"http://a\"\nonly_models = [\"*-large\"]\n",
         "llmlb.toml:3: backend.only_models: \"*-large\" has a * that is not at its end; allowed: \
-         a list of names, at least one; a * at the end of one stands for any rest",
+         a list of names, at least one; a * at the end of one matches any rest",
     ),
     (
         "[[backend]]\nurl = \"http://a\"\nonly_models = []\n",
         "llmlb.toml:3: backend.only_models: the list is empty; allowed: \
-         a list of names, at least one; a * at the end of one stands for any rest",
+         a list of names, at least one; a * at the end of one matches any rest",
     ),
     (
         "[[backend]]\nurl = \"http://a\"\nmodels = [\"a\", \"b\"]\nonly_models = [\"c\", \"d*\"]\n",
-        "llmlb.toml:4: backend.only_models: none of backend.models is among them, so that nothing \
-         is left; allowed: a list of names, at least one; a * at the end of one stands for any rest",
+        "llmlb.toml:4: backend.only_models: none of backend.models is in the list, so the backend \
+         would serve no model; allowed: a list of names, at least one; a * at the end of one matches any \
+         rest",
     ),
     (
         "aliases = \"fast\"\n",
@@ -273,7 +274,7 @@ const OF_SHARING: [(&str, &str); 20] = [
     ),
     (
         "[aliases]\nfast = [\"a\", \"a\"]\n",
-        "llmlb.toml:2: aliases.fast: \"a\" is there twice; \
+        "llmlb.toml:2: aliases.fast: \"a\" occurs twice; \
          allowed: the name of a model, or a list of names",
     ),
     (
@@ -288,15 +289,19 @@ const OF_SHARING: [(&str, &str); 20] = [
     ),
     (
         "[aliases]\nfast = \"fast\"\n",
-        "llmlb.toml:2: aliases.fast: it stands for itself; \
+        "llmlb.toml:2: aliases.fast: an alias cannot stand for itself; \
          allowed: the name of a model, or a list of names",
     ),
 ];
 
 #[test]
-fn each_mistake_is_told_with_its_line_what_is_wrong_and_what_is_allowed() {
-    for (text, told) in MISTAKES.into_iter().chain(OF_SHARING) {
-        assert_eq!(Run::with_file(text).problems(), told, "in:\n{text}");
+fn each_problem_names_its_line_the_value_and_the_allowed_values() {
+    for (text, reported) in MISTAKES.into_iter().chain(OF_SHARING) {
+        assert_eq!(
+            LoadCase::with_file(text).problems(),
+            reported,
+            "in:\n{text}"
+        );
     }
 }
 
@@ -304,14 +309,14 @@ fn each_mistake_is_told_with_its_line_what_is_wrong_and_what_is_allowed() {
 fn unknown_key_lists_the_keys_of_its_section() {
     let allowed = settings::keys_of("server").join(", ");
     assert_eq!(
-        Run::with_file("[server]\nprot = 80\n").problems(),
+        LoadCase::with_file("[server]\nprot = 80\n").problems(),
         format!("llmlb.toml:2: server.prot: unknown key (did you mean port?); allowed: {allowed}")
     );
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_the_file_first_and_in_its_order() {
-    let run = Run::with_file(
+fn all_problems_are_reported_at_once_in_the_order_of_the_layers() {
+    let run = LoadCase::with_file(
         "[[backend]]\nurl = \"ftp://a\"\nkey = 1\n\n\
          [upstream]\nconnect_timeout = 5\n\n\
          [server]\nworkers = 5000\nprot = 1\nport = 70000\nhost = no quotes\n",
@@ -324,7 +329,7 @@ fn all_mistakes_are_told_at_once_the_file_first_and_in_its_order() {
         backends: vec!["b".into()],
         ..Flags::default()
     });
-    let told: Vec<String> = run.problems().lines().map(str::to_owned).collect();
+    let reported: Vec<String> = run.problems().lines().map(str::to_owned).collect();
     let starts = [
         "llmlb.toml:2: backend.url: the URL does not start with http:// or https://; ",
         "llmlb.toml:3: backend.key: unknown key",
@@ -339,8 +344,8 @@ fn all_mistakes_are_told_at_once_the_file_first_and_in_its_order() {
         "--host: \"here\" is not an IP address; allowed: an IP address, or localhost",
         "--backend: the URL does not start with http:// or https://; ",
     ];
-    assert_eq!(told.len(), starts.len(), "{told:#?}");
-    for (line, start) in told.iter().zip(starts) {
+    assert_eq!(reported.len(), starts.len(), "{reported:#?}");
+    for (line, start) in reported.iter().zip(starts) {
         assert!(
             line.starts_with(start),
             "{line}\ndoes not start with\n{start}"
@@ -349,25 +354,25 @@ fn all_mistakes_are_told_at_once_the_file_first_and_in_its_order() {
 }
 
 #[test]
-fn several_lines_that_are_not_toml_are_told_each_once() {
-    let run = Run::with_file("[server]\nport = \nhost = 12..3\nworkers = 4\nworkers = 5\n");
-    let told = run.problems();
+fn each_line_with_a_syntax_error_is_reported_once() {
+    let run = LoadCase::with_file("[server]\nport = \nhost = 12..3\nworkers = 4\nworkers = 5\n");
+    let reported = run.problems();
     let places = ["llmlb.toml:2:8: ", "llmlb.toml:3:11: ", "llmlb.toml:5:1: "];
-    assert_eq!(told.lines().count(), places.len(), "{told}");
-    for (line, place) in told.lines().zip(places) {
+    assert_eq!(reported.lines().count(), places.len(), "{reported}");
+    for (line, place) in reported.lines().zip(places) {
         assert!(line.starts_with(place), "{line}\nis not at\n{place}");
     }
 }
 
 #[test]
-fn an_unknown_variable_of_ours_is_told_and_those_of_others_are_not() {
-    let run = Run::new().env("LLMLB_PROT", "80").env("PATH", "/bin");
-    let told = run.problems();
+fn unknown_llmlb_variable_is_reported_and_other_variables_are_ignored() {
+    let run = LoadCase::new().env("LLMLB_PROT", "80").env("PATH", "/bin");
+    let reported = run.problems();
     assert!(
-        told.starts_with("LLMLB_PROT: unknown variable (did you mean LLMLB_PORT?); allowed: "),
-        "{told}"
+        reported.starts_with("LLMLB_PROT: unknown variable (did you mean LLMLB_PORT?); allowed: "),
+        "{reported}"
     );
-    Run::new()
+    LoadCase::new()
         .env("LLMLB_LOCK_DIR", "/locks")
         .env("LLMLB_DATA_DIR", "/data")
         .env("LLMLB_UNKNOWN_BUT_EMPTY", "")
@@ -375,16 +380,16 @@ fn an_unknown_variable_of_ours_is_told_and_those_of_others_are_not() {
 }
 
 #[test]
-fn a_variable_that_a_backend_takes_its_key_from_may_look_like_ours() {
+fn variable_named_by_api_key_env_may_begin_with_llmlb() {
     let file = "[[backend]]\nurl = \"http://a\"\napi_key_env = \"LLMLB_KEY_OF_A\"\n";
-    Run::with_file(file).env("LLMLB_KEY_OF_A", "k").good();
+    LoadCase::with_file(file).env("LLMLB_KEY_OF_A", "k").good();
 }
 
 #[test]
-fn a_public_address_is_refused_unless_it_is_meant() {
-    let why = "is not a loopback address: anyone who reaches it could use the backends; \
-               keep 127.0.0.1, or set server.allow_public = true, LLMLB_ALLOW_PUBLIC=true or \
-               --allow-public if that is meant";
+fn public_address_is_rejected_without_allow_public() {
+    let why = "is not a loopback address: every client that reaches it could use the backends; \
+               keep 127.0.0.1, or if that is intended set server.allow_public = true, \
+               LLMLB_ALLOW_PUBLIC=true or --allow-public";
     for host in [
         "0.0.0.0",
         "192.168.1.5",
@@ -393,36 +398,36 @@ fn a_public_address_is_refused_unless_it_is_meant() {
         "::ffff:10.0.0.1",
     ] {
         let file = format!("[server]\nhost = \"{host}\"\n");
-        let told = Run::with_file(&file).problems();
-        // IPv4 as IPv6 is IPv4.
+        let reported = LoadCase::with_file(&file).problems();
+        // IPv4 written as IPv6 counts as IPv4.
         let host = host.trim_start_matches("::ffff:");
-        assert_eq!(told, format!("llmlb.toml:2: server.host: {host} {why}"));
+        assert_eq!(reported, format!("llmlb.toml:2: server.host: {host} {why}"));
 
-        let run = Run::with_file(&format!("{file}allow_public = true\n"));
+        let run = LoadCase::with_file(&format!("{file}allow_public = true\n"));
         assert_eq!(run.good().server.host.to_string(), host);
-        Run::with_file(&file)
+        LoadCase::with_file(&file)
             .env("LLMLB_ALLOW_PUBLIC", "true")
             .good();
         let allow_public = true;
-        Run::with_file(&file)
+        LoadCase::with_file(&file)
             .flags(Flags {
                 allow_public,
                 ..Flags::default()
             })
             .good();
     }
-    // Whatever else is wrong.
-    let run = Run::with_file("[server]\nhost = \"0.0.0.0\"\nport = 70000\n");
+    // The problem is also reported next to other problems.
+    let run = LoadCase::with_file("[server]\nhost = \"0.0.0.0\"\nport = 70000\n");
     assert_eq!(run.problems().lines().count(), 2);
-    // But not about a value that would not have been used.
-    let run = Run::with_file("[server]\nhost = \"0.0.0.0\"\n").env("LLMLB_HOST", "x");
+    // An overridden host is not checked.
+    let run = LoadCase::with_file("[server]\nhost = \"0.0.0.0\"\n").env("LLMLB_HOST", "x");
     assert!(run.problems().starts_with("LLMLB_HOST: \"x\" is not"));
-    let run = Run::new().env("LLMLB_HOST", "0.0.0.0");
+    let run = LoadCase::new().env("LLMLB_HOST", "0.0.0.0");
     assert_eq!(run.problems(), format!("LLMLB_HOST: 0.0.0.0 {why}"));
 }
 
 #[test]
-fn loopback_addresses_need_no_permission() {
+fn loopback_address_needs_no_allow_public() {
     for host in [
         "127.0.0.1",
         "127.9.9.9",
@@ -430,12 +435,12 @@ fn loopback_addresses_need_no_permission() {
         "::ffff:127.0.0.1",
         "localhost",
     ] {
-        Run::with_file(&format!("[server]\nhost = \"{host}\"\n")).good();
+        LoadCase::with_file(&format!("[server]\nhost = \"{host}\"\n")).good();
     }
 }
 
 #[test]
-fn a_file_of_nothing_but_mistakes_is_read_in_good_time_and_never_crashes() {
+fn file_full_of_errors_is_parsed_quickly_and_without_panic() {
     let all: String = MISTAKES.iter().map(|(text, _)| *text).collect();
     for text in [
         "= [\n".repeat(100_000),
@@ -445,17 +450,17 @@ fn a_file_of_nothing_but_mistakes_is_read_in_good_time_and_never_crashes() {
         "a.".repeat(300_000),
         all,
     ] {
-        assert!(Run::with_file(&text).read().is_err());
+        assert!(LoadCase::with_file(&text).read().is_err());
     }
 }
 
 #[test]
-fn any_beginning_of_a_file_is_read_without_a_crash() {
+fn every_prefix_of_a_file_is_parsed_without_panic() {
     let text = include_str!("../../../../../docs/configuration.md");
     let all: String = MISTAKES.iter().map(|(text, _)| *text).collect();
     for text in [text, &all] {
         for (end, _) in text.char_indices().step_by(7) {
-            let _ = Run::with_file(&text[..end]).read();
+            let _ = LoadCase::with_file(&text[..end]).read();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a person sees when a configuration is right, and when it is not.
+//! Tests of the configuration: effective values, and messages about problems.
 
 mod backends;
 mod files;
@@ -16,14 +16,14 @@ use tempfile::TempDir;
 use super::env::Environment;
 use super::{Config, Flags, Problems, read};
 
-/// What a run finds: a directory, perhaps with an `llmlb.toml`, an environment and flags.
-struct Run {
+/// Inputs of a load: a directory that may have an `llmlb.toml`, an environment and flags.
+struct LoadCase {
     directory: TempDir,
     variables: Vec<(String, OsString)>,
     flags: Flags,
 }
 
-impl Run {
+impl LoadCase {
     fn new() -> Self {
         Self {
             directory: tempfile::tempdir().unwrap(),
@@ -61,7 +61,7 @@ impl Run {
         self.read().unwrap_or_else(|problems| panic!("{problems}"))
     }
 
-    /// The problems, one per line.
+    /// Returns the problems, one per line.
     #[track_caller]
     fn problems(&self) -> String {
         let problems = self.read().expect_err("nothing was found to be wrong");

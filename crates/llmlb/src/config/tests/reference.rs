@@ -1,6 +1,6 @@
-//! `docs/configuration.md` says what the code does.
+//! Comparison of `docs/configuration.md` with the table of settings.
 
-use super::super::settings::{self, Default, Setting};
+use super::super::settings::{self, DefaultValue, Setting};
 use super::*;
 
 const PAGE: &str = include_str!("../../../../../docs/configuration.md");
@@ -8,7 +8,7 @@ const BEGIN: &str = "<!-- generated from config/settings.rs -->\n";
 const END: &str = "<!-- end -->\n";
 
 #[test]
-fn the_page_lists_what_the_code_reads() {
+fn page_has_the_table_of_settings() {
     let page = PAGE.replace("\r\n", "\n");
     let written = page
         .split_once(BEGIN)
@@ -27,8 +27,8 @@ fn the_page_lists_what_the_code_reads() {
 }
 
 #[test]
-fn the_code_reads_what_the_table_lists() {
-    let config = Run::new().good();
+fn every_setting_of_the_table_is_effective() {
+    let config = LoadCase::new().good();
     let mut read: Vec<&str> = config.origins.settings.keys().copied().collect();
     let mut listed: Vec<&str> = settings::ALL.iter().map(|setting| setting.name).collect();
     let shown: Vec<&str> = config.effective().iter().map(|line| line.name).collect();
@@ -54,11 +54,11 @@ fn every_section_has_settings_and_every_setting_a_section() {
 }
 
 #[test]
-fn the_example_of_the_page_is_good() {
+fn example_of_the_page_is_valid() {
     let page = PAGE.replace("\r\n", "\n");
     let (_, rest) = page.split_once("```toml\n").unwrap();
     let (example, _) = rest.split_once("```").unwrap();
-    let config = Run::with_file(example)
+    let config = LoadCase::with_file(example)
         .env("GPU_2_KEY", "k")
         .env("BILLING_TOKEN", "t")
         .good();
@@ -75,14 +75,14 @@ fn production_example_is_valid() {
     let page = include_str!("../../../../../docs/production.md").replace("\r\n", "\n");
     let (_, rest) = page.split_once("```toml\n").unwrap();
     let (example, _) = rest.split_once("```").unwrap();
-    let config = Run::with_file(example)
+    let config = LoadCase::with_file(example)
         .env("OPENAI_API_KEY", "k")
         .env("BILLING_TOKEN", "t")
         .good();
     assert_eq!(config.backends.len(), 2);
 }
 
-/// All that the page lists.
+/// Returns all settings in the order of the page.
 fn everything() -> impl Iterator<Item = &'static Setting> {
     const ALIAS: &[Setting] = &[settings::ALIAS];
     settings::ALL.iter().chain(settings::BACKEND).chain(ALIAS)
@@ -113,8 +113,8 @@ fn row(setting: &Setting) -> String {
         None => none(),
     };
     let default = match setting.default {
-        Default::Value(text) => code(text),
-        Default::Found(words, _) | Default::Words(words) => words.to_owned(),
+        DefaultValue::Value(text) => code(text),
+        DefaultValue::Computed(words, _) | DefaultValue::Words(words) => words.to_owned(),
     };
     format!(
         "| `{}` | {} | {flag} | {default} | {} | {} |\n",

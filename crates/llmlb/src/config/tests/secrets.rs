@@ -6,16 +6,16 @@ use super::*;
 const SECRET: &str = "hunter2";
 
 #[test]
-fn a_key_is_not_in_anything_that_is_printed_of_a_configuration() {
+fn debug_output_of_a_configuration_contains_no_key() {
     let file = "[[backend]]\nurl = \"http://a\"\napi_key_env = \"GPU_KEY\"\n";
-    let config = Run::with_file(file).env("GPU_KEY", SECRET).good();
+    let config = LoadCase::with_file(file).env("GPU_KEY", SECRET).good();
     let printed = format!("{config:?} {config:#?}");
     assert!(!printed.contains(SECRET), "{printed}");
     assert!(printed.contains("***"), "{printed}");
 }
 
 #[test]
-fn no_message_repeats_a_key_or_a_password() {
+fn messages_about_the_file_contain_no_key_or_password() {
     let url = |url: &str| format!("[[backend]]\nurl = \"{url}\"\n");
     let key = |key: &str| format!("[[backend]]\nurl = \"http://a\"\n{key}\n");
     for file in [
@@ -35,32 +35,36 @@ fn no_message_repeats_a_key_or_a_password() {
         key("api_key_env = \"hunter2"),
         key("api_key_env = \"hunter2\" x"),
     ] {
-        let told = Run::with_file(&file).problems();
-        assert!(!told.contains(SECRET), "{file}\n{told}");
-        assert!(told.starts_with("llmlb.toml:"), "{told}");
+        let reported = LoadCase::with_file(&file).problems();
+        assert!(!reported.contains(SECRET), "{file}\n{reported}");
+        assert!(reported.starts_with("llmlb.toml:"), "{reported}");
     }
 }
 
 #[test]
-fn nor_does_one_about_a_variable_or_a_flag() {
+fn messages_about_variables_and_flags_contain_no_key_or_password() {
     for text in [
         "http://u:hunter2@h",
         "http://u:hunter2 h",
         "https://u:hunter2@h",
     ] {
-        let told = Run::new().env("LLMLB_BACKENDS", text).problems();
-        assert!(!told.contains(SECRET), "{told}");
-        let told = Run::new().flags(flags_with_backends(&[text])).problems();
-        assert!(!told.contains(SECRET), "{told}");
+        let reported = LoadCase::new().env("LLMLB_BACKENDS", text).problems();
+        assert!(!reported.contains(SECRET), "{reported}");
+        let reported = LoadCase::new()
+            .flags(flags_with_backends(&[text]))
+            .problems();
+        assert!(!reported.contains(SECRET), "{reported}");
         assert!(!BackendUrl::parse(text).unwrap_err().contains(SECRET));
     }
-    let told = Run::new().env("LLMLB_API_KEY", SECRET).problems();
-    assert!(!told.contains(SECRET), "{told}");
+    let reported = LoadCase::new().env("LLMLB_API_KEY", SECRET).problems();
+    assert!(!reported.contains(SECRET), "{reported}");
     let file = "[[backend]]\nurl = \"http://a\"\napi_key_env = \"GPU_KEY\"\n";
-    let told = Run::with_file(file).env("GPU_KEY", "hunter2\n").problems();
+    let reported = LoadCase::with_file(file)
+        .env("GPU_KEY", "hunter2\n")
+        .problems();
     assert_eq!(
-        told,
-        "llmlb.toml:3: backend.api_key_env: the variable GPU_KEY holds what cannot be a key; \
+        reported,
+        "llmlb.toml:3: backend.api_key_env: the value of the variable GPU_KEY cannot be a key; \
          allowed: visible ASCII characters"
     );
 }

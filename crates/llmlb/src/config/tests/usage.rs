@@ -1,4 +1,4 @@
-//! `[usage]`: where records go, and what is refused.
+//! The section `[usage]`: receiver, token, and rejected values.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::*;
 const SECRET: &str = "hunter2";
 
 #[test]
-fn usage_is_recorded_and_kept_unless_told_otherwise() {
-    let usage = Run::new().good().usage;
+fn usage_is_recorded_and_archived_by_default() {
+    let usage = LoadCase::new().good().usage;
     assert!(usage.enabled);
     assert_eq!(usage.url, None);
     assert_eq!(usage.token, None);
@@ -22,9 +22,9 @@ fn usage_is_recorded_and_kept_unless_told_otherwise() {
 }
 
 #[test]
-fn a_receiver_and_its_token_are_named_in_the_file_or_the_environment() {
+fn receiver_and_token_come_from_the_file_or_the_environment() {
     let file = "[usage]\nurl = \"https://a.example/u\"\ntoken_env = \"BILLING\"\n";
-    let run = Run::with_file(file).env("BILLING", "t1");
+    let run = LoadCase::with_file(file).env("BILLING", "t1");
     let usage = run.good().usage;
     assert_eq!(usage.url.unwrap().url(), "https://a.example/u");
     assert_eq!(usage.token, Some(spool::Token::new("t1").unwrap()));
@@ -35,27 +35,27 @@ fn a_receiver_and_its_token_are_named_in_the_file_or_the_environment() {
         config.usage.url.as_ref().unwrap().shown(),
         "https://b.example/"
     );
-    let origin = config.origins.of(&settings::USAGE_URL);
+    let origin = config.origins.origin(&settings::USAGE_URL);
     assert_eq!(*origin, Origin::Variable("LLMLB_USAGE_URL".into()));
 
-    // The usual variable need not be named, nor be set.
-    let run = Run::new().env("LLMLB_USAGE_URL", "https://b.example/");
+    // The default variable need not be named or set.
+    let run = LoadCase::new().env("LLMLB_USAGE_URL", "https://b.example/");
     assert_eq!(run.good().usage.token, None);
     let run = run.env("LLMLB_USAGE_TOKEN", "t2");
     assert_eq!(
         run.good().usage.token,
         Some(spool::Token::new("t2").unwrap())
     );
-    // One that is named may look like ours.
+    // A named variable may begin with `LLMLB_`.
     let file = "[usage]\nurl = \"https://a.example/u\"\ntoken_env = \"LLMLB_BILLING\"\n";
-    Run::with_file(file).env("LLMLB_BILLING", "t").good();
+    LoadCase::with_file(file).env("LLMLB_BILLING", "t").good();
 }
 
 #[test]
-fn each_mistake_is_told_with_its_place() {
+fn each_usage_problem_names_its_origin() {
     let every = "text like \"500ms\", \"30s\", \"5m\" or \"1h\", from \"1s\" to \"24h\"";
     let url = "https://HOST[:PORT][/PATH], or http://.. on this machine";
-    for (line, told) in [
+    for (line, reported) in [
         (
             "enabled = 1",
             "enabled: 1 is not true or false; allowed: true or false".to_owned(),
@@ -115,44 +115,44 @@ fn each_mistake_is_told_with_its_place() {
         ),
     ] {
         let number = 1 + line.lines().count();
-        let told = format!("llmlb.toml:{number}: usage.{told}");
-        let run = Run::with_file(&format!("[usage]\n{line}\n"));
-        assert_eq!(run.problems(), told, "{line}");
+        let reported = format!("llmlb.toml:{number}: usage.{reported}");
+        let run = LoadCase::with_file(&format!("[usage]\n{line}\n"));
+        assert_eq!(run.problems(), reported, "{line}");
     }
 }
 
 #[test]
-fn plain_http_to_another_machine_is_refused_unless_it_is_meant() {
+fn plain_http_to_another_machine_is_rejected_without_allow_http() {
     let file = "[usage]\nurl = \"http://10.0.0.9/u?key=hunter2\"\n";
-    let told = Run::with_file(file).problems();
+    let reported = LoadCase::with_file(file).problems();
     let start = "llmlb.toml:2: usage.url: http://10.0.0.9/u is on another machine: ";
-    assert!(told.starts_with(start), "{told}");
-    assert!(told.contains("usage.allow_http = true"), "{told}");
-    Run::with_file(&format!("{file}allow_http = true\n")).good();
-    Run::with_file(file)
+    assert!(reported.starts_with(start), "{reported}");
+    assert!(reported.contains("usage.allow_http = true"), "{reported}");
+    LoadCase::with_file(&format!("{file}allow_http = true\n")).good();
+    LoadCase::with_file(file)
         .env("LLMLB_USAGE_ALLOW_HTTP", "true")
         .good();
     for host in ["127.0.0.1:8080", "localhost", "[::1]"] {
-        Run::new()
+        LoadCase::new()
             .env("LLMLB_USAGE_URL", &format!("http://{host}/"))
             .good();
     }
 }
 
 #[test]
-fn a_token_is_not_needed_where_nothing_is_sent() {
+fn token_is_not_needed_without_a_receiver() {
     let named = "[usage]\ntoken_env = \"BILLING\"\n";
-    Run::with_file(named).good();
-    Run::with_file(&format!(
+    LoadCase::with_file(named).good();
+    LoadCase::with_file(&format!(
         "{named}enabled = false\nurl = \"https://a.example/\"\n"
     ))
     .good();
 }
 
 #[test]
-fn neither_a_token_nor_a_key_in_the_url_is_ever_shown() {
+fn token_and_key_in_the_url_are_never_shown() {
     let url = "[usage]\nurl = \"https://a.example/?key=hunter2\"\n";
-    let config = Run::with_file(url)
+    let config = LoadCase::with_file(url)
         .env("LLMLB_USAGE_TOKEN", "hunter2")
         .good();
     let shown: Vec<String> = (config.effective().into_iter())
@@ -170,15 +170,15 @@ fn neither_a_token_nor_a_key_in_the_url_is_ever_shown() {
         "[usage]\ntoken_env = \"hunter2\"\n",
         "[usage]\ntoken_env = [\"hunter2\"]\n",
     ] {
-        let told = Run::with_file(file).problems();
-        assert!(!told.contains(SECRET), "{file}\n{told}");
-        assert!(told.starts_with("llmlb.toml:2: usage."), "{told}");
+        let reported = LoadCase::with_file(file).problems();
+        assert!(!reported.contains(SECRET), "{file}\n{reported}");
+        assert!(reported.starts_with("llmlb.toml:2: usage."), "{reported}");
     }
-    let run = Run::with_file(url).env("LLMLB_USAGE_TOKEN", "two hunter2");
-    let told = run.problems();
+    let run = LoadCase::with_file(url).env("LLMLB_USAGE_TOKEN", "two hunter2");
+    let reported = run.problems();
     assert!(
-        told.starts_with("LLMLB_USAGE_TOKEN: the token has white space"),
-        "{told}"
+        reported.starts_with("LLMLB_USAGE_TOKEN: the token has white space"),
+        "{reported}"
     );
-    assert!(!told.contains(SECRET), "{told}");
+    assert!(!reported.contains(SECRET), "{reported}");
 }

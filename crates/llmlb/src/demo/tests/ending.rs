@@ -1,4 +1,4 @@
-//! The stop, and clients that leave.
+//! Shutdown of demo servers, and clients that disconnect.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::super::Pace;
-use super::support::{AT_ONCE, Demo, Raw, STUCK, chat, in_time};
+use super::support::{AT_ONCE, Demo, RawConnection, STUCK, chat, in_time};
 
 const CHAT: &str = "/v1/chat/completions";
 
 #[tokio::test]
-async fn three_servers_start_and_all_end() {
+async fn three_servers_start_and_stop() {
     let tracker = TaskTracker::new();
     let stop = CancellationToken::new();
     let backends = super::super::start(&tracker, stop.clone()).await.unwrap();
@@ -32,53 +32,53 @@ async fn three_servers_start_and_all_end() {
 }
 
 #[tokio::test]
-async fn idle_connections_do_not_hold_up_the_stop() {
+async fn idle_connections_do_not_delay_the_stop() {
     let demo = Demo::start(AT_ONCE).await;
-    let fresh = Raw::connect(demo.backend("demo-slow")).await;
-    let used = Raw::connect(demo.backend("demo-slow")).await;
+    let fresh = RawConnection::connect(demo.backend("demo-slow")).await;
+    let used = RawConnection::connect(demo.backend("demo-slow")).await;
     let request = b"GET /v1/models/demo HTTP/1.1\r\nHost: demo\r\n\r\n";
     used.send(request).await;
     assert_eq!(used.read(15).await, "HTTP/1.1 200 OK");
     demo.tasks_become(3 + 2).await;
     demo.stop.cancel();
     demo.ended().await;
-    // They were closed, not forgotten.
+    // The server has closed the connections.
     assert_eq!(fresh.read(1).await, "");
     assert!(used.read(usize::from(u16::MAX)).await.ends_with('}'));
 }
 
 #[tokio::test]
-async fn a_stream_in_progress_is_finished_after_the_stop() {
+async fn stream_in_progress_completes_after_the_stop() {
     let demo = Demo::start(Pace::new(Duration::ZERO, Duration::from_millis(3))).await;
     let backend = demo.backend("demo-medium");
     let body = chat(&json!({"stream": true})).to_string();
-    let mut answer = backend.open(Method::POST, CHAT, &body).await.into_body();
-    in_time(answer.frame()).await.unwrap().unwrap();
+    let mut response = backend.open(Method::POST, CHAT, &body).await.into_body();
+    in_time(response.frame()).await.unwrap().unwrap();
     demo.stop.cancel();
-    let rest = in_time(answer.collect()).await.unwrap().to_bytes();
+    let rest = in_time(response.collect()).await.unwrap().to_bytes();
     assert!(rest.ends_with(b"data: [DONE]\n\n"), "{rest:?}");
     demo.ended().await;
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_in_the_middle_of_a_stream_leaves_nothing_behind() {
+async fn client_disconnect_during_a_stream_ends_its_task() {
     let demo = Demo::start(STUCK).await;
     let backend = demo.backend("demo-fast");
     let body = chat(&json!({"stream": true})).to_string();
-    let mut answer = backend.open(Method::POST, CHAT, &body).await.into_body();
-    in_time(answer.frame()).await.unwrap().unwrap();
+    let mut response = backend.open(Method::POST, CHAT, &body).await.into_body();
+    in_time(response.frame()).await.unwrap().unwrap();
     assert_eq!(demo.tracker.len(), 3 + 1);
-    drop(answer);
+    drop(response);
     demo.tasks_become(3).await;
     demo.stop.cancel();
     demo.ended().await;
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_before_a_whole_answer_leaves_nothing_behind() {
+async fn client_disconnect_before_a_whole_response_ends_its_task() {
     let demo = Demo::start(Pace::new(Duration::from_secs(24 * 3600), Duration::ZERO)).await;
-    let raw = Raw::connect(demo.backend("demo-fast")).await;
-    // Waits for the first token, a day.
+    let raw = RawConnection::connect(demo.backend("demo-fast")).await;
+    // The first token takes a day.
     let body = json!({"model": "demo-embed", "input": "x"}).to_string();
     let head = "POST /v1/embeddings HTTP/1.1\r\nHost: demo\r\nContent-Length:";
     let request = format!("{head} {}\r\n\r\n{body}", body.len());

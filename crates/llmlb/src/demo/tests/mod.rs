@@ -1,4 +1,4 @@
-//! The demo servers, over real sockets.
+//! Tests of the demo servers over real sockets.
 
 mod ending;
 mod refusals;

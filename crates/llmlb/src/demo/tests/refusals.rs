@@ -1,16 +1,16 @@
-//! What is refused, and how.
+//! Rejected requests and their error responses.
 
 use http::Method;
 use serde_json::{Value, json};
 
 use super::super::routes::BODY_LIMIT;
-use super::support::{AT_ONCE, Answered, Demo, Raw, chat};
+use super::support::{AT_ONCE, Demo, DemoResponse, RawConnection, chat};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 const EMBEDDINGS: &str = "/v1/embeddings";
 
-fn assert_refused(answered: &Answered, status: u16, param: Option<&str>, code: Option<&str>) {
+fn assert_refused(answered: &DemoResponse, status: u16, param: Option<&str>, code: Option<&str>) {
     let body = answered.json();
     assert_eq!(answered.status, status, "{body}");
     assert_eq!(answered.headers["content-type"], "application/json");
@@ -24,7 +24,7 @@ fn assert_refused(answered: &Answered, status: u16, param: Option<&str>, code: O
 }
 
 #[tokio::test]
-async fn what_is_not_a_json_object() {
+async fn body_that_is_not_a_json_object_is_rejected() {
     let demo = Demo::start(AT_ONCE).await;
     for path in [CHAT, TEXT, EMBEDDINGS] {
         for body in ["", "{", "[]", "\"model\"", "{\"model\": \"demo\"} x"] {
@@ -35,10 +35,10 @@ async fn what_is_not_a_json_object() {
 }
 
 #[tokio::test]
-async fn models_that_are_not_there_or_cannot_do_it() {
+async fn unknown_or_unsuitable_model_is_rejected() {
     let demo = Demo::start(AT_ONCE).await;
     let not_found = Some("model_not_found");
-    // The fast backend has no large model, others do.
+    // Other backends have the large model, the fast one does not.
     for model in ["gpt-7", "demo-large", ""] {
         let answered = demo.post(CHAT, &chat(&json!({"model": model}))).await;
         assert_refused(&answered, 404, Some("model"), not_found);
@@ -59,7 +59,7 @@ async fn models_that_are_not_there_or_cannot_do_it() {
 }
 
 #[tokio::test]
-async fn fields_that_are_missing() {
+async fn missing_field_is_rejected() {
     let demo = Demo::start(AT_ONCE).await;
     for (path, body, param) in [
         (CHAT, json!({"messages": []}), "model"),
@@ -79,7 +79,7 @@ async fn fields_that_are_missing() {
 }
 
 #[tokio::test]
-async fn fields_that_make_no_sense() {
+async fn invalid_field_is_rejected() {
     let demo = Demo::start(AT_ONCE).await;
     let embedding = |name: &str, value: Value| {
         let mut body = json!({"model": "demo-embed", "input": "x"});
@@ -124,7 +124,7 @@ async fn fields_that_make_no_sense() {
 }
 
 #[tokio::test]
-async fn paths_that_are_not_there() {
+async fn unknown_path_is_rejected() {
     let demo = Demo::start(AT_ONCE).await;
     for (method, path, body) in [
         (Method::GET, "/", ""),
@@ -138,9 +138,9 @@ async fn paths_that_are_not_there() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_wanted_is_no_reason_to_cut_the_connection() {
+async fn unneeded_body_does_not_close_the_connection() {
     let demo = Demo::start(AT_ONCE).await;
-    let raw = Raw::connect(demo.backend("demo-fast")).await;
+    let raw = RawConnection::connect(demo.backend("demo-fast")).await;
     let body = vec![b' '; 4 * 1024 * 1024];
     let head = format!("Host: demo\r\nContent-Length: {}", body.len());
     let first = format!("POST /v1/responses HTTP/1.1\r\n{head}\r\n\r\n");
@@ -154,7 +154,7 @@ async fn a_body_that_is_not_wanted_is_no_reason_to_cut_the_connection() {
 }
 
 #[tokio::test]
-async fn methods_that_do_not_fit_are_told_which_do() {
+async fn wrong_method_is_rejected_with_the_allowed_one() {
     let demo = Demo::start(AT_ONCE).await;
     for (method, path, allow) in [
         (Method::GET, CHAT, "POST"),
@@ -169,9 +169,9 @@ async fn methods_that_do_not_fit_are_told_which_do() {
     }
 }
 
-/// Sends a head and a body, and reads the status line of what comes back.
+/// Sends a head and a body, and returns the status line of the response.
 async fn raw(demo: &Demo, head: &str, body: &[u8]) -> String {
-    let raw = Raw::connect(demo.backend("demo-fast")).await;
+    let raw = RawConnection::connect(demo.backend("demo-fast")).await;
     let head = format!("POST {CHAT} HTTP/1.1\r\nHost: demo\r\n{head}\r\n\r\n");
     raw.send(head.as_bytes()).await;
     raw.send(body).await;
@@ -179,13 +179,13 @@ async fn raw(demo: &Demo, head: &str, body: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn bodies_that_are_too_long() {
+async fn overlong_body_is_rejected() {
     let demo = Demo::start(AT_ONCE).await;
     let declared = format!("Content-Length: {}", BODY_LIMIT + 1);
     assert_eq!(raw(&demo, &declared, b"").await, "HTTP/1.1 413");
 
-    // Nothing is declared: the body itself must be counted. It ends where it becomes too long, so
-    // that nothing is unread when the connection closes.
+    // Without a declared length the server counts the bytes. The body ends one byte beyond the
+    // maximum, so that no byte is unread when the connection closes.
     let mut body = format!("{:x}\r\n", BODY_LIMIT + 1).into_bytes();
     body.resize(body.len() + BODY_LIMIT + 1, b' ');
     let chunked = "Transfer-Encoding: chunked";
@@ -193,7 +193,7 @@ async fn bodies_that_are_too_long() {
 }
 
 #[tokio::test]
-async fn the_longest_body_is_taken() {
+async fn body_of_maximum_size_is_accepted() {
     let demo = Demo::start(AT_ONCE).await;
     let mut body = chat(&json!({})).to_string();
     body.push_str(&" ".repeat(BODY_LIMIT - body.len()));

@@ -1,4 +1,4 @@
-//! What clients ask for, apart from streams.
+//! Requests without streaming.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ fn floats(embedding: &Value) -> Vec<f32> {
     serde_json::from_value(embedding.clone()).unwrap()
 }
 
-/// Decodes in a way that shares nothing with the encoder.
+/// Decodes Base64 independently of the encoder.
 fn decoded(embedding: &Value) -> Vec<f32> {
     let mut bits = Vec::new();
     for digit in embedding.as_str().unwrap().trim_end_matches('=').bytes() {
@@ -64,7 +64,7 @@ async fn each_backend_lists_its_models() {
 }
 
 #[tokio::test]
-async fn a_whole_answer_is_in_the_known_form() {
+async fn whole_response_has_openais_form() {
     let demo = Demo::start(AT_ONCE).await;
     let whole = demo
         .post("/v1/chat/completions", &chat(&json!({"n": 1})))
@@ -130,7 +130,7 @@ async fn embeddings_are_the_same_in_either_encoding() {
 }
 
 #[tokio::test]
-async fn tokens_are_embedded_too() {
+async fn embeddings_accept_tokens() {
     let demo = Demo::start(AT_ONCE).await;
     let body = json!({"model": "demo-embed", "input": [[1, 2, 3], [4, 5]]});
     let list = demo.post("/v1/embeddings", &body).await.json();

@@ -1,4 +1,4 @@
-//! Answers as they are streamed, beside the same answers whole.
+//! Streamed responses, compared with the same responses as a whole.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::support::{AT_ONCE, Demo, chat};
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 
-/// The text of each chunk that has some.
+/// Returns the text of each chunk that has some.
 fn contents(events: &[Value]) -> Vec<&str> {
     let choices = events.iter().map(|event| &event["choices"][0]);
     choices
@@ -21,7 +21,7 @@ fn contents(events: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_chat_opens_with_the_role_and_closes_with_the_reason() {
+async fn chat_stream_starts_with_the_role_and_ends_with_the_reason() {
     let demo = Demo::start(AT_ONCE).await;
     let answered = demo.post(CHAT, &chat(&json!({"stream": true}))).await;
     assert_eq!(answered.status, 200);
@@ -57,7 +57,7 @@ async fn a_chat_opens_with_the_role_and_closes_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_plain_completion_has_neither_opening_nor_role() {
+async fn completion_stream_has_no_opening_chunk_and_no_role() {
     let demo = Demo::start(AT_ONCE).await;
     let body = json!({"model": "demo", "prompt": "Once upon a time", "stream": true});
     let events = demo.post(TEXT, &body).await.events();
@@ -72,7 +72,7 @@ async fn a_plain_completion_has_neither_opening_nor_role() {
 }
 
 #[tokio::test]
-async fn streamed_and_whole_answers_are_the_same() {
+async fn streamed_and_whole_responses_are_equal() {
     let demo = Demo::start(AT_ONCE).await;
     for backend in &demo.backends {
         for (path, mut body) in [
@@ -106,7 +106,7 @@ async fn streamed_and_whole_answers_are_the_same() {
 }
 
 #[tokio::test]
-async fn usage_is_told_at_the_end_to_those_who_ask() {
+async fn stream_ends_with_usage_if_requested() {
     let demo = Demo::start(AT_ONCE).await;
     for path in [CHAT, TEXT] {
         let mut body = chat(&json!({"prompt": "Once", "stream": true}));
@@ -139,7 +139,7 @@ async fn usage_is_told_at_the_end_to_those_who_ask() {
 }
 
 #[tokio::test]
-async fn no_more_tokens_are_sent_than_allowed() {
+async fn response_has_at_most_the_requested_tokens() {
     let demo = Demo::start(AT_ONCE).await;
     for limit in ["max_tokens", "max_completion_tokens"] {
         let events = demo
@@ -154,11 +154,11 @@ async fn no_more_tokens_are_sent_than_allowed() {
         assert_eq!(whole["usage"]["completion_tokens"], 5);
         assert_eq!(whole["choices"][0]["finish_reason"], "length");
     }
-    // The newer name counts.
+    // `max_completion_tokens` takes precedence.
     let both = chat(&json!({"max_tokens": 5, "max_completion_tokens": 3}));
     let whole = demo.post(CHAT, &both).await.json();
     assert_eq!(whole["usage"]["completion_tokens"], 3);
-    // More than there is to say changes nothing.
+    // A higher maximum does not lengthen the response.
     let plenty = demo
         .post(CHAT, &chat(&json!({"max_tokens": 100_000})))
         .await

@@ -1,4 +1,4 @@
-//! A client, and servers that do not keep it waiting.
+//! Client and demo servers for tests.
 
 use std::future::Future;
 use std::io;
@@ -17,12 +17,12 @@ use tokio_util::task::TaskTracker;
 
 use super::super::{DemoBackend, PROFILES, Pace, Profile, start_profiles};
 
-/// Not a speed that is tested: what takes so long hangs.
-const HANGS: Duration = Duration::from_secs(60);
+/// Maximum duration of a step. A longer step counts as hung.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) const AT_ONCE: Pace = Pace::new(Duration::ZERO, Duration::ZERO);
 
-/// The first token comes at once, the second not while a test runs.
+/// The first token is immediate, the second never arrives during a test.
 pub(super) const STUCK: Pace = Pace::new(Duration::ZERO, Duration::from_secs(24 * 3600));
 
 pub(super) struct Demo {
@@ -31,7 +31,7 @@ pub(super) struct Demo {
     pub(super) stop: CancellationToken,
 }
 
-pub(super) struct Answered {
+pub(super) struct DemoResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
@@ -55,16 +55,16 @@ impl Demo {
         *backends.find(|backend| backend.name == name).unwrap()
     }
 
-    /// Sends to `demo-fast`.
-    pub(super) async fn send(&self, method: Method, path: &str, body: &str) -> Answered {
+    /// Sends a request to `demo-fast`.
+    pub(super) async fn send(&self, method: Method, path: &str, body: &str) -> DemoResponse {
         self.backend("demo-fast").send(method, path, body).await
     }
 
-    pub(super) async fn post(&self, path: &str, body: &Value) -> Answered {
+    pub(super) async fn post(&self, path: &str, body: &Value) -> DemoResponse {
         self.send(Method::POST, path, &body.to_string()).await
     }
 
-    /// Waits until so many tasks are left.
+    /// Waits until this many tasks are left.
     pub(super) async fn tasks_become(&self, count: usize) {
         let waiting = async {
             while self.tracker.len() != count {
@@ -74,7 +74,7 @@ impl Demo {
         in_time(waiting).await;
     }
 
-    /// Ends only when all tasks have.
+    /// Waits for the end of all tasks.
     pub(super) async fn ended(&self) {
         self.tracker.close();
         in_time(self.tracker.wait()).await;
@@ -82,20 +82,20 @@ impl Demo {
 }
 
 impl DemoBackend {
-    pub(super) async fn send(self, method: Method, path: &str, body: &str) -> Answered {
+    pub(super) async fn send(self, method: Method, path: &str, body: &str) -> DemoResponse {
         let (head, body) = self.open(method, path, body).await.into_parts();
-        Answered {
+        DemoResponse {
             status: head.status,
             headers: head.headers,
             body: in_time(body.collect()).await.unwrap().to_bytes(),
         }
     }
 
-    pub(super) async fn post(self, path: &str, body: &Value) -> Answered {
+    pub(super) async fn post(self, path: &str, body: &Value) -> DemoResponse {
         self.send(Method::POST, path, &body.to_string()).await
     }
 
-    /// Sends, and leaves the answer's body to be read.
+    /// Sends a request, and returns the response with its body unread.
     pub(super) async fn open(self, method: Method, path: &str, body: &str) -> Response<Incoming> {
         let request = Request::builder()
             .method(method)
@@ -107,10 +107,10 @@ impl DemoBackend {
     }
 }
 
-/// A connection without a client's manners.
-pub(super) struct Raw(TcpStream);
+/// A raw TCP connection.
+pub(super) struct RawConnection(TcpStream);
 
-impl Raw {
+impl RawConnection {
     pub(super) async fn connect(backend: DemoBackend) -> Self {
         Self(TcpStream::connect(backend.address).await.unwrap())
     }
@@ -125,7 +125,7 @@ impl Raw {
         }
     }
 
-    /// Reads until there are so many bytes, or no more.
+    /// Reads until this many bytes have arrived, or the connection ends.
     pub(super) async fn read(&self, most: usize) -> String {
         let mut bytes = vec![0; most];
         let mut length = 0;
@@ -141,12 +141,12 @@ impl Raw {
     }
 }
 
-impl Answered {
+impl DemoResponse {
     pub(super) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// The objects of a stream, whose framing must be exact.
+    /// Parses the objects of a stream and checks its framing.
     pub(super) fn events(&self) -> Vec<Value> {
         let text = std::str::from_utf8(&self.body).unwrap();
         let events = text.strip_suffix("data: [DONE]\n\n").unwrap();
@@ -161,10 +161,12 @@ impl Answered {
 }
 
 pub(super) async fn in_time<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(HANGS, future).await.expect("hangs")
+    tokio::time::timeout(STEP_TIMEOUT, future)
+        .await
+        .expect("hangs")
 }
 
-/// A chat of one question, and what else it shall hold.
+/// Returns a chat request with one message and further fields.
 pub(super) fn chat(more: &Value) -> Value {
     let mut body = json!({
         "model": "demo",

@@ -1,4 +1,4 @@
-//! How fast answers come, on a clock that stands still while anything is to be done.
+//! Timing of responses, on tokio's paused clock.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::super::fields::Fields;
+use super::super::fields::RequestFields;
 use super::super::reply::Reply;
 use super::super::{PROFILES, Pace, Profile, completions};
 use super::support::chat;
 
 async fn ask(profile: &Profile, more: &Value) -> Reply {
-    let fields = Fields::parse(chat(more).to_string().as_bytes()).unwrap();
+    let fields = RequestFields::parse(chat(more).to_string().as_bytes()).unwrap();
     completions::chat(profile, &fields).await.unwrap()
 }
 
-/// When each event of a streamed answer came.
+/// Returns the arrival time of each event of a stream.
 async fn arrivals(profile: &Profile, more: &Value) -> Vec<Duration> {
     let start = Instant::now();
     let mut body = ask(profile, more).await.into_body();
@@ -28,7 +28,7 @@ async fn arrivals(profile: &Profile, more: &Value) -> Vec<Duration> {
     arrivals
 }
 
-/// How long the whole answer took.
+/// Returns the duration of a whole response.
 async fn whole(profile: &Profile, more: &Value) -> Duration {
     let start = Instant::now();
     let reply = ask(profile, more).await;
@@ -37,14 +37,14 @@ async fn whole(profile: &Profile, more: &Value) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_come_one_by_one_at_the_pace_of_the_backend() {
+async fn tokens_arrive_at_the_pace_of_the_backend() {
     for (profile, first, per_second) in [
         (PROFILES[0], 50.0, 60.0),
         (PROFILES[1], 150.0, 30.0),
         (PROFILES[2], 400.0, 12.0),
     ] {
         let arrivals = arrivals(&profile, &json!({"stream": true})).await;
-        // The role comes with the first token, the reason and the end with the last.
+        // The role arrives with the first token, the reason and the end with the last.
         let [role, tokens @ .., _reason, done] = arrivals.as_slice() else {
             panic!("{arrivals:?}");
         };
@@ -62,12 +62,12 @@ async fn tokens_come_one_by_one_at_the_pace_of_the_backend() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_whole_answer_takes_as_long_as_its_stream() {
+async fn whole_response_takes_as_long_as_its_stream() {
     let limit = json!({"max_tokens": 20});
     let streamed = arrivals(&PROFILES[1], &json!({"max_tokens": 20, "stream": true})).await;
     let whole = whole(&PROFILES[1], &limit).await;
     let streamed = *streamed.last().unwrap();
-    // Timers are good for a millisecond.
+    // Timers have a resolution of a millisecond.
     assert!(
         whole.abs_diff(streamed) <= Duration::from_millis(2),
         "{whole:?}, {streamed:?}"
@@ -75,7 +75,7 @@ async fn a_whole_answer_takes_as_long_as_its_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_long_for_a_whole_answer() {
+async fn delay_of_a_whole_response_is_limited() {
     let pace = Pace::new(Duration::from_secs(1), Duration::from_secs(1));
     let slow = Profile {
         pace,

@@ -1,8 +1,8 @@
-//! The directory for data of programs, as freedesktop.org has it.
+//! Base directory for data of programs, by the XDG Base Directory Specification.
 
 use std::path::PathBuf;
 
-/// `read` gives a directory that the environment names.
+/// Returns the base directory. `read` returns the directory that an environment variable names.
 pub(crate) fn data_dir(read: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     read("XDG_DATA_HOME").or_else(|| Some(read("HOME")?.join(".local/share")))
 }
@@ -12,7 +12,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_what_the_user_set_or_lies_in_the_home_directory() {
+    fn data_dir_is_xdg_data_home_or_in_the_home_directory() {
         let both = |name: &str| Some(PathBuf::from(format!("/{name}")));
         assert_eq!(data_dir(both), Some(PathBuf::from("/XDG_DATA_HOME")));
         let home = |name: &str| (name == "HOME").then(|| PathBuf::from("/h"));

@@ -1,12 +1,12 @@
-//! A port of one's own.
+//! Socket options that keep other programs off the server's port.
 
 use std::io;
 use std::net::SocketAddr;
 
 use socket2::Socket;
 
-/// Nobody else can listen on a port that is listened on. What the option allows is to bind a port
-/// whose last connections have not quite ended: without it, a server could not be restarted.
+/// Sets `SO_REUSEADDR`, without which a restart would fail while old connections are in TIME_WAIT.
+/// On Linux a second listener on the port is rejected despite this option.
 pub(crate) fn exclusive(socket: &Socket, _address: SocketAddr) -> io::Result<()> {
     socket.set_reuse_address(true)
 }

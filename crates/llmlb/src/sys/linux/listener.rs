@@ -1,4 +1,4 @@
-//! The user whose program listens on a port, as the kernel reports it.
+//! User whose program listens on a port, as the kernel reports it.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -7,34 +7,34 @@ use rustix::process::geteuid;
 
 use crate::sys::ListenerOwner;
 
-/// The state of a socket that waits for connections, in `/proc/net/tcp`.
+/// State of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 const ROOT: u32 = 0;
 
-/// The owner of the socket that accepts connections to this port of 127.0.0.1.
+/// Returns the owner of the socket that accepts connections to this port of 127.0.0.1.
 pub(crate) fn listener_owner(port: u16) -> ListenerOwner {
     let mut found = Vec::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
         match File::open(table).and_then(|file| listeners(BufReader::new(file), port)) {
             Ok(listeners) => found.extend(listeners),
-            // A kernel may have no IPv6.
+            // A kernel without IPv6 has no table for it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => return ListenerOwner::Unknown,
         }
     }
-    judged(&found, geteuid().as_raw())
+    classify(&found, geteuid().as_raw())
 }
 
 /// A socket that accepts connections to a port of 127.0.0.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listener {
-    /// Of several, the kernel prefers the one with the lowest rank.
+    /// The kernel passes a connection to the listener with the lowest rank.
     rank: u8,
     uid: u32,
 }
 
-/// The sockets of a table that listen on this port. The kernel lists listening sockets first: what
-/// follows may be long and is not read.
+/// Returns the sockets of a table that listen on this port. The kernel lists listening sockets
+/// first, so reading stops at the first other one: thousands of connections may follow.
 fn listeners(table: impl BufRead, port: u16) -> io::Result<Vec<Listener>> {
     let mut found = Vec::new();
     for line in table.lines().skip(1) {
@@ -59,9 +59,10 @@ fn listeners(table: impl BufRead, port: u16) -> io::Result<Vec<Listener>> {
     Ok(found)
 }
 
-/// How closely an address fits 127.0.0.1. `None`: connections there do not reach it.
+/// Rank of a listener by its address: 127.0.0.1 itself in front of all addresses. `None`:
+/// connections to 127.0.0.1 do not reach it.
 fn rank(address: &str) -> Option<u8> {
-    // Groups of four bytes, each as a number of this machine.
+    // The table shows each group of four bytes as a number in this machine's byte order.
     let loopback = format!("{:08X}", u32::from_ne_bytes([127, 0, 0, 1]));
     let mapped = format!(
         "{:016}{:08X}{loopback}",
@@ -73,7 +74,7 @@ fn rank(address: &str) -> Option<u8> {
     u8::try_from(rank).ok()
 }
 
-fn judged(found: &[Listener], own: u32) -> ListenerOwner {
+fn classify(found: &[Listener], own: u32) -> ListenerOwner {
     let Some(best) = found.iter().map(|listener| listener.rank).min() else {
         return ListenerOwner::None;
     };
@@ -114,7 +115,7 @@ garbage
     }
 
     #[test]
-    fn the_closest_listener_decides() {
+    fn owner_is_that_of_the_listener_with_the_lowest_rank() {
         let listener = |rank, uid| Listener { rank, uid };
         for (found, expected) in [
             (&[][..], ListenerOwner::None),
@@ -131,12 +132,12 @@ garbage
                 ListenerOwner::Other(1001),
             ),
         ] {
-            assert_eq!(judged(found, 1000), expected, "{found:?}");
+            assert_eq!(classify(found, 1000), expected, "{found:?}");
         }
     }
 
     #[test]
-    fn a_listener_of_this_process_is_trusted_and_a_closed_one_is_none() {
+    fn listener_of_this_process_is_trusted_until_it_is_closed() {
         for address in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
             let Ok(listener) = TcpListener::bind(address) else {
                 assert_eq!(address, "[::]:0", "there is always IPv4");

@@ -1,4 +1,5 @@
-//! Linux: the kernel lists the sockets of our network namespace, and each process's open files.
+//! Process that uses a port. The kernel lists the sockets of this network namespace and the open
+//! files of each process.
 
 use std::fs;
 use std::path::Path;
@@ -6,11 +7,11 @@ use std::path::Path;
 use crate::sys::PortOwner;
 use crate::text;
 
-/// The state of a socket that waits for connections, in `/proc/net/tcp`.
+/// State of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
-/// Who uses a TCP port, or `None` if nobody does. A listener goes before a connection. Only root
-/// sees the files of other users' processes: for others such an owner has no pid.
+/// Returns the process that uses a TCP port, a listener rather than a connection. `None`: the port
+/// is free. Only root sees other users' open files; without that right the owner has no pid.
 pub(crate) fn port_owner(port: u16) -> Option<PortOwner> {
     let sockets: Vec<Socket> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -35,8 +36,8 @@ struct Socket {
     inode: u64,
 }
 
-/// The sockets in a table whose near end is this port. One without an inode belongs to nobody any
-/// more: the kernel only waits for its last packets.
+/// Returns the sockets of a table whose local port is this port. A socket without an inode is
+/// skipped: it is in TIME_WAIT and belongs to no process.
 fn on_port(table: &str, port: u16) -> Vec<Socket> {
     table
         .lines()
@@ -54,8 +55,8 @@ fn on_port(table: &str, port: u16) -> Vec<Socket> {
         .collect()
 }
 
-/// The process that has a socket open; of several, the one with the lowest number, which is most
-/// likely the one that opened it.
+/// Returns the process that has a socket open. Of several, the lowest pid is most likely the one
+/// that opened it; the others inherited it.
 fn process_with(inode: u64) -> Option<u32> {
     let wanted = format!("socket:[{inode}]");
     fs::read_dir("/proc")
@@ -75,7 +76,7 @@ fn has_open(pid: u32, wanted: &Path) -> bool {
 
 fn program(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    // A program may call itself what it likes; a terminal must not obey it.
+    // A process chooses this name itself: it could contain control characters for a terminal.
     let name = text::plain(name.trim_end()).into_owned();
     (!name.is_empty()).then_some(name)
 }
@@ -96,7 +97,7 @@ garbage
 ";
 
     #[test]
-    fn only_the_near_end_counts_and_only_sockets_that_somebody_has() {
+    fn sockets_are_found_by_local_port_and_only_with_an_inode() {
         let socket = |listening, inode| Socket { listening, inode };
         assert_eq!(
             on_port(TABLE, 0x8000),
@@ -116,7 +117,7 @@ garbage
     }
 
     #[test]
-    fn a_listener_is_found_and_preferred_to_its_connections() {
+    fn listener_is_preferred_to_its_connections() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else {
                 assert_ne!(address, "127.0.0.1:0", "there is always IPv4 loopback");
@@ -130,7 +131,7 @@ garbage
     }
 
     #[test]
-    fn an_outgoing_connection_is_found_by_its_near_end() {
+    fn outgoing_connection_is_found_by_its_local_port() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let outgoing = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let port = outgoing.local_addr().unwrap().port();
@@ -138,13 +139,13 @@ garbage
     }
 
     #[test]
-    fn a_port_that_nobody_uses_has_no_owner() {
-        // Port 0 is no port: nothing can be bound to it.
+    fn unused_port_has_no_owner() {
+        // No socket can be bound to port 0.
         assert_eq!(port_owner(0), None);
     }
 
     #[test]
-    fn the_program_has_a_name() {
+    fn program_name_has_no_line_feed() {
         assert!(program(std::process::id()).is_some_and(|name| !name.ends_with('\n')));
         assert_eq!(program(u32::MAX), None);
     }

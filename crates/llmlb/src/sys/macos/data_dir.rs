@@ -1,8 +1,8 @@
-//! The directory for data of programs.
+//! Base directory for data of programs.
 
 use std::path::PathBuf;
 
-/// `read` gives a directory that the environment names.
+/// Returns the base directory. `read` returns the directory that an environment variable names.
 pub(crate) fn data_dir(read: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     Some(read("HOME")?.join("Library/Application Support"))
 }

@@ -1,4 +1,4 @@
-//! A port of one's own.
+//! Socket options that keep other programs off the server's port.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -6,21 +6,23 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-/// How long a listener on this machine may take to be seen.
-const AT_ONCE: Duration = Duration::from_millis(200);
+/// Maximum time to connect to another listener on this machine.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The option is needed to restart a server while its last connections have not quite ended. Here
-/// it also lets two programs listen on one port, one on a single address and one on all of them;
-/// so we look whether somebody answers there.
+/// Sets `SO_REUSEADDR`, without which a restart would fail while old connections are in TIME_WAIT.
+///
+/// On macOS the option also lets two programs listen on one port, one on a single address and one
+/// on all addresses. So the port counts as in use if it accepts a connection.
 pub(crate) fn exclusive(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     socket.set_reuse_address(true)?;
     if address.port() == 0 {
         return Ok(());
     }
-    let answers = |address: SocketAddr| TcpStream::connect_timeout(&address, AT_ONCE).is_ok();
-    if answers((Ipv4Addr::LOCALHOST, address.port()).into())
-        || answers((Ipv6Addr::LOCALHOST, address.port()).into())
-        || (!address.ip().is_unspecified() && answers(address))
+    let accepts =
+        |address: SocketAddr| TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).is_ok();
+    if accepts((Ipv4Addr::LOCALHOST, address.port()).into())
+        || accepts((Ipv6Addr::LOCALHOST, address.port()).into())
+        || (!address.ip().is_unspecified() && accepts(address))
     {
         return Err(io::ErrorKind::AddrInUse.into());
     }

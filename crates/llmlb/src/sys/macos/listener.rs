@@ -1,4 +1,4 @@
-//! The user whose program listens on a port: not found out here.
+//! User whose program listens on a port: not determined on macOS.
 
 use crate::sys::ListenerOwner;
 

@@ -1,4 +1,4 @@
-//! Files that only this user and root can have written.
+//! Opening of configuration files that only this user and root can have written.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -17,10 +17,10 @@ const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Opens a file and checks the open descriptor: it belongs to this user or to root, and no one else
-/// may write it or replace it. `Ok(Err)`: others may.
+/// Opens a file and checks the open descriptor: the file belongs to this user or root, and no other
+/// user may write or replace it. `Ok(Err)`: another user may.
 pub(crate) fn open(path: &Path) -> io::Result<Result<File, Exposed>> {
-    // Without this flag, opening somebody else's pipe would wait for a writer.
+    // Without NONBLOCK, opening another user's FIFO would block until it has a writer.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -31,20 +31,21 @@ pub(crate) fn open(path: &Path) -> io::Result<Result<File, Exposed>> {
     if found.is_file() || found.is_dir() {
         return Ok(Ok(file));
     }
-    // A pipe of our own, as a shell makes one. The descriptor is kept: a writer that finds it open may
-    // write and close before a second one could be opened.
+    // This user's pipe, such as a shell's `<(…)`. Keep the descriptor and wait for data: the writer
+    // may write and close at once, and a second descriptor would then find an empty pipe.
     let _ = poll(&mut [PollFd::new(&file, PollFlags::IN)], None);
     fcntl_setfl(&file, OFlags::empty())?;
     Ok(Ok(file))
 }
 
-/// Who else could have written what this descriptor reads.
+/// Returns another user who could have written the opened file, if there is one.
 fn exposed(found: &Metadata, path: &Path) -> io::Result<Option<Exposed>> {
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     if let Some(exposed) = by_owner(found.uid(), user) {
         return Ok(Some(exposed));
     }
-    // Only what has a name in a directory can be replaced there. A terminal's group may write it.
+    // Pipes and terminals are not checked further: they cannot be replaced in a directory, and the
+    // mode of a terminal lets its group write.
     if !found.is_file() {
         return Ok(None);
     }
@@ -69,7 +70,8 @@ fn by_owner(owner: u32, user: u32) -> Option<Exposed> {
     (!is_trusted).then(|| Exposed::Owner(users::shown(owner)))
 }
 
-/// A group that has the number of the user is the user's own, as many systems set it up.
+/// Checks the write bits. A group with the same number as the user is private to the user, as many
+/// systems set it up, and may write.
 fn by_mode(mode: u32, owning_group: u32, user: u32, group: u32) -> Option<Exposed> {
     let is_own_group = owning_group == group && owning_group == user;
     if mode & OTHERS_WRITE != 0 {
@@ -89,7 +91,7 @@ fn parent(path: &Path) -> PathBuf {
 }
 
 /// True if every user may replace files in a directory. With the sticky bit only their owners may,
-/// and on a read-only file system no one may: volumes of Kubernetes are mounted so.
+/// and on a read-only file system, such as a Kubernetes volume, no user may.
 fn is_open(directory: &Path) -> io::Result<bool> {
     let mode = fs::metadata(directory)?.mode();
     if mode & OTHERS_WRITE == 0 || mode & STICKY != 0 {
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_is_this_user_or_root() {
+    fn file_is_exposed_unless_this_user_or_root_owns_it() {
         assert_eq!(by_owner(1000, 1000), None);
         assert_eq!(by_owner(0, 1000), None);
         assert_eq!(by_owner(0, 0), None);
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn no_one_else_may_write() {
+    fn file_is_exposed_when_others_or_a_shared_group_may_write() {
         let judged = |mode, group| by_mode(mode, group, 1000, 1000);
         assert_eq!(judged(0o644, 5), None);
         assert_eq!(judged(0o640, 5), None);
@@ -123,7 +125,7 @@ mod tests {
         assert_eq!(judged(0o664, 5), Some(Exposed::Group(5)));
         assert_eq!(judged(0o666, 1000), Some(Exposed::Others));
         assert_eq!(judged(0o602, 1000), Some(Exposed::Others));
-        // A group that several users have.
+        // Group 100 is shared by several users, so its members could change the file.
         assert_eq!(by_mode(0o664, 100, 1000, 100), Some(Exposed::Group(100)));
     }
 }

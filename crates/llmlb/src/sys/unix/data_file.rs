@@ -1,4 +1,4 @@
-//! Files in a data directory: other users' links are not followed, and FIFOs are not waited for.
+//! Files in a data directory. Links are not followed, and a FIFO is an error instead of a hang.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,13 +8,14 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-/// Opens a file to read it.
+/// Opens a regular file for reading.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     regular(OpenOptions::new().read(true), path)
 }
 
-/// Opens a file to append to it, and creates it for its owner alone if it is missing. A file that
-/// root creates belongs to the owner of its directory, who could not use it otherwise.
+/// Opens a regular file for appending. A missing file is created with mode 0600. A file that root
+/// creates is given to the owner of its directory: the server of that user could not open it
+/// otherwise.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = regular(options.append(true).create(true).mode(0o600), path)?;
@@ -23,7 +24,7 @@ pub(crate) fn append(path: &Path) -> io::Result<File> {
         && let Some(dir) = path.parent()
     {
         let dir = dir.metadata()?;
-        // A container's root may have no right to do so; the file is root's then.
+        // Root in a container may lack the right to change owners; the file then stays root's.
         if dir.uid() != 0 {
             let _ = fchown(&file, Some(dir.uid()), Some(dir.gid()));
         }
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn link_is_not_followed_and_fifo_is_not_waited_for() {
+    fn open_rejects_links_and_does_not_block_on_a_fifo() {
         let dir = tempfile::tempdir().unwrap();
         let (link, other) = (dir.path().join("link"), dir.path().join("other"));
         std::os::unix::fs::symlink(&other, &link).unwrap();

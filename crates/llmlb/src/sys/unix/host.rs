@@ -1,6 +1,6 @@
-//! What this machine is called.
+//! Host name of this machine.
 
-/// The kernel knows; in a pod it is the pod's name.
+/// Returns the kernel's host name. In a Kubernetes pod it is the name of the pod.
 pub(crate) fn host_name(_read: impl Fn(&str) -> Option<String>) -> Option<String> {
     let uname = rustix::system::uname();
     let name = uname.nodename().to_str().ok()?;

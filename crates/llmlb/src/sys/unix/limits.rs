@@ -1,16 +1,17 @@
-//! How many connections this process may have.
+//! Limits of this process on open files and connections.
 
 use std::io;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// macOS reports no maximum, but rejects a limit above this one (`OPEN_MAX`).
+/// Highest limit that macOS accepts (`OPEN_MAX`), although it reports no maximum.
 const LARGEST_ON_MACOS: u64 = 10_240;
-/// Every system shows a process its own descriptors here.
+/// Directory in which every Unix lists a process's own descriptors.
 const OWN_DESCRIPTORS: &str = "/dev/fd";
 
-/// Raises the limit of open files to what the administrator allows: every stream needs two.
+/// Raises the soft limit of open files to the hard limit, because every request needs two
+/// descriptors: one to the client and one to the backend.
 pub(crate) fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     let before = limit.current;
@@ -34,11 +35,12 @@ pub(crate) fn max_open_files() -> Option<u64> {
 /// Number of descriptors that this process has open; `None` if the system does not show them.
 pub(crate) fn open_files() -> Option<usize> {
     let own = std::fs::read_dir(OWN_DESCRIPTORS).ok()?;
-    // The list itself is read through one.
+    // The list includes the descriptor that reads it, which is closed again.
     Some(own.count().saturating_sub(1))
 }
 
-/// Whether a connection failed for what this machine lacks, and not for the other end.
+/// True if a connection failed because this machine ran out of descriptors, memory or local ports.
+/// Such an error says nothing about the backend and must not eject it.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| {
         let errno = Errno::from_raw_os_error(code);

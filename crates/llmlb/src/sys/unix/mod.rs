@@ -1,4 +1,4 @@
-//! What Linux and macOS have in common.
+//! Code that Linux and macOS share.
 
 pub(crate) mod config_file;
 pub(crate) mod data_file;

@@ -1,10 +1,10 @@
-//! Datagrams to the service manager.
+//! Datagrams to the service manager (systemd).
 
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::net::UnixDatagram;
 
-/// Sends one message. A name that begins with `@` is an abstract one.
+/// Sends one message. A socket name that begins with `@` is in Linux's abstract namespace.
 pub(crate) fn send(socket: &OsStr, text: &str) -> io::Result<()> {
     let sender = UnixDatagram::unbound()?;
     #[cfg(target_os = "linux")]

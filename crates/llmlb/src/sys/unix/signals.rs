@@ -1,11 +1,11 @@
-//! Being asked to end.
+//! Signals that stop the server.
 
 use std::io;
 
 use tenure::StopRequest;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that ask for an end. From its creation on they no longer kill the process.
+/// Receiver of SIGTERM, SIGINT and SIGHUP. Once installed, these no longer kill the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
@@ -14,7 +14,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Must be called within a runtime.
+    /// Installs the handlers. Must be called within a tokio runtime.
     pub(crate) fn install() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -23,17 +23,17 @@ impl Signals {
         })
     }
 
-    /// Only where there are no signals is anything else needed.
+    /// Does nothing: on Unix `llmlb stop` sends SIGTERM, so there is no stop event to watch.
     pub(crate) fn watch(&mut self, _request: StopRequest) {}
 
-    /// Waits for the next one and says what it was.
+    /// Waits for the next stop signal and returns its name for the log.
     pub(crate) async fn next(&mut self) -> &'static str {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return "SIGTERM",
                 _ = self.interrupt.recv() => return "SIGINT",
-                // A terminal that is closed is no reason to end.
-                _ = self.hangup.recv() => tracing::info!("SIGHUP: nothing changes"),
+                // The server keeps running when its terminal is closed.
+                _ = self.hangup.recv() => tracing::info!("SIGHUP ignored"),
             }
         }
     }

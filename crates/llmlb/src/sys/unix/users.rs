@@ -1,4 +1,4 @@
-//! Users, for people to read.
+//! Names of users for messages.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use crate::text;
 
-/// The owner of a file or, if that cannot be seen, of the nearest directory above it that can.
+/// Returns the owner of a file or, if the file is not accessible, of the nearest ancestor that is.
 pub(crate) fn owner_of(path: &Path) -> Option<String> {
     let about = path.ancestors().find_map(|path| path.metadata().ok())?;
     Some(shown(about.uid()))
 }
 
-/// `alice (uid 1000)`, or `uid 1000`. The name comes from `/etc/passwd` alone: asking the name
-/// service may block on a network.
+/// Formats a user as `alice (uid 1000)`, or `uid 1000` without a name. The name comes from
+/// `/etc/passwd` only: a lookup by the name service (NSS) could block on the network.
 pub(crate) fn shown(uid: u32) -> String {
     let name = fs::read_to_string("/etc/passwd").ok().and_then(|passwd| {
         passwd.lines().find_map(|line| {
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_is_shown_by_name_and_number() {
+    fn user_is_shown_with_name_and_uid() {
         assert_eq!(shown(0), "root (uid 0)");
         assert_eq!(shown(3_999_999_999), "uid 3999999999");
     }

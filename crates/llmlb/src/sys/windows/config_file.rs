@@ -1,4 +1,5 @@
-//! Files are protected by access control lists here, which are not looked at.
+//! Opening of configuration files. Windows protects files by access control lists, which are not
+//! checked.
 
 use std::fs::File;
 use std::io;

@@ -1,8 +1,8 @@
-//! The disk that a directory is on.
+//! Size of the file system that a directory is on.
 
 use std::path::Path;
 
-/// Size of the disk in bytes; not looked for here, so that a fixed size counts as large.
+/// Returns `None`: the size is not determined on Windows, so a fixed threshold applies.
 pub(crate) fn disk_size(_dir: &Path) -> Option<u64> {
     None
 }

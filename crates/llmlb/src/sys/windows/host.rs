@@ -1,6 +1,6 @@
-//! What this machine is called.
+//! Host name of this machine.
 
-/// `read` gives what the environment says.
+/// Returns the computer's name. `read` returns the value of an environment variable.
 pub(crate) fn host_name(read: impl Fn(&str) -> Option<String>) -> Option<String> {
     read("COMPUTERNAME")
 }

@@ -1,10 +1,10 @@
-//! How many connections this process may have.
+//! Limits of this process on open files and connections.
 
 use std::io;
 
 use windows_sys::Win32::Networking::WinSock::{WSAEADDRNOTAVAIL, WSAEMFILE, WSAENOBUFS};
 
-/// There is no such limit here.
+/// Does nothing: Windows has no limit of open files.
 pub(crate) fn raise_open_files() {}
 
 /// Maximum number of descriptors of this process; `None` if there is no limit.
@@ -17,7 +17,8 @@ pub(crate) fn open_files() -> Option<usize> {
     None
 }
 
-/// Whether a connection failed for what this machine lacks, and not for the other end.
+/// True if a connection failed because this machine ran out of sockets, buffers or local ports.
+/// Such an error says nothing about the backend and must not eject it.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

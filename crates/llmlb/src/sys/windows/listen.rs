@@ -1,4 +1,4 @@
-//! A port of one's own.
+//! Socket options that keep other programs off the server's port.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,8 +7,9 @@ use std::os::windows::io::AsRawSocket;
 use socket2::Socket;
 use windows_sys::Win32::Networking::WinSock::{SO_EXCLUSIVEADDRUSE, SOL_SOCKET, setsockopt};
 
-/// Without this option another program could bind the same port and take our connections.
-#[expect(unsafe_code, reason = "socket2 has no name for this option")]
+/// Sets `SO_EXCLUSIVEADDRUSE`, without which another program could bind the same port and receive
+/// the server's connections.
+#[expect(unsafe_code, reason = "socket2 has no function for this option")]
 pub(crate) fn exclusive(socket: &Socket, _address: SocketAddr) -> io::Result<()> {
     let on: i32 = 1;
     // SAFETY: the socket is open, and the pointer and the length describe `on`.

@@ -1,4 +1,4 @@
-//! There is no service manager here that wants to be told.
+//! Notification of the service manager: systemd does not exist on Windows.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,4 +1,4 @@
-//! Being asked to end.
+//! Events that stop the server.
 
 use std::io;
 use std::thread;
@@ -9,49 +9,49 @@ use tokio::signal::windows::{CtrlBreak, CtrlC, CtrlClose, CtrlShutdown};
 use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
 use tokio::sync::mpsc;
 
-/// The console's events, and the event that `llmlb stop` sets.
+/// Receiver of the console's events and of the event that `llmlb stop` sets.
 #[derive(Debug)]
 pub(crate) struct Signals {
     ctrl_c: CtrlC,
     ctrl_break: CtrlBreak,
     close: CtrlClose,
     shutdown: CtrlShutdown,
-    requests: mpsc::Receiver<()>,
-    asked: mpsc::Sender<()>,
+    stop_requests: mpsc::Receiver<()>,
+    stop_requested: mpsc::Sender<()>,
 }
 
 impl Signals {
-    /// Must be called within a runtime.
+    /// Installs the handlers. Must be called within a tokio runtime.
     pub(crate) fn install() -> io::Result<Self> {
-        let (asked, requests) = mpsc::channel(1);
+        let (stop_requested, stop_requests) = mpsc::channel(1);
         Ok(Self {
             ctrl_c: ctrl_c()?,
             ctrl_break: ctrl_break()?,
             close: ctrl_close()?,
             shutdown: ctrl_shutdown()?,
-            requests,
-            asked,
+            stop_requests,
+            stop_requested,
         })
     }
 
-    /// Listens to `llmlb stop` as well.
+    /// Watches for the event that `llmlb stop` sets.
     pub(crate) fn watch(&mut self, request: StopRequest) {
-        let asked = self.asked.clone();
-        // The thread ends with the process: it has nothing to clean up.
+        let stop_requested = self.stop_requested.clone();
+        // The thread blocks until the process exits. It holds nothing that needs cleanup.
         thread::spawn(move || {
             while !request.wait(Duration::from_secs(3600)) {}
-            let _ = asked.blocking_send(());
+            let _ = stop_requested.blocking_send(());
         });
     }
 
-    /// Waits for the next one and says what it was.
+    /// Waits for the next stop event and returns its name for the log.
     pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.ctrl_c.recv() => "Ctrl-C",
             _ = self.ctrl_break.recv() => "Ctrl-Break",
             _ = self.close.recv() => "the closed console",
             _ = self.shutdown.recv() => "the system's shutdown",
-            _ = self.requests.recv() => "llmlb stop",
+            _ = self.stop_requests.recv() => "llmlb stop",
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Users, for people to read.
+//! Names of users for messages.
 
 use std::path::Path;
 
-/// The owner of a file; not looked for here.
+/// Returns `None`: the owner of a file is not determined on Windows.
 pub(crate) fn owner_of(_path: &Path) -> Option<String> {
     None
 }
 
-/// Users have no numbers here.
+/// Formats a user's number. Windows has none; Unix code paths share this signature.
 pub(crate) fn shown(uid: u32) -> String {
     format!("user {uid}")
 }

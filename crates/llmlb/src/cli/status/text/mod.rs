@@ -1,4 +1,4 @@
-//! For people: one server as a list, several as a table.
+//! Text output of `llmlb status`: one server as a list, several as a table.
 
 mod usage;
 
@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use tenure::Proof;
 
-use super::server::{Health, Running, Server, State};
-use crate::cli::status_client::{Answer, Backend, Connections};
+use super::server::{Health, RunningServer, ServerReport, ServerState};
+use crate::cli::status_client::{BackendStatus, ConnectionCounts, StatusResponse};
 use crate::cli::{port_conflict, time};
 
 const HEAD: [&str; 9] = [
@@ -22,12 +22,12 @@ const HEAD: [&str; 9] = [
     "IN FLIGHT",
 ];
 
-/// Every server that was found.
-pub(super) fn all(found: &[Server], now: SystemTime) -> String {
-    let running: Vec<(&Server, &Running)> = found
+/// Formats all servers.
+pub(super) fn all(found: &[ServerReport], now: SystemTime) -> String {
+    let running: Vec<(&ServerReport, &RunningServer)> = found
         .iter()
         .filter_map(|server| match &server.state {
-            State::Running(running) => Some((server, running.as_ref())),
+            ServerState::Running(running) => Some((server, running.as_ref())),
             _ => None,
         })
         .collect();
@@ -40,7 +40,7 @@ pub(super) fn all(found: &[Server], now: SystemTime) -> String {
             table(&rows)
         }
     };
-    // What crashed servers left is told, but is no server.
+    // Lock files of crashed servers follow the servers.
     lines.extend(
         found
             .iter()
@@ -55,10 +55,10 @@ pub(super) fn all(found: &[Server], now: SystemTime) -> String {
     lines.join("\n")
 }
 
-/// The server of one port.
-pub(super) fn one(server: &Server, now: SystemTime) -> String {
+/// Formats the server of one port.
+pub(super) fn one(server: &ServerReport, now: SystemTime) -> String {
     let port = server.port;
-    let mut lines = if let State::Running(running) = &server.state {
+    let mut lines = if let ServerState::Running(running) = &server.state {
         list(server, running, now)
     } else {
         let mut lines = vec![format!("No server running on port {port}")];
@@ -70,34 +70,41 @@ pub(super) fn one(server: &Server, now: SystemTime) -> String {
     lines.join("\n")
 }
 
-/// What lies in the place of a lock file.
-fn leftover(server: &Server) -> Option<String> {
+/// Describes a lock file without a running server.
+fn leftover(server: &ServerReport) -> Option<String> {
     let path = server.lock_path.display();
     Some(match &server.state {
-        State::Running(_) | State::NotRunning => return None,
-        State::Stale(info) => {
-            let who = info.as_ref().map_or_else(String::new, |info| {
+        ServerState::Running(_) | ServerState::NotRunning => return None,
+        ServerState::Stale(info) => {
+            let owner = info.as_ref().map_or_else(String::new, |info| {
                 let started = time::point(info.started_at);
-                format!(" of PID {} (started {started}), which is gone", info.pid)
+                format!(
+                    " of PID {} (started {started}), which no longer runs",
+                    info.pid
+                )
             });
-            format!("{path} is the stale lock file{who}; it is harmless, the next server takes it")
+            format!(
+                "{path} is the stale lock file{owner}; it is harmless: the next server takes it over"
+            )
         }
-        State::Unreadable(why) => {
-            format!("{path} is no lock record ({why}); it is harmless, the next server takes it")
+        ServerState::Unreadable(why) => {
+            format!(
+                "{path} has no valid lock record ({why}); it is harmless: the next server takes it over"
+            )
         }
-        State::OtherUser(user) => {
-            format!("{path} belongs to {user}; nobody is seen to hold it")
+        ServerState::OtherUser(user) => {
+            format!("{path} belongs to {user}; no process is seen to hold its lock")
         }
-        State::Unknown { user, why } => {
+        ServerState::Unknown { user, why } => {
             format!("{path} belongs to {user}, and {why}: a server may run")
         }
-        State::Unusable(why) => {
-            format!("{path} is no lock file ({why}); no server can start until it is removed")
+        ServerState::Unusable(why) => {
+            format!("{path} is not a lock file ({why}); no server can start until it is removed")
         }
     })
 }
 
-fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
+fn list(server: &ServerReport, running: &RunningServer, now: SystemTime) -> Vec<String> {
     let mut lines = vec![format!("Server on port {}", server.port)];
     let mut add = |name: &str, value: &str| lines.push(format!("  {name:<10} {value}"));
     add("state", &state(running));
@@ -119,7 +126,7 @@ fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
     }
     add("health", &health(running));
     if let Some(count) = running.in_flight() {
-        let waiting = running.answer().and_then(|answer| answer.waiting);
+        let waiting = running.response().and_then(|response| response.waiting);
         let waiting = waiting.filter(|waiting| *waiting > 0);
         let waiting = waiting.map(|waiting| format!(", {waiting} waiting for a slot"));
         add(
@@ -127,17 +134,17 @@ fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
             &format!("{count}{}", waiting.unwrap_or_default()),
         );
     }
-    if let Some(answer) = running.answer() {
-        if let Some(count) = answer.requests {
+    if let Some(response) = running.response() {
+        if let Some(count) = response.requests {
             add("requests", &count.to_string());
         }
-        if let Some(connections) = &answer.connections {
+        if let Some(connections) = &response.connections {
             add("clients", &clients(connections));
         }
         let (up, total) = running.backends().unwrap_or_default();
         add("backends", &format!("{up} of {total} up"));
-        lines.extend(backends(answer, now));
-        if let Some(usage) = &answer.usage {
+        lines.extend(backends(response, now));
+        if let Some(usage) = &response.usage {
             lines.extend(usage::lines(usage, now));
         }
     }
@@ -147,9 +154,9 @@ fn list(server: &Server, running: &Running, now: SystemTime) -> Vec<String> {
     lines
 }
 
-/// The connections of clients, and how many were rejected since the start.
-fn clients(connections: &Connections) -> String {
-    let Connections { open, max, .. } = connections;
+/// Formats the client connections, and the number rejected since the start.
+fn clients(connections: &ConnectionCounts) -> String {
+    let ConnectionCounts { open, max, .. } = connections;
     let counts = [connections.rejected, connections.rejected_per_address];
     let rejected: u64 = counts.iter().flatten().sum();
     match rejected {
@@ -158,9 +165,9 @@ fn clients(connections: &Connections) -> String {
     }
 }
 
-/// A line for each backend, with why it is down, or else its last error.
-fn backends(answer: &Answer, now: SystemTime) -> Vec<String> {
-    let backends = answer.backends.iter();
+/// Formats a line for each backend, with the reason why it is down, or its last error.
+fn backends(response: &StatusResponse, now: SystemTime) -> Vec<String> {
+    let backends = response.backends.iter();
     let rows: Vec<[String; 4]> = backends.map(|one| backend(one, now)).collect();
     table(&rows)
         .into_iter()
@@ -168,7 +175,7 @@ fn backends(answer: &Answer, now: SystemTime) -> Vec<String> {
         .collect()
 }
 
-fn backend(backend: &Backend, now: SystemTime) -> [String; 4] {
+fn backend(backend: &BackendStatus, now: SystemTime) -> [String; 4] {
     let counted = [
         (backend.models, "model", "models"),
         (backend.in_flight, "in flight", "in flight"),
@@ -207,7 +214,7 @@ fn backend(backend: &Backend, now: SystemTime) -> [String; 4] {
     ]
 }
 
-fn row(port: u16, running: &Running, now: SystemTime) -> [String; 9] {
+fn row(port: u16, running: &RunningServer, now: SystemTime) -> [String; 9] {
     let none = || "-".to_owned();
     let info = running.info.as_ref();
     let in_flight = running.in_flight();
@@ -215,7 +222,7 @@ fn row(port: u16, running: &Running, now: SystemTime) -> [String; 9] {
         port.to_string(),
         state(running),
         running.pid.map_or_else(none, |pid| pid.to_string()),
-        // How long ago that was is the next column.
+        // The next column shows the uptime.
         info.map_or_else(none, |info| time::point(info.started_at)),
         running.uptime(now).map_or_else(none, time::span),
         running.version().map_or_else(none, plain),
@@ -227,7 +234,7 @@ fn row(port: u16, running: &Running, now: SystemTime) -> [String; 9] {
     ]
 }
 
-/// Pads every column but the last to its widest cell.
+/// Pads every column except the last to its widest cell.
 fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> Vec<String> {
     let mut widths = [0; COLUMNS];
     for row in rows {
@@ -245,7 +252,7 @@ fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-fn state(running: &Running) -> String {
+fn state(running: &RunningServer) -> String {
     let mut notes = Vec::new();
     match running.proof {
         Proof::Verified => {}
@@ -266,15 +273,15 @@ fn state(running: &Running) -> String {
     }
 }
 
-fn pid(running: &Running) -> String {
+fn pid(running: &RunningServer) -> String {
     match (running.pid, &running.info) {
         (Some(pid), _) => pid.to_string(),
-        (None, Some(info)) => format!("unknown; {} by its own account", info.pid),
+        (None, Some(info)) => format!("unknown; {} by its lock record", info.pid),
         (None, None) => "unknown".to_owned(),
     }
 }
 
-fn owner(running: &Running) -> Option<String> {
+fn owner(running: &RunningServer) -> Option<String> {
     let host = running.info.as_ref().and_then(|info| info.host.as_deref());
     match (running.user.as_deref(), host) {
         (Some(user), Some(host)) => Some(plain(&format!("{user}@{host}"))),
@@ -283,14 +290,14 @@ fn owner(running: &Running) -> Option<String> {
     }
 }
 
-fn health(running: &Running) -> String {
+fn health(running: &RunningServer) -> String {
     match &running.health {
-        Health::Answered(_) if running.info.is_none() => {
-            format!("{} (not proven to be its answer)", running.health.word())
+        Health::Responded(_) if running.info.is_none() => {
+            format!("{} (not proven to be its response)", running.health.word())
         }
-        Health::Answered(_) | Health::Draining { .. } => running.health.word().to_owned(),
-        Health::WrongProcess { pid } => format!("answered by another process (PID: {pid})"),
-        Health::NoAnswer(why) => format!("no answer ({why})"),
+        Health::Responded(_) | Health::Draining { .. } => running.health.word().to_owned(),
+        Health::WrongProcess { pid } => format!("another process responded (PID: {pid})"),
+        Health::NoResponse(why) => format!("no response ({why})"),
     }
 }
 
@@ -302,7 +309,7 @@ fn started(at: SystemTime, now: SystemTime) -> String {
     format!("{} ({ago})", time::point(at))
 }
 
-/// What a server says must not steer the terminal.
+/// Replaces control characters in a server's text by spaces: they could control the terminal.
 fn plain(text: &str) -> String {
     text.replace(crate::text::is_unsafe, " ")
 }

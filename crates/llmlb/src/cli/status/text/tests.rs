@@ -1,8 +1,8 @@
-use super::super::tests::{answer, healthy, info, nginx, now, running, server};
+use super::super::tests::{health as health_with, healthy, info, nginx, now, running, server};
 use super::*;
 
 #[test]
-fn one_server_is_a_list() {
+fn one_server_is_shown_as_a_list() {
     let expected = "\
 Server on port 32768
   state      running
@@ -26,11 +26,11 @@ Server on port 32768
 }
 
 #[test]
-fn one_that_cannot_be_seen_says_so_and_where_its_lock_is() {
-    let hidden = Running {
+fn server_with_an_invisible_pid_is_shown_with_its_lock_file() {
+    let hidden = RunningServer {
         proof: Proof::NotVisible,
         pid: None,
-        health: Health::NoAnswer("connection refused".to_owned()),
+        health: Health::NoResponse("connection refused".to_owned()),
         ..healthy()
     };
     assert_eq!(
@@ -38,16 +38,16 @@ fn one_that_cannot_be_seen_says_so_and_where_its_lock_is() {
         "\
 Server on port 32768
   state      running (PID not visible here)
-  PID        unknown; 1234 by its own account
+  PID        unknown; 1234 by its lock record
   started    2026-01-30T12:00:00Z (9 min ago)
   uptime     9 min
   version    0.1.0
   address    127.0.0.1:32768
   owner      ann@box
-  health     no answer (connection refused)
+  health     no response (connection refused)
   lock       /l/serve_32768.lock"
     );
-    let closed = Running {
+    let closed = RunningServer {
         proof: Proof::OtherUser,
         pid: None,
         info: None,
@@ -65,17 +65,17 @@ Server on port 32768
             "  uptime     9 min",
             "  version    0.1.1",
             "  owner      ann",
-            "  health     ok (not proven to be its answer)",
+            "  health     ok (not proven to be its response)",
         ]
     );
 }
 
 #[test]
-fn a_port_that_somebody_else_answers_on_is_told_with_who_that_is() {
+fn other_program_on_the_port_is_shown_with_its_name() {
     let health = Health::WrongProcess { pid: 7 };
     let mut server = running(
         8000,
-        Running {
+        RunningServer {
             health,
             ..healthy()
         },
@@ -85,86 +85,87 @@ fn a_port_that_somebody_else_answers_on_is_told_with_who_that_is() {
     assert!(
         text.ends_with(
             "
-  health     answered by another process (PID: 7)
-Another program answers on port 8000: pid 7 (nginx)"
+  health     another process responded (PID: 7)
+Another program listens on port 8000: pid 7 (nginx)"
         ),
         "{text}"
     );
 }
 
 #[test]
-fn several_servers_are_a_table_and_leftovers_follow() {
-    let suspended = Running {
+fn several_servers_are_shown_as_a_table_with_stale_files_below() {
+    let suspended = RunningServer {
         suspended: true,
         file_gone: true,
-        health: Health::NoAnswer("it is suspended".to_owned()),
+        health: Health::NoResponse("the process is suspended".to_owned()),
         ..healthy()
     };
-    let unknown = Running {
+    let unknown = RunningServer {
         proof: Proof::Unknown,
         pid: None,
         info: None,
         user: None,
-        health: answer("draining"),
+        health: health_with("draining"),
         ..healthy()
     };
     let found = [
         running(80, healthy()),
-        server(81, State::Unusable("it is a directory".into())),
+        server(81, ServerState::Unusable("it is a directory".into())),
         running(8000, suspended),
         running(9000, unknown),
     ];
     assert_eq!(
         all(&found, now()),
         "\
-PORT  STATE                                PID   STARTED               UPTIME  VERSION  HEALTH                                  BACKENDS  IN FLIGHT
-80    running                              1234  2026-01-30T12:00:00Z  9 min   0.1.1    ok                                      1/2       3
-8000  running (suspended, lock file gone)  1234  2026-01-30T12:00:00Z  9 min   0.1.0    no answer (it is suspended)             -         -
-9000  running (owner unknown)              -     -                     9 min   0.1.1    draining (not proven to be its answer)  1/2       3
-Port 81: /l/serve_81.lock is no lock file (it is a directory); no server can start until it is removed"
+PORT  STATE                                PID   STARTED               UPTIME  VERSION  HEALTH                                    BACKENDS  IN FLIGHT
+80    running                              1234  2026-01-30T12:00:00Z  9 min   0.1.1    ok                                        1/2       3
+8000  running (suspended, lock file gone)  1234  2026-01-30T12:00:00Z  9 min   0.1.0    no response (the process is suspended)    -         -
+9000  running (owner unknown)              -     -                     9 min   0.1.1    draining (not proven to be its response)  1/2       3
+Port 81: /l/serve_81.lock is not a lock file (it is a directory); no server can start until it is removed"
     );
 }
 
 #[test]
-fn no_server_is_told_with_what_lies_there_instead() {
+fn missing_server_is_shown_with_the_state_of_its_lock_file() {
     let cases = [
-        (State::NotRunning, None),
+        (ServerState::NotRunning, None),
         (
-            State::Stale(Some(Box::new(info()))),
+            ServerState::Stale(Some(Box::new(info()))),
             Some(
                 "/l/serve_80.lock is the stale lock file of PID 1234 (started \
-                 2026-01-30T12:00:00Z), which is gone; it is harmless, the next server takes it",
+                 2026-01-30T12:00:00Z), which no longer runs; it is harmless: the next server \
+                 takes it over",
             ),
         ),
         (
-            State::Stale(None),
+            ServerState::Stale(None),
             Some(
-                "/l/serve_80.lock is the stale lock file; it is harmless, the next server takes it",
+                "/l/serve_80.lock is the stale lock file; it is harmless: the next server takes it over",
             ),
         ),
         (
-            State::Unreadable("it is empty".into()),
+            ServerState::Unreadable("it is empty".into()),
             Some(
-                "/l/serve_80.lock is no lock record (it is empty); it is harmless, the next server \
-                 takes it",
+                "/l/serve_80.lock has no valid lock record (it is empty); it is harmless: the next \
+                 server takes it over",
             ),
         ),
         (
-            State::OtherUser("bob".into()),
-            Some("/l/serve_80.lock belongs to bob; nobody is seen to hold it"),
+            ServerState::OtherUser("bob".into()),
+            Some("/l/serve_80.lock belongs to bob; no process is seen to hold its lock"),
         ),
         (
-            State::Unknown {
+            ServerState::Unknown {
                 user: "bob".into(),
                 why: "it cannot be seen".into(),
             },
             Some("/l/serve_80.lock belongs to bob, and it cannot be seen: a server may run"),
         ),
         (
-            State::Unusable("it is a directory".into()),
+            ServerState::Unusable("it is a directory".into()),
             Some(
-                "/l/serve_80.lock is no lock file (it is a directory); no server can start until \
-                 it is removed",
+                "/l/serve_80.lock is not a lock file (it is a directory); no server can start \
+                 until it is removed",
             ),
         ),
     ];
@@ -173,13 +174,13 @@ fn no_server_is_told_with_what_lies_there_instead() {
         server.port_in_use_by = Some(nginx());
         let mut lines = vec!["No server running on port 80"];
         lines.extend(more);
-        lines.push("Another program answers on port 80: pid 7 (nginx)");
+        lines.push("Another program listens on port 80: pid 7 (nginx)");
         assert_eq!(one(&server, now()), lines.join("\n"));
     }
     assert_eq!(all(&[], now()), "No servers running");
 }
 
 #[test]
-fn a_server_cannot_steer_the_terminal() {
+fn control_characters_of_a_server_are_replaced() {
     assert_eq!(plain("a\x1b[31m\r\nb"), "a [31m  b");
 }

@@ -1,13 +1,13 @@
-//! How far the usage records have come.
+//! State of the exporter of usage records, as text.
 
 use std::time::{Duration, SystemTime};
 
 use super::plain;
-use crate::cli::status_client::Usage;
+use crate::cli::status_client::UsageStatus;
 use crate::cli::time;
 
-/// What is done with them, and on a line of its own what is wrong.
-pub(super) fn lines(usage: &Usage, now: SystemTime) -> Vec<String> {
+/// Formats the state in one line, and each problem on a line of its own.
+pub(super) fn lines(usage: &UsageStatus, now: SystemTime) -> Vec<String> {
     let recorded = usage.recorded.map(|count| format!("{count} recorded"));
     let mut words: Vec<_> = recorded.into_iter().collect();
     words.push(match &usage.to {
@@ -23,8 +23,8 @@ pub(super) fn lines(usage: &Usage, now: SystemTime) -> Vec<String> {
     });
     match usage.waiting {
         None | Some(0) => {}
-        Some(1) => words.push("1 batch waiting".to_owned()),
-        Some(count) => words.push(format!("{count} batches waiting")),
+        Some(1) => words.push("1 batch pending".to_owned()),
+        Some(count) => words.push(format!("{count} batches pending")),
     }
     match usage.failed {
         None | Some(0) => {}
@@ -41,7 +41,7 @@ pub(super) fn lines(usage: &Usage, now: SystemTime) -> Vec<String> {
     lines
 }
 
-/// How long ago something was.
+/// Formats the time since an RFC 3339 timestamp.
 pub(super) fn ago(at: &str, now: SystemTime) -> String {
     let Ok(at) = at.parse::<jiff::Timestamp>() else {
         return "at an unknown time".to_owned();
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_one_line_unless_something_is_wrong() {
+    fn usage_is_one_line_unless_there_is_a_problem() {
         assert_eq!(
             usage(
                 r#"{"to":"https://b.example/u","last_delivery":"2026-01-30T12:09:48Z","waiting":0}"#
@@ -79,7 +79,7 @@ mod tests {
                     "failed":1,"error":"it said:\u001b[2J 503"}"#
             ),
             [
-                "  usage      sent to http://[::1]/, last delivery just now, 2 batches waiting, \
+                "  usage      sent to http://[::1]/, last delivery just now, 2 batches pending, \
                  1 file in failed/ (`llmlb usage failed`)",
                 "    it said: [2J 503",
             ]
@@ -95,7 +95,7 @@ mod tests {
         );
         assert_eq!(
             usage(r#"{"last_delivery":"long ago","waiting":1}"#),
-            ["  usage      kept in archive/, last archived at an unknown time, 1 batch waiting"]
+            ["  usage      kept in archive/, last archived at an unknown time, 1 batch pending"]
         );
     }
 }

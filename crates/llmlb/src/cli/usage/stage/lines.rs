@@ -1,24 +1,25 @@
-//! Lines of any input, in bounded memory.
+//! Line reader with bounded memory.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// As much is read at once; so many lines can share a sync.
+/// Size of a read. The lines of one read share a sync.
 const BUFFER: usize = 256 * 1024;
 
-/// A line without its end.
+/// A line without its line feed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum InputLine {
     Whole(Vec<u8>),
-    /// It was longer than allowed, and skipped.
+    /// The line was longer than allowed and was skipped.
     TooLong,
 }
 
-pub(super) struct Lines<R> {
+/// Reader of lines.
+pub(super) struct LineReader<R> {
     reader: BufReader<R>,
     longest: usize,
 }
 
-impl<R: Read> Lines<R> {
+impl<R: Read> LineReader<R> {
     pub(super) fn new(reader: R, longest: usize) -> Self {
         Self {
             reader: BufReader::with_capacity(BUFFER, reader),
@@ -26,8 +27,8 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The next line; waits for it. `None`: there are no more.
-    pub(super) fn next(&mut self) -> io::Result<Option<Line>> {
+    /// Waits for the next line. `None`: end of the input.
+    pub(super) fn next(&mut self) -> io::Result<Option<InputLine>> {
         let mut line = Vec::new();
         let (mut has_begun, mut is_too_long) = (false, false);
         loop {
@@ -52,12 +53,12 @@ impl<R: Read> Lines<R> {
         }
         Ok(match (has_begun, is_too_long) {
             (false, _) => None,
-            (true, true) => Some(Line::TooLong),
-            (true, false) => Some(Line::Whole(line)),
+            (true, true) => Some(InputLine::TooLong),
+            (true, false) => Some(InputLine::Whole(line)),
         })
     }
 
-    /// Whether the next line is here already.
+    /// True if the next line is already buffered, so that `next` does not block.
     pub(super) fn is_ready(&self) -> bool {
         self.reader.buffer().contains(&b'\n')
     }
@@ -67,7 +68,7 @@ impl<R: Read> Lines<R> {
 mod tests {
     use super::*;
 
-    /// Gives what it has in these pieces.
+    /// Input that arrives in these pieces.
     struct Pieces(Vec<&'static str>);
 
     impl Read for Pieces {
@@ -79,8 +80,8 @@ mod tests {
         }
     }
 
-    fn all(pieces: &[&'static str], longest: usize) -> Vec<Line> {
-        let mut lines = Lines::new(Pieces(pieces.to_vec()), longest);
+    fn all(pieces: &[&'static str], longest: usize) -> Vec<InputLine> {
+        let mut lines = LineReader::new(Pieces(pieces.to_vec()), longest);
         let mut found = Vec::new();
         while let Some(line) = lines.next().unwrap() {
             found.push(line);
@@ -88,12 +89,12 @@ mod tests {
         found
     }
 
-    fn whole(text: &str) -> Line {
-        Line::Whole(text.as_bytes().to_vec())
+    fn whole(text: &str) -> InputLine {
+        InputLine::Whole(text.as_bytes().to_vec())
     }
 
     #[test]
-    fn lines_are_the_same_however_they_come() {
+    fn lines_do_not_depend_on_how_the_input_is_split() {
         let expected = [whole("ab"), whole(""), whole("cd\r"), whole("e")];
         assert_eq!(all(&["ab\n\ncd\r\ne"], 9), expected);
         assert_eq!(all(&["a", "b", "\n", "\nc", "d\r\n", "e"], 9), expected);
@@ -102,20 +103,20 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_skipped_and_the_next_is_read() {
-        let expected = [Line::TooLong, whole("abc"), Line::TooLong];
+    fn overlong_line_is_skipped_and_the_next_is_read() {
+        let expected = [InputLine::TooLong, whole("abc"), InputLine::TooLong];
         assert_eq!(all(&["abcd\nabc\nabcd"], 3), expected);
         assert_eq!(all(&["ab", "cd", "\nabc", "\nab", "cd"], 3), expected);
     }
 
     #[test]
-    fn it_is_known_whether_a_line_must_be_waited_for() {
-        let mut lines = Lines::new(Pieces(vec!["a\nb\nc", "\n"]), 9);
+    fn is_ready_is_true_only_for_a_complete_buffered_line() {
+        let mut lines = LineReader::new(Pieces(vec!["a\nb\nc", "\n"]), 9);
         assert!(!lines.is_ready());
         lines.next().unwrap();
         assert!(lines.is_ready());
         lines.next().unwrap();
-        assert!(!lines.is_ready(), "only a part of it is here");
+        assert!(!lines.is_ready(), "only a part of the line is buffered");
         assert_eq!(lines.next().unwrap(), Some(whole("c")));
     }
 }

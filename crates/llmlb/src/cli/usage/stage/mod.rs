@@ -1,4 +1,4 @@
-//! `llmlb usage stage`: records from files or stdin are safe when this ends.
+//! `llmlb usage stage`: stages records from files or stdin. They are synced to disk when it exits.
 
 mod lines;
 #[cfg(test)]
@@ -10,123 +10,125 @@ use std::io::{self, IsTerminal, Read};
 use spool::{BadRecord, Durability, Record, Staging};
 
 use super::args::Stage;
-use super::place::Place;
+use super::data_dir::DataDir;
 use super::{counted, disk};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
-use crate::cli::progress::Bar;
-use lines::{Line, Lines};
+use crate::cli::progress::ProgressLine;
+use lines::{InputLine, LineReader};
 
-/// A record is held in memory.
-const LONGEST: usize = 16 << 20;
-/// Records that are here already are staged together, in one sync, up to these limits.
-const MOST_RECORDS: usize = 4096;
-const MOST_BYTES: usize = 1 << 20;
-/// So many bad lines are named one by one.
-const MOST_NAMED: u64 = 20;
+/// Maximum size of a record, which is held in memory.
+const MAX_RECORD_BYTES: usize = 16 << 20;
+/// Maximum number and size of the buffered records that are staged with one sync.
+const MAX_GROUP_RECORDS: usize = 4096;
+const MAX_GROUP_BYTES: usize = 1 << 20;
+/// Maximum number of rejected records that are reported one by one.
+const MAX_REPORTED: u64 = 20;
 
-pub(super) fn stage(args: &Stage, place: &Place, quiet: bool) -> Result<u8, Failure> {
-    let staging = Staging::open(place.dir().join("_staging")).map_err(|error| disk(&error))?;
-    let mut intake = Intake {
+pub(super) fn stage(args: &Stage, data: &DataDir, quiet: bool) -> Result<u8, Failure> {
+    let staging = Staging::open(data.dir().join("_staging")).map_err(|error| disk(&error))?;
+    let mut run = StagingRun {
         staging: &staging,
-        bar: Bar::new(quiet),
+        bar: ProgressLine::new(quiet),
         group: Vec::new(),
         group_bytes: 0,
         group_start: String::new(),
         staged: 0,
-        refused: 0,
+        rejected: 0,
     };
-    let taken = take_all(&mut intake, args, quiet);
-    let (staged, refused) = (intake.staged, intake.refused);
-    drop(intake);
-    // What is on the disk stays there, and is found, even if this fails.
+    let taken = stage_all(&mut run, args, quiet);
+    let (staged, rejected) = (run.staged, run.rejected);
+    drop(run);
+    // A failure is harmless: the staged records are on disk, and the next consolidation seals the
+    // entry.
     if let Err(error) = staging.close() {
-        tracing::debug!(%error, "the entry was not sealed");
+        tracing::debug!(%error, "cannot seal the staging entry");
     }
-    if refused > MOST_NAMED {
-        let more = refused - MOST_NAMED;
-        output::say(&format!("{more} more were refused"));
+    if rejected > MAX_REPORTED {
+        let more = rejected - MAX_REPORTED;
+        output::message(&format!("{more} more records rejected"));
     }
     output::data(&if args.json {
-        format!(r#"{{"staged":{staged},"refused":{refused}}}"#)
+        format!(r#"{{"staged":{staged},"refused":{rejected}}}"#)
     } else {
-        let told = format!("staged {}", counted(staged, "record"));
-        if refused == 0 {
-            told
+        let text = format!("staged {}", counted(staged, "record"));
+        if rejected == 0 {
+            text
         } else {
-            format!("{told}, refused {refused}")
+            format!("{text}, rejected {rejected}")
         }
     })?;
     taken?;
-    Ok(if refused == 0 {
+    Ok(if rejected == 0 {
         exit::DONE
     } else {
         exit::FAILED
     })
 }
 
-fn take_all(intake: &mut Intake<'_>, args: &Stage, quiet: bool) -> Result<(), Failure> {
+fn stage_all(run: &mut StagingRun<'_>, args: &Stage, quiet: bool) -> Result<(), Failure> {
     if args.files.is_empty() {
-        return take_stdin(intake, quiet);
+        return stage_stdin(run, quiet);
     }
     for file in &args.files {
         if file.as_os_str() == "-" {
-            take_stdin(intake, quiet)?;
+            stage_stdin(run, quiet)?;
             continue;
         }
         let name = file.display().to_string();
         let is_one = file.extension().is_some_and(|end| end == "json");
         match File::open(file) {
-            Ok(input) if is_one => intake.take_one(&name, input)?,
-            Ok(input) => intake.take_lines(&name, input)?,
-            Err(error) => intake.refuse(&format!("cannot read {name}: {error}")),
+            Ok(input) if is_one => run.stage_object(&name, input)?,
+            Ok(input) => run.stage_lines(&name, input)?,
+            Err(error) => run.reject(&format!("cannot read {name}: {error}")),
         }
     }
     Ok(())
 }
 
-fn take_stdin(intake: &mut Intake<'_>, quiet: bool) -> Result<(), Failure> {
+fn stage_stdin(run: &mut StagingRun<'_>, quiet: bool) -> Result<(), Failure> {
     let stdin = io::stdin();
     if stdin.is_terminal() && !quiet {
-        output::say("reading JSON objects from the terminal, one per line; Ctrl-D ends them");
+        output::message("reading JSON objects from the terminal, one per line; end with Ctrl-D");
     }
-    intake.take_lines("stdin", stdin.lock())
+    run.stage_lines("stdin", stdin.lock())
 }
 
-/// Records on their way into the staging directory.
-struct Intake<'a> {
+/// State of the staging run: the buffered records, and the counts so far.
+struct StagingRun<'a> {
     staging: &'a Staging,
-    bar: Bar,
-    /// What is staged next, together.
+    bar: ProgressLine,
+    /// Records that the next `flush` stages together.
     group: Vec<Record>,
     group_bytes: usize,
-    /// Where its first record came from.
+    /// Source of the first record of the group, as `FILE:LINE`.
     group_start: String,
     staged: u64,
-    refused: u64,
+    rejected: u64,
 }
 
-impl Intake<'_> {
-    /// One object per line. Lines that are here are staged together; none waits for one that is not.
-    fn take_lines(&mut self, name: &str, input: impl Read) -> Result<(), Failure> {
-        let mut lines = Lines::new(input, LONGEST);
+impl StagingRun<'_> {
+    /// Stages one object per line. Buffered lines are staged together; a complete line never waits
+    /// for the next one to arrive.
+    fn stage_lines(&mut self, name: &str, input: impl Read) -> Result<(), Failure> {
+        let mut lines = LineReader::new(input, MAX_RECORD_BYTES);
         for number in 1_u64.. {
-            let place = format!("{name}:{number}");
+            let source = format!("{name}:{number}");
             match lines.next() {
-                Ok(Some(Line::Whole(line))) => {
+                Ok(Some(InputLine::Whole(line))) => {
                     let line = if number == 1 {
-                        without_mark(&line)
+                        without_bom(&line)
                     } else {
                         &line
                     };
                     if !line.trim_ascii().is_empty() {
-                        self.take(&place, line)?;
+                        self.add(&source, line)?;
                     }
                 }
-                Ok(Some(Line::TooLong)) => self.refuse_long(&place),
+                Ok(Some(InputLine::TooLong)) => self.reject_overlong(&source),
                 Ok(None) => break,
                 Err(error) => {
-                    self.refuse(&format!("cannot read {name}: {error}"));
+                    self.reject(&format!("cannot read {name}: {error}"));
                     break;
                 }
             }
@@ -137,19 +139,19 @@ impl Intake<'_> {
         self.flush()
     }
 
-    /// A file that is one object.
-    fn take_one(&mut self, name: &str, input: impl Read) -> Result<(), Failure> {
+    /// Stages a file that is a single object.
+    fn stage_object(&mut self, name: &str, input: impl Read) -> Result<(), Failure> {
         let mut text = Vec::new();
-        let limit = LONGEST as u64 + 1;
+        let limit = MAX_RECORD_BYTES as u64 + 1;
         match input.take(limit).read_to_end(&mut text) {
-            Ok(length) if length > LONGEST => self.refuse_long(name),
-            Ok(_) => self.take(name, without_mark(&text))?,
-            Err(error) => self.refuse(&format!("cannot read {name}: {error}")),
+            Ok(length) if length > MAX_RECORD_BYTES => self.reject_overlong(name),
+            Ok(_) => self.add(name, without_bom(&text))?,
+            Err(error) => self.reject(&format!("cannot read {name}: {error}")),
         }
         self.flush()
     }
 
-    fn take(&mut self, place: &str, text: &[u8]) -> Result<(), Failure> {
+    fn add(&mut self, source: &str, text: &[u8]) -> Result<(), Failure> {
         let record = match std::str::from_utf8(text) {
             Ok(text) => Record::parse(text).map_err(|bad| why(&bad)),
             Err(_) => Err("not a record: it is not UTF-8 text".to_owned()),
@@ -157,55 +159,55 @@ impl Intake<'_> {
         match record {
             Ok(record) => {
                 if self.group.is_empty() {
-                    place.clone_into(&mut self.group_start);
+                    source.clone_into(&mut self.group_start);
                 }
                 self.group_bytes += record.json().len();
                 self.group.push(record);
             }
-            Err(why) => self.refuse(&format!("{place}: {why}")),
+            Err(why) => self.reject(&format!("{source}: {why}")),
         }
-        if self.group.len() >= MOST_RECORDS || self.group_bytes >= MOST_BYTES {
+        if self.group.len() >= MAX_GROUP_RECORDS || self.group_bytes >= MAX_GROUP_BYTES {
             self.flush()?;
         }
         Ok(())
     }
 
-    /// When this returns, what was taken is on the disk.
+    /// Stages the buffered records. They are synced to disk when this returns.
     fn flush(&mut self) -> Result<(), Failure> {
         let staged = self.staging.stage_all(&self.group, Durability::Power);
         staged.map_err(|error| {
             let from = &self.group_start;
             disk(&error).hint(format!(
-                "records from {from} on may be staged or not; those before it are. Stage them \
-                 again; if they have ids of their own, none is counted twice"
+                "records before {from} are staged, later ones may not be. Records with an `id` are \
+                 never counted twice: stage the rest again with `llmlb usage stage FILE`"
             ))
         })?;
         self.staged += self.group.len() as u64;
         self.group.clear();
         self.group_bytes = 0;
-        self.bar.show("staged", self.staged, None);
+        self.bar.show_count("staged", self.staged, None);
         Ok(())
     }
 
-    fn refuse_long(&mut self, place: &str) {
-        self.refuse(&format!("{place}: not a record: it is longer than 16 MiB"));
+    fn reject_overlong(&mut self, source: &str) {
+        self.reject(&format!("{source}: not a record: it is longer than 16 MiB"));
     }
 
-    /// Names what is not staged, unless there is too much of it.
-    fn refuse(&mut self, what: &str) {
-        self.refused += 1;
-        if self.refused <= MOST_NAMED {
-            output::say(&crate::text::plain(what));
+    /// Counts a rejected record, and prints the reason for the first `MAX_REPORTED` of them.
+    fn reject(&mut self, what: &str) {
+        self.rejected += 1;
+        if self.rejected <= MAX_REPORTED {
+            output::message(&crate::text::plain(what));
         }
     }
 }
 
-/// Some programs begin a text with a mark of its encoding.
-fn without_mark(text: &[u8]) -> &[u8] {
+/// Strips a byte order mark, with which some programs start UTF-8 text.
+fn without_bom(text: &[u8]) -> &[u8] {
     text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text)
 }
 
-/// The line's number is told already: of the parser's place the column is left.
+/// Formats a parse error without the line number, which the caller prints already.
 fn why(bad: &BadRecord) -> String {
     bad.to_string().replace(" at line 1 column ", " at column ")
 }

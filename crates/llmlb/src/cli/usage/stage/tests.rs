@@ -1,21 +1,21 @@
 use super::*;
 
-/// What became of an input.
-fn taken(input: &[u8]) -> (u64, u64, usize) {
+/// Stages an input. Returns the numbers of staged and rejected records, and of records on disk.
+fn staged(input: &[u8]) -> (u64, u64, usize) {
     let dir = tempfile::tempdir().unwrap();
     let staging = Staging::open(dir.path()).unwrap();
-    let mut intake = Intake {
+    let mut run = StagingRun {
         staging: &staging,
-        bar: Bar::new(true),
+        bar: ProgressLine::new(true),
         group: Vec::new(),
         group_bytes: 0,
         group_start: String::new(),
         staged: 0,
-        refused: 0,
+        rejected: 0,
     };
-    intake.take_lines("test", input).unwrap();
-    let counts = (intake.staged, intake.refused);
-    drop(intake);
+    run.stage_lines("test", input).unwrap();
+    let counts = (run.staged, run.rejected);
+    drop(run);
     staging.close().unwrap();
     let files = std::fs::read_dir(dir.path()).unwrap();
     let text: String = files
@@ -27,22 +27,22 @@ fn taken(input: &[u8]) -> (u64, u64, usize) {
 }
 
 #[test]
-fn good_lines_are_staged_whatever_is_between_them() {
+fn valid_lines_are_staged_and_invalid_lines_are_rejected() {
     let input = b"\xef\xbb\xbf{\"marked\":1}\r\n\n  \n{\"marked\":2}\nnonsense\n[1]\n\"x\"\n\xff\n\
         {\"marked\":3,\"id\":\"not an id\"}\n{\"marked\":4}";
-    assert_eq!(taken(input), (3, 5, 3));
-    assert_eq!(taken(b""), (0, 0, 0));
+    assert_eq!(staged(input), (3, 5, 3));
+    assert_eq!(staged(b""), (0, 0, 0));
 }
 
 #[test]
-fn more_than_fits_into_a_group_is_staged_too() {
-    let lines = "{\"marked\":1}\n".repeat(MOST_RECORDS * 2 + 7);
-    let count = MOST_RECORDS * 2 + 7;
-    assert_eq!(taken(lines.as_bytes()), (count as u64, 0, count));
+fn input_larger_than_a_group_is_staged_completely() {
+    let lines = "{\"marked\":1}\n".repeat(MAX_GROUP_RECORDS * 2 + 7);
+    let count = MAX_GROUP_RECORDS * 2 + 7;
+    assert_eq!(staged(lines.as_bytes()), (count as u64, 0, count));
 }
 
 #[test]
-fn the_place_of_a_mistake_is_told_once() {
+fn parse_error_names_the_column_but_not_the_line() {
     let bad = Record::parse("{\"a\":}").unwrap_err();
     let why = why(&bad);
     assert!(

@@ -1,4 +1,4 @@
-//! The report for spreadsheets: RFC 4180.
+//! The usage report as CSV (RFC 4180).
 
 use super::sums::{By, Row};
 use crate::text::escaped;
@@ -13,7 +13,7 @@ const COLUMNS: [&str; 7] = [
     "without_tokens",
 ];
 
-/// A line with names, then one for each row.
+/// Formats a header line, then a line for each row.
 pub(super) fn table(by: &[By], rows: &[Row]) -> String {
     let head = by.iter().map(|by| by.name()).chain(COLUMNS);
     let mut lines = vec![head.collect::<Vec<_>>().join(",")];
@@ -26,8 +26,8 @@ pub(super) fn table(by: &[By], rows: &[Row]) -> String {
     lines.join("\n")
 }
 
-/// What is not known is empty. Names come from clients: one that a spreadsheet would take for a
-/// formula gets an apostrophe, and unsafe characters are escaped as in JSON.
+/// Formats a name; an unknown one is empty. Clients choose these names, so a name that a
+/// spreadsheet would run as a formula gets an apostrophe, and unsafe characters are escaped.
 fn cell(name: Option<&str>) -> String {
     let Some(name) = name else {
         return String::new();
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_is_one_cell_whatever_is_in_it() {
+    fn names_are_quoted_and_formulas_are_disarmed() {
         for (name, text) in [
             (None, ""),
             (Some(""), "\"\""),

@@ -1,4 +1,4 @@
-//! `llmlb usage` without a verb: how much was used, by whom and of what.
+//! `llmlb usage` without a verb: reports requests and tokens by model, key, backend or day.
 
 mod csv;
 mod sums;
@@ -15,9 +15,9 @@ use spool::Tally;
 pub(super) use sums::By;
 pub(super) use when::When;
 
-use super::args::Report;
+use super::args::ReportArgs;
+use super::data_dir::DataDir;
 use super::json::{self, VERSION};
-use super::place::Place;
 use super::{counted, disk};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
@@ -26,54 +26,55 @@ use crate::meter::loss;
 use sums::{Row, Sums, grouped};
 use when::in_words;
 
-/// How far it looks back if nobody says.
-const USUAL: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Default period of the report: the last 30 days.
+const DEFAULT_PERIOD: Duration = Duration::from_secs(30 * 24 * 3600);
 
 #[derive(Serialize)]
-struct Document {
+struct ReportDocument {
     version: u32,
     from: Option<String>,
     until: Option<String>,
     by: Vec<&'static str>,
     rows: Vec<Map<String, Value>>,
     total: Sums,
-    /// Totals that could not be read.
+    /// Errors of the daily totals that could not be read and are missing in the report.
     problems: Vec<String>,
-    /// Records that could not be kept, ever.
+    /// Number of records that could not be staged since the data directory exists.
     lost: u64,
 }
 
-pub(super) fn report(args: &Report, place: &Place) -> Result<u8, Failure> {
-    place.must_exist_if_named()?;
+pub(super) fn report(args: &ReportArgs, data: &DataDir) -> Result<u8, Failure> {
+    data.require_if_named()?;
     let (from, until) = span(args)?;
-    let tally = spool::tally(place.dir(), Some(from), until).map_err(|error| disk(&error))?;
+    let tally = spool::tally(data.dir(), Some(from), until).map_err(|error| disk(&error))?;
     let by = by(args);
     let rows = grouped(&tally.rows, &by);
     let total = Sums::total(&rows);
     if args.json {
-        json::print(&document(&tally, &by, &rows, total, place)?)?;
+        json::print(&document(&tally, &by, &rows, total, data)?)?;
     } else if args.csv {
         output::data(&csv::table(&by, &rows))?;
     } else if rows.is_empty() {
         output::data(&format!("No usage {}", in_time(&tally)))?;
-        hints(args, place);
+        hints(args, data);
     } else {
         output::data(&format!("Usage {}\n", in_time(&tally)))?;
         output::data(&text::table(&by, &rows, &total))?;
     }
-    place.tell_lost();
+    data.report_lost();
     match tally.problems.as_slice() {
         [] => Ok(exit::DONE),
         [first, ..] => {
             let count = counted(tally.problems.len() as u64, "file");
-            let message = format!("{count} of the totals cannot be read and are missing: {first}");
-            let verify = place.command("verify");
-            Err(Failure::new(exit::FAILED, message).hint(format!("{verify} names them all")))
+            let message =
+                format!("{count} with totals cannot be read and are missing here: {first}");
+            let verify = data.command("verify");
+            Err(Failure::new(exit::FAILED, message).hint(format!("list all of them with {verify}")))
         }
     }
 }
 
-fn by(args: &Report) -> Vec<By> {
+fn by(args: &ReportArgs) -> Vec<By> {
     let mut by: Vec<By> = Vec::new();
     for one in &args.by {
         if !by.contains(one) {
@@ -86,22 +87,22 @@ fn by(args: &Report) -> Vec<By> {
     by
 }
 
-fn span(args: &Report) -> Result<(SystemTime, Option<SystemTime>), Failure> {
+fn span(args: &ReportArgs) -> Result<(SystemTime, Option<SystemTime>), Failure> {
     let usual = || {
         Timestamp::now()
-            .checked_sub(USUAL)
+            .checked_sub(DEFAULT_PERIOD)
             .unwrap_or(Timestamp::UNIX_EPOCH)
     };
     let since = args.since.map_or_else(usual, |when| when.start);
     let until = args.until.map(|when| when.end);
     if until.is_some_and(|until| until <= since) {
-        let failure = Failure::new(exit::USAGE, "--until is not after --since");
-        return Err(failure.hint("without --since, the last 30 days are looked at"));
+        let failure = Failure::new(exit::USAGE, "--until is not later than --since");
+        return Err(failure.hint("the default of --since is 30 days ago; set it: --since WHEN"));
     }
     Ok((since.into(), until.map(Into::into)))
 }
 
-/// `from 2026-11-01 to 2026-11-15 (UTC)`: with both ends, as people count days.
+/// Formats the period, such as `from 2026-11-01 to 2026-11-15 (UTC)`. The last day is included.
 fn in_time(tally: &Tally) -> String {
     let from = tally.from.map_or_else(|| "?".to_owned(), in_words);
     let Some(until) = tally.until else {
@@ -118,15 +119,15 @@ fn in_time(tally: &Tally) -> String {
     }
 }
 
-fn hints(args: &Report, place: &Place) {
+fn hints(args: &ReportArgs, data: &DataDir) {
     output::hint(&format!(
-        "the data is looked for in {}",
-        place.dir().display()
+        "the data directory is {}; name another with `--data DIR`",
+        data.dir().display()
     ));
-    output::hint("`llmlb serve` records the usage of every request, unless usage.enabled is false");
-    output::hint("`llmlb usage stage` takes in records of other programs");
+    output::hint("record the usage of every request with `llmlb serve` and usage.enabled = true");
+    output::hint("add records of other programs with `llmlb usage stage`");
     if args.since.is_none() {
-        output::hint("`--since 365d` looks further back");
+        output::hint("extend the period with `--since 365d`");
     }
 }
 
@@ -135,9 +136,9 @@ fn document(
     by: &[By],
     rows: &[Row],
     total: Sums,
-    place: &Place,
-) -> Result<Document, Failure> {
-    let failed = |error| Failure::new(exit::FAILED, format!("cannot print JSON: {error}"));
+    data: &DataDir,
+) -> Result<ReportDocument, Failure> {
+    let failed = |error| Failure::new(exit::FAILED, format!("cannot format JSON: {error}"));
     let mut documents = Vec::new();
     for row in rows {
         let names = row.names.iter().map(|name| Value::from(name.clone()));
@@ -148,7 +149,7 @@ fn document(
         }
         documents.push(document);
     }
-    Ok(Document {
+    Ok(ReportDocument {
         version: VERSION,
         from: tally.from.map(rfc3339),
         until: tally.until.map(rfc3339),
@@ -156,7 +157,7 @@ fn document(
         rows: documents,
         total,
         problems: tally.problems.iter().map(ToString::to_string).collect(),
-        lost: loss::total(place.dir()),
+        lost: loss::total(data.dir()),
     })
 }
 
@@ -165,9 +166,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_span_is_said_as_people_say_it() {
+    fn period_is_shown_with_its_last_day() {
         let time = |text: &str| text.parse::<Timestamp>().unwrap().into();
-        let told = |from: &str, until: Option<&str>| {
+        let shown = |from: &str, until: Option<&str>| {
             let mut tally = Tally::default();
             tally.from = Some(time(from));
             tally.until = until.map(time);
@@ -175,20 +176,20 @@ mod tests {
         };
         let first = "2026-11-01T00:00:00Z";
         assert_eq!(
-            told("2026-11-15T05:00:00Z", None),
+            shown("2026-11-15T05:00:00Z", None),
             "since 2026-11-15 05:00 (UTC)"
         );
-        assert_eq!(told(first, None), "since 2026-11-01 (UTC)");
+        assert_eq!(shown(first, None), "since 2026-11-01 (UTC)");
         assert_eq!(
-            told(first, Some("2026-12-01T00:00:00Z")),
+            shown(first, Some("2026-12-01T00:00:00Z")),
             "from 2026-11-01 to 2026-11-30 (UTC)"
         );
         assert_eq!(
-            told(first, Some("2026-11-02T00:00:00Z")),
+            shown(first, Some("2026-11-02T00:00:00Z")),
             "on 2026-11-01 (UTC)"
         );
         assert_eq!(
-            told(first, Some("2026-11-02T06:00:00Z")),
+            shown(first, Some("2026-11-02T06:00:00Z")),
             "from 2026-11-01 until 2026-11-02 06:00 (UTC)"
         );
     }

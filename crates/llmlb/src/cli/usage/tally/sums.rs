@@ -1,4 +1,4 @@
-//! Rows by whatever was asked for, and what they add up to.
+//! Grouping of the totals by the fields of `--by`, and their sums.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use spool::TallyRow;
 
-/// By what requests are told apart.
+/// Field of `--by` by which the report groups requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli::usage) enum By {
     Day,
@@ -15,26 +15,26 @@ pub(in crate::cli::usage) enum By {
     Backend,
 }
 
-/// What requests add up to.
+/// Sums over requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Sums {
     pub(super) requests: u64,
     pub(super) prompt_tokens: u64,
     pub(super) completion_tokens: u64,
-    /// Of the prompt's.
+    /// Part of `prompt_tokens`.
     pub(super) cached_tokens: u64,
     pub(super) tokens: u64,
-    /// Requests whose tokens are estimated.
+    /// Number of requests whose tokens are estimated.
     pub(super) estimated: u64,
-    /// Requests of which no tokens are known.
+    /// Number of requests without token counts.
     pub(super) without_tokens: u64,
     pub(super) outcomes: BTreeMap<String, u64>,
 }
 
-/// Those that have the same names.
+/// Requests with the same values of the group fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// One for each thing that was asked for; none where the records do not say.
+    /// Value of each group field; `None` where the records have none.
     pub(super) names: Vec<Option<String>>,
     pub(super) sums: Sums,
 }
@@ -51,12 +51,12 @@ impl By {
         }
     }
 
-    pub(in crate::cli::usage) fn named(text: &str) -> Result<Self, String> {
+    pub(in crate::cli::usage) fn parse(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|by| by.name() == text);
         found.ok_or_else(|| "allowed: model, key, backend, day".to_owned())
     }
 
-    fn of(self, row: &TallyRow) -> Option<String> {
+    fn value_in(self, row: &TallyRow) -> Option<String> {
         match self {
             Self::Day => Some(row.day.clone()),
             Self::Model => row.model.clone(),
@@ -67,7 +67,7 @@ impl By {
 }
 
 impl Sums {
-    /// In the order of the columns.
+    /// Returns the sums in the order of the report's columns.
     pub(super) fn numbers(&self) -> [u64; 7] {
         [
             self.requests,
@@ -80,7 +80,7 @@ impl Sums {
         ]
     }
 
-    fn of(row: &TallyRow) -> Self {
+    fn from_row(row: &TallyRow) -> Self {
         let sum = |name: &str| row.sums.get(name).copied().unwrap_or_default();
         let counts = |field: &str| row.counts.get(field);
         let from = |value: &str| counts("tokens_from").and_then(|counts| counts.get(value));
@@ -122,19 +122,19 @@ impl Sums {
     }
 }
 
-/// Days in their order, and within each whoever used the most first.
+/// Groups the rows. The result is sorted by day, then by tokens in descending order.
 pub(super) fn grouped(found: &[TallyRow], by: &[By]) -> Vec<Row> {
     let mut groups: BTreeMap<Vec<Option<String>>, Sums> = BTreeMap::new();
     for row in found {
-        let names = by.iter().map(|by| by.of(row)).collect();
-        groups.entry(names).or_default().add(&Sums::of(row));
+        let names = by.iter().map(|by| by.value_in(row)).collect();
+        groups.entry(names).or_default().add(&Sums::from_row(row));
     }
     let mut rows: Vec<Row> = (groups.into_iter())
         .map(|(names, sums)| Row { names, sums })
         .collect();
     let day = by.iter().position(|by| *by == By::Day);
     rows.sort_by_cached_key(|row| {
-        let day = day.and_then(|place| row.names.get(place).cloned());
+        let day = day.and_then(|column| row.names.get(column).cloned());
         (day, Reverse(row.sums.tokens), Reverse(row.sums.requests))
     });
     rows

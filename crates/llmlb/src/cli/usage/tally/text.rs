@@ -1,9 +1,9 @@
-//! The report for people.
+//! The usage report as a table.
 
 use super::sums::{By, Row, Sums};
 use crate::text::is_unsafe;
 
-/// Longer names are cut: a table that does not fit is none.
+/// Maximum width of a name. Longer names are truncated, so that the table fits the terminal.
 const WIDEST_NAME: usize = 48;
 
 const COLUMNS: [&str; 7] = [
@@ -16,7 +16,7 @@ const COLUMNS: [&str; 7] = [
     "NO TOKENS",
 ];
 
-/// Names to the left, numbers to the right, and what they add up to.
+/// Formats a table with the names left-aligned, the numbers right-aligned, and a total line.
 pub(super) fn table(by: &[By], rows: &[Row], total: &Sums) -> String {
     let head = by.iter().map(|by| by.name().to_uppercase());
     let mut lines = vec![line(head.collect(), COLUMNS.map(str::to_owned))];
@@ -37,7 +37,7 @@ fn line(mut names: Vec<String>, numbers: [String; 7]) -> Vec<String> {
     names
 }
 
-/// What a client calls something must not steer the terminal.
+/// Formats a name. Clients choose it, so control characters are replaced by `?`.
 fn shown(name: Option<&str>) -> String {
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         return "-".to_owned();
@@ -54,12 +54,12 @@ fn shown(name: Option<&str>) -> String {
     text
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats a number with thousands separators, such as `1,234,567`.
 fn separated(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -67,7 +67,7 @@ fn separated(number: u64) -> String {
     text
 }
 
-/// Two spaces apart; the first columns to the left.
+/// Aligns the columns, two spaces apart: the first `left` columns left-aligned, the others right.
 fn aligned(lines: &[Vec<String>], left: usize) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_thousands_are_separated() {
+    fn table_aligns_columns_and_separates_thousands() {
         let row = |name: Option<&str>, requests, tokens| Row {
             names: vec![name.map(str::to_owned)],
             sums: Sums {
@@ -122,7 +122,7 @@ TOTAL             1,203  1,234,574           0       0  1,234,574          3    
     }
 
     #[test]
-    fn numbers_have_separators_where_people_look_for_them() {
+    fn numbers_have_a_separator_every_three_digits() {
         for (number, text) in [
             (0, "0"),
             (999, "999"),
@@ -135,7 +135,7 @@ TOTAL             1,203  1,234,574           0       0  1,234,574          3    
     }
 
     #[test]
-    fn a_name_that_is_too_long_is_cut() {
+    fn overlong_name_is_truncated() {
         let long = "x".repeat(100);
         assert_eq!(shown(Some(&long)).chars().count(), WIDEST_NAME);
         assert!(shown(Some(&long)).ends_with('…'));

@@ -1,5 +1,5 @@
-//! Points in time as people type them: `24h`, `7d`, `today`, `2026-11-01`. Days are those of UTC, as
-//! in the totals and on most bills.
+//! Parser for `--since` and `--until`: `24h`, `7d`, `today`, `2026-11-01`. Days are in UTC, as in
+//! the totals.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,12 +11,12 @@ use crate::config::span;
 
 const YEARS: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
-/// What was typed: a moment, or something that lasts.
+/// A point in time, or a day or month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli::usage) struct When {
-    /// Where `--since` begins.
+    /// Start of the report if given as `--since`.
     pub(super) start: Timestamp,
-    /// Where `--until` ends; it is not part of it.
+    /// End of the report if given as `--until`, exclusive.
     pub(super) end: Timestamp,
 }
 
@@ -43,7 +43,7 @@ impl When {
             .or_else(|| text.parse().ok().map(Self::moment))
             .ok_or_else(|| {
                 format!(
-                    "\"{}\" is no time; allowed: 24h, 7d, today, yesterday, 2026-11-01, 2026-11, \
+                    "\"{}\" is not a time; allowed: 24h, 7d, today, yesterday, 2026-11-01, 2026-11, \
                      2026-11-01T13:00Z",
                     text.escape_debug()
                 )
@@ -62,13 +62,13 @@ impl When {
         Some(Self::moment(now.checked_sub(ago).ok()?))
     }
 
-    /// `2026-11-01`
+    /// Parses a day such as `2026-11-01`.
     fn day(text: &str) -> Option<Self> {
         let day: Date = (text.len() == 10).then(|| text.parse().ok())??;
         Self::days(day, day.tomorrow().ok())
     }
 
-    /// `2026-11`
+    /// Parses a month such as `2026-11`.
     fn month(text: &str) -> Option<Self> {
         let first: Date = (text.len() == 7).then(|| format!("{text}-01").parse().ok())??;
         Self::days(first, first.checked_add(1.month()).ok())
@@ -83,7 +83,7 @@ impl When {
     }
 }
 
-/// In words: a date at midnight, otherwise to the minute.
+/// Formats a time to the minute; midnight as the date alone.
 pub(super) fn in_words(time: SystemTime) -> String {
     let Ok(time) = Timestamp::try_from(time) else {
         return "?".to_owned();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_as_people_type_them() {
+    fn every_documented_form_is_parsed() {
         for (text, start, end) in [
             ("24h", "2026-11-15T05:30:00Z", "2026-11-15T05:30:00Z"),
             ("7d", "2026-11-09T05:30:00Z", "2026-11-09T05:30:00Z"),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused_with_what_is_allowed() {
+    fn invalid_time_is_rejected_with_the_allowed_forms() {
         for text in [
             "",
             "7",
@@ -149,13 +149,13 @@ mod tests {
             "11/01/2026",
             "99999d",
         ] {
-            let told = parse(text).unwrap_err();
-            assert!(told.contains("allowed: 24h, 7d, today"), "{text}: {told}");
+            let error = parse(text).unwrap_err();
+            assert!(error.contains("allowed: 24h, 7d, today"), "{text}: {error}");
         }
     }
 
     #[test]
-    fn a_day_is_called_by_its_date() {
+    fn midnight_is_shown_as_the_date() {
         let words = |text: &str| in_words(text.parse::<Timestamp>().unwrap().into());
         assert_eq!(words("2026-11-16T00:00:00Z"), "2026-11-16");
         assert_eq!(words("2026-11-16T05:00:00Z"), "2026-11-16 05:00");

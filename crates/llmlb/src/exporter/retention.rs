@@ -1,5 +1,5 @@
-//! The files that stay after delivery: `archive/` and `failed/`. Bounds are applied where they are set;
-//! without one, a directory that has become large is reported with the setting that limits it.
+//! Retention of the files that stay after delivery, in `archive/` and `failed/`. Deletes files
+//! beyond the configured bounds, and reports a large directory with the settings that bound it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,24 +9,26 @@ use spool::{DeliveryLock, Keep, Kept, KeptIn, RunError, SpoolManager};
 
 use crate::sys;
 
-/// Sizes change slowly, and a large directory takes a while to list.
+/// Minimum time between two runs. Listing a large directory takes a while, and its size changes
+/// slowly.
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// A directory is large from this size, or from a tenth of its disk.
+/// A directory counts as large from this size, or from a tenth of its disk if that is less.
 const LARGE: u64 = 1 << 30;
 const PART_OF_DISK: u64 = 10;
 
-/// Both directories.
+/// Bounds and reported sizes of `archive/` and `failed/`.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
-    dirs: [Dir; 2],
+    dirs: [RetainedDir; 2],
     last: Option<Instant>,
 }
 
+/// Bounds and reported size of one directory, `archive/` or `failed/`.
 #[derive(Debug)]
-struct Dir {
+struct RetainedDir {
     kept_in: KeptIn,
     keep: Keep,
-    /// The size that was logged last; 0 while the directory is not large.
+    /// Size that was logged last; 0 while the directory is not large.
     reported: u64,
 }
 
@@ -35,12 +37,12 @@ struct Dir {
 pub(crate) struct Sizes {
     archive: Kept,
     failed: Kept,
-    /// Messages about the large ones.
+    /// Messages about large directories.
     large: Vec<String>,
 }
 
 impl Sizes {
-    /// For programs: docs/status-json.md.
+    /// Returns the object `kept` of `/status`: docs/status-json.md.
     pub(super) fn json(&self) -> Value {
         let size = |kept: Kept| json!({ "files": kept.files, "bytes": kept.bytes });
         json!({
@@ -53,7 +55,7 @@ impl Sizes {
 
 impl Housekeeping {
     pub(crate) fn new(archive: Keep, failed: Keep) -> Self {
-        let dir = |kept_in, keep| Dir {
+        let dir = |kept_in, keep| RetainedDir {
             kept_in,
             keep,
             reported: 0,
@@ -64,13 +66,13 @@ impl Housekeeping {
         }
     }
 
-    /// True if a bound is set.
+    /// True if a maximum age or size is set for either directory.
     pub(crate) fn has_bounds(&self) -> bool {
         self.dirs.iter().any(|dir| !dir.keep.is_unlimited())
     }
 
-    /// Applies the bounds and looks at the sizes, if it is time. `None`: it is not, or another
-    /// process is at work, and it is tried again in the next run.
+    /// Applies the bounds and measures the directories, at most once per `INTERVAL`. `None`: not due,
+    /// or another process holds the delivery lock; the next run retries.
     pub(crate) fn run(&mut self, data: &Path) -> Option<Sizes> {
         if self.last.is_some_and(|last| last.elapsed() < INTERVAL) {
             return None;
@@ -81,7 +83,7 @@ impl Housekeeping {
                 Ok(lock) => lock,
                 Err(RunError::Busy { .. }) => return None,
                 Err(error) => {
-                    tracing::debug!(%error, "bounds are not applied");
+                    tracing::debug!(%error, "cannot apply the bounds of archive/ and failed/");
                     return None;
                 }
             };
@@ -96,7 +98,7 @@ impl Housekeeping {
             let kept = match spool.kept(dir.kept_in) {
                 Ok(kept) => kept,
                 Err(error) => {
-                    tracing::debug!(%error, "the size is not known");
+                    tracing::debug!(%error, "cannot measure {}/", dir.name());
                     continue;
                 }
             };
@@ -110,7 +112,7 @@ impl Housekeeping {
     }
 }
 
-impl Dir {
+impl RetainedDir {
     fn name(&self) -> &'static str {
         match self.kept_in {
             KeptIn::Archive => "archive",
@@ -126,12 +128,14 @@ impl Dir {
                 in_words(deleted)
             ),
             Ok(_) => {}
-            Err(error) => tracing::warn!("usage: {name}/ is not kept within its bounds: {error}"),
+            Err(error) => tracing::warn!(
+                "usage: cannot apply usage.{name}_max_age and usage.{name}_max_size to {name}/: {error}"
+            ),
         }
     }
 
-    /// The message about a large directory. It is logged when that begins, and whenever the size has
-    /// doubled since.
+    /// Returns the message about a large directory. Logs it once, and again whenever the size has
+    /// doubled.
     fn report(&mut self, kept: Kept, limit: u64) -> Option<String> {
         if kept.bytes < limit {
             self.reported = 0;
@@ -150,18 +154,18 @@ impl Dir {
     }
 }
 
-/// The size from which a directory is reported.
+/// Returns the size from which a directory counts as large.
 fn large(disk: Option<u64>) -> u64 {
     disk.map_or(LARGE, |disk| (disk / PART_OF_DISK).min(LARGE))
 }
 
-/// `1.5 GiB in 12 files`
+/// Formats a size as `1.5 GiB in 12 files`.
 fn in_words(kept: Kept) -> String {
     let mib = kept.bytes >> 20;
     let size = match kept.bytes >> 30 {
         0 if mib == 0 => format!("{} bytes", kept.bytes),
         0 => format!("{mib} MiB"),
-        // One decimal, rounded down.
+        // GiB with one decimal place, rounded down.
         gib => format!("{gib}.{} GiB", (mib % 1024) * 10 / 1024),
     };
     let files = if kept.files == 1 { "file" } else { "files" };
@@ -172,8 +176,8 @@ fn in_words(kept: Kept) -> String {
 mod tests {
     use super::*;
 
-    fn archive() -> Dir {
-        Dir {
+    fn archive() -> RetainedDir {
+        RetainedDir {
             kept_in: KeptIn::Archive,
             keep: Keep::default(),
             reported: 0,
@@ -197,11 +201,7 @@ mod tests {
         assert_eq!(dir.reported, 1 << 30);
         assert!(dir.report(gib(1), LARGE).is_some());
         assert!(dir.report(gib(2), LARGE).is_some());
-        assert_eq!(
-            dir.reported,
-            2 << 30,
-            "it is logged again when it has doubled"
-        );
+        assert_eq!(dir.reported, 2 << 30, "logged again at twice the size");
         assert_eq!(dir.report(gib(0), LARGE), None);
         assert_eq!(dir.reported, 0);
     }

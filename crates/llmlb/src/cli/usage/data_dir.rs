@@ -1,4 +1,4 @@
-//! The data directory, and how to name it in what to type next.
+//! The data directory of the `usage` verbs, and commands that name it in hints.
 
 use std::path::{Path, PathBuf};
 
@@ -8,19 +8,22 @@ use crate::cli::output;
 use crate::data_dir;
 use crate::meter::loss;
 
-/// Where the data lies.
+/// A data directory.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct DataDir {
     dir: PathBuf,
-    /// It was named by a flag, so that other commands must name it too.
+    /// True if `--data` named the directory, so that the commands in hints need `--data` too.
     is_named: bool,
 }
 
-impl Place {
+impl DataDir {
     pub(super) fn find(asked: Option<&Path>, demo: bool) -> Result<Self, Failure> {
         let dir = data_dir::find(asked, demo).ok_or_else(|| {
-            Failure::new(exit::FAILED, "this user has no home directory for data")
-                .hint("name a directory: `--data DIR`, or LLMLB_DATA_DIR")
+            Failure::new(
+                exit::FAILED,
+                "no data directory: this user has no home directory",
+            )
+            .hint("name one: `--data DIR`, or LLMLB_DATA_DIR=DIR")
         })?;
         Ok(Self {
             dir,
@@ -32,25 +35,25 @@ impl Place {
         &self.dir
     }
 
-    /// A directory within it, as people see it.
+    /// Returns the path of a file or subdirectory, for display.
     pub(super) fn shown(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
     }
 
-    /// Says what no book knows of, since it could not be kept.
-    pub(super) fn tell_lost(&self) {
+    /// Prints the number of lost records. They were never staged, so no total includes them.
+    pub(super) fn report_lost(&self) {
         let lost = loss::total(&self.dir);
         if lost > 0 {
             let (count, file) = (counted(lost, "record"), self.shown(loss::FILE));
-            output::say(&format!(
-                "{count} could not be kept and are in no total: {file} says when and why"
+            output::message(&format!(
+                "{count} could not be staged and are missing from all totals; see {file}"
             ));
         }
     }
 
-    /// Refuses to look at a directory that is not there: it may be misspelt, and making it would
-    /// hide that.
-    pub(super) fn must_exist(&self) -> Result<(), Failure> {
+    /// Rejects a directory that does not exist. Its name may be misspelt, which an empty result would
+    /// hide.
+    pub(super) fn require(&self) -> Result<(), Failure> {
         let dir = self.dir.display();
         if self.dir.is_dir() {
             return Ok(());
@@ -58,32 +61,34 @@ impl Place {
         if self.dir.exists() {
             let message = format!("{dir} is not a directory");
             return Err(Failure::new(exit::FAILED, message)
-                .hint("`--data DIR` or LLMLB_DATA_DIR names the directory of the usage data"));
+                .hint("name the data directory: `--data DIR`, or LLMLB_DATA_DIR=DIR"));
         }
-        let message = format!("there is no usage data: {dir} does not exist");
-        Err(Failure::new(exit::FAILED, message)
-            .hint("`llmlb usage stage` makes it; `--data DIR` or LLMLB_DATA_DIR names another one"))
+        let message = format!("no usage data: the data directory {dir} does not exist");
+        Err(Failure::new(exit::FAILED, message).hint(
+            "name another: `--data DIR`, or LLMLB_DATA_DIR=DIR; create it with `llmlb usage stage`",
+        ))
     }
 
-    /// One that nobody named is not misspelt: nothing was recorded yet.
-    pub(super) fn must_exist_if_named(&self) -> Result<(), Failure> {
+    /// Rejects a missing directory only if `--data` named it. A missing default directory means that
+    /// no record was staged yet.
+    pub(super) fn require_if_named(&self) -> Result<(), Failure> {
         if self.is_named {
-            self.must_exist()
+            self.require()
         } else {
             Ok(())
         }
     }
 
-    /// Refuses what is there and cannot be a data directory.
-    pub(super) fn may_exist(&self) -> Result<(), Failure> {
+    /// Rejects a path that exists but is not a directory.
+    pub(super) fn reject_non_directory(&self) -> Result<(), Failure> {
         if self.dir.exists() {
-            self.must_exist()
+            self.require()
         } else {
             Ok(())
         }
     }
 
-    /// What to type for another verb about the same data.
+    /// Returns the command line of another verb for the same data directory.
     pub(super) fn command(&self, words: &str) -> String {
         if self.is_named {
             let dir = quoted(&self.dir.display().to_string());
@@ -94,7 +99,7 @@ impl Place {
     }
 }
 
-/// As a shell takes it.
+/// Quotes a text for a shell, if that is necessary.
 fn quoted(text: &str) -> String {
     let is_plain = |char: char| char.is_alphanumeric() || "/\\:._-".contains(char);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -109,29 +114,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_to_type_names_the_directory_if_it_was_named() {
-        let mut place = Place::find(Some(Path::new("/my data")), false).unwrap();
+    fn command_includes_the_data_flag_if_it_was_given() {
+        let mut data = DataDir::find(Some(Path::new("/my data")), false).unwrap();
         let named = "`llmlb usage --data '/my data' pending`";
-        assert_eq!(place.command("pending"), named);
-        place.is_named = false;
-        assert_eq!(place.command("pending"), "`llmlb usage pending`");
+        assert_eq!(data.command("pending"), named);
+        data.is_named = false;
+        assert_eq!(data.command("pending"), "`llmlb usage pending`");
         assert_eq!(quoted("/d/a-b_c.d"), "/d/a-b_c.d");
         assert_eq!(quoted("it's"), r"'it'\''s'");
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_not_looked_at() {
+    fn missing_directory_is_rejected_and_not_created() {
         let dir = tempfile::tempdir().unwrap();
         assert!(
-            Place::find(Some(dir.path()), false)
+            DataDir::find(Some(dir.path()), false)
                 .unwrap()
-                .must_exist()
+                .require()
                 .is_ok()
         );
         let gone = dir.path().join("gone");
-        let failure = Place::find(Some(&gone), false)
+        let failure = DataDir::find(Some(&gone), false)
             .unwrap()
-            .must_exist()
+            .require()
             .unwrap_err();
         assert_eq!(failure.code, exit::FAILED);
         assert!(!gone.exists());

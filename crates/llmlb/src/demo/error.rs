@@ -1,13 +1,13 @@
-//! Why a request is not answered, in OpenAI's form.
+//! Error responses in OpenAI's form.
 
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 
 use super::reply::{self, Reply};
 
-/// An error for the client.
+/// An error response.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct DemoError {
     status: StatusCode,
     message: String,
     param: Option<&'static str>,
@@ -15,7 +15,7 @@ pub(super) struct Refusal {
     allow: Option<HeaderValue>,
 }
 
-impl Refusal {
+impl DemoError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -26,12 +26,12 @@ impl Refusal {
         }
     }
 
-    /// The request as a whole makes no sense.
+    /// Error for an invalid request.
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// One field of the request makes no sense.
+    /// Error for an invalid field.
     pub(super) fn bad_field(param: &'static str, message: impl Into<String>) -> Self {
         Self {
             param: Some(param),
@@ -39,7 +39,7 @@ impl Refusal {
         }
     }
 
-    /// A field is not there that must be.
+    /// Error for a missing field.
     pub(super) fn missing(param: &'static str) -> Self {
         Self {
             code: Some("missing_required_parameter"),
@@ -47,7 +47,7 @@ impl Refusal {
         }
     }
 
-    /// This backend has no such model.
+    /// Error for a model that this backend does not have.
     pub(super) fn no_model(id: &str) -> Self {
         Self {
             param: Some("model"),

@@ -1,12 +1,12 @@
-//! Something friendly to say.
+//! Text of the demo's responses.
 
 use super::prompt::Prompt;
 use super::{hash, pieces};
 
-/// How much of a question is said back.
+/// Maximum number of pieces of the prompt that the response quotes.
 const ECHO: usize = 12;
 
-/// Short, so that who allows only a few tokens still reads who answered.
+/// Short, so that a response limited to a few tokens still names its backend.
 const GREETINGS: [&str; 4] = ["Hello from", "Greetings from", "Hi, this is", "You reached"];
 
 const ADMISSIONS: [&str; 4] = [
@@ -23,23 +23,23 @@ const ADVICE: [&str; 4] = [
     "The tokens of this answer are counted, just as those of a real LLM server would be.",
 ];
 
-/// What was answered, as the pieces in which it is streamed.
+/// A response, as the pieces in which it is streamed.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct SampleResponse {
     pub(super) pieces: Vec<String>,
-    /// Whether it had more to say than it was allowed to.
-    pub(super) cut: bool,
+    /// True if the response was truncated at the client's maximum number of tokens.
+    pub(super) is_truncated: bool,
 }
 
-impl Answer {
-    /// Answers in at most so many tokens.
+impl SampleResponse {
+    /// Generates a response of at most `most` tokens.
     pub(super) fn new(backend: &str, prompt: &Prompt, most: Option<usize>) -> Self {
         let text = words(backend, prompt);
         let most = most.unwrap_or(usize::MAX);
         let mut all = pieces::pieces(&text).map(str::to_owned);
         Self {
             pieces: all.by_ref().take(most).collect(),
-            cut: all.next().is_some(),
+            is_truncated: all.next().is_some(),
         }
     }
 
@@ -48,7 +48,7 @@ impl Answer {
     }
 
     pub(super) const fn finish_reason(&self) -> &'static str {
-        if self.cut { "length" } else { "stop" }
+        if self.is_truncated { "length" } else { "stop" }
     }
 }
 
@@ -65,9 +65,9 @@ fn words(backend: &str, prompt: &Prompt) -> String {
     )
 }
 
-/// What was asked, in a few words and on one line.
+/// Quotes the start of the prompt on one line.
 fn echo(question: &str) -> String {
-    // More words than that are never said; so a long question costs no more than a short one.
+    // Read only as many words as are quoted, so that a long prompt costs no more than a short one.
     let words: Vec<_> = question.split_whitespace().take(ECHO + 1).collect();
     let line = words.join(" ").replace('"', "'");
     let mut pieces = pieces::pieces(&line);
@@ -89,20 +89,21 @@ mod tests {
         Prompt {
             question: question.to_owned(),
             tokens: 1,
-            seed: hash::of(question.as_bytes()),
+            seed: hash::fnv(question.as_bytes()),
         }
     }
 
     #[test]
-    fn an_answer_says_who_speaks_what_was_asked_and_that_it_is_made_up() {
-        let text = Answer::new("demo-fast", &prompt("Why is the sky \"blue\"?"), None).text();
+    fn response_names_the_backend_quotes_the_prompt_and_says_it_is_made_up() {
+        let text =
+            SampleResponse::new("demo-fast", &prompt("Why is the sky \"blue\"?"), None).text();
         assert!(text.contains("demo-fast"), "{text}");
         assert!(text.contains("\"Why is the sky 'blue'?\""), "{text}");
         assert!(text.contains("made"), "{text}");
     }
 
     #[test]
-    fn answers_are_of_moderate_length_whatever_was_asked() {
+    fn response_length_is_moderate_for_any_prompt() {
         let long = "word ".repeat(10_000);
         let joined = "x".repeat(100_000);
         let numbered = (0..200).map(|number| format!("Question {number}"));
@@ -115,28 +116,29 @@ mod tests {
             "日本語で答えてください。お願いします。何でも",
         ];
         for question in numbered.chain(odd.map(str::to_owned)) {
-            let answer = Answer::new("demo-medium", &prompt(&question), None);
-            let count = answer.pieces.len();
-            assert!((40..=80).contains(&count), "{count}: {}", answer.text());
-            assert!(!answer.cut);
+            let response = SampleResponse::new("demo-medium", &prompt(&question), None);
+            let count = response.pieces.len();
+            assert!((40..=80).contains(&count), "{count}: {}", response.text());
+            assert!(!response.is_truncated);
         }
     }
 
     #[test]
-    fn another_question_has_another_answer_the_same_one_the_same() {
-        let text = |question| Answer::new("demo-slow", &prompt(question), None).text();
+    fn response_depends_only_on_the_prompt() {
+        let text = |question| SampleResponse::new("demo-slow", &prompt(question), None).text();
         assert_eq!(text("one"), text("one"));
         assert_ne!(text("one"), text("two"));
     }
 
     #[test]
-    fn an_answer_that_just_fits_is_not_cut() {
-        let whole = Answer::new("demo-fast", &prompt("Hi"), None);
-        let fits = Answer::new("demo-fast", &prompt("Hi"), Some(whole.pieces.len()));
-        let cut = Answer::new("demo-fast", &prompt("Hi"), Some(whole.pieces.len() - 1));
+    fn response_that_just_fits_is_not_truncated() {
+        let whole = SampleResponse::new("demo-fast", &prompt("Hi"), None);
+        let fits = SampleResponse::new("demo-fast", &prompt("Hi"), Some(whole.pieces.len()));
+        let truncated =
+            SampleResponse::new("demo-fast", &prompt("Hi"), Some(whole.pieces.len() - 1));
         assert_eq!(fits.finish_reason(), "stop");
         assert_eq!(fits.pieces, whole.pieces);
-        assert_eq!(cut.finish_reason(), "length");
-        assert_eq!(cut.pieces, whole.pieces[..whole.pieces.len() - 1]);
+        assert_eq!(truncated.finish_reason(), "length");
+        assert_eq!(truncated.pieces, whole.pieces[..whole.pieces.len() - 1]);
     }
 }
