@@ -25,7 +25,8 @@ fn files(dir: &Path, end: &str) -> Vec<PathBuf> {
     for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
+        if path.is_dir() && !["target", "node_modules"].contains(&&*name) && !name.starts_with('.')
+        {
             found.extend(files(&path, end));
         } else if name.ends_with(end) {
             found.push(path);

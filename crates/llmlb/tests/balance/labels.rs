@@ -69,7 +69,7 @@ fn errors_and_model_lists_do_not_name_addresses() {
          [[backend]]\nurl = \"http://127.0.0.1:1\"\n"
     );
     let hanging_up = backend_at(address, &["m"], |_, stream| {
-        testkit::backends::close(stream)
+        testkit::backends::close(stream);
     });
     let server = serve_file(&place, &file);
     let port = address.port().to_string();
