@@ -113,7 +113,7 @@ fn a_list_of_half_a_million_models_takes_little_memory_and_the_first_ones_are_us
     let more = peak(&server) - before;
     assert!(more < 80 << 20, "{} MiB more", more >> 20);
     let said = server.process.stderr();
-    let words = "the first 10000 of 500000 models are used (upstream.max_models)";
+    let words = "lists 500000 models; only the first 10000 are used (upstream.max_models)";
     assert!(said.contains(words), "{said}");
 }
 

@@ -382,13 +382,13 @@ fn a_data_directory_that_is_none_is_told() {
         .finish();
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(
-        refused.stderr.contains("usage cannot be recorded"),
+        refused.stderr.contains("cannot record usage"),
         "{refused:?}"
     );
     assert_eq!(place.lock_files(), [""; 0]);
     let server = place.serve_with(&mut place.command(&words));
     let log = server.process.stderr();
-    assert!(log.contains("usage cannot be recorded"), "{log}");
+    assert!(log.contains("cannot record usage"), "{log}");
     assert_eq!(ask(&server, "a", CHAT, &chat("Hello", false)).status(), 200);
     assert_eq!(server.status()["usage"]["lost"], 1);
 }

@@ -172,7 +172,7 @@ fn a_length_beside_chunks_smuggles_nothing() {
     assert!(status == 200 || status == 400, "{status}");
     let requests = mock.requests();
     assert!(requests.iter().all(|one| one.target() != "/v1/smuggled"));
-    for request in requests.iter() {
+    for request in &requests {
         assert_eq!(request.head.header("content-length"), None);
         assert_eq!(request.body.len(), 0x33);
     }

@@ -224,18 +224,18 @@ impl<'a> Call<'a> {
             }
         }
         ledger.close(&line, End::Whole);
-        if !finish(self) || !self.end() {
-            ledger.close(&line, End::Broken);
+        if !finish(self) {
+            return ledger.close(&line, End::Broken);
         }
+        self.end();
     }
 
-    /// Sends the end of a stream. True if the connection accepted it.
-    fn end(&mut self) -> bool {
+    /// Sends the end of a stream. A client may have disconnected after the last event: it has the whole
+    /// response.
+    fn end(&mut self) {
         let rest = self.gzip.as_mut().map(|gzip| chunk(&gzip.end()));
         let rest = rest.unwrap_or_default();
-        self.stream
-            .write_all(&[&rest, b"0\r\n\r\n".as_slice()].concat())
-            .is_ok()
+        let _ = (self.stream).write_all(&[&rest, b"0\r\n\r\n".as_slice()].concat());
     }
 
     /// Closes the connection.
