@@ -37,7 +37,7 @@ pub struct StormReport {
     pub acquired: u64,
     /// Number of times that two processes owned the key.
     pub doubles: u64,
-    /// Number of times that no process acquired the key for [`STUCK`].
+    /// Number of times that no process acquired the key within the limit of a stuck key (`STUCK`).
     pub stuck: u64,
     /// Number of attempts that failed.
     pub errors: u64,
