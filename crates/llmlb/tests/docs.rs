@@ -60,7 +60,7 @@ fn codes(source: &str) -> BTreeSet<String> {
     found
 }
 
-/// What is in backquotes in the first column of a table, from one heading to the next.
+/// Texts in backquotes in the first column of a table, from one heading to the next.
 fn first_column(page: &str, heading: &str) -> BTreeSet<String> {
     let (_, rest) = page.split_once(&format!("\n{heading}\n")).unwrap();
     let section = rest.split("\n## ").next().unwrap_or_default();

@@ -56,7 +56,7 @@ pub(crate) struct BackendSettings {
     is_kind_given: bool,
 }
 
-/// What the responses of a backend have shown. It is forgotten when the backend comes up anew, since
+/// Facts learned from the responses of a backend. They are discarded when the backend comes up anew, since
 /// that may be another program.
 #[derive(Debug, Default)]
 pub(super) struct Learned {

@@ -1,4 +1,4 @@
-//! What a request waits for: requests with equal keys share a lane of the queue.
+//! The key of a waiting request: requests with equal keys share a lane of the queue.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use super::{AccessLog, Cancelled, Ids};
 use crate::meter::{CommitGroup, Meter};
 use crate::upstream::AddressLimit;
 
-/// What the guards of one worker's requests use to identify, limit, log and meter them.
+/// Services by which the guards of one worker's requests identify, limit, log and meter them.
 #[derive(Debug)]
 pub(crate) struct Accounting {
     pub(crate) ids: Arc<Ids>,

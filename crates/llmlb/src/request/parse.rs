@@ -31,7 +31,7 @@ pub(crate) struct ParsedRequest {
     named_at: Option<(Range<usize>, Spelling)>,
     /// The response is to be streamed.
     pub(crate) stream: bool,
-    /// Who requests the usage of a stream.
+    /// Source of the `include_usage` option of a stream: the client, llmlb, or neither.
     pub(crate) asking: UsageOption,
     /// Estimated number of tokens of the prompt.
     pub(crate) prompt_tokens: u64,

@@ -32,7 +32,7 @@ fn assert_all_answered(server: &LlmlbServer, body: &str) {
 
 /// A backend that answers the first request of each connection; of the second, only its arrival is
 /// noticed.
-fn one_each(end: impl Fn(&TcpStream) + Send + Sync + 'static) -> FakeLlm {
+fn serving_one_request_per_connection(end: impl Fn(&TcpStream) + Send + Sync + 'static) -> FakeLlm {
     let served = Mutex::new(HashSet::new());
     backend(move |request, stream| {
         if served.lock().unwrap().insert(request.connection) {
@@ -46,7 +46,7 @@ fn one_each(end: impl Fn(&TcpStream) + Send + Sync + 'static) -> FakeLlm {
 #[test]
 fn a_backend_that_closes_when_the_next_request_comes_is_not_noticed() {
     let place = testkit::sandbox!();
-    let mock = one_each(close);
+    let mock = serving_one_request_per_connection(close);
     let server = serve(&place, &[&mock], UNPROBED);
     assert_all_answered(&server, ASK);
 }
@@ -54,7 +54,7 @@ fn a_backend_that_closes_when_the_next_request_comes_is_not_noticed() {
 #[test]
 fn a_backend_that_resets_when_the_next_request_comes_is_not_noticed() {
     let place = testkit::sandbox!();
-    let mock = one_each(raw::reset);
+    let mock = serving_one_request_per_connection(raw::reset);
     let server = serve(&place, &[&mock], UNPROBED);
     assert_all_answered(&server, ASK);
 }
@@ -93,7 +93,7 @@ fn a_backend_that_closes_before_it_has_read_the_next_request_is_not_noticed() {
 #[test]
 fn a_stale_connection_is_nobodys_failure() {
     let place = testkit::sandbox!();
-    let (stale, mut other) = (one_each(close), Occupied::new());
+    let (stale, mut other) = (serving_one_request_per_connection(close), Occupied::new());
     // If three of them counted as failures in a row, requests would have to wait for the other.
     let server = other.beside(&place, &stale);
     let mut client = Connection::open(server.address);

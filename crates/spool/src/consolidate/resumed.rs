@@ -84,7 +84,7 @@ struct Entry {
     beyond: BTreeSet<u64>,
 }
 
-/// What is to be done with a record of the set.
+/// Treatment of a record of the set.
 #[derive(Debug)]
 pub(super) enum Meeting {
     /// It is in no batch.

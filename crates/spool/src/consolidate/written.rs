@@ -245,7 +245,7 @@ impl Fold<'_> {
         (taken.lines, taken.aside) = reader.account()?;
         snapshot.entry_read(taken.lines, is_cut);
         let aside = taken.lines_aside();
-        // One that is no entry at all has no lines.
+        // A file that is not an entry has no lines, and counts as one thing set aside.
         let is_foreign = taken.lines == 0;
         self.done.aside += aside.max(u64::from(is_foreign));
         Ok(())

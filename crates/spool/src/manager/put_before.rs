@@ -24,7 +24,7 @@ pub enum PutBefore {
     Gone {
         /// Name of its file.
         name: String,
-        /// What it was made of: of more than two parts the first and the last, which enclose lines of
+        /// Parts of the batch. Of more than two, only the first and the last, which enclose lines of
         /// the same set. Empty: only its first line is known, by its name.
         parts: Vec<Part>,
         /// Number of its records.

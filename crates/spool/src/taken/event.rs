@@ -48,7 +48,7 @@ pub(crate) struct Taken {
     pub(crate) last_set: Option<Uuid>,
 }
 
-/// What the events of a book add up to.
+/// Sums of the events of a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sums {
     pub(crate) entries: u64,

@@ -137,7 +137,7 @@ fn crash_and_damage(
     }
     let disk = Arc::new(CrashingDisk::with(Vec::new()));
     meanwhile.pass(&place, &(Arc::clone(&disk) as _));
-    // What is staged meanwhile waits for its own turn.
+    // Records that are staged meanwhile belong to a later set.
     let later = place.entry(3, true);
     let done = consolidate_all(&place, &disk);
     assert!(done.is_ok(), "{what}: {done:?}");

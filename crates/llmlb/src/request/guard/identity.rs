@@ -1,4 +1,4 @@
-//! What the head of a request says.
+//! Facts from the head of a request, for its log line and its usage record.
 
 use std::net::IpAddr;
 use std::time::Instant;

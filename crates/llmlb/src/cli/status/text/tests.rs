@@ -2,7 +2,7 @@ use super::super::tests::{health as health_with, healthy, info, nginx, now, runn
 use super::*;
 
 #[test]
-fn one_server_is_shown_as_a_list() {
+fn single_server_is_shown_as_a_list() {
     let expected = "\
 Server on port 32768
   state      running
