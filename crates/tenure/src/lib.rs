@@ -47,6 +47,9 @@ mod checksum;
 mod claim;
 mod error;
 pub mod file;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod holder;
 mod key;
 pub mod process;

@@ -22,7 +22,7 @@ pub(crate) const VERSION: u64 = 1;
 pub(crate) const MAX_BYTES: usize = 8 << 20;
 /// Larger tokens in a file are invalid: no clock yields them, and later tokens could not increase.
 const LARGEST_TOKEN: u64 = 1 << 62;
-const CHECKSUM: &str = ",\"crc32\":\"";
+pub(crate) const CHECKSUM: &str = ",\"crc32\":\"";
 
 /// Text of an owner about itself in its lock file.
 ///
@@ -324,7 +324,7 @@ fn parse(text: &[u8]) -> Result<Map<String, Value>, Unreadable> {
     Ok(fields)
 }
 
-fn find_last(text: &[u8], part: &[u8]) -> Option<usize> {
+pub(crate) fn find_last(text: &[u8], part: &[u8]) -> Option<usize> {
     text.windows(part.len()).rposition(|window| window == part)
 }
 

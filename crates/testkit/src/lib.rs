@@ -18,6 +18,8 @@
 //! | [`resources`] | memory and descriptors of a process (Linux) |
 //! | [`eventually`], [`until`], [`is_reached`] | waiting with a deadline |
 //! | [`skip`], [`has_tool`], [`run_role`] | tools and privileges that tests need; tests as processes |
+//! | [`corpus`] | inputs of the fuzz targets |
+//! | [`help`] | help screens of a command, compared with a file |
 //! | [`random`] | random numbers that can be repeated |
 //!
 //! Functions that return a `Result` return every failure, for programs other than tests that report
@@ -33,10 +35,12 @@
 pub mod api_server;
 pub mod backends;
 mod connection;
+pub mod corpus;
 mod fake_llm;
 mod framing;
 mod gate;
 pub mod h2_client;
+pub mod help;
 mod http1;
 mod http2;
 mod message;

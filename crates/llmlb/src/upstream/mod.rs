@@ -5,6 +5,8 @@
 //! request can be retried.
 
 mod address_limit;
+#[cfg(all(test, target_os = "linux"))]
+mod client_cost;
 mod connect;
 mod error;
 mod exchange;

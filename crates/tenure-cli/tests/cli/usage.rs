@@ -1,7 +1,9 @@
 //! Wrong usage, help and completions.
 
+use std::path::Path;
+
 use crate::process::Outcome;
-use crate::support::Sandbox;
+use crate::support::{Sandbox, TENURE};
 
 fn refused(words: &str) -> Outcome {
     let sandbox = Sandbox::new();
@@ -140,4 +142,10 @@ fn missing_separator_or_equals_sign_has_a_hint() {
     assert_names(&refused("run backup"), "comes after `--`");
     assert_names(&refused("run --wait 60 -- true"), "--wait=60");
     assert_names(&refused("run --port 0 -- true"), "0");
+}
+
+#[test]
+fn help_screens_are_those_of_the_snapshot() {
+    let snapshot = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/help.txt");
+    testkit::help::assert_screens(TENURE, &snapshot);
 }
