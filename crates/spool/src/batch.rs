@@ -157,26 +157,26 @@ impl Batch {
     /// Reads a batch and checks all that can be checked of it.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damage> {
         let whole = line::checked(bytes.strip_suffix(b"\n").unwrap_or_default());
-        let lines = Lines::of(bytes);
+        let lines = BatchLines::new(bytes);
         if let Err(why) = whole {
             // The whole is damaged: say where, as closely as it can be said.
-            return Err(lines.first_damaged().unwrap_or_else(|| Damage::of(why)));
+            return Err(lines.first_damaged().unwrap_or_else(|| Damage::new(why)));
         }
         let (head, lines) = (Head::read(bytes)?, lines.records()?);
         let mut records = Vec::with_capacity(lines.len());
         for (place, json) in lines.iter().enumerate() {
             let record = Record::parse_stored(json).map_err(|bad| Damage {
                 record: Some(place as u64 + 1),
-                ..Damage::of(bad.to_string())
+                ..Damage::new(bad.to_string())
             })?;
             records.push(record);
         }
         let batch = Self::new(head.entries, records);
         if batch.key != head.idempotency_key {
-            return Err(Damage::of("its key is not that of its records"));
+            return Err(Damage::new("its key is not that of its records"));
         }
         if batch.records.is_empty() || count(&batch.parts) != Some(batch.records.len() as u64) {
-            return Err(Damage::of("its entries do not add up to its records"));
+            return Err(Damage::new("its entries do not add up to its records"));
         }
         Ok(batch)
     }
@@ -188,18 +188,18 @@ impl Head {
         let line = bytes.split(|byte| *byte == b'\n').next();
         let text = line.and_then(|line| std::str::from_utf8(line).ok());
         let text = text.and_then(|text| text.strip_suffix(r#","records":["#));
-        let text = text.ok_or_else(|| Damage::of("its head is not that of a batch"))?;
+        let text = text.ok_or_else(|| Damage::new("its head is not that of a batch"))?;
         let head: Self = serde_json::from_str(&format!("{text}}}"))
-            .map_err(|error| Damage::of(error.to_string()))?;
+            .map_err(|error| Damage::new(error.to_string()))?;
         if head.version != VERSION {
             let what = format!("its version is {}, not {VERSION}", head.version);
             return Err(Damage {
                 version: Some(head.version),
-                ..Damage::of(what)
+                ..Damage::new(what)
             });
         }
         if head.entries.iter().any(|part| !part.is_sound()) {
-            return Err(Damage::of("it names entries that cannot be"));
+            return Err(Damage::new("it names entries that cannot be"));
         }
         Ok(head)
     }
@@ -216,7 +216,7 @@ impl Part {
 }
 
 impl Damage {
-    fn of(what: impl Into<String>) -> Self {
+    fn new(what: impl Into<String>) -> Self {
         Self {
             record: None,
             what: what.into(),
@@ -235,12 +235,12 @@ impl std::fmt::Display for Damage {
 }
 
 /// A batch's file by its lines.
-struct Lines<'a> {
+struct BatchLines<'a> {
     lines: Vec<&'a [u8]>,
 }
 
-impl<'a> Lines<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
+impl<'a> BatchLines<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
         let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         Self {
             lines: text.split(|byte| *byte == b'\n').collect(),
@@ -250,14 +250,14 @@ impl<'a> Lines<'a> {
     /// What is between the first and the last line, without the commas.
     fn records(&self) -> Result<Vec<&'a str>, Damage> {
         let [_, records @ .., _] = &*self.lines else {
-            return Err(Damage::of("it has no records"));
+            return Err(Damage::new("it has no records"));
         };
         let plain = |line: &&'a [u8]| {
             let line: &'a [u8] = line;
             std::str::from_utf8(line.strip_suffix(b",").unwrap_or(line)).ok()
         };
         let records: Option<Vec<&str>> = records.iter().map(plain).collect();
-        records.ok_or_else(|| Damage::of("it is not UTF-8"))
+        records.ok_or_else(|| Damage::new("it is not UTF-8"))
     }
 
     /// The first record whose text does not match its checksum.
@@ -274,7 +274,7 @@ impl<'a> Lines<'a> {
             if digits(crc32fast::hash(line)) != check.as_bytes() {
                 return Some(Damage {
                     record: Some(place as u64 + 1),
-                    ..Damage::of("its checksum does not match")
+                    ..Damage::new("its checksum does not match")
                 });
             }
         }

@@ -157,7 +157,12 @@ fn append_all(disk: &dyn Disk, source: &mut Reading<'_>, file: &File) -> io::Res
 
 /// Puts a whole file in place on the disk: complete or absent, whatever happens. Its name is on the
 /// disk once the directory is synced.
-pub(crate) fn place(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
+pub(crate) fn write_atomically(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+) -> Result<(), Error> {
     let path = dir.join(name);
     let half = half_of(&path);
     let failed = |error| Error::new("write", &path, error);
@@ -195,7 +200,7 @@ mod tests {
             }
             let kind = || path.symlink_metadata().unwrap().file_type();
             let before = kind();
-            let refused = place(&RealDisk, dir.path(), "x", b"text").unwrap_err();
+            let refused = write_atomically(&RealDisk, dir.path(), "x", b"text").unwrap_err();
             assert!(
                 refused.to_string().contains("not a regular file"),
                 "{refused}"

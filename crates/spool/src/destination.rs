@@ -15,11 +15,11 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::{decode, encode};
-use crate::data_dir::{place, read_bounded};
+use crate::data_dir::{read_bounded, write_atomically};
 use crate::delivery::{DeliveryLock, RunError};
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
+use crate::journal::{decode, encode};
 use crate::manager::{BatchStore, Found, SpoolManager, State};
 use crate::time::Moment;
 
@@ -107,7 +107,7 @@ pub fn change_destination(data: &Path, to: Option<&str>) -> Result<ChangedDestin
     let mut changed = ChangedDestination { from, ambiguous: 0 };
     if changed.from.as_deref() != to {
         let why = "ambiguous: the destination was changed, and the old one may have it";
-        changed.ambiguous = forget_attempts(&SpoolManager::of(data), why)?;
+        changed.ambiguous = forget_attempts(&SpoolManager::new(data), why)?;
     }
     match to {
         Some(to) => write(&RealDisk, data, to),
@@ -182,7 +182,7 @@ fn write(disk: &dyn Disk, data: &Path, to: &str) -> Result<(), Error> {
         to: to.to_owned(),
         since: SystemTime::now().into(),
     };
-    place(disk, data, NAME, &encode(&noted))?;
+    write_atomically(disk, data, NAME, &encode(&noted))?;
     sync(disk, data)
 }
 

@@ -8,7 +8,7 @@ use crate::entry::{Kind, Name};
 use crate::entry_reader::{EntryReader, Single};
 use crate::error::Error;
 use crate::line::Line;
-use crate::quarantine::{Pile, move_aside, set_aside};
+use crate::quarantine::{QuarantineBuffer, move_aside, set_aside};
 use crate::record::Record;
 
 /// Reads an entry record by record.
@@ -27,7 +27,7 @@ pub(crate) struct EntryRecords<'a> {
     /// Which lines no good record came of: the first and the last of each range.
     aside: Vec<[u64; 2]>,
     /// Those lines.
-    pile: Pile,
+    pile: QuarantineBuffer,
 }
 
 enum Source<'a> {
@@ -61,7 +61,7 @@ impl<'a> EntryRecords<'a> {
             highest: 0,
             is_whole: false,
             aside: Vec::new(),
-            pile: Pile::new(format!("{name}.lines")),
+            pile: QuarantineBuffer::new(format!("{name}.lines")),
         }))
     }
 

@@ -13,32 +13,37 @@ use crate::reserve::{Reserve, Use};
 
 /// Puts a whole file in place: complete or absent, whatever happens. On a full disk it is stored in
 /// the reserve. Its name is on the disk once the directory is synced.
-pub(crate) fn place(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
-    place_for(disk, dir, name, bytes, Use::NewFile)
-}
-
-/// The same for a batch, which leaves room in the reserve for what is noted about it.
-pub(crate) fn place_batch(
+pub(crate) fn write_atomically(
     disk: &dyn Disk,
     dir: &Path,
     name: &str,
     bytes: &[u8],
 ) -> Result<(), Error> {
-    place_for(disk, dir, name, bytes, Use::MoreBatches)
+    write_for(disk, dir, name, bytes, Use::NewFile)
+}
+
+/// The same for a batch, which leaves room in the reserve for what is noted about it.
+pub(crate) fn write_batch(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+) -> Result<(), Error> {
+    write_for(disk, dir, name, bytes, Use::MoreBatches)
 }
 
 /// The same for half of a batch that is split. Batches that wait may have filled their part of the
 /// reserve: their halves must still fit, or no rejected batch would leave a full disk.
-pub(crate) fn place_half(
+pub(crate) fn write_half_batch(
     disk: &dyn Disk,
     dir: &Path,
     name: &str,
     bytes: &[u8],
 ) -> Result<(), Error> {
-    place_for(disk, dir, name, bytes, Use::Batch)
+    write_for(disk, dir, name, bytes, Use::Batch)
 }
 
-fn place_for(
+fn write_for(
     disk: &dyn Disk,
     dir: &Path,
     name: &str,
@@ -51,7 +56,7 @@ fn place_for(
     if file.is_held(disk).map_err(failed)? {
         return file.hold(disk, bytes, what).map_err(failed);
     }
-    match data_dir::place(disk, dir, name, bytes) {
+    match data_dir::write_atomically(disk, dir, name, bytes) {
         Err(error) if error.is_full() => file.hold(disk, bytes, what).map_err(|_| error),
         placed => placed,
     }
@@ -166,7 +171,7 @@ pub(crate) fn flush(disk: &dyn Disk, dirs: &[&Path]) -> Result<(), Error> {
         };
         for key in held.keys(dir_name) {
             if let (Some((_, name)), Some(bytes)) = (key.split_once('/'), held.file(key)) {
-                data_dir::place(disk, dir, name, bytes)?;
+                data_dir::write_atomically(disk, dir, name, bytes)?;
                 let synced = disk.sync_dir(dir);
                 synced.map_err(|error| Error::new("sync", dir, error))?;
                 reserve

@@ -5,7 +5,6 @@
 
 mod backlog;
 mod batch;
-mod book;
 mod cancel;
 mod consolidate;
 mod data_dir;
@@ -13,13 +12,16 @@ mod delivery;
 mod destination;
 mod disk;
 mod entry;
+mod entry_journal;
 mod entry_reader;
 mod entry_records;
 mod error;
 mod fields;
 mod files;
+mod fingerprint;
 #[cfg(feature = "http")]
 mod http;
+mod journal;
 mod known_ids;
 mod line;
 mod lines;
@@ -34,9 +36,7 @@ mod set;
 mod staged;
 mod staging;
 mod staging_lock;
-mod stamp;
 mod sys;
-mod taken;
 mod tally;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;

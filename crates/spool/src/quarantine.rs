@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::{decode, encode};
 use crate::disk::{Disk, Reading};
 use crate::error::Error;
-use crate::files::{self, move_file, place, read_bounded};
+use crate::files::{self, move_file, read_bounded, write_atomically};
+use crate::journal::{decode, encode};
 use crate::time::Moment;
 
 const VERSION: u32 = 1;
@@ -34,7 +34,7 @@ pub(crate) fn set_aside(
     }
     // The reason first: what is there has one.
     Reason::new(&name, reason, Some(checksum)).write(disk, failed)?;
-    place(disk, failed, &name, bytes)?;
+    write_atomically(disk, failed, &name, bytes)?;
     disk.sync_dir(failed)
         .map_err(|error| Error::new("sync", failed, error))
 }
@@ -91,7 +91,7 @@ pub(crate) fn checksum_of(disk: &dyn Disk, path: &Path) -> io::Result<String> {
 
 /// Lines that are set aside together, in one file.
 #[derive(Debug)]
-pub(crate) struct Pile {
+pub(crate) struct QuarantineBuffer {
     name: String,
     bytes: Vec<u8>,
     reasons: Vec<String>,
@@ -102,7 +102,7 @@ const MOST_PILED: usize = 4 << 20;
 /// How many reasons are written down.
 const MOST_REASONS: usize = 20;
 
-impl Pile {
+impl QuarantineBuffer {
     pub(crate) fn new(name: String) -> Self {
         Self {
             name,
@@ -199,14 +199,14 @@ impl Reason {
     }
 
     /// Of what a file is the reason.
-    pub(crate) fn of(file_name: &str) -> Option<&str> {
+    pub(crate) fn parse_file_name(file_name: &str) -> Option<&str> {
         file_name.strip_suffix(ENDING)
     }
 
     pub(crate) fn write(&self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
         let path = failed.join(&self.name);
         tracing::warn!(path = %path.display(), reason = self.why, "set aside");
-        place(disk, failed, &Self::file_name(&self.name), &encode(self))?;
+        write_atomically(disk, failed, &Self::file_name(&self.name), &encode(self))?;
         // Before what it is about: that must not be there without it.
         disk.sync_dir(failed)
             .map_err(|error| Error::new("sync", failed, error))

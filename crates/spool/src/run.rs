@@ -159,7 +159,7 @@ impl Runner {
             self.store = SpoolManager::on(Arc::clone(&self.disk), &self.data);
         }
         self.store.rest();
-        self.kept.book.take_if(|book| book.rest().is_err());
+        self.kept.journal.take_if(|journal| journal.rest().is_err());
         done
     }
 

@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::book::{decode_version, encode};
 use crate::disk::Disk;
 use crate::entry::Name;
 use crate::error::Error;
-use crate::files::{self, place, read_bounded};
+use crate::files::{self, read_bounded, write_atomically};
+use crate::journal::{decode_version, encode};
 use crate::reserve::{Held, Reserve};
 use crate::time::new_id;
 
@@ -105,7 +105,7 @@ impl Set {
 
     /// Begins it. On the disk when this returns.
     pub(crate) fn begin(&self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
-        place(disk, staging, SET, &encode(self))?;
+        write_atomically(disk, staging, SET, &encode(self))?;
         sync(disk, staging)
     }
 

@@ -163,7 +163,7 @@ impl StagingLock {
             .try_acquire()
             .map_err(refused)?;
         Ok(Self {
-            record: LockRecord::of(&tenure),
+            record: LockRecord::new(&tenure),
             tenure: Some(tenure),
             disk,
             staging: staging.to_owned(),
@@ -317,7 +317,7 @@ impl StagingLock {
                 Err(error) if error.is_full() => tracing::debug!(%error, "lock record not updated"),
                 told => told?,
             }
-            self.record = LockRecord::of(tenure);
+            self.record = LockRecord::new(tenure);
         }
         Ok(())
     }
@@ -334,7 +334,7 @@ impl Drop for StagingLock {
 }
 
 impl LockRecord {
-    fn of(tenure: &Tenure) -> Self {
+    fn new(tenure: &Tenure) -> Self {
         let record = tenure.record();
         let names = record.field(CONSUMED).and_then(Value::as_array);
         Self {

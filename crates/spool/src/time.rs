@@ -15,7 +15,7 @@ pub(crate) struct Moment(i64);
 
 impl Moment {
     /// When an id was made, if it can be written down.
-    pub(crate) fn of(id: Uuid) -> Self {
+    pub(crate) fn from_id(id: Uuid) -> Self {
         let time = id.get_timestamp().map(|time| time.to_unix());
         let (seconds, nanos) = time.unwrap_or_default();
         let time = i64::try_from(seconds)
@@ -124,9 +124,9 @@ mod tests {
     #[test]
     fn an_id_says_its_hour() {
         let id = Uuid::try_parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap();
-        assert_eq!(Moment::of(id).hour(), "2023-06-30T03");
+        assert_eq!(Moment::from_id(id).hour(), "2023-06-30T03");
         // The last that can be written; years have four digits.
         let last = Uuid::try_parse("ffffffff-ffff-7fff-bfff-ffffffffffff").unwrap();
-        assert_eq!(Moment::of(last).hour().len(), 13);
+        assert_eq!(Moment::from_id(last).hour().len(), 13);
     }
 }

@@ -133,7 +133,7 @@ fn nothing_acknowledged_is_lost_or_doubled_under_kill_nine() {
     {}
 
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    let spool = SpoolManager::of(dir.path());
+    let spool = SpoolManager::new(dir.path());
     for name in spool.pending(None, usize::MAX).unwrap() {
         for record in spool.load(&name).unwrap().records() {
             *counts.entry(record.id().to_string()).or_default() += 1;

@@ -50,7 +50,7 @@ fn deliver(data: &Path, words: &[&str], to: Destination<'_>) {
 
 fn prune(data: &Path, dir: KeptIn, keep: Keep) -> Kept {
     let _lock = DeliveryLock::acquire(data).unwrap();
-    SpoolManager::of(data).prune(dir, &keep).unwrap()
+    SpoolManager::new(data).prune(dir, &keep).unwrap()
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -84,7 +84,7 @@ fn archive_keeps_the_youngest_batches_within_its_bounds() {
     assert_eq!(prune(data, KeptIn::Archive, Keep::default()).files, 0);
     assert_eq!(names(&archive), all, "without a bound nothing is deleted");
 
-    let kept = SpoolManager::of(data).kept(KeptIn::Archive).unwrap();
+    let kept = SpoolManager::new(data).kept(KeptIn::Archive).unwrap();
     assert_eq!(kept.files, 5);
     let keep = Keep {
         max_bytes: Some(kept.bytes - 1),

@@ -77,7 +77,7 @@ impl Housekeeping {
         if self.last.is_some_and(|last| last.elapsed() < INTERVAL) {
             return None;
         }
-        let spool = SpoolManager::of(data);
+        let spool = SpoolManager::new(data);
         if self.has_bounds() {
             let _lock = match DeliveryLock::acquire(data) {
                 Ok(lock) => lock,

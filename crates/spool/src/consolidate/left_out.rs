@@ -11,10 +11,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::book::{decode_version, encode};
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::files::{self, place, read_bounded};
+use crate::files::{self, read_bounded, write_atomically};
+use crate::journal::{decode_version, encode};
 
 const VERSION: u32 = 1;
 const FILE: &str = ".left-out.json";
@@ -62,7 +62,7 @@ impl LeftOut {
     /// Writes the entries. On the disk when this returns.
     pub(super) fn write(&mut self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         self.version = VERSION;
-        place(disk, staging, FILE, &encode(self))?;
+        write_atomically(disk, staging, FILE, &encode(self))?;
         let synced = disk.sync_dir(staging);
         synced.map_err(|error| Error::new("sync", staging, error))
     }

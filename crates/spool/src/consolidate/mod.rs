@@ -28,6 +28,7 @@ use crate::backlog::Backlog;
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
 use crate::entry::{Kind, Name};
+use crate::entry_journal::{self, EntryJournal, HeldIds};
 use crate::entry_reader::probe;
 use crate::error::Error;
 use crate::files;
@@ -37,7 +38,6 @@ use crate::recover::seal_abandoned;
 use crate::reserve::Reserve;
 use crate::set::Set;
 use crate::staging_lock::{LockError, StagingLock};
-use crate::taken::{self, HeldIds, TakenBook};
 use crate::time::new_id;
 use crate::unreadable::Unreadable;
 
@@ -128,7 +128,7 @@ pub struct Consolidator {
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// As it was when the last set was done with.
-    pub(crate) book: Option<TakenBook>,
+    pub(crate) journal: Option<EntryJournal>,
     pub(crate) backlog: Backlog,
     pub(crate) unreadable: Unreadable,
     /// A file of the totals that could not be read when something was last folded.
@@ -159,7 +159,7 @@ impl Kept {
 
     /// Forgets what may differ from what was written.
     pub(crate) fn forget(&mut self) {
-        self.book = None;
+        self.journal = None;
         self.backlog = Backlog::default();
     }
 }
@@ -234,20 +234,20 @@ impl Fold<'_> {
         if !set.is_written {
             let left_out = LeftOut::read(&**self.disk, &self.data.staging);
             let mut snapshot = Snapshot::new(&set, left_out.map_err(LockError::Disk)?);
-            let (mut book, is_read) = self.open_book(set.id).map_err(LockError::Disk)?;
-            if again && !self.resume(lock, &set, &book, &mut snapshot)? {
+            let (mut journal, is_read) = self.open_book(set.id).map_err(LockError::Disk)?;
+            if again && !self.resume(lock, &set, &journal, &mut snapshot)? {
                 return lock.let_set_go();
             }
-            self.write(&mut snapshot, &mut book, &set.entries)
-                .and_then(|()| self.write_totals(&mut snapshot, &mut book, is_read))
+            self.write(&mut snapshot, &mut journal, &set.entries)
+                .and_then(|()| self.write_totals(&mut snapshot, &mut journal, is_read))
                 .map_err(LockError::Disk)?;
-            if book.hold_unwritten().map_err(LockError::Disk)? {
+            if journal.hold_unwritten().map_err(LockError::Disk)? {
                 lock.is_written_in_reserve();
             } else {
                 lock.mark_written()?;
             }
-            book.turn_if_full().map_err(LockError::Disk)?;
-            self.kept.book = Some(book);
+            journal.rotate_if_full().map_err(LockError::Disk)?;
+            self.kept.journal = Some(journal);
         }
         let set = lock.set().into_iter();
         let consumed: HashSet<String> = set.flat_map(Set::consumed).cloned().collect();
@@ -259,11 +259,11 @@ impl Fold<'_> {
 
     /// Opens the journal for a set. `true`: it was read. After an error it is not kept: what it knows
     /// may be more than what is written.
-    fn open_book(&mut self, set: Uuid) -> Result<(TakenBook, bool), Error> {
-        let kept = (self.kept.book.take()).and_then(|book| book.again(set));
+    fn open_book(&mut self, set: Uuid) -> Result<(EntryJournal, bool), Error> {
+        let kept = (self.kept.journal.take()).and_then(|journal| journal.again(set));
         match kept {
-            Some(book) => Ok((book, false)),
-            None => Ok((TakenBook::open(self.disk, self.data, set)?, true)),
+            Some(journal) => Ok((journal, false)),
+            None => Ok((EntryJournal::open(self.disk, self.data, set)?, true)),
         }
     }
 
@@ -274,13 +274,17 @@ impl Fold<'_> {
         if held.is_ok_and(|held| held.is_empty()) {
             return Ok(());
         }
-        let book = self.kept.book.take().and_then(|book| book.again(new_id()));
-        let mut book = match book {
-            Some(book) => book,
-            None => TakenBook::open(self.disk, self.data, new_id())?,
+        let journal = self
+            .kept
+            .journal
+            .take()
+            .and_then(|journal| journal.again(new_id()));
+        let mut journal = match journal {
+            Some(journal) => journal,
+            None => EntryJournal::open(self.disk, self.data, new_id())?,
         };
-        let flushed = book.flush_reserve();
-        self.kept.book = Some(book);
+        let flushed = journal.flush_reserve();
+        self.kept.journal = Some(journal);
         let dirs = [&*self.data.staging, &*self.data.usage];
         match flushed.and_then(|()| files::flush(&**self.disk, &dirs)) {
             Err(error) if error.is_full() => Ok(()),
@@ -385,10 +389,11 @@ impl Fold<'_> {
         &mut self,
         lock: &mut StagingLock,
         set: &Set,
-        book: &TakenBook,
+        journal: &EntryJournal,
         snapshot: &mut Snapshot,
     ) -> Result<bool, LockError> {
-        let reused = taken::reused(self.data, set.id, &set.entries).map_err(LockError::Disk)?;
+        let reused =
+            entry_journal::reused(self.data, set.id, &set.entries).map_err(LockError::Disk)?;
         let resumed = Resumed::read(self.spool, set, &reused).map_err(LockError::Disk)?;
         let resumed = snapshot.resumed.insert(resumed);
         snapshot.unread.extend(set.excluded.iter().cloned());
@@ -401,10 +406,10 @@ impl Fold<'_> {
             let Some(Err(error)) = probed else {
                 continue;
             };
-            if set.excluded.is_empty() && !book.has_begun() && resumed.is_empty() {
+            if set.excluded.is_empty() && !journal.has_begun() && resumed.is_empty() {
                 return Ok(false);
             }
-            match book.noted(file) {
+            match journal.noted(file) {
                 // It need not be read any more.
                 Some(taken) if resumed.has_all(place, taken) => {}
                 None if resumed.has_ids_of(place) => {

@@ -13,15 +13,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::batch::Batch;
 use crate::entry::{Kind, Name};
+use crate::entry_journal::{ConsolidatedEntry, EntryJournal};
 use crate::error::Error;
+use crate::fingerprint::RecordFingerprint;
 use crate::manager::{BatchStore, PutBefore};
 use crate::set::Set;
-use crate::stamp::Stamp;
-use crate::taken::{Taken, TakenBook};
 use crate::time::Moment;
 
 /// A line: the place of its entry in the set, and its number.
-type Position = (usize, u64);
+type LinePosition = (usize, u64);
 
 /// Batches of the set that were put before.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ pub(super) struct Resumed {
 /// A line in a batch that is there.
 #[derive(Debug)]
 pub(super) struct PutLine {
-    pub(super) stamp: Stamp,
+    pub(super) stamp: RecordFingerprint,
     /// Which batch, and which of its records.
     batch: usize,
     record: usize,
@@ -55,17 +55,17 @@ pub(super) struct PutLine {
 #[derive(Debug)]
 struct Gone {
     parts: Vec<(usize, u64, u64)>,
-    start: Position,
+    start: LinePosition,
     /// `None`: as many records as it has.
-    end: Option<Position>,
+    end: Option<LinePosition>,
     records: u64,
     /// Those of its lines that the entries still have.
-    seen: Vec<Position>,
+    seen: Vec<LinePosition>,
 }
 
 #[derive(Debug)]
 struct Unreadable {
-    start: Position,
+    start: LinePosition,
     name: String,
     error: Error,
 }
@@ -113,7 +113,7 @@ impl Resumed {
             entries: set.entries.iter().map(entry).collect(),
             ..Self::default()
         };
-        let begun = Moment::of(set.id);
+        let begun = Moment::from_id(set.id);
         spool.put_before(set.id, &set.entries, &mut |put| match put {
             PutBefore::There(batch) => all.add_there(&batch, &places),
             PutBefore::Gone {
@@ -163,7 +163,7 @@ impl Resumed {
             let of = batch.records().get(record);
             if let (Some(place), Some(of)) = (places.get(name), of) {
                 let line_of = PutLine {
-                    stamp: Stamp::of(of),
+                    stamp: RecordFingerprint::new(of),
                     batch: self.names.len(),
                     record,
                     is_met: false,
@@ -179,22 +179,22 @@ impl Resumed {
         self.there.is_empty() && self.gone.is_empty() && self.unreadable.is_empty()
     }
 
-    fn there_at(&self, (place, line): Position) -> Option<&PutLine> {
+    fn there_at(&self, (place, line): LinePosition) -> Option<&PutLine> {
         self.there.get(&place)?.get(&line)
     }
 
-    fn gone_at(&mut self, position: Position) -> Option<&mut Gone> {
+    fn gone_at(&mut self, position: LinePosition) -> Option<&mut Gone> {
         let after = self.gone.partition_point(|gone| gone.start <= position);
         let gone = self.gone.get_mut(after.checked_sub(1)?)?;
         gone.has(position).then_some(gone)
     }
 
-    fn has(&mut self, position: Position) -> bool {
+    fn has(&mut self, position: LinePosition) -> bool {
         self.there_at(position).is_some() || self.gone_at(position).is_some()
     }
 
     /// True if every record of an entry, by the journal, is in a batch that is there.
-    pub(super) fn has_all(&self, place: usize, taken: &Taken) -> bool {
+    pub(super) fn has_all(&self, place: usize, taken: &ConsolidatedEntry) -> bool {
         let is_there = |line| self.there_at((place, line)).is_some();
         (1..=taken.lines).all(|line| !taken.must_be_in_batch(line) || is_there(line))
     }
@@ -202,7 +202,7 @@ impl Resumed {
     /// True if all lines of an entry that are in batches have known ids, so that its other lines can
     /// be told from them later.
     pub(super) fn has_ids_of(&self, place: usize) -> bool {
-        let is_after = |end: Position| end.0 >= place;
+        let is_after = |end: LinePosition| end.0 >= place;
         let mut gone = self.gone.iter();
         self.unreadable.is_empty()
             && !gone.any(|gone| gone.start.0 <= place && gone.end.is_none_or(is_after))
@@ -218,7 +218,12 @@ impl Resumed {
     }
 
     /// Compares a record that an entry has with those in batches.
-    pub(super) fn meet(&mut self, place: usize, line: u64, stamp: Stamp) -> Result<Meeting, Error> {
+    pub(super) fn meet(
+        &mut self,
+        place: usize,
+        line: u64,
+        stamp: RecordFingerprint,
+    ) -> Result<Meeting, Error> {
         let position = (place, line);
         let there = self.there.get_mut(&place);
         if let Some(put) = there.and_then(|lines| lines.get_mut(&line))
@@ -277,7 +282,7 @@ impl Resumed {
     }
 
     /// A line is in a batch, and its entry does not have it any more.
-    pub(super) fn add_line(&mut self, place: usize, line: u64, taken: &mut Taken) {
+    pub(super) fn add_line(&mut self, place: usize, line: u64, taken: &mut ConsolidatedEntry) {
         if let Some(entry) = self.entries.get_mut(place)
             && line > entry.highest
         {
@@ -289,12 +294,12 @@ impl Resumed {
 
     /// All entries were read: accounts for lines that left with batches and that the entries do not
     /// have any more, and for lines that are nowhere.
-    pub(super) fn account(&mut self, book: &mut TakenBook) {
+    pub(super) fn account(&mut self, journal: &mut EntryJournal) {
         for gone in std::mem::take(&mut self.gone) {
-            self.account_for(&gone, book);
+            self.account_for(&gone, journal);
         }
         for entry in &self.entries {
-            let Some(taken) = book.waiting(&entry.name) else {
+            let Some(taken) = journal.waiting(&entry.name) else {
                 continue;
             };
             let last = entry.beyond.last().copied().unwrap_or_default();
@@ -316,36 +321,36 @@ impl Resumed {
     }
 
     /// Finds the lines of a batch that left which the entries do not have any more.
-    fn account_for(&mut self, gone: &Gone, book: &mut TakenBook) {
+    fn account_for(&mut self, gone: &Gone, journal: &mut EntryJournal) {
         let mut left = gone.records.saturating_sub(gone.seen.len() as u64);
         let Some(end) = gone.end.filter(|_| left > 0) else {
             return;
         };
-        let is_seen = |position: Position| gone.seen.binary_search(&position).is_ok();
+        let is_seen = |position: LinePosition| gone.seen.binary_search(&position).is_ok();
         for (place, from, to) in &gone.parts {
             for line in *from..=*to {
                 if left > 0 && !is_seen((*place, line)) {
                     left -= 1;
-                    self.add_unknown(*place, line, book);
+                    self.add_unknown(*place, line, journal);
                 }
             }
         }
         for place in gone.start.0 + 1..end.0 {
             let name = self.entries[place].name.clone();
-            let aside = book.waiting(&name).map(|taken| taken.all_aside());
-            if let Some(records) = book.noted(&name).map(|taken| taken.records) {
+            let aside = journal.waiting(&name).map(|taken| taken.all_aside());
+            if let Some(records) = journal.noted(&name).map(|taken| taken.records) {
                 let seen = gone.seen.iter().filter(|(of, _)| *of == place).count() as u64;
                 left -= left.min(records.saturating_sub(seen));
             } else if Name::parse(name.as_ref()).is_some_and(|name| name.kind == Kind::Single) {
                 if left > 0 && !is_seen((place, 1)) {
                     left -= 1;
-                    self.add_unknown(place, 1, book);
+                    self.add_unknown(place, 1, journal);
                 }
             } else {
                 for line in aside.unwrap_or_default() {
                     if left > 0 {
                         left -= 1;
-                        self.add_unknown(place, line, book);
+                        self.add_unknown(place, line, journal);
                     }
                 }
             }
@@ -354,23 +359,23 @@ impl Resumed {
         let is_cut = |place: &usize| {
             let entry = &self.entries[*place];
             let kind = Name::parse(entry.name.as_ref()).map(|name| name.kind);
-            entry.is_cut && kind != Some(Kind::Single) && book.noted(&entry.name).is_none()
+            entry.is_cut && kind != Some(Kind::Single) && journal.noted(&entry.name).is_none()
         };
         if let Some(place) = places.into_iter().find(is_cut) {
             let entry = &self.entries[place];
             let next = entry.beyond.last().copied().unwrap_or(entry.highest) + 1;
             for line in next..next.saturating_add(left) {
-                self.add_unknown(place, line, book);
+                self.add_unknown(place, line, journal);
             }
         }
     }
 
-    fn add_unknown(&mut self, place: usize, line: u64, book: &mut TakenBook) {
+    fn add_unknown(&mut self, place: usize, line: u64, journal: &mut EntryJournal) {
         let name = self.entries[place].name.clone();
-        if book.noted(&name).is_some() {
+        if journal.noted(&name).is_some() {
             return; // The journal has it.
         }
-        let taken = book.waiting(&name);
+        let taken = journal.waiting(&name);
         if let Some(taken) = taken.filter(|taken| !taken.repeated.contains(&line)) {
             self.add_line(place, line, taken);
             taken.add_unknown(line);
@@ -387,7 +392,7 @@ impl Resumed {
 }
 
 impl Gone {
-    fn has(&self, position: Position) -> bool {
+    fn has(&self, position: LinePosition) -> bool {
         self.start <= position
             && match self.end {
                 Some(end) => position <= end,
@@ -397,7 +402,7 @@ impl Gone {
 }
 
 /// The first line of a batch, by its name.
-fn first_line(name: &str, entries: &[String]) -> Option<Position> {
+fn first_line(name: &str, entries: &[String]) -> Option<LinePosition> {
     let (id, rest) = (name.get(..36)?, name.get(37..)?);
     let line = rest.split('-').next()?.parse().ok()?;
     let place = entries.iter().position(|entry| entry.starts_with(id))?;

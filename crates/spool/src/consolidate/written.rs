@@ -9,13 +9,13 @@ use super::Fold;
 use super::left_out::LeftOut;
 use super::resumed::{Meeting, Resumed};
 use crate::batch::{self, Batch, Part};
+use crate::entry_journal::{self, ConsolidatedEntry, EntryJournal, Seen};
 use crate::entry_records::EntryRecords;
 use crate::error::Error;
 use crate::files;
+use crate::fingerprint::RecordFingerprint;
 use crate::record::Record;
 use crate::set::Set;
-use crate::stamp::Stamp;
-use crate::taken::{self, Seen, Taken, TakenBook};
 use crate::time::new_id;
 use crate::totals::{self, Check, Totals, sum};
 
@@ -58,7 +58,7 @@ impl Snapshot {
         }
     }
 
-    fn meet(&mut self, line: u64, stamp: Stamp) -> Result<Meeting, Error> {
+    fn meet(&mut self, line: u64, stamp: RecordFingerprint) -> Result<Meeting, Error> {
         match &mut self.resumed {
             Some(resumed) => resumed.meet(self.place, line, stamp),
             None => Ok(Meeting::New),
@@ -104,7 +104,7 @@ impl Fold<'_> {
     pub(super) fn write(
         &mut self,
         snapshot: &mut Snapshot,
-        book: &mut TakenBook,
+        journal: &mut EntryJournal,
         names: &[String],
     ) -> Result<(), Error> {
         for (place, name) in names.iter().enumerate() {
@@ -114,43 +114,43 @@ impl Fold<'_> {
                 EntryRecords::open(&**self.disk, self.data, name)?
             };
             snapshot.place = place;
-            let mut taken = Taken::new(snapshot.id, name);
+            let mut taken = ConsolidatedEntry::new(snapshot.id, name);
             // Missing ones are no error.
             match opened {
-                Some(reader) => self.write_entry(snapshot, book, reader, &mut taken)?,
+                Some(reader) => self.write_entry(snapshot, journal, reader, &mut taken)?,
                 None if snapshot.resumed.is_none() => continue,
                 None => {
                     snapshot.unread.insert(name.clone());
                     snapshot.entry_read(0, true);
                 }
             }
-            self.learn_from_batches(snapshot, book, &mut taken)?;
-            book.add(taken);
+            self.learn_from_batches(snapshot, journal, &mut taken)?;
+            journal.add(taken);
         }
-        self.write_batch(snapshot, book)?;
+        self.write_batch(snapshot, journal)?;
         if let Some(resumed) = &mut snapshot.resumed {
             resumed.finish()?;
-            resumed.account(book);
+            resumed.account(journal);
             let unread = &snapshot.unread;
-            book.forget_waiting(|taken| taken.lines == 0 && unread.contains(&taken.entry));
+            journal.forget_waiting(|taken| taken.lines == 0 && unread.contains(&taken.entry));
         }
         self.spool.flush()?;
-        book.write_waiting()
+        journal.write_waiting()
     }
 
     /// Learns the records that are in batches and that their entry does not have any more.
     fn learn_from_batches(
         &mut self,
         snapshot: &mut Snapshot,
-        book: &mut TakenBook,
-        taken: &mut Taken,
+        journal: &mut EntryJournal,
+        taken: &mut ConsolidatedEntry,
     ) -> Result<(), Error> {
         let Some(resumed) = &mut snapshot.resumed else {
             return Ok(());
         };
         for (line, put) in resumed.unmet(snapshot.place) {
             let is_of_other_set = snapshot.left_out.has(&taken.entry, snapshot.id, line);
-            if is_of_other_set || book.seen(self.data, put.stamp, taken)? != Seen::Never {
+            if is_of_other_set || journal.seen(self.data, put.stamp, taken)? != Seen::Never {
                 continue;
             }
             if let Some(record) = resumed.load(self.spool, &put)? {
@@ -162,7 +162,7 @@ impl Fold<'_> {
                 tracing::warn!(entry, line, why, "a record is in no totals");
             }
             resumed.add_line(snapshot.place, line, taken);
-            book.learn(put.stamp, taken);
+            journal.learn(put.stamp, taken);
             self.done.records += 1;
         }
         Ok(())
@@ -171,7 +171,7 @@ impl Fold<'_> {
     pub(super) fn write_totals(
         &mut self,
         snapshot: &mut Snapshot,
-        book: &mut TakenBook,
+        journal: &mut EntryJournal,
         is_read: bool,
     ) -> Result<(), Error> {
         let (disk, data, id) = (&**self.disk, self.data, snapshot.id);
@@ -182,26 +182,26 @@ impl Fold<'_> {
         } else {
             Check::Missing
         };
-        let unrepaired = totals::repair(disk, data, book.days(), id, check)?;
+        let unrepaired = totals::repair(disk, data, journal.days(), id, check)?;
         if unfolded.is_some() {
             self.kept.note_totals(unfolded.or(unrepaired));
         }
-        book.sync()
+        journal.sync()
     }
 
     fn write_entry(
         &mut self,
         snapshot: &mut Snapshot,
-        book: &mut TakenBook,
+        journal: &mut EntryJournal,
         mut reader: EntryRecords<'_>,
-        taken: &mut Taken,
+        taken: &mut ConsolidatedEntry,
     ) -> Result<(), Error> {
         while let Some((number, record)) = reader.next()? {
-            let stamp = Stamp::of(&record);
+            let stamp = RecordFingerprint::new(&record);
             let seen = if snapshot.left_out.has(&taken.entry, snapshot.id, number) {
                 Seen::Same
             } else {
-                book.seen(self.data, stamp, taken)?
+                journal.seen(self.data, stamp, taken)?
             };
             match seen {
                 Seen::Never => {}
@@ -225,9 +225,9 @@ impl Fold<'_> {
             }
             let meeting = snapshot.meet(number, stamp)?;
             if !matches!(meeting, Meeting::New) || !snapshot.has_room_for(&record) {
-                self.write_batch(snapshot, book)?;
+                self.write_batch(snapshot, journal)?;
             }
-            book.learn(stamp, taken);
+            journal.learn(stamp, taken);
             match meeting {
                 Meeting::Put => {
                     self.done.records += 1;
@@ -238,7 +238,7 @@ impl Fold<'_> {
             }
             snapshot.add(&taken.entry, number, record);
             if snapshot.records.len() == snapshot.size {
-                self.write_batch(snapshot, book)?;
+                self.write_batch(snapshot, journal)?;
             }
         }
         let is_cut = !reader.is_whole();
@@ -251,7 +251,11 @@ impl Fold<'_> {
         Ok(())
     }
 
-    fn write_batch(&mut self, snapshot: &mut Snapshot, book: &mut TakenBook) -> Result<(), Error> {
+    fn write_batch(
+        &mut self,
+        snapshot: &mut Snapshot,
+        journal: &mut EntryJournal,
+    ) -> Result<(), Error> {
         let Some(batch) = snapshot.cut() else {
             return Ok(());
         };
@@ -267,7 +271,11 @@ impl Fold<'_> {
             self.done.batches += 1;
         }
         // After a crash, lines of an entry may turn up in batches of later ones.
-        if again { Ok(()) } else { book.write_waiting() }
+        if again {
+            Ok(())
+        } else {
+            journal.write_waiting()
+        }
     }
 
     /// Tries again to complete the totals, if a file of them could not be read.
@@ -282,7 +290,7 @@ impl Fold<'_> {
         {
             return Ok(());
         }
-        let days = taken::days(data, None)?;
+        let days = entry_journal::days(data, None)?;
         let unreadable = totals::repair(disk, data, &days, new_id(), Check::Hours)?;
         if unreadable.is_none() {
             totals::note_complete(disk, data)?;

@@ -120,7 +120,7 @@ fn time(record: &Record) -> String {
         // Years have four digits.
         Some(time.to_string()).filter(|text| !text.starts_with('-'))
     });
-    own.unwrap_or_else(|| Moment::of(record.id()).to_string())
+    own.unwrap_or_else(|| Moment::from_id(record.id()).to_string())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The book of what became of the batches.
+//! The journal of what became of the batches.
 //!
 //! ```text
 //! {"batch":"<name>","outcome":"delivered","records":100,"entries":[..],"at":"..","said":"200","crc":..}
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use super::held_outcomes::HeldOutcomes;
 use crate::batch::{Batch, Part};
-use crate::book::{Book, Read, Title};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::files;
+use crate::journal::{Journal, JournalKind, Read};
 use crate::reserve::Reserve;
 use crate::set::Set;
 use crate::time::Moment;
@@ -76,11 +76,11 @@ pub(crate) struct Sums {
     pub(crate) discarded: u64,
 }
 
-/// The book as the deliverer keeps it.
+/// The journal as the deliverer keeps it.
 #[derive(Debug)]
 pub(super) struct Ledger {
     /// `None`: the disk is too full to begin or to renew it. The reserve has what comes.
-    book: Option<Book>,
+    journal: Option<Journal>,
     disk: Arc<dyn Disk>,
     staging: PathBuf,
     sums: Sums,
@@ -89,12 +89,12 @@ pub(super) struct Ledger {
     index: Index,
 }
 
-/// The last outcome of every batch that the book still has, and in which generation it is.
+/// The last outcome of every batch that the journal still has, and in which generation it is.
 #[derive(Debug, Default)]
 pub(crate) struct Index(HashMap<String, (Outcome, u64)>);
 
 impl Event {
-    /// Reads a line of the book. Its checksum may match and its numbers may be made up all the same.
+    /// Reads a line of the journal. Its checksum may match and its numbers may be made up all the same.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let event: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if event.entries.iter().all(Part::is_sound) {
@@ -162,7 +162,7 @@ impl Index {
         self.0.get(batch).map(|(outcome, _)| *outcome)
     }
 
-    /// The batches that the book still has.
+    /// The batches that the journal still has.
     #[cfg(all(test, target_os = "linux"))]
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
@@ -173,7 +173,7 @@ impl Index {
             .insert(event.batch.clone(), (event.outcome, generation));
     }
 
-    /// Reads the book without writing to it.
+    /// Reads the journal without writing to it.
     pub(crate) fn read(data: &DataDir) -> Result<Self, Error> {
         let mut index = read(data)?.0;
         for (batch, held) in HeldOutcomes::read(data, &index)?.batches {
@@ -185,14 +185,14 @@ impl Index {
 
 impl Ledger {
     pub(super) fn open(disk: &Arc<dyn Disk>, data: &DataDir) -> Result<Self, Error> {
-        let book = match Book::open::<Sums>(disk, data, Title::Sent) {
+        let journal = match Journal::open::<Sums>(disk, data, JournalKind::Sent) {
             // Without a reserve nothing must be sent that cannot be noted.
             Err(error) if error.is_full() && Reserve::new(&data.staging).is_there() => None,
-            book => Some(book?),
+            journal => Some(journal?),
         };
         let (index, sums, events) = read(data)?;
         Ok(Self {
-            book,
+            journal,
             disk: Arc::clone(disk),
             staging: data.staging.clone(),
             sums,
@@ -203,39 +203,39 @@ impl Ledger {
 
     /// True if no other process has written to the journal since.
     pub(super) fn is_current(&self) -> bool {
-        self.book.as_ref().is_some_and(Book::is_current)
+        self.journal.as_ref().is_some_and(Journal::is_current)
     }
 
     /// True if it must be opened anew before anything is noted.
     pub(super) fn is_left(&self) -> bool {
-        self.book.as_ref().is_some_and(Book::is_left)
+        self.journal.as_ref().is_some_and(Journal::is_left)
     }
 
     /// Nothing is written for a while.
     pub(super) fn rest(&mut self) -> Result<(), Error> {
-        self.book.as_mut().map_or(Ok(()), Book::rest)
+        self.journal.as_mut().map_or(Ok(()), Journal::rest)
     }
 
     /// Notes what became of a batch. On the disk when this returns.
     pub(super) fn note(&mut self, event: &Event) -> Result<(), Error> {
         let must_remember = self.must_remember();
-        let Some(book) = &mut self.book else {
+        let Some(journal) = &mut self.journal else {
             let full = io::Error::from(io::ErrorKind::StorageFull);
             return Err(Error::new("begin a journal beside", &self.staging, full));
         };
         if self.events >= MOST_EVENTS && !must_remember {
-            book.turn(&self.sums)?;
+            journal.rotate(&self.sums)?;
             self.events = 0;
-            let oldest = book.generation().saturating_sub(1);
+            let oldest = journal.generation().saturating_sub(1);
             self.index
                 .0
                 .retain(|_, (_, generation)| *generation >= oldest);
         }
-        book.add(event)?;
-        book.sync()?;
+        journal.add(event)?;
+        journal.sync()?;
         self.events += 1;
         self.sums.add(event);
-        self.index.insert(event, book.generation());
+        self.index.insert(event, journal.generation());
         Ok(())
     }
 
@@ -261,7 +261,7 @@ pub(super) fn last_events(
     is_wanted: &dyn Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, Event>, Error> {
     let mut events = BTreeMap::new();
-    Title::Sent.read::<Sums>(data, &mut |_, read| {
+    JournalKind::Sent.read::<Sums>(data, &mut |_, read| {
         if let Read::Event(text) = read
             && let Ok(event) = Event::parse(text)
             && is_wanted(&event.batch)
@@ -272,10 +272,10 @@ pub(super) fn last_events(
     Ok(events)
 }
 
-/// What is kept of the book: the last outcomes, the sums, and the events of the last generation.
+/// What is kept of the journal: the last outcomes, the sums, and the events of the last generation.
 pub(super) fn read(data: &DataDir) -> Result<(Index, Sums, u64), Error> {
     let (mut index, mut sums, mut events) = (Index::default(), Sums::default(), 0);
-    Title::Sent.read(data, &mut |spot, read| match read {
+    JournalKind::Sent.read(data, &mut |spot, read| match read {
         Read::Head(before) => (sums, events) = (before, 0),
         Read::Event(text) => match Event::parse(text) {
             Ok(event) => {

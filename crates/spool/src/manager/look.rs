@@ -55,7 +55,7 @@ pub struct Failed {
 
 /// Whether a file in `failed/` is what was put there, not why.
 pub(super) fn is_failed(name: &str) -> bool {
-    !name.starts_with('.') && Reason::of(name).is_none()
+    !name.starts_with('.') && Reason::parse_file_name(name).is_none()
 }
 
 impl SpoolManager {

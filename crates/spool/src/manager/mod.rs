@@ -27,11 +27,13 @@ pub use state::State;
 use uuid::Uuid;
 
 use crate::batch::{self, Batch, Damage};
-use crate::book::{decode_version, encode};
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
-use crate::files::{self, for_each_file, move_file, place, place_batch, place_half, read_bounded};
+use crate::files::{
+    self, for_each_file, move_file, read_bounded, write_atomically, write_batch, write_half_batch,
+};
+use crate::journal::{decode_version, encode};
 use crate::quarantine::{BatchReason, Reason, move_aside};
 use crate::reserve::Reserve;
 use crate::time::Moment;
@@ -112,7 +114,7 @@ pub trait BatchStore {
 /// staging.close()?;
 /// consolidate(data.path(), &Options::default())?;
 ///
-/// let spool = SpoolManager::of(data.path());
+/// let spool = SpoolManager::new(data.path());
 /// for name in spool.pending(None, 100)? {
 ///     let batch = spool.load(&name)?;
 ///     assert_eq!(batch.records().len(), 1);
@@ -134,7 +136,7 @@ pub struct SpoolManager {
 impl SpoolManager {
     /// The batches of a data directory. Looking at them changes nothing: a directory that is not
     /// there has none.
-    pub fn of(data: impl AsRef<Path>) -> Self {
+    pub fn new(data: impl AsRef<Path>) -> Self {
         Self::on(Arc::new(RealDisk), data.as_ref())
     }
 
@@ -196,7 +198,7 @@ impl SpoolManager {
         self.remove(&self.data.failed.join(Reason::file_name(name)))
     }
 
-    /// Forgets what is known of the book if somebody else has written to it.
+    /// Forgets what is known of the journal if somebody else has written to it.
     pub(crate) fn refresh(&self) {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         if ledger.as_ref().is_some_and(|ledger| !ledger.is_current()) {
@@ -373,7 +375,7 @@ impl BatchStore for SpoolManager {
         if self.exists(&self.data.spool.join(&name))? || again && self.was_put(&name)? {
             return Ok(false);
         }
-        place_batch(&*self.disk, &self.data.spool, &name, &batch.encode())?;
+        write_batch(&*self.disk, &self.data.spool, &name, &batch.encode())?;
         Ok(true)
     }
 
@@ -507,7 +509,7 @@ impl BatchStore for SpoolManager {
 
     fn set_state(&self, name: &str, state: &State) -> Result<(), Error> {
         let dir = &self.data.spool;
-        place(&*self.disk, dir, &state_name(name), &encode(state))?;
+        write_atomically(&*self.disk, dir, &state_name(name), &encode(state))?;
         self.sync_dir(dir)
     }
 
@@ -536,7 +538,7 @@ impl BatchStore for SpoolManager {
                 && !self.exists(&self.data.failed.join(&name))?
                 && !self.exists(&self.data.spool.join(&name))?
             {
-                place_half(&*self.disk, &self.data.spool, &name, &half.encode())?;
+                write_half_batch(&*self.disk, &self.data.spool, &name, &half.encode())?;
             }
         }
         self.flush()?;

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::state::wait_left;
-use crate::book::{decode, decode_version, encode};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::files::{self, place, read_bounded};
+use crate::files::{self, read_bounded, write_atomically};
+use crate::journal::{decode, decode_version, encode};
 use crate::time::Moment;
 
 const VERSION: u32 = 1;
@@ -196,7 +196,7 @@ fn write(disk: &dyn Disk, data: &DataDir, mut noted: Destinations) -> Result<(),
         files::remove(disk, &path).map_err(|error| Error::new("delete", &path, error))?;
     } else {
         noted.version = VERSION;
-        place(disk, &data.spool, NAME, &encode(&noted))?;
+        write_atomically(disk, &data.spool, NAME, &encode(&noted))?;
     }
     disk.sync_dir(&data.spool)
         .map_err(|error| Error::new("sync", &data.spool, error))

@@ -81,7 +81,7 @@ impl SpoolManager {
     /// let data = tempfile::tempdir()?;
     /// let _lock = DeliveryLock::acquire(data.path())?;
     /// let keep = Keep { max_bytes: Some(1 << 30), ..Keep::default() };
-    /// let deleted = SpoolManager::of(data.path()).prune(KeptIn::Archive, &keep)?;
+    /// let deleted = SpoolManager::new(data.path()).prune(KeptIn::Archive, &keep)?;
     /// assert_eq!(deleted.files, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

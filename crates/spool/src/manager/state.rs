@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::book::decode;
+use crate::journal::decode;
 use crate::time::Moment;
 
 pub(crate) const VERSION: u32 = 1;

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Layout, OpenReserve, PAGE, Reserve, Use};
-use crate::book::{decode, encode};
 use crate::disk::Disk;
+use crate::journal::{decode, encode};
 
 const VERSION: u32 = 1;
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::OpenReserve;
 use super::held::read_at;
 use crate::disk::Disk;
-use crate::stamp::Stamp;
+use crate::fingerprint::RecordFingerprint;
 
 const BYTES: u64 = 20;
 
@@ -27,7 +27,12 @@ impl OpenReserve {
 
     /// Writes ids behind those that count. On the disk when this returns, but they count only once
     /// the result is part of a change.
-    pub(crate) fn add_ids(&self, disk: &dyn Disk, mut ids: Ids, new: &[Stamp]) -> io::Result<Ids> {
+    pub(crate) fn add_ids(
+        &self,
+        disk: &dyn Disk,
+        mut ids: Ids,
+        new: &[RecordFingerprint],
+    ) -> io::Result<Ids> {
         let capacity = self.capacity();
         if ids.count + new.len() as u64 > capacity {
             return Err(io::ErrorKind::StorageFull.into());
@@ -47,7 +52,7 @@ impl OpenReserve {
     }
 
     /// The ids that count, oldest first.
-    pub(crate) fn ids(&self, disk: &dyn Disk, ids: Ids) -> io::Result<Vec<Stamp>> {
+    pub(crate) fn ids(&self, disk: &dyn Disk, ids: Ids) -> io::Result<Vec<RecordFingerprint>> {
         let bytes = read_at(disk, &self.file, self.layout.ids, self.capacity() * BYTES)?;
         let places = (ids.start..ids.start.saturating_add(ids.count)).map(|n| n % self.capacity());
         let stamp = |place: u64| {
@@ -70,16 +75,16 @@ impl Ids {
     }
 }
 
-fn bytes_of(stamp: &Stamp) -> [u8; 20] {
+fn bytes_of(stamp: &RecordFingerprint) -> [u8; 20] {
     let mut bytes = [0; 20];
     bytes[..16].copy_from_slice(stamp.id.as_bytes());
     bytes[16..].copy_from_slice(&stamp.checksum.to_le_bytes());
     bytes
 }
 
-fn stamp_of(bytes: &[u8]) -> Option<Stamp> {
+fn stamp_of(bytes: &[u8]) -> Option<RecordFingerprint> {
     let (id, checksum) = bytes.split_first_chunk::<16>()?;
-    Some(Stamp {
+    Some(RecordFingerprint {
         id: Uuid::from_bytes(*id),
         checksum: u32::from_le_bytes(checksum.try_into().ok()?),
     })
@@ -99,7 +104,7 @@ mod tests {
         let open = reserve.open(&RealDisk).unwrap();
         let capacity = open.capacity();
         let stamps: Vec<_> = (0..2 * u32::try_from(capacity).unwrap())
-            .map(|number| Stamp {
+            .map(|number| RecordFingerprint {
                 id: Uuid::now_v7(),
                 checksum: number,
             })

@@ -17,10 +17,10 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::data_dir::DataDir;
+use crate::entry_journal;
 use crate::error::Error;
 use crate::set::Set;
 use crate::staging_lock::StagingLock;
-use crate::taken;
 use crate::totals::sum::{Groups, Sum};
 use folded::Folded;
 use span::Span;
@@ -144,7 +144,7 @@ fn try_tally(
     let mut problems = std::mem::take(&mut folded.problems);
     staged::add(data, span, &folded, set.as_ref(), &mut rows, &mut problems)?;
     let unfinished = set.as_ref().filter(|set| !set.is_written).map(|set| set.id);
-    for (day, expected) in taken::days(data, unfinished)? {
+    for (day, expected) in entry_journal::days(data, unfinished)? {
         // Of a file that is damaged this is said already.
         let is_said = |gap: &Error| problems.iter().any(|error| error.path() == gap.path());
         if span.has_some_of(&day)

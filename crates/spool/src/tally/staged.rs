@@ -8,16 +8,16 @@ use uuid::Uuid;
 
 use super::folded::Folded;
 use super::span::Span;
-use crate::book::{Read, Title};
 use crate::data_dir::{DataDir, for_each_file};
 use crate::entry::{Kind, Name};
+use crate::entry_journal::{ConsolidatedEntry, HeldIds, Sums};
 use crate::entry_reader::{EntryReader, Single};
 use crate::error::Error;
+use crate::journal::{JournalKind, Read};
 use crate::line::Line;
 use crate::record::Record;
 use crate::reserve::Reserve;
 use crate::set::Set;
-use crate::taken::{HeldIds, Sums, Taken};
 use crate::time::Moment;
 use crate::totals;
 use crate::totals::sum::{self, Groups};
@@ -44,7 +44,7 @@ pub(super) fn add(
         seen: HashSet::new(),
     };
     let mut each = |record: &Record, set: Option<Uuid>| {
-        let at = set.map_or_else(|| SystemTime::now().into(), Moment::of);
+        let at = set.map_or_else(|| SystemTime::now().into(), Moment::from_id);
         let hour = totals::hour_of(record.id(), at).hour();
         let is_folded = set.is_some_and(|set| folded.has(span, &hour, set));
         if is_folded || !folded.wants(span, &hour) {
@@ -169,14 +169,14 @@ impl Staged<'_> {
     }
 }
 
-/// What was taken, as far as the book still says so.
+/// What was taken, as far as the journal still says so.
 fn known(data: &DataDir) -> Result<HashMap<Uuid, Uuid>, Error> {
     let mut known = HashMap::new();
-    Title::Taken.read::<Sums>(data, &mut |_, read| {
+    JournalKind::ConsolidatedEntry.read::<Sums>(data, &mut |_, read| {
         let Read::Event(text) = read else {
             return;
         };
-        if let Ok(taken) = Taken::parse(text) {
+        if let Ok(taken) = ConsolidatedEntry::parse(text) {
             let ids = taken.ids.iter();
             known.extend(ids.map(|stamp| (stamp.id, taken.snapshot)));
         }

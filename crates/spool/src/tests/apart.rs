@@ -151,7 +151,7 @@ fn an_archive_on_another_file_system_is_filled() {
     let mut ids: Vec<_> = place.entry(6, true).iter().map(Record::id).collect();
     ids.sort_unstable();
     consolidate(place.path(), &options()).unwrap();
-    archive(&SpoolManager::of(place.path()), &Watch::silent()).unwrap();
+    archive(&SpoolManager::new(place.path()), &Watch::silent()).unwrap();
     assert_eq!(ids_in(&archive_dir), ids);
     assert_eq!(names(&place.data().spool), [""; 0]);
     assert_eq!(names(&failed).len(), 2);

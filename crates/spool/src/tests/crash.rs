@@ -77,7 +77,7 @@ fn recover(place: &Place, expected: &BTreeSet<Uuid>, what: &str) {
         .filter(|name| name.strip_suffix(".torn").is_some());
     let torn: Vec<_> = torn.filter(|name| !name.starts_with("taken-")).collect();
     assert_eq!(torn.len(), 1, "{what}: what was torn is kept: {failed:?}");
-    // A book that was torn leaves a piece of itself there, too.
+    // A journal that was torn leaves a piece of itself there, too.
     let junk = failed.iter().filter(|name| !name.starts_with("taken-"));
     assert_eq!(
         junk.count(),

@@ -32,7 +32,7 @@ fn filled(records: usize) -> (Place, Vec<Uuid>) {
 }
 
 fn spool(place: &Place) -> SpoolManager {
-    SpoolManager::of(place.path())
+    SpoolManager::new(place.path())
 }
 
 fn later(after: Option<u64>) -> Answer {

@@ -308,7 +308,7 @@ impl World {
     /// The record that the receiver rejects is in `failed/`. Records that it would have accepted are
     /// there only with that one, and only if the receiver may have the whole batch.
     fn check_poison(&self, what: &str) {
-        let store = SpoolManager::of(self.place.path());
+        let store = SpoolManager::new(self.place.path());
         let mut is_there = self.poison.is_none();
         for failed in store.failed().unwrap() {
             if !failed.is_batch {

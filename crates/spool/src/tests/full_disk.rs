@@ -431,7 +431,7 @@ fn poison(place: &Place, ids: &BTreeSet<Uuid>) {
 
 /// Records in `failed/`, each as often as it is there. None may have arrived.
 fn failed(place: &Place) -> Vec<Uuid> {
-    let store = SpoolManager::of(place.path());
+    let store = SpoolManager::new(place.path());
     let mut ids = Vec::new();
     for one in store.failed().unwrap().iter().filter(|one| one.is_batch) {
         assert!(!one.is_ambiguous, "{one:?}");

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::crashing_disk::{CrashingDisk, Event, Fault};
 use super::place::Place;
-use crate::book::{Book, Read, Title};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
-use crate::taken::Taken;
+use crate::entry_journal::ConsolidatedEntry;
+use crate::journal::{Journal, JournalKind, Read};
 use crate::time::new_id;
 
 /// Number of events by the sums of the last generation and the lines after it.
-fn count(data: &DataDir, title: Title) -> u64 {
+fn count(data: &DataDir, title: JournalKind) -> u64 {
     let mut count = 0;
     title
         .read::<u64>(data, &mut |_, read| match read {
@@ -45,34 +45,34 @@ fn event_after_a_generation_that_could_not_be_begun_is_counted() {
             let quiet = Arc::new(CrashingDisk::with(Vec::new()));
             let disk: Arc<dyn Disk> = Arc::clone(&quiet) as _;
             let data = DataDir::on(Arc::clone(&disk), place.path());
-            let mut book = Book::open::<u64>(&disk, &data, Title::Sent).unwrap();
-            book.add(&event(1)).unwrap();
-            book.sync().unwrap();
+            let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Sent).unwrap();
+            journal.add(&event(1)).unwrap();
+            journal.sync().unwrap();
             let before = quiet.acts().len();
-            drop(book);
+            drop(journal);
 
             let place = Place::new();
             let failing = CrashingDisk::with(vec![(before + at, Event::Fault(fault))]);
             let failing = Arc::new(failing);
             let disk: Arc<dyn Disk> = Arc::clone(&failing) as _;
             let data = DataDir::on(Arc::clone(&disk), place.path());
-            let mut book = Book::open::<u64>(&disk, &data, Title::Sent).unwrap();
-            book.add(&event(1)).unwrap();
-            book.sync().unwrap();
-            let turned = book.turn(&1_u64);
+            let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Sent).unwrap();
+            journal.add(&event(1)).unwrap();
+            journal.sync().unwrap();
+            let turned = journal.rotate(&1_u64);
             let acts = failing.acts().len() - before;
             failing.heal();
             let mut expected = 1;
-            let mut added = book.add(&event(2)).and_then(|()| book.sync());
+            let mut added = journal.add(&event(2)).and_then(|()| journal.sync());
             if added.is_err() {
-                let mut book = Book::open::<u64>(&disk, &data, Title::Sent).unwrap();
-                expected = count(&data, Title::Sent);
-                added = book.add(&event(2)).and_then(|()| book.sync());
+                let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Sent).unwrap();
+                expected = count(&data, JournalKind::Sent);
+                added = journal.add(&event(2)).and_then(|()| journal.sync());
             }
             added.unwrap();
             expected += 1;
             assert_eq!(
-                count(&data, Title::Sent),
+                count(&data, JournalKind::Sent),
                 expected,
                 "{fault:?} at {at}: {turned:?}"
             );
@@ -89,24 +89,26 @@ fn event_after_a_generation_that_could_not_be_begun_is_counted() {
 #[test]
 fn line_that_the_next_process_relies_on_is_on_the_disk() {
     let snapshot = new_id();
-    for title in [Title::Sent, Title::Taken] {
+    for title in [JournalKind::Sent, JournalKind::ConsolidatedEntry] {
         let acts_before_sync = |events: Vec<(usize, Event)>| {
             let place = Place::new();
             let disk = Arc::new(CrashingDisk::with(events));
             let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
             let data = DataDir::on(Arc::clone(&on), place.path());
-            let mut book = Book::open::<u64>(&on, &data, title).unwrap();
-            book.add(&event(1)).unwrap();
-            book.sync().unwrap();
+            let mut journal = Journal::open::<u64>(&on, &data, title).unwrap();
+            journal.add(&event(1)).unwrap();
+            journal.sync().unwrap();
             // Lines of one set of entries are synced together.
             for entry in ["a", "b"] {
-                book.add(&Taken::new(snapshot, entry)).unwrap();
-                if title == Title::Sent {
+                journal
+                    .add(&ConsolidatedEntry::new(snapshot, entry))
+                    .unwrap();
+                if title == JournalKind::Sent {
                     break;
                 }
             }
             let acts = disk.acts().len();
-            let synced = book.sync();
+            let synced = journal.sync();
             (place, disk, data, acts, synced)
         };
         let (.., at, _) = acts_before_sync(Vec::new());
@@ -119,7 +121,7 @@ fn line_that_the_next_process_relies_on_is_on_the_disk() {
         disk.heal();
         disk.restart();
         let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-        drop(Book::open::<u64>(&on, &data, title).unwrap());
+        drop(Journal::open::<u64>(&on, &data, title).unwrap());
         let relied_upon = count(&data, title);
         disk.cut_power();
         assert_eq!(count(&data, title), relied_upon, "{title:?}");

@@ -142,7 +142,7 @@ fn files_that_are_none_of_ours_are_left_alone() {
     place.single();
     consolidate(place.path(), &Options::default()).unwrap();
     assert_eq!(names(&data.staging).len(), 4);
-    let spool = SpoolManager::of(place.path());
+    let spool = SpoolManager::new(place.path());
     let pending = spool.pending(None, 10).unwrap();
     assert_eq!(pending.len(), 1);
     spool.load(&pending[0]).unwrap();

@@ -93,7 +93,7 @@ impl Place {
 
     /// The records of batches that wait.
     pub(super) fn batched_in_spool(&self) -> Vec<Uuid> {
-        let spool = SpoolManager::of(self.path());
+        let spool = SpoolManager::new(self.path());
         let names = spool.pending(None, usize::MAX).unwrap();
         let batches = names.iter().map(|name| spool.load(name).unwrap());
         batches

@@ -156,7 +156,7 @@ fn nothing_hangs_or_is_followed_if_a_file_of_ours_is_something_else() {
         all.extend(place.entry(4, true));
         consolidate(place.path(), &options()).unwrap();
         let data = place.data();
-        let batch = SpoolManager::of(place.path()).pending(None, 1).unwrap();
+        let batch = SpoolManager::new(place.path()).pending(None, 1).unwrap();
         let state = data.spool.join(crate::manager::state_name(&batch[0]));
         let mut places = vec![
             data.staging.join(format!("{}.json", Uuid::now_v7())),
@@ -184,7 +184,11 @@ fn nothing_hangs_or_is_followed_if_a_file_of_ours_is_something_else() {
         }
         run().unwrap();
         assert_eq!(batched(&place), ids(&all), "{what}");
-        assert_eq!(SpoolManager::of(place.path()).count().unwrap(), 0, "{what}");
+        assert_eq!(
+            SpoolManager::new(place.path()).count().unwrap(),
+            0,
+            "{what}"
+        );
     }
 }
 
@@ -263,7 +267,7 @@ fn made_up_line_numbers_are_quarantined_and_overflow_nothing() {
     verify(place.path(), &Watch::silent()).unwrap();
     while consolidate(place.path(), &options()).unwrap().entries > 0 {}
     assert_eq!(batched(&place), ids(&good));
-    let failed = SpoolManager::of(place.path()).failed().unwrap();
+    let failed = SpoolManager::new(place.path()).failed().unwrap();
     assert!(
         failed
             .iter()
@@ -337,7 +341,7 @@ fn unreadable_failed_batches_stay_and_the_others_are_deleted_to_respect_a_bound(
         place.single();
         consolidate(place.path(), &options()).unwrap();
     }
-    let store = SpoolManager::of(place.path());
+    let store = SpoolManager::new(place.path());
     for name in store.pending(None, 7).unwrap() {
         let batch = store.load(&name).unwrap();
         store.fail(&batch, &State::default(), "no").unwrap();

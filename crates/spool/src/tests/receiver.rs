@@ -26,12 +26,12 @@ pub(super) struct Receiver {
     pub(super) acts: Mutex<VecDeque<Act>>,
     /// Records that it does not like: a batch with one of them is rejected.
     pub(super) poison: Mutex<Vec<Uuid>>,
-    taken: Mutex<Taken>,
+    taken: Mutex<ConsolidatedEntry>,
     pub(super) clock: FakeClock,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct ConsolidatedEntry {
     billed: BTreeMap<Uuid, usize>,
     /// The body of each key that ever came.
     bodies: HashMap<String, Vec<u8>>,
@@ -61,7 +61,7 @@ impl Receiver {
     }
 }
 
-impl Taken {
+impl ConsolidatedEntry {
     /// Knows batches by their keys.
     fn commit(&mut self, batch: &Batch) {
         let key = batch.idempotency_key().to_owned();

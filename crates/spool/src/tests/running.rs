@@ -45,21 +45,21 @@ fn the_book_is_not_read_again_unless_somebody_wrote_to_it() {
     run(&mut runner, &place);
     // The same length at the same place: whoever reads it knows another id.
     let usage = place.data().usage;
-    let book = names(&usage)
+    let journal = names(&usage)
         .into_iter()
         .find(|name| name.contains("taken"));
-    let book = usage.join(book.unwrap());
-    let text = fs::read_to_string(&book).unwrap();
+    let journal = usage.join(journal.unwrap());
+    let text = fs::read_to_string(&journal).unwrap();
     let (head, line) = text.split_once('\n').unwrap();
     let [id, another] = [&ours, &other].map(|record| record.id().simple().to_string());
     let line = line.replace(&id, &another);
     let unchecked = line[..line.len() - r#","crc":"xxxxxxxx"}."#.len()].to_owned();
     let line = String::from_utf8(with_checksum(unchecked.into())).unwrap();
-    fs::write(&book, format!("{head}\n{line}")).unwrap();
+    fs::write(&journal, format!("{head}\n{line}")).unwrap();
     stage(&place, &other);
     assert_eq!(run(&mut runner, &place).delivered.records, 1);
-    let changed = fs::read_to_string(&book).unwrap();
-    fs::write(&book, changed.replace(&format!("{head}\n{line}"), &text)).unwrap();
+    let changed = fs::read_to_string(&journal).unwrap();
+    fs::write(&journal, changed.replace(&format!("{head}\n{line}"), &text)).unwrap();
 
     stage(&place, &theirs);
     let done = consolidate(place.path(), &Options::default()).unwrap();

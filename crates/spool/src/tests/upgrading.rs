@@ -132,7 +132,7 @@ fn files_of_a_version_to_come_are_refused_and_kept() {
                 if let Err(error) = consolidate(place.path(), &options) {
                     said.push(error.to_string());
                 }
-                let store = SpoolManager::of(place.path());
+                let store = SpoolManager::new(place.path());
                 said.extend(
                     archive(&store, &Watch::silent())
                         .err()

@@ -63,7 +63,7 @@ fn furnished() -> Place {
     .unwrap();
     place.entry(1, true);
     consolidate(place.path(), &options).unwrap();
-    let store = SpoolManager::of(place.path());
+    let store = SpoolManager::new(place.path());
     archive(&store, &Watch::silent()).unwrap();
     place.entry(4, true);
     let set = place.data().staging.join(".consolidation.set");
@@ -177,7 +177,7 @@ fn locks_are_free_while_verify_reads_the_archive() {
     let place = Place::new();
     place.entry(9, true);
     consolidate(place.path(), &Options::default()).unwrap();
-    let store = SpoolManager::of(place.path());
+    let store = SpoolManager::new(place.path());
     archive(&store, &Watch::silent()).unwrap();
     // What was not archived is read under the locks.
     place.entry(2, true);

@@ -1,4 +1,4 @@
-//! Batches, wherever they are, and the book of what became of them.
+//! Batches, wherever they are, and the journal of what became of them.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -6,9 +6,9 @@ use std::time::SystemTime;
 
 use super::{Audit, named};
 use crate::batch::{self, Batch};
-use crate::book::{Read, Title, decode};
 use crate::error::Error;
 use crate::files;
+use crate::journal::{JournalKind, Read, decode};
 use crate::manager::{
     Event, HeldOutcomes, Index, Outcome, SentSums, State, batch_of, is_state_name,
 };
@@ -19,7 +19,7 @@ impl Audit<'_> {
         files::exists(&*self.data.disk, path).unwrap_or(false)
     }
 
-    /// The batches that are there as files. Those in `archive/` are accounted for by the book: their
+    /// The batches that are there as files. Those in `archive/` are accounted for by the journal: their
     /// content is checked when the locks are released.
     pub(super) fn read_batches(&mut self) -> Result<(), Error> {
         let index = Index::read(self.data)?;
@@ -39,7 +39,7 @@ impl Audit<'_> {
                 let Some(batch) = self.read_batch(&path, &name) else {
                     continue;
                 };
-                // A crash came before the file was gone: the book counts.
+                // A crash came before the file was gone: the journal counts.
                 if let Some(
                     Outcome::Delivered | Outcome::Split | Outcome::Archived | Outcome::Discarded,
                 ) = index.get(&name)
@@ -59,7 +59,7 @@ impl Audit<'_> {
     }
 
     fn list_archive(&mut self, index: &Index) -> Result<(), Error> {
-        let oldest = Title::Sent.generations(self.data)?.first().copied();
+        let oldest = JournalKind::Sent.generations(self.data)?.first().copied();
         let is_all = oldest.is_none_or(|oldest| oldest == 1);
         let dir = &self.data.archive;
         for name in self.files(dir)? {
@@ -83,9 +83,9 @@ impl Audit<'_> {
                     }
                     continue;
                 }
-                // It may be older than what is kept of the book.
+                // It may be older than what is kept of the journal.
                 _ if is_all => {
-                    self.problem(&path, None, "it is not in the book of what was sent");
+                    self.problem(&path, None, "it is not in the journal of what was sent");
                 }
                 _ => {}
             }
@@ -142,7 +142,7 @@ impl Audit<'_> {
         Ok(halves)
     }
 
-    /// The book of what became of the batches.
+    /// The journal of what became of the batches.
     pub(super) fn read_sent(&mut self) -> Result<(), Error> {
         let mut sums = SentSums::default();
         let mut problems = Vec::new();
@@ -150,7 +150,7 @@ impl Audit<'_> {
         let (mut since, mut unproven) = (None, None);
         // The last outcome counts: a person may have sent a batch again.
         let mut last: HashMap<String, Event> = HashMap::new();
-        Title::Sent.read(self.data, &mut |spot, read| {
+        JournalKind::Sent.read(self.data, &mut |spot, read| {
             let fault = match read {
                 Read::Head(before) => {
                     is_all =
@@ -174,8 +174,8 @@ impl Audit<'_> {
             };
             problems.push((spot.path.to_owned(), format!("line {}", spot.line), fault));
         })?;
-        for path in Title::Sent.impostors(self.data)? {
-            let what = "it does not begin as a book does".to_owned();
+        for path in JournalKind::Sent.impostors(self.data)? {
+            let what = "it does not begin as a journal does".to_owned();
             problems.push((path, "line 1".to_owned(), what));
         }
         for (path, record, what) in problems {

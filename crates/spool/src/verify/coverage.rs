@@ -28,7 +28,7 @@ pub(super) struct Coverage {
     pub(super) spooled: u64,
     pub(super) failed: u64,
     pub(super) staged: u64,
-    /// From when on the book of what was sent has every event. `None`: it has all.
+    /// From when on the journal of what was sent has every event. `None`: it has all.
     pub(super) sent_since: Option<Moment>,
     /// Something is damaged, so that sums cannot be right.
     pub(super) is_damaged: bool,
@@ -79,7 +79,7 @@ impl Coverage {
 
     /// Not every line of this set and of older ones is in the journal: the disk was full.
     pub(super) fn unproven(&mut self, set: Option<Uuid>) {
-        let until = set.map(|set| Moment::of(set).after(Duration::from_millis(1)));
+        let until = set.map(|set| Moment::from_id(set).after(Duration::from_millis(1)));
         self.sent_since = self.sent_since.max(until);
     }
 

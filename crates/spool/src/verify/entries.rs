@@ -7,18 +7,18 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::{Audit, named};
-use crate::book::{Read, Title};
 use crate::entry::{Kind, Name};
+use crate::entry_journal::{ConsolidatedEntry, HeldIds, Sums};
 use crate::entry_reader::{EntryReader, Single};
 use crate::error::Error;
+use crate::journal::{JournalKind, Read};
 use crate::line::{self, Line};
 use crate::reserve::Reserve;
 use crate::set::Set;
-use crate::taken::{HeldIds, Sums, Taken};
 use crate::time::Moment;
 
 impl Audit<'_> {
-    /// The book of what was taken.
+    /// The journal of what was taken.
     pub(super) fn read_taken(&mut self) -> Result<(), Error> {
         let mut sums = Sums::default();
         let held = HeldIds::read(&*self.data.disk, &Reserve::new(&self.data.staging))?;
@@ -26,10 +26,10 @@ impl Audit<'_> {
         let mut seen = HashSet::new();
         let mut problems = Vec::new();
         let mut snapshot = Vec::new();
-        Title::Taken.read(self.data, &mut |spot, read| {
+        JournalKind::ConsolidatedEntry.read(self.data, &mut |spot, read| {
             let fault = match read {
                 Read::Head(before) => return sums = before,
-                Read::Event(text) => match Taken::parse(text) {
+                Read::Event(text) => match ConsolidatedEntry::parse(text) {
                     Ok(mut taken) => {
                         // A crash may have come between writing it and the end of the set.
                         let is_first = seen.insert((taken.snapshot, taken.entry.clone()));
@@ -43,8 +43,9 @@ impl Audit<'_> {
                         }
                         match name_of(&taken) {
                             Ok(name) if is_first => {
-                                let is_other =
-                                    |(_, last): &(Name, Taken)| last.snapshot != taken.snapshot;
+                                let is_other = |(_, last): &(Name, ConsolidatedEntry)| {
+                                    last.snapshot != taken.snapshot
+                                };
                                 if snapshot.last().is_some_and(is_other) {
                                     self.take(&mut snapshot);
                                 }
@@ -62,8 +63,8 @@ impl Audit<'_> {
             problems.push((spot.path.to_owned(), format!("line {}", spot.line), fault));
         })?;
         self.take(&mut snapshot);
-        for path in Title::Taken.impostors(self.data)? {
-            let what = "it does not begin as a book does".to_owned();
+        for path in JournalKind::ConsolidatedEntry.impostors(self.data)? {
+            let what = "it does not begin as a journal does".to_owned();
             problems.push((path, "line 1".to_owned(), what));
         }
         for (path, record, what) in problems {
@@ -81,8 +82,8 @@ impl Audit<'_> {
     }
 
     /// Counts the entries of a snapshot in the order in which they were consolidated, which is that of
-    /// their names. In the book one may come later, if a power failure had lost its line.
-    fn take(&mut self, snapshot: &mut Vec<(Name, Taken)>) {
+    /// their names. In the journal one may come later, if a power failure had lost its line.
+    fn take(&mut self, snapshot: &mut Vec<(Name, ConsolidatedEntry)>) {
         snapshot.sort_by_key(|(name, _)| *name);
         for (name, taken) in snapshot.drain(..) {
             // Lines that are in no batch, and need not be.
@@ -90,7 +91,7 @@ impl Audit<'_> {
             let aside = taken.aside.iter().map(|[from, to]| (*from, *to));
             let later = taken.later.iter().map(|[from, to]| (*from, *to));
             let mut without: Vec<_> = repeated.chain(aside).chain(later).collect();
-            let at = Moment::of(taken.snapshot);
+            let at = Moment::from_id(taken.snapshot);
             self.coverage.taken(name, taken.lines, at, &mut without);
             self.coverage
                 .count(name, taken.records, taken.lines_aside());
@@ -224,7 +225,7 @@ impl Audit<'_> {
 }
 
 /// The name of an entry that was taken, if what is said of it adds up.
-fn name_of(taken: &Taken) -> Result<Name, String> {
+fn name_of(taken: &ConsolidatedEntry) -> Result<Name, String> {
     let name = Name::parse(taken.entry.as_ref()).ok_or("it names no entry")?;
     let known = taken.records.saturating_sub(taken.records_unknown());
     if !taken.ids.is_empty() && taken.ids.len() as u64 != known {

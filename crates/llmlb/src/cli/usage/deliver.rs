@@ -194,7 +194,7 @@ impl DeliverJob {
 
     /// Estimates the number of pending records, as most batches are full.
     fn waiting(&self) -> u64 {
-        let batches = SpoolManager::of(self.data.dir()).count();
+        let batches = SpoolManager::new(self.data.dir()).count();
         batches.unwrap_or_default() * self.options.batch_size as u64
     }
 

@@ -57,7 +57,7 @@ struct PendingTotals {
 
 pub(super) fn pending(args: &ListArgs, data: &DataDir, quiet: bool) -> Result<u8, Failure> {
     data.require()?;
-    let spool = SpoolManager::of(data.dir());
+    let spool = SpoolManager::new(data.dir());
     let bar = ProgressLine::new(quiet);
     let (batches, mut errors) = all(&spool, &bar).map_err(|error| disk(&error))?;
     let pauses = spool.pauses().map_err(|error| disk(&error))?;

@@ -7,13 +7,13 @@ use uuid::Uuid;
 
 use crate::entry::Name;
 use crate::entry_reader::MOST_RECORDS;
-use crate::stamp::Stamp;
+use crate::fingerprint::RecordFingerprint;
 use crate::time::{DAY, Moment};
 use crate::totals;
 
 /// An entry that was consolidated.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Taken {
+pub(crate) struct ConsolidatedEntry {
     /// The set it was consolidated with.
     pub(crate) snapshot: Uuid,
     pub(crate) entry: String,
@@ -28,7 +28,7 @@ pub(crate) struct Taken {
     /// How many records went into batches.
     pub(crate) records: u64,
     /// Their ids and checksums.
-    pub(crate) ids: Vec<Stamp>,
+    pub(crate) ids: Vec<RecordFingerprint>,
     /// Those among them whose ids are not known: they had left with a batch when the entry was found
     /// to be damaged or gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -43,7 +43,7 @@ pub(crate) struct Taken {
     /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sums: Option<Sums>,
-    /// The last set of these entries. Which lines the book lacks of it and of older ones is not known.
+    /// The last set of these entries. Which lines the journal lacks of it and of older ones is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_set: Option<Uuid>,
 }
@@ -65,8 +65,8 @@ pub(crate) struct Sums {
 /// Records by day, such as `2026-11-16`.
 pub(crate) type Days = BTreeMap<String, u64>;
 
-impl Taken {
-    /// Reads a line of the book. Its checksum may match and its numbers may be made up all the same:
+impl ConsolidatedEntry {
+    /// Reads a line of the journal. Its checksum may match and its numbers may be made up all the same:
     /// those of lines are bounded, so that no sum of them overflows.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let taken: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -181,7 +181,7 @@ fn add_line(ranges: &mut Vec<[u64; 2]>, line: u64) {
 }
 
 impl Sums {
-    pub(crate) fn add(&mut self, taken: &Taken) {
+    pub(crate) fn add(&mut self, taken: &ConsolidatedEntry) {
         if let Some(sums) = &taken.sums {
             return self.add_all(sums);
         }
@@ -190,7 +190,7 @@ impl Sums {
         add(&mut self.records, taken.records);
         add(&mut self.repeated, taken.repeated.len() as u64);
         add(&mut self.aside, taken.lines_aside());
-        let at = Moment::of(taken.snapshot);
+        let at = Moment::from_id(taken.snapshot);
         let mut days = BTreeMap::<Moment, u64>::new();
         for stamp in &taken.ids {
             *days

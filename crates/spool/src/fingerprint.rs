@@ -10,13 +10,13 @@ use crate::line::digits;
 use crate::record::Record;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct RecordFingerprint {
     pub(crate) id: Uuid,
     pub(crate) checksum: u32,
 }
 
-impl Stamp {
-    pub(crate) fn of(record: &Record) -> Self {
+impl RecordFingerprint {
+    pub(crate) fn new(record: &Record) -> Self {
         Self {
             id: record.id(),
             checksum: record.checksum(),
@@ -24,7 +24,7 @@ impl Stamp {
     }
 }
 
-impl Serialize for Stamp {
+impl Serialize for RecordFingerprint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut text = [b' '; 32 + 1 + 8];
         self.id.simple().encode_lower(&mut text);
@@ -33,7 +33,7 @@ impl Serialize for Stamp {
     }
 }
 
-impl<'de> Deserialize<'de> for Stamp {
+impl<'de> Deserialize<'de> for RecordFingerprint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
         let read = || {
@@ -53,19 +53,25 @@ mod tests {
 
     #[test]
     fn a_stamp_is_read_as_it_was_written() {
-        let stamp = Stamp {
+        let stamp = RecordFingerprint {
             id: Uuid::try_parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
             checksum: 0x00ab_cdef,
         };
         let text = r#""01890a5dac96774bbcceb302099a8057 00abcdef""#;
         assert_eq!(serde_json::to_string(&stamp).unwrap(), text);
-        assert_eq!(serde_json::from_str::<Stamp>(text).unwrap(), stamp);
+        assert_eq!(
+            serde_json::from_str::<RecordFingerprint>(text).unwrap(),
+            stamp
+        );
         for text in [
             r#""""#,
             r#""x 00abcdef""#,
             r#""01890a5dac96774bbcceb302099a8057""#,
         ] {
-            assert!(serde_json::from_str::<Stamp>(text).is_err(), "{text}");
+            assert!(
+                serde_json::from_str::<RecordFingerprint>(text).is_err(),
+                "{text}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The book of what was consolidated: every entry with its lines, and the ids of its records.
+//! The journal of what was consolidated: every entry with its lines, and the ids of its records.
 //!
 //! ```text
 //! {"snapshot":"<uuid>","entry":"<uuid>.jsonl","lines":3,"aside":[[2,2]],"records":2,"ids":["<uuid> <crc>",..],"crc":..}
@@ -8,9 +8,9 @@
 //!
 //! The ids keep a record that is staged again, after an error or a crash, from being counted again.
 //! That holds for at least the last [`WINDOW`] records. Only a filter of them is in the memory: what
-//! it takes for known is looked up in the book.
+//! it takes for known is looked up in the journal.
 //!
-//! On a disk that is too full for the book, the reserve has the ids instead: see [`held`].
+//! On a disk that is too full for the journal, the reserve has the ids instead: see [`held`].
 
 mod event;
 mod held;
@@ -21,27 +21,27 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::book::{Book, Read, Title};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
+use crate::fingerprint::RecordFingerprint;
+use crate::journal::{Journal, JournalKind, Read};
 use crate::known_ids::KnownIds;
 use crate::reserve::Reserve;
-use crate::stamp::Stamp;
-pub(crate) use event::{Days, Sums, Taken};
+pub(crate) use event::{ConsolidatedEntry, Days, Sums};
 pub(crate) use held::HeldIds;
 
-/// How many ids one generation of the book has.
+/// How many ids one generation of the journal has.
 pub(crate) const WINDOW: u64 = 250_000;
 
 /// Returns how many records the totals of each day must have at least. A set that is not finished
 /// does not count.
 pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<Days, Error> {
     let mut sums = Sums::default();
-    Title::Taken.read(data, &mut |_, read| match read {
+    JournalKind::ConsolidatedEntry.read(data, &mut |_, read| match read {
         Read::Head(before) => sums = before,
         Read::Event(text) => {
-            if let Ok(taken) = serde_json::from_str::<Taken>(text)
+            if let Ok(taken) = serde_json::from_str::<ConsolidatedEntry>(text)
                 && Some(taken.snapshot) != unfinished
             {
                 sums.add(&taken);
@@ -61,9 +61,9 @@ pub(crate) fn reused(
 ) -> Result<HashSet<String>, Error> {
     let entries: HashSet<&str> = entries.iter().map(String::as_str).collect();
     let mut reused = HashSet::new();
-    Title::Taken.read::<Sums>(data, &mut |_, read| {
+    JournalKind::ConsolidatedEntry.read::<Sums>(data, &mut |_, read| {
         if let Read::Event(text) = read
-            && let Ok(taken) = serde_json::from_str::<Taken>(text)
+            && let Ok(taken) = serde_json::from_str::<ConsolidatedEntry>(text)
             && taken.snapshot != set
             && entries.contains(taken.entry.as_str())
         {
@@ -73,13 +73,13 @@ pub(crate) fn reused(
     Ok(reused)
 }
 
-/// The book as the consolidator keeps it.
+/// The journal as the consolidator keeps it.
 #[derive(Debug)]
-pub(crate) struct TakenBook {
+pub(crate) struct EntryJournal {
     disk: Arc<dyn Disk>,
     reserve: Reserve,
     /// `None`: the disk is too full to begin or to renew it. The reserve has what comes.
-    book: Option<Book>,
+    journal: Option<Journal>,
     snapshot: Uuid,
     sums: Sums,
     /// In this generation.
@@ -90,18 +90,18 @@ pub(crate) struct TakenBook {
     before: KnownIds,
     /// All of it, once an id has come that may be known.
     exact: Option<HashMap<Uuid, u32>>,
-    /// The entries that a crash had left in the book with this snapshot. They are read again, and
+    /// The entries that a crash had left in the journal with this snapshot. They are read again, and
     /// their ids are not known before that.
-    left: HashMap<String, Taken>,
+    left: HashMap<String, ConsolidatedEntry>,
     /// The entries of this snapshot that were read.
     done: HashSet<String>,
-    /// Those among them that are not in the book yet, since not all their records are in batches.
-    waiting: Vec<Taken>,
+    /// Those among them that are not in the journal yet, since not all their records are in batches.
+    waiting: Vec<ConsolidatedEntry>,
     /// Those among them for which the disk is too full.
-    unwritten: Vec<Taken>,
+    unwritten: Vec<ConsolidatedEntry>,
     /// Content of the reserve when it was last read or written.
     held: HeldIds,
-    /// Lines of the book that repeat what the reserve has.
+    /// Lines of the journal that repeat what the reserve has.
     flushed: HashSet<String>,
     /// Ids that were added to the reserve since `before` was begun.
     held_since_turn: u64,
@@ -117,8 +117,8 @@ pub(crate) enum Seen {
     Other,
 }
 
-impl TakenBook {
-    /// Opens the book to add this snapshot to it. If a crash interrupted that, it is gone on with:
+impl EntryJournal {
+    /// Opens the journal to add this snapshot to it. If a crash interrupted that, it is gone on with:
     /// what was known is what was known before it.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
@@ -126,14 +126,14 @@ impl TakenBook {
         snapshot: Uuid,
     ) -> Result<Self, Error> {
         let reserve = Reserve::new(&data.staging);
-        let book = match Book::open::<Sums>(disk, data, Title::Taken) {
+        let journal = match Journal::open::<Sums>(disk, data, JournalKind::ConsolidatedEntry) {
             Err(error) if error.is_full() && reserve.is_there() => None,
-            book => Some(book?),
+            journal => Some(journal?),
         };
         let mut all = Self {
             disk: Arc::clone(disk),
             reserve,
-            book,
+            journal,
             snapshot,
             sums: Sums::default(),
             ids: 0,
@@ -149,13 +149,13 @@ impl TakenBook {
             held_since_turn: 0,
         };
         let held = HeldIds::read(&**disk, &all.reserve)?;
-        Title::Taken.read(data, &mut |spot, read| match read {
+        JournalKind::ConsolidatedEntry.read(data, &mut |spot, read| match read {
             Read::Head(sums) => {
                 (all.sums, all.ids) = (sums, 0);
                 all.before = std::mem::take(&mut all.known);
             }
             Read::Event(text) => {
-                let Ok(taken) = Taken::parse(text) else {
+                let Ok(taken) = ConsolidatedEntry::parse(text) else {
                     tracing::warn!(path = %spot.path.display(), line = spot.line, "not an entry");
                     return;
                 };
@@ -189,10 +189,10 @@ impl TakenBook {
     /// Nothing is written for a while.
     pub(crate) fn rest(&mut self) -> Result<(), Error> {
         self.exact = None;
-        self.book.as_mut().map_or(Ok(()), Book::rest)
+        self.journal.as_mut().map_or(Ok(()), Journal::rest)
     }
 
-    /// The same book for a new snapshot, unless somebody else has written to it: then it must be
+    /// The same journal for a new snapshot, unless somebody else has written to it: then it must be
     /// opened.
     pub(crate) fn again(mut self, snapshot: Uuid) -> Option<Self> {
         self.snapshot = snapshot;
@@ -201,21 +201,21 @@ impl TakenBook {
         self.waiting.clear();
         self.unwritten.clear();
         let is_same = HeldIds::read(&*self.disk, &self.reserve).is_ok_and(|held| held == self.held);
-        let is_current = self.book.as_ref().is_some_and(Book::is_current);
+        let is_current = self.journal.as_ref().is_some_and(Journal::is_current);
         (is_same && is_current).then_some(self)
     }
 
-    /// True if the book has entries of this snapshot already.
+    /// True if the journal has entries of this snapshot already.
     pub(crate) fn has_begun(&self) -> bool {
         !self.left.is_empty()
     }
 
-    /// Whether a record was taken before, with an entry that is in the book or with this one.
+    /// Whether a record was taken before, with an entry that is in the journal or with this one.
     pub(crate) fn seen(
         &mut self,
         data: &DataDir,
-        stamp: Stamp,
-        taken: &Taken,
+        stamp: RecordFingerprint,
+        taken: &ConsolidatedEntry,
     ) -> Result<Seen, Error> {
         if !self.known.may_have(stamp.id) && !self.before.may_have(stamp.id) {
             return Ok(Seen::Never);
@@ -233,14 +233,14 @@ impl TakenBook {
         })
     }
 
-    /// What is known, as the book has it.
+    /// What is known, as the journal has it.
     fn look_up(&self, data: &DataDir) -> Result<HashMap<Uuid, u32>, Error> {
         let mut exact = HashMap::new();
-        Title::Taken.read::<Sums>(data, &mut |_, read| {
+        JournalKind::ConsolidatedEntry.read::<Sums>(data, &mut |_, read| {
             let Read::Event(text) = read else {
                 return; // What is damaged was said when it was opened.
             };
-            if let Ok(taken) = Taken::parse(text)
+            if let Ok(taken) = ConsolidatedEntry::parse(text)
                 && (taken.snapshot != self.snapshot || self.done.contains(&taken.entry))
             {
                 exact.extend(taken.ids.iter().map(|stamp| (stamp.id, stamp.checksum)));
@@ -257,13 +257,13 @@ impl TakenBook {
     }
 
     /// Takes a record of an entry.
-    pub(crate) fn learn(&mut self, stamp: Stamp, taken: &mut Taken) {
+    pub(crate) fn learn(&mut self, stamp: RecordFingerprint, taken: &mut ConsolidatedEntry) {
         taken.records += 1;
         taken.ids.push(stamp);
         self.remember(stamp);
     }
 
-    fn remember(&mut self, stamp: Stamp) {
+    fn remember(&mut self, stamp: RecordFingerprint) {
         self.known.insert(stamp.id);
         if let Some(exact) = &mut self.exact {
             exact.insert(stamp.id, stamp.checksum);
@@ -271,13 +271,13 @@ impl TakenBook {
     }
 
     /// Adds an entry, unless a crash came after that. It waits until its records are in batches: an
-    /// entry that is in the book and then gets lost must not make its records look known.
-    pub(crate) fn add(&mut self, taken: Taken) {
+    /// entry that is in the journal and then gets lost must not make its records look known.
+    pub(crate) fn add(&mut self, taken: ConsolidatedEntry) {
         self.done.insert(taken.entry.clone());
         match self.left.get(&taken.entry) {
             Some(left) => {
                 // The entry may have lost records since.
-                let ids: Vec<Stamp> = left.ids.clone();
+                let ids: Vec<RecordFingerprint> = left.ids.clone();
                 for stamp in ids {
                     self.remember(stamp);
                 }
@@ -286,19 +286,19 @@ impl TakenBook {
         }
     }
 
-    /// An entry that a crash had left in the book.
-    pub(crate) fn noted(&self, entry: &str) -> Option<&Taken> {
+    /// An entry that a crash had left in the journal.
+    pub(crate) fn noted(&self, entry: &str) -> Option<&ConsolidatedEntry> {
         self.left.get(entry)
     }
 
-    /// An entry that is not in the book yet.
-    pub(crate) fn waiting(&mut self, entry: &str) -> Option<&mut Taken> {
+    /// An entry that is not in the journal yet.
+    pub(crate) fn waiting(&mut self, entry: &str) -> Option<&mut ConsolidatedEntry> {
         let mut waiting = self.waiting.iter_mut();
         waiting.find(|taken| taken.entry == entry)
     }
 
     /// Forgets such entries.
-    pub(crate) fn forget_waiting(&mut self, is_forgotten: impl Fn(&Taken) -> bool) {
+    pub(crate) fn forget_waiting(&mut self, is_forgotten: impl Fn(&ConsolidatedEntry) -> bool) {
         self.waiting.retain(|taken| !is_forgotten(taken));
     }
 
@@ -315,8 +315,8 @@ impl TakenBook {
         Ok(())
     }
 
-    fn write(&mut self, taken: &Taken) -> Result<(), Error> {
-        let Some(book) = &mut self.book else {
+    fn write(&mut self, taken: &ConsolidatedEntry) -> Result<(), Error> {
+        let Some(journal) = &mut self.journal else {
             let full = io::Error::from(io::ErrorKind::StorageFull);
             return Err(Error::new(
                 "begin a journal beside",
@@ -324,7 +324,7 @@ impl TakenBook {
                 full,
             ));
         };
-        book.add(taken)?;
+        journal.add(taken)?;
         self.sums.add(taken);
         self.ids += taken.ids.len() as u64;
         Ok(())
@@ -336,7 +336,7 @@ impl TakenBook {
     }
 
     pub(crate) fn sync(&mut self) -> Result<(), Error> {
-        self.book.as_mut().map_or(Ok(()), Book::sync)
+        self.journal.as_mut().map_or(Ok(()), Journal::sync)
     }
 
     /// Notes the entries in the reserve for which the disk is too full, and with them that the set is
@@ -350,7 +350,7 @@ impl TakenBook {
         self.held = HeldIds::add(&self.reserve, &*self.disk, self.snapshot, &unwritten)?;
         self.held_since_turn += unwritten.iter().map(|taken| taken.records).sum::<u64>();
         if self.held_since_turn >= WINDOW {
-            // The same number of ids stays known as with generations of the book.
+            // The same number of ids stays known as with generations of the journal.
             self.before = std::mem::take(&mut self.known);
             self.held_since_turn = 0;
             self.exact = None;
@@ -358,7 +358,7 @@ impl TakenBook {
         Ok(true)
     }
 
-    /// Writes the ids of the reserve to the book, as far as there is room. They leave the reserve when
+    /// Writes the ids of the reserve to the journal, as far as there is room. They leave the reserve when
     /// all are written.
     pub(crate) fn flush_reserve(&mut self) -> Result<(), Error> {
         self.settle()?;
@@ -380,7 +380,7 @@ impl TakenBook {
         self.settle()
     }
 
-    /// Removes from the reserve what the book has.
+    /// Removes from the reserve what the journal has.
     fn settle(&mut self) -> Result<(), Error> {
         if self.held.is_flushed(&self.flushed) {
             self.held = HeldIds::clear(&self.reserve, &*self.disk)?;
@@ -391,11 +391,11 @@ impl TakenBook {
 
     /// Begins a new generation when the time has come. Never in the midst of a snapshot: going on
     /// with it after a crash must find what it began with.
-    pub(crate) fn turn_if_full(&mut self) -> Result<(), Error> {
+    pub(crate) fn rotate_if_full(&mut self) -> Result<(), Error> {
         if self.ids >= WINDOW
-            && let Some(book) = &mut self.book
+            && let Some(journal) = &mut self.journal
         {
-            book.turn(&self.sums)?;
+            journal.rotate(&self.sums)?;
             self.ids = 0;
             self.before = std::mem::take(&mut self.known);
             self.exact = None; // It has what is forgotten now.
@@ -418,23 +418,27 @@ mod tests {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         data.make(&*disk).unwrap();
         let records: Vec<_> = (0..3).map(|_| Record::parse("{}").unwrap()).collect();
-        let mut kept = TakenBook::open(&disk, &data, new_id()).unwrap();
+        let mut kept = EntryJournal::open(&disk, &data, new_id()).unwrap();
         for record in &records {
-            let mut taken = Taken::new(kept.snapshot, "x.jsonl");
-            kept.learn(Stamp::of(record), &mut taken);
+            let mut taken = ConsolidatedEntry::new(kept.snapshot, "x.jsonl");
+            kept.learn(RecordFingerprint::new(record), &mut taken);
             kept.add(taken);
             kept.write_waiting().unwrap();
             kept.ids = WINDOW; // as if it were full
-            kept.turn_if_full().unwrap();
+            kept.rotate_if_full().unwrap();
             kept = kept.again(new_id()).unwrap();
         }
-        let mut read = TakenBook::open(&disk, &data, new_id()).unwrap();
-        for book in [&mut kept, &mut read] {
-            let nothing = Taken::new(new_id(), "y.jsonl");
-            let mut seen = |record| book.seen(&data, Stamp::of(record), &nothing).unwrap();
+        let mut read = EntryJournal::open(&disk, &data, new_id()).unwrap();
+        for journal in [&mut kept, &mut read] {
+            let nothing = ConsolidatedEntry::new(new_id(), "y.jsonl");
+            let mut seen = |record| {
+                journal
+                    .seen(&data, RecordFingerprint::new(record), &nothing)
+                    .unwrap()
+            };
             let seen: Vec<_> = records.iter().map(&mut seen).collect();
             assert_eq!(seen, [Seen::Never, Seen::Never, Seen::Same]);
-            assert_eq!((book.sums.records, book.ids), (3, 0));
+            assert_eq!((journal.sums.records, journal.ids), (3, 0));
         }
         let records: u64 = days(&data, None).unwrap().values().sum();
         assert_eq!(records, 3, "also of the generations that are gone");
@@ -446,24 +450,25 @@ mod tests {
         let data = DataDir::new(dir.path());
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         data.make(&*disk).unwrap();
-        let [known, new] = ["{}", "{}"].map(|text| Stamp::of(&Record::parse(text).unwrap()));
-        let mut book = TakenBook::open(&disk, &data, new_id()).unwrap();
-        let mut taken = Taken::new(book.snapshot, "x.jsonl");
-        book.learn(known, &mut taken);
-        book.known.insert(new.id); // as if its bits were those of others
-        let other = Stamp {
+        let [known, new] =
+            ["{}", "{}"].map(|text| RecordFingerprint::new(&Record::parse(text).unwrap()));
+        let mut journal = EntryJournal::open(&disk, &data, new_id()).unwrap();
+        let mut taken = ConsolidatedEntry::new(journal.snapshot, "x.jsonl");
+        journal.learn(known, &mut taken);
+        journal.known.insert(new.id); // as if its bits were those of others
+        let other = RecordFingerprint {
             checksum: !known.checksum,
             ..known
         };
         for _ in ["while its entry is being read", "when it was read"] {
-            let mut seen = |stamp| book.seen(&data, stamp, &taken).unwrap();
+            let mut seen = |stamp| journal.seen(&data, stamp, &taken).unwrap();
             assert_eq!(seen(new), Seen::Never);
             assert_eq!(seen(known), Seen::Same);
             assert_eq!(seen(other), Seen::Other);
-            let next = Taken::new(book.snapshot, "y.jsonl");
-            book.add(std::mem::replace(&mut taken, next));
-            book.write_waiting().unwrap();
-            book.exact = None;
+            let next = ConsolidatedEntry::new(journal.snapshot, "y.jsonl");
+            journal.add(std::mem::replace(&mut taken, next));
+            journal.write_waiting().unwrap();
+            journal.exact = None;
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Ids and sums of entries that were consolidated while the disk was too full for the book.
+//! Ids and sums of entries that were consolidated while the disk was too full for the journal.
 //!
 //! They are added to the reserve with the note that their set is written, in one change. When there is
-//! room they become lines of the book. The last of these lines has the sums: once it is on the disk,
-//! the book counts and not the reserve.
+//! room they become lines of the journal. The last of these lines has the sums: once it is on the disk,
+//! the journal counts and not the reserve.
 
 use std::collections::HashSet;
 use std::io;
@@ -10,12 +10,12 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Sums, Taken, WINDOW};
+use super::{ConsolidatedEntry, Sums, WINDOW};
 use crate::disk::Disk;
 use crate::error::Error;
+use crate::fingerprint::RecordFingerprint;
 use crate::reserve::{Ids, OpenReserve, Reserve, Use};
 use crate::set;
-use crate::stamp::Stamp;
 use crate::time::new_id;
 
 const NOTE: &str = "taken";
@@ -27,7 +27,7 @@ const IDS_PER_LINE: usize = 1000;
 /// Content of the reserve that stands for lines of the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldIds {
-    /// Tells it from those before; the lines of the book have it as their snapshot.
+    /// Tells it from those before; the lines of the journal have it as their snapshot.
     pub(crate) id: Uuid,
     pub(crate) sums: Sums,
     /// The last set that was added.
@@ -45,17 +45,21 @@ impl HeldIds {
         self.id.is_nil()
     }
 
-    /// True if the book has the last of the lines, and so all.
+    /// True if the journal has the last of the lines, and so all.
     pub(crate) fn is_flushed(&self, lines: &HashSet<String>) -> bool {
         !self.is_empty() && lines.contains(ENTRY)
     }
 
-    /// True if a line of the book is the last one that came from the reserve.
-    pub(crate) fn is_last_line(&self, taken: &Taken) -> bool {
+    /// True if a line of the journal is the last one that came from the reserve.
+    pub(crate) fn is_last_line(&self, taken: &ConsolidatedEntry) -> bool {
         taken.snapshot == self.id && taken.entry == ENTRY
     }
 
-    pub(crate) fn ids(&self, disk: &dyn Disk, reserve: &Reserve) -> Result<Vec<Stamp>, Error> {
+    pub(crate) fn ids(
+        &self,
+        disk: &dyn Disk,
+        reserve: &Reserve,
+    ) -> Result<Vec<RecordFingerprint>, Error> {
         if self.ids.count == 0 {
             return Ok(Vec::new());
         }
@@ -84,7 +88,7 @@ impl HeldIds {
         reserve: &Reserve,
         disk: &dyn Disk,
         set: Uuid,
-        entries: &[Taken],
+        entries: &[ConsolidatedEntry],
     ) -> Result<Self, Error> {
         let add = || {
             let open = reserve.open(disk)?;
@@ -93,7 +97,7 @@ impl HeldIds {
             if held.is_empty() {
                 held.id = new_id();
             }
-            let new: Vec<Stamp> = (entries.iter())
+            let new: Vec<RecordFingerprint> = (entries.iter())
                 .flat_map(|taken| taken.ids.iter().copied())
                 .collect();
             held.make_room(&open, new.len() as u64)?;
@@ -124,20 +128,24 @@ impl HeldIds {
         Ok(())
     }
 
-    /// As lines of the book.
-    pub(super) fn lines(&self, disk: &dyn Disk, reserve: &Reserve) -> Result<Vec<Taken>, Error> {
+    /// As lines of the journal.
+    pub(super) fn lines(
+        &self,
+        disk: &dyn Disk,
+        reserve: &Reserve,
+    ) -> Result<Vec<ConsolidatedEntry>, Error> {
         let ids = self.ids(disk, reserve)?;
-        let line = |(number, ids): (usize, &[Stamp])| Taken {
+        let line = |(number, ids): (usize, &[RecordFingerprint])| ConsolidatedEntry {
             ids: ids.to_vec(),
             sums: Some(Sums::default()),
             // One that was written when it was not full yet is written again.
-            ..Taken::new(self.id, &self.line_name(number, ids.len()))
+            ..ConsolidatedEntry::new(self.id, &self.line_name(number, ids.len()))
         };
         let mut lines: Vec<_> = ids.chunks(IDS_PER_LINE).enumerate().map(line).collect();
-        lines.push(Taken {
+        lines.push(ConsolidatedEntry {
             sums: Some(self.sums.clone()),
             last_set: self.last_set,
-            ..Taken::new(self.id, ENTRY)
+            ..ConsolidatedEntry::new(self.id, ENTRY)
         });
         Ok(lines)
     }

@@ -1,11 +1,11 @@
 //! Books: what happened, one checked line for each event, in files that are only added to.
 //!
 //! ```text
-//! {"book":"sent","version":1,"generation":3,"before":{..},"crc":"xxxxxxxx"}     the first line
+//! {"journal":"sent","version":1,"generation":3,"before":{..},"crc":"xxxxxxxx"}     the first line
 //! {..,"crc":"xxxxxxxx"}                                                       one for each event
 //! ```
 //!
-//! A book is bounded: when a file is full a new generation begins, which says what all before it
+//! A journal is bounded: when a file is full a new generation begins, which says what all before it
 //! add up to, and of the older ones only the last is kept.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
-use crate::data_dir::{DataDir, place};
+use crate::data_dir::{DataDir, write_atomically};
 use crate::disk::{Disk, Reading};
 use crate::error::Error;
 use crate::line;
@@ -27,11 +27,11 @@ const VERSION: u32 = 1;
 /// The first line of a file is not longer.
 const LONGEST_HEAD: u64 = 256 * 1024;
 
-/// Which book.
+/// Which journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Title {
+pub(crate) enum JournalKind {
     /// What was consolidated; kept by the consolidator.
-    Taken,
+    ConsolidatedEntry,
     /// What became of the batches; kept by the deliverer.
     Sent,
 }
@@ -39,7 +39,7 @@ pub(crate) enum Title {
 /// The first line of a file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head<T> {
-    book: String,
+    journal: String,
     version: u32,
     generation: u64,
     /// What all events before this file add up to.
@@ -52,7 +52,7 @@ struct Version {
     version: u32,
 }
 
-/// What is read from a book.
+/// What is read from a journal.
 pub(crate) enum Read<'a, T> {
     /// The first line of a file.
     Head(T),
@@ -63,19 +63,19 @@ pub(crate) enum Read<'a, T> {
 }
 
 /// Where something was read.
-pub(crate) struct Spot<'a> {
+pub(crate) struct Position<'a> {
     pub(crate) path: &'a Path,
     pub(crate) generation: u64,
     /// Counted from 1.
     pub(crate) line: u64,
 }
 
-/// A book that is being written, by the only one who does.
+/// A journal that is being written, by the only one who does.
 #[derive(Debug)]
-pub(crate) struct Book {
+pub(crate) struct Journal {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
-    title: Title,
+    title: JournalKind,
     generation: u64,
     path: PathBuf,
     file: File,
@@ -105,17 +105,17 @@ fn doubt(disk: &dyn Disk, path: &Path) -> Option<u64> {
     doubtful().get(&key).copied()
 }
 
-impl Title {
+impl JournalKind {
     fn word(self) -> &'static str {
         match self {
-            Self::Taken => "taken",
+            Self::ConsolidatedEntry => "taken",
             Self::Sent => "sent",
         }
     }
 
     fn dir(self, data: &DataDir) -> &Path {
         match self {
-            Self::Taken => &data.usage,
+            Self::ConsolidatedEntry => &data.usage,
             Self::Sent => &data.sent,
         }
     }
@@ -149,7 +149,7 @@ impl Title {
         self.dir(data).join(self.file_name(generation))
     }
 
-    /// True if a file begins as it must. What does not is none of the book's. A file that cannot be
+    /// True if a file begins as it must. What does not is none of the journal's. A file that cannot be
     /// read, or is of another version, is neither: nothing is written beside it.
     fn has_head(self, data: &DataDir, generation: u64) -> Result<bool, Error> {
         let path = self.path(data, generation);
@@ -161,7 +161,7 @@ impl Title {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             read => read.map_err(|error| Error::read(&path, error))?,
         };
-        let spot = Spot {
+        let spot = Position {
             path: &path,
             generation,
             line: 1,
@@ -205,16 +205,16 @@ impl Title {
     /// the line is synced alone.
     fn snapshot(self, line: &[u8]) -> Option<&[u8]> {
         const FIELD: &[u8] = br#"{"snapshot":""#;
-        let is_named = self == Self::Taken && line.starts_with(FIELD);
+        let is_named = self == Self::ConsolidatedEntry && line.starts_with(FIELD);
         line.get(..FIELD.len() + 36).filter(|_| is_named)
     }
 
-    /// Reads what is kept of the book, oldest first. The end of the last file may be half written;
+    /// Reads what is kept of the journal, oldest first. The end of the last file may be half written;
     /// it is not reported.
     pub(crate) fn read<T: DeserializeOwned>(
         self,
         data: &DataDir,
-        each: &mut dyn FnMut(&Spot<'_>, Read<'_, T>),
+        each: &mut dyn FnMut(&Position<'_>, Read<'_, T>),
     ) -> Result<(), Error> {
         for generation in self.generations(data)? {
             let path = self.dir(data).join(self.file_name(generation));
@@ -232,7 +232,7 @@ impl Title {
                 text.clear();
                 reader.read_until(b'\n', &mut text).map_err(failed)?;
                 line += 1;
-                let spot = Spot {
+                let spot = Position {
                     path: &path,
                     generation,
                     line,
@@ -251,7 +251,11 @@ impl Title {
         Ok(())
     }
 
-    fn read_line<'a, T: DeserializeOwned>(self, spot: &Spot<'_>, text: &'a [u8]) -> Read<'a, T> {
+    fn read_line<'a, T: DeserializeOwned>(
+        self,
+        spot: &Position<'_>,
+        text: &'a [u8],
+    ) -> Read<'a, T> {
         if let Err(why) = line::checked(text) {
             return Read::Damaged(why);
         }
@@ -263,7 +267,7 @@ impl Title {
         }
         match serde_json::from_str::<Head<T>>(text) {
             Ok(head) if head.version != VERSION => Read::Damaged("it has a version we do not know"),
-            Ok(head) if head.book == self.word() && head.generation == spot.generation => {
+            Ok(head) if head.journal == self.word() && head.generation == spot.generation => {
                 Read::Head(head.before)
             }
             _ => Read::Damaged("it is not the head of this file"),
@@ -271,17 +275,17 @@ impl Title {
     }
 }
 
-impl Book {
-    /// Opens a book to add to it, or begins it. What a crash left half written is cut off and kept.
+impl Journal {
+    /// Opens a journal to add to it, or begins it. What a crash left half written is cut off and kept.
     pub(crate) fn open<T: Serialize + Default>(
         disk: &Arc<dyn Disk>,
         data: &DataDir,
-        title: Title,
+        title: JournalKind,
     ) -> Result<Self, Error> {
         let dir = title.dir(data);
         for path in title.impostors(data)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let why = "it does not begin as a book does";
+            let why = "it does not begin as a journal does";
             move_aside(&**disk, &path, &data.failed, &name, why)?;
         }
         let generations = title.generations(data)?;
@@ -296,9 +300,9 @@ impl Book {
         if has_holes(&**disk, &title.path(data, generation))? {
             mend(&**disk, data, &title.path(data, generation))?;
         }
-        let mut book = Self::at(disk, dir, title, generation)?;
-        let failed = |error| Error::new("open", &book.path, error);
-        let mut reading = Reading::open(&**disk, &book.path).map_err(failed)?;
+        let mut journal = Self::at(disk, dir, title, generation)?;
+        let failed = |error| Error::new("open", &journal.path, error);
+        let mut reading = Reading::open(&**disk, &journal.path).map_err(failed)?;
         let Extent {
             unsynced,
             whole,
@@ -310,46 +314,51 @@ impl Book {
             reading.file().seek(start).map_err(failed)?;
             reading.read_to_end(&mut tail).map_err(failed)?;
             let name = format!("{}-{whole}.torn", title.file_name(generation));
-            let why = "the end of a book whose writer was interrupted";
+            let why = "the end of a journal whose writer was interrupted";
             set_aside(&**disk, &data.failed, &name, &tail, why)?;
-            disk.truncate(&book.file, whole).map_err(failed)?;
+            disk.truncate(&journal.file, whole).map_err(failed)?;
         }
         // The last writer may have ended before the content or the name was on the disk. The lines that
         // are read now are relied upon; if this sync fails, all of the file is copied.
-        (book.length, book.synced) = (whole, whole);
-        book.write_again(unsynced)?;
-        book.sync()?;
+        (journal.length, journal.synced) = (whole, whole);
+        journal.write_again(unsynced)?;
+        journal.sync()?;
         disk.sync_dir(dir)
             .map_err(|error| Error::new("sync", dir, error))?;
-        Ok(book)
+        Ok(journal)
     }
 
     fn begin<T: Serialize>(
         disk: &Arc<dyn Disk>,
         dir: &Path,
-        title: Title,
+        title: JournalKind,
         generation: u64,
         before: &T,
     ) -> Result<Self, Error> {
         let head = Head {
-            book: title.word().to_owned(),
+            journal: title.word().to_owned(),
             version: VERSION,
             generation,
             before,
         };
         let name = title.file_name(generation);
         let head = encode(&head);
-        place(&**disk, dir, &name, &head)?;
+        write_atomically(&**disk, dir, &name, &head)?;
         disk.sync_dir(dir)
             .map_err(|error| Error::new("sync", dir, error))?;
-        let mut book = Self::at(disk, dir, title, generation)?;
-        book.length = head.len() as u64;
-        book.synced = book.length;
-        Ok(book)
+        let mut journal = Self::at(disk, dir, title, generation)?;
+        journal.length = head.len() as u64;
+        journal.synced = journal.length;
+        Ok(journal)
     }
 
     /// A file that is there, to be written from its beginning.
-    fn at(disk: &Arc<dyn Disk>, dir: &Path, title: Title, generation: u64) -> Result<Self, Error> {
+    fn at(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        title: JournalKind,
+        generation: u64,
+    ) -> Result<Self, Error> {
         let path = dir.join(title.file_name(generation));
         // Not to append: on Windows what is opened for that cannot be cut.
         let file = disk.open_to_write(&path);
@@ -429,7 +438,7 @@ impl Book {
         Ok(())
     }
 
-    /// Adds an event. It is on the disk after the next [`Book::sync`].
+    /// Adds an event. It is on the disk after the next [`Journal::sync`].
     pub(crate) fn add<T: Serialize>(&mut self, event: &T) -> Result<(), Error> {
         if renew(
             &*self.disk,
@@ -457,7 +466,7 @@ impl Book {
     }
 
     /// Waits until everything that was added is on the disk. After an error what was added since the
-    /// last sync is not part of the book: whoever added it does so again.
+    /// last sync is not part of the journal: whoever added it does so again.
     pub(crate) fn sync(&mut self) -> Result<(), Error> {
         if self.is_resting {
             return Ok(()); // Nothing was written since.
@@ -473,13 +482,13 @@ impl Book {
     }
 
     /// Begins the next generation: these are the sums of all up to now. Of the older ones only the
-    /// last is kept. After an error the journal may have to be opened anew: see [`Book::is_left`].
-    pub(crate) fn turn<T: Serialize>(&mut self, before: &T) -> Result<(), Error> {
+    /// last is kept. After an error the journal may have to be opened anew: see [`Journal::is_left`].
+    pub(crate) fn rotate<T: Serialize>(&mut self, before: &T) -> Result<(), Error> {
         self.sync()?;
         let next = self.generation + 1;
         let old = (self.generation.checked_sub(1)).map(|old| self.title.file_name(old));
         match Self::begin(&self.disk, &self.dir, self.title, next, before) {
-            Ok(book) => *self = book,
+            Ok(journal) => *self = journal,
             Err(error) => {
                 let path = self.dir.join(self.title.file_name(next));
                 self.is_left = self.disk.exists(&path).unwrap_or(true);
@@ -531,10 +540,10 @@ fn mend(disk: &dyn Disk, data: &DataDir, path: &Path) -> Result<(), Error> {
         }
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let why = "lines of a book that a power failure lost, or that were damaged";
+    let why = "lines of a journal that a power failure lost, or that were damaged";
     set_aside(disk, &data.failed, &format!("{name}.torn"), &bad, why)?;
     let dir = path.parent().unwrap_or(Path::new("."));
-    place(disk, dir, &name, &good)?;
+    write_atomically(disk, dir, &name, &good)?;
     disk.sync_dir(dir)
         .map_err(|error| Error::new("sync", dir, error))
 }
@@ -550,7 +559,7 @@ fn renew(disk: &dyn Disk, dir: &Path, name: &str) -> Result<bool, Error> {
     Reading::open(disk, &path)
         .and_then(|file| file.take(good).read_to_end(&mut bytes))
         .map_err(|error| Error::read(&path, error))?;
-    place(disk, dir, name, &bytes)?;
+    write_atomically(disk, dir, name, &bytes)?;
     disk.sync_dir(dir)
         .map_err(|error| Error::new("sync", dir, error))?;
     doubtful().remove(&(disk.process(), path));
@@ -609,7 +618,7 @@ struct Extent {
     length: u64,
 }
 
-fn extent(title: Title, file: &mut Reading<'_>) -> io::Result<Extent> {
+fn extent(title: JournalKind, file: &mut Reading<'_>) -> io::Result<Extent> {
     let (mut extent, mut last) = (Extent::default(), Vec::<u8>::new());
     let (mut reader, mut text) = (BufReader::new(file), Vec::new());
     loop {
