@@ -1,7 +1,7 @@
-//! Books: what happened, one checked line for each event, in files that are only added to.
+//! Journals: what happened, one checked line for each event, in files that are only added to.
 //!
 //! ```text
-//! {"journal":"sent","version":1,"generation":3,"before":{..},"crc":"xxxxxxxx"}     the first line
+//! {"book":"sent","version":1,"generation":3,"before":{..},"crc":"xxxxxxxx"}   the first line
 //! {..,"crc":"xxxxxxxx"}                                                       one for each event
 //! ```
 //!
@@ -39,6 +39,7 @@ pub(crate) enum JournalKind {
 /// The first line of a file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head<T> {
+    #[serde(rename = "book")]
     journal: String,
     version: u32,
     generation: u64,
