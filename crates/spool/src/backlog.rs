@@ -6,7 +6,7 @@
 use std::collections::BinaryHeap;
 
 use crate::data_dir::{DataDir, for_each_file};
-use crate::entry::Name;
+use crate::entry::EntryName;
 use crate::error::Error;
 
 /// Maximum number of names in memory: 17 bytes each.
@@ -16,7 +16,7 @@ const PAGE: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     /// The oldest name is the last.
-    names: Vec<Name>,
+    names: Vec<EntryName>,
 }
 
 impl Backlog {
@@ -30,7 +30,7 @@ impl Backlog {
         *self = Self::default();
         let (mut oldest, mut count) = (BinaryHeap::new(), 0);
         for_each_file(&*data.disk, &data.staging, |name| {
-            if let Some(name) = Name::parse(name.as_ref()) {
+            if let Some(name) = EntryName::parse(name.as_ref()) {
                 count += 1;
                 oldest.push(name);
                 if oldest.len() > page {
@@ -48,12 +48,12 @@ impl Backlog {
     }
 
     /// Removes and returns the oldest name. The entry may be gone, or may be sealed since.
-    pub(crate) fn pop(&mut self) -> Option<Name> {
+    pub(crate) fn pop(&mut self) -> Option<EntryName> {
         self.names.pop()
     }
 
     /// Returns a name that did not fit into a snapshot.
-    pub(crate) fn put_back(&mut self, name: Name) {
+    pub(crate) fn put_back(&mut self, name: EntryName) {
         self.names.push(name);
     }
 }

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::entry::Name;
-use crate::entry_reader::MOST_RECORDS;
+use crate::entry::EntryName;
+use crate::entry_reader::MAX_RECORDS;
 use crate::line::{self, digits};
 use crate::record::{self, Record, parse_id};
 
@@ -23,7 +23,7 @@ pub(crate) const VERSION: u32 = 1;
 /// A batch is cut before its records exceed this: it must fit into
 /// memory, and into the reserve of a full disk. Part of the format: what was frozen by one release
 /// is finished by the next.
-pub(crate) const MOST_BYTES: usize = record::MOST_BYTES;
+pub(crate) const MAX_BYTES: usize = record::MAX_BYTES;
 
 /// Which records of an entry are in a batch, by their line numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub struct Batch {
 
 /// What a batch says of itself before its records.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Head {
+pub(crate) struct BatchHead {
     version: u32,
     idempotency_key: String,
     pub(crate) count: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Head {
 
 /// What is wrong with a batch, and with which of its records, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Damage {
+pub(crate) struct BatchDamage {
     pub(crate) record: Option<u64>,
     pub(crate) what: String,
     /// It is of this version, which this program does not know.
@@ -155,51 +155,53 @@ impl Batch {
     }
 
     /// Reads a batch and checks all that can be checked of it.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BatchDamage> {
         let whole = line::checked(bytes.strip_suffix(b"\n").unwrap_or_default());
         let lines = BatchLines::new(bytes);
         if let Err(why) = whole {
             // The whole is damaged: say where, as closely as it can be said.
-            return Err(lines.first_damaged().unwrap_or_else(|| Damage::new(why)));
+            return Err(lines
+                .first_damaged()
+                .unwrap_or_else(|| BatchDamage::new(why)));
         }
-        let (head, lines) = (Head::read(bytes)?, lines.records()?);
+        let (head, lines) = (BatchHead::read(bytes)?, lines.records()?);
         let mut records = Vec::with_capacity(lines.len());
         for (place, json) in lines.iter().enumerate() {
-            let record = Record::parse_stored(json).map_err(|bad| Damage {
+            let record = Record::parse_stored(json).map_err(|bad| BatchDamage {
                 record: Some(place as u64 + 1),
-                ..Damage::new(bad.to_string())
+                ..BatchDamage::new(bad.to_string())
             })?;
             records.push(record);
         }
         let batch = Self::new(head.entries, records);
         if batch.key != head.idempotency_key {
-            return Err(Damage::new("its key is not that of its records"));
+            return Err(BatchDamage::new("its key is not that of its records"));
         }
         if batch.records.is_empty() || count(&batch.parts) != Some(batch.records.len() as u64) {
-            return Err(Damage::new("its entries do not add up to its records"));
+            return Err(BatchDamage::new("its entries do not add up to its records"));
         }
         Ok(batch)
     }
 }
 
-impl Head {
+impl BatchHead {
     /// Reads the head alone, which is the first line of the file: its checksum is not looked at.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Damage> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, BatchDamage> {
         let line = bytes.split(|byte| *byte == b'\n').next();
         let text = line.and_then(|line| std::str::from_utf8(line).ok());
         let text = text.and_then(|text| text.strip_suffix(r#","records":["#));
-        let text = text.ok_or_else(|| Damage::new("its head is not that of a batch"))?;
+        let text = text.ok_or_else(|| BatchDamage::new("its head is not that of a batch"))?;
         let head: Self = serde_json::from_str(&format!("{text}}}"))
-            .map_err(|error| Damage::new(error.to_string()))?;
+            .map_err(|error| BatchDamage::new(error.to_string()))?;
         if head.version != VERSION {
             let what = format!("its version is {}, not {VERSION}", head.version);
-            return Err(Damage {
+            return Err(BatchDamage {
                 version: Some(head.version),
-                ..Damage::new(what)
+                ..BatchDamage::new(what)
             });
         }
         if head.entries.iter().any(|part| !part.is_sound()) {
-            return Err(Damage::new("it names entries that cannot be"));
+            return Err(BatchDamage::new("it names entries that cannot be"));
         }
         Ok(head)
     }
@@ -210,12 +212,12 @@ impl Part {
     pub(crate) fn is_sound(&self) -> bool {
         self.from >= 1
             && self.from <= self.to
-            && self.to <= MOST_RECORDS
-            && Name::parse(self.name.as_ref()).is_some()
+            && self.to <= MAX_RECORDS
+            && EntryName::parse(self.name.as_ref()).is_some()
     }
 }
 
-impl Damage {
+impl BatchDamage {
     fn new(what: impl Into<String>) -> Self {
         Self {
             record: None,
@@ -225,7 +227,7 @@ impl Damage {
     }
 }
 
-impl std::fmt::Display for Damage {
+impl std::fmt::Display for BatchDamage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.record {
             Some(record) => write!(f, "record {record}: {}", self.what),
@@ -248,20 +250,20 @@ impl<'a> BatchLines<'a> {
     }
 
     /// What is between the first and the last line, without the commas.
-    fn records(&self) -> Result<Vec<&'a str>, Damage> {
+    fn records(&self) -> Result<Vec<&'a str>, BatchDamage> {
         let [_, records @ .., _] = &*self.lines else {
-            return Err(Damage::new("it has no records"));
+            return Err(BatchDamage::new("it has no records"));
         };
         let plain = |line: &&'a [u8]| {
             let line: &'a [u8] = line;
             std::str::from_utf8(line.strip_suffix(b",").unwrap_or(line)).ok()
         };
         let records: Option<Vec<&str>> = records.iter().map(plain).collect();
-        records.ok_or_else(|| Damage::new("it is not UTF-8"))
+        records.ok_or_else(|| BatchDamage::new("it is not UTF-8"))
     }
 
     /// The first record whose text does not match its checksum.
-    fn first_damaged(&self) -> Option<Damage> {
+    fn first_damaged(&self) -> Option<BatchDamage> {
         let [_, records @ .., last] = &*self.lines else {
             return None;
         };
@@ -272,9 +274,9 @@ impl<'a> BatchLines<'a> {
             let line = records.get(place).copied().unwrap_or_default();
             let line = line.strip_suffix(b",").unwrap_or(line);
             if digits(crc32fast::hash(line)) != check.as_bytes() {
-                return Some(Damage {
+                return Some(BatchDamage {
                     record: Some(place as u64 + 1),
-                    ..Damage::new("its checksum does not match")
+                    ..BatchDamage::new("its checksum does not match")
                 });
             }
         }
@@ -314,7 +316,7 @@ fn divide(parts: &[Part], middle: u64) -> [Vec<Part>; 2] {
 }
 
 /// Whether a file can be a batch, by its name: `{uuid}-{line}-{key}.json`.
-pub(crate) fn is_name(name: &str) -> bool {
+pub(crate) fn is_batch_name(name: &str) -> bool {
     let Some(stem) = name.strip_suffix(".json") else {
         return false;
     };
@@ -421,7 +423,7 @@ mod tests {
         );
         for batch in [&a, &b, &c, &d] {
             assert_eq!(Batch::decode(&batch.encode()).as_ref(), Ok(batch));
-            assert!(is_name(&batch.file_name()));
+            assert!(is_batch_name(&batch.file_name()));
         }
         assert_eq!(c.halves().unwrap()[0].halves(), None);
     }

@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::{Disk, Reading, RealDisk};
+use crate::disk::{Disk, DiskReader, RealDisk};
 use crate::error::Error;
 use crate::sys;
 
@@ -68,15 +68,15 @@ impl DataDir {
 }
 
 /// Anything longer is none of ours, except entries and books, which are read by lines.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// The content of a file, unless it is longer than anything we write.
 pub(crate) fn read_bounded(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
-    Reading::open(disk, path)?
-        .take(MOST_BYTES + 1)
+    DiskReader::open(disk, path)?
+        .take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= MOST_BYTES).then_some(bytes))
+    Ok((bytes.len() as u64 <= MAX_BYTES).then_some(bytes))
 }
 
 /// Calls `each` with the files of a directory, in no order. A directory that is not there has none.
@@ -126,7 +126,7 @@ fn check_replaceable(path: &Path) -> io::Result<()> {
 /// Copies a file of any length, complete or not at all.
 fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     check_replaceable(to)?;
-    let mut source = Reading::open(disk, from)?;
+    let mut source = DiskReader::open(disk, from)?;
     let half = half_of(to);
     match disk.remove(&half) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -143,7 +143,7 @@ fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     copied
 }
 
-fn append_all(disk: &dyn Disk, source: &mut Reading<'_>, file: &File) -> io::Result<()> {
+fn append_all(disk: &dyn Disk, source: &mut DiskReader<'_>, file: &File) -> io::Result<()> {
     let mut piece = vec![0; 64 * 1024];
     loop {
         match source.read(&mut piece) {

@@ -20,7 +20,7 @@ use crate::delivery::{DeliveryLock, RunError};
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
 use crate::journal::{decode, encode};
-use crate::manager::{BatchStore, Found, SpoolManager, State};
+use crate::manager::{BatchStore, DeliveryState, LoadedBatch, SpoolManager};
 use crate::time::Moment;
 
 const VERSION: u32 = 1;
@@ -32,7 +32,7 @@ const MOST_TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Serialize, Deserialize)]
-struct Noted {
+struct DestinationFile {
     version: u32,
     to: String,
     since: Moment,
@@ -125,17 +125,17 @@ fn forget_attempts(store: &SpoolManager, why: &str) -> Result<u64, Error> {
         let names = store.pending(after.as_deref(), PAGE)?;
         for name in &names {
             let state = store.state(name)?;
-            if state == State::default() {
+            if state == DeliveryState::default() {
                 continue;
             }
-            let Found::Batch(batch) = store.take(name)? else {
+            let LoadedBatch::Batch(batch) = store.load_for_delivery(name)? else {
                 continue;
             };
             if state.is_unknown() {
                 store.fail(&batch, &state, why)?;
                 ambiguous += 1;
             } else {
-                store.set_state(name, &State::default())?;
+                store.set_state(name, &DeliveryState::default())?;
             }
         }
         after = names.last().cloned();
@@ -167,8 +167,8 @@ fn read(disk: &dyn Disk, data: &Path) -> Result<Option<String>, Error> {
     Ok(Some(noted.to))
 }
 
-fn check(bytes: &[u8]) -> Result<Noted, String> {
-    let noted: Noted = decode(bytes)?;
+fn check(bytes: &[u8]) -> Result<DestinationFile, String> {
+    let noted: DestinationFile = decode(bytes)?;
     if noted.version == VERSION {
         Ok(noted)
     } else {
@@ -177,7 +177,7 @@ fn check(bytes: &[u8]) -> Result<Noted, String> {
 }
 
 fn write(disk: &dyn Disk, data: &Path, to: &str) -> Result<(), Error> {
-    let noted = Noted {
+    let noted = DestinationFile {
         version: VERSION,
         to: to.to_owned(),
         since: SystemTime::now().into(),

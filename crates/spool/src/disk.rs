@@ -73,12 +73,12 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
 
 /// An open file whose content is read through the seam.
 #[derive(Debug)]
-pub(crate) struct Reading<'a> {
+pub(crate) struct DiskReader<'a> {
     disk: &'a dyn Disk,
     file: File,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> DiskReader<'a> {
     pub(crate) fn open(disk: &'a dyn Disk, path: &Path) -> io::Result<Self> {
         let file = disk.open(path)?;
         Ok(Self { disk, file })
@@ -89,7 +89,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-impl Read for Reading<'_> {
+impl Read for DiskReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.disk.read(&self.file, into)
     }

@@ -9,7 +9,7 @@ use crate::record::parse_id;
 
 /// What a file in the staging directory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     /// `{uuid}.json`: one record, dropped in by any program.
     Single,
     /// `{uuid}.jsonl`: many records, complete.
@@ -20,19 +20,19 @@ pub(crate) enum Kind {
 
 /// An entry's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Name {
+pub(crate) struct EntryName {
     pub(crate) id: Uuid,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
 }
 
-impl Name {
+impl EntryName {
     /// The name of an entry; `None` for every other file.
     pub(crate) fn parse(name: &OsStr) -> Option<Self> {
         let (stem, ending) = name.to_str()?.split_once('.')?;
         let kind = match ending {
-            "json" => Kind::Single,
-            "jsonl" => Kind::Sealed,
-            "jsonl.open" => Kind::Open,
+            "json" => EntryKind::Single,
+            "jsonl" => EntryKind::Sealed,
+            "jsonl.open" => EntryKind::Open,
             _ => return None,
         };
         let id = parse_id(stem).ok()?;
@@ -42,9 +42,9 @@ impl Name {
 
     pub(crate) fn path_in(self, staging: &Path) -> PathBuf {
         let ending = match self.kind {
-            Kind::Single => "json",
-            Kind::Sealed => "jsonl",
-            Kind::Open => "jsonl.open",
+            EntryKind::Single => "json",
+            EntryKind::Sealed => "jsonl",
+            EntryKind::Open => "jsonl.open",
         };
         staging.join(format!("{}.{ending}", self.id))
     }
@@ -57,10 +57,10 @@ mod tests {
     #[test]
     fn names_are_read_as_they_are_written() {
         let id = Uuid::now_v7();
-        for kind in [Kind::Single, Kind::Sealed, Kind::Open] {
-            let name = Name { id, kind };
+        for kind in [EntryKind::Single, EntryKind::Sealed, EntryKind::Open] {
+            let name = EntryName { id, kind };
             let path = name.path_in(Path::new("/s"));
-            assert_eq!(Name::parse(path.file_name().unwrap()), Some(name));
+            assert_eq!(EntryName::parse(path.file_name().unwrap()), Some(name));
         }
     }
 
@@ -77,7 +77,7 @@ mod tests {
             "936da01f-9abd-4d9d-80c7-02af85c822a8.json",
             ".01890a5d-ac96-774b-bcce-b302099a8057.json.tmp",
         ] {
-            assert_eq!(Name::parse(OsStr::new(name)), None, "{name}");
+            assert_eq!(EntryName::parse(OsStr::new(name)), None, "{name}");
         }
     }
 }

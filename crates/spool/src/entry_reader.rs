@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use crate::disk::{Disk, Reading};
-use crate::entry::{Kind, Name};
+use crate::disk::{Disk, DiskReader};
+use crate::entry::{EntryKind, EntryName};
 use crate::error::Error;
 use crate::line::{self, Line};
 use crate::lines::Lines;
@@ -17,10 +17,10 @@ use crate::record::{self, Record};
 
 /// Maximum number of a record: no writer makes an entry with more bytes than this, let alone lines.
 /// A larger number was made up, and would make sums overflow.
-pub(crate) const MOST_RECORDS: u64 = 1 << 24;
+pub(crate) const MAX_RECORDS: u64 = 1 << 24;
 
 /// Maximum length of a file with a single record. White space may be taken out of it.
-const LONGEST_SINGLE: u64 = 4 * record::MOST_BYTES as u64;
+const LONGEST_SINGLE: u64 = 4 * record::MAX_BYTES as u64;
 
 /// Reads the lines of an entry, one at a time.
 pub(crate) struct EntryReader<R> {
@@ -50,10 +50,10 @@ impl EntryLine<'_> {
     }
 }
 
-impl<'a> EntryReader<Reading<'a>> {
+impl<'a> EntryReader<DiskReader<'a>> {
     /// Opens an entry with many records. `None`: it is gone.
     pub(crate) fn open(disk: &'a dyn Disk, path: &Path) -> Result<Option<Self>, Error> {
-        match Reading::open(disk, path) {
+        match DiskReader::open(disk, path) {
             Ok(file) => Ok(Some(Self::new(path, file))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::read(path, error)),
@@ -90,7 +90,7 @@ impl<R: Read> EntryReader<R> {
                 return Err(Error::version(path, version, line::VERSION));
             }
             Ok(Line::Record { number, .. } | Line::Sealed { records: number })
-                if number > MOST_RECORDS =>
+                if number > MAX_RECORDS =>
             {
                 Err("its number is larger than that of any record")
             }
@@ -111,7 +111,7 @@ impl<R: Read> EntryReader<R> {
 }
 
 /// Content of a file with a single record.
-pub(crate) enum Single {
+pub(crate) enum SingleRecordFile {
     Record(Record),
     /// No record, and why.
     Bad(Vec<u8>, String),
@@ -119,11 +119,11 @@ pub(crate) enum Single {
     TooLong(String),
 }
 
-impl Single {
+impl SingleRecordFile {
     /// Reads `{id}.json`. `None`: it is gone.
     pub(crate) fn read(disk: &dyn Disk, path: &Path, id: Uuid) -> Result<Option<Self>, Error> {
         let mut bytes = Vec::new();
-        let read = Reading::open(disk, path)
+        let read = DiskReader::open(disk, path)
             .and_then(|file| file.take(LONGEST_SINGLE + 1).read_to_end(&mut bytes));
         match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -148,14 +148,18 @@ impl Single {
 ///
 /// An error in the middle of an entry is thus found before the first batch is written. What was just
 /// read is in the kernel's memory: reading it again costs little.
-pub(crate) fn probe(disk: &dyn Disk, staging: &Path, name: Name) -> Result<Option<u64>, Error> {
+pub(crate) fn probe(
+    disk: &dyn Disk,
+    staging: &Path,
+    name: EntryName,
+) -> Result<Option<u64>, Error> {
     let path = name.path_in(staging);
-    if name.kind == Kind::Single {
-        let single = Single::read(disk, &path, name.id)?;
+    if name.kind == EntryKind::Single {
+        let single = SingleRecordFile::read(disk, &path, name.id)?;
         return Ok(single.map(|single| match single {
-            Single::Record(record) => record.json().len() as u64,
-            Single::Bad(bytes, _) => bytes.len() as u64,
-            Single::TooLong(_) => LONGEST_SINGLE,
+            SingleRecordFile::Record(record) => record.json().len() as u64,
+            SingleRecordFile::Bad(bytes, _) => bytes.len() as u64,
+            SingleRecordFile::TooLong(_) => LONGEST_SINGLE,
         }));
     }
     let Some(mut entry) = EntryReader::open(disk, &path)? else {

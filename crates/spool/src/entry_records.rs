@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::data_dir::DataDir;
-use crate::disk::{Disk, Reading};
-use crate::entry::{Kind, Name};
-use crate::entry_reader::{EntryReader, Single};
+use crate::disk::{Disk, DiskReader};
+use crate::entry::{EntryKind, EntryName};
+use crate::entry_reader::{EntryReader, SingleRecordFile};
 use crate::error::Error;
 use crate::line::Line;
 use crate::quarantine::{QuarantineBuffer, move_aside, set_aside};
@@ -32,8 +32,8 @@ pub(crate) struct EntryRecords<'a> {
 
 enum Source<'a> {
     /// Until it is taken.
-    Single(Option<Single>),
-    Lines(EntryReader<Reading<'a>>),
+    Single(Option<SingleRecordFile>),
+    Lines(EntryReader<DiskReader<'a>>),
 }
 
 impl<'a> EntryRecords<'a> {
@@ -44,11 +44,13 @@ impl<'a> EntryRecords<'a> {
         name: &'a str,
     ) -> Result<Option<Self>, Error> {
         let path = data.staging.join(name);
-        let source = match Name::parse(name.as_ref()) {
-            Some(Name {
+        let source = match EntryName::parse(name.as_ref()) {
+            Some(EntryName {
                 id,
-                kind: Kind::Single,
-            }) => Single::read(disk, &path, id)?.map(|single| Source::Single(Some(single))),
+                kind: EntryKind::Single,
+            }) => {
+                SingleRecordFile::read(disk, &path, id)?.map(|single| Source::Single(Some(single)))
+            }
             _ => EntryReader::open(disk, &path)?.map(Source::Lines),
         };
         Ok(source.map(|source| Self {
@@ -113,17 +115,19 @@ impl<'a> EntryRecords<'a> {
         }
     }
 
-    fn take_single(&mut self, single: Single) -> Result<Option<(u64, Record)>, Error> {
+    fn take_single(&mut self, single: SingleRecordFile) -> Result<Option<(u64, Record)>, Error> {
         let (disk, failed) = (self.disk, &self.data.failed);
         self.place = 1;
         self.highest = 1;
         match single {
-            Single::Record(record) => {
+            SingleRecordFile::Record(record) => {
                 self.is_whole = true;
                 return Ok(Some((1, record)));
             }
-            Single::Bad(bytes, why) => set_aside(disk, failed, self.name, &bytes, &why)?,
-            Single::TooLong(why) => move_aside(disk, &self.path, failed, self.name, &why)?,
+            SingleRecordFile::Bad(bytes, why) => set_aside(disk, failed, self.name, &bytes, &why)?,
+            SingleRecordFile::TooLong(why) => {
+                move_aside(disk, &self.path, failed, self.name, &why)?
+            }
         }
         self.aside.push([1, 1]);
         Ok(None)

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::data_dir;
 use crate::disk::Disk;
 use crate::error::{Error, is_full};
-use crate::reserve::{Reserve, Use};
+use crate::reserve::{Reserve, ReserveUse};
 
 /// Puts a whole file in place: complete or absent, whatever happens. On a full disk it is stored in
 /// the reserve. Its name is on the disk once the directory is synced.
@@ -19,7 +19,7 @@ pub(crate) fn write_atomically(
     name: &str,
     bytes: &[u8],
 ) -> Result<(), Error> {
-    write_for(disk, dir, name, bytes, Use::NewFile)
+    write_for(disk, dir, name, bytes, ReserveUse::NewFile)
 }
 
 /// The same for a batch, which leaves room in the reserve for what is noted about it.
@@ -29,7 +29,7 @@ pub(crate) fn write_batch(
     name: &str,
     bytes: &[u8],
 ) -> Result<(), Error> {
-    write_for(disk, dir, name, bytes, Use::MoreBatches)
+    write_for(disk, dir, name, bytes, ReserveUse::MoreBatches)
 }
 
 /// The same for half of a batch that is split. Batches that wait may have filled their part of the
@@ -40,7 +40,7 @@ pub(crate) fn write_half_batch(
     name: &str,
     bytes: &[u8],
 ) -> Result<(), Error> {
-    write_for(disk, dir, name, bytes, Use::Batch)
+    write_for(disk, dir, name, bytes, ReserveUse::Batch)
 }
 
 fn write_for(
@@ -48,10 +48,10 @@ fn write_for(
     dir: &Path,
     name: &str,
     bytes: &[u8],
-    what: Use,
+    what: ReserveUse,
 ) -> Result<(), Error> {
     let path = dir.join(name);
-    let file = Located::new(&path);
+    let file = ReserveFile::new(&path);
     let failed = |error| Error::new("write", &path, error);
     if file.is_held(disk).map_err(failed)? {
         return file.hold(disk, bytes, what).map_err(failed);
@@ -64,7 +64,7 @@ fn write_for(
 
 /// The content of a file that the reserve holds.
 pub(crate) fn held(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = Located::new(path);
+    let file = ReserveFile::new(path);
     let held = file.reserve.read(disk)?;
     Ok(held.file(&file.key).map(<[u8]>::to_vec))
 }
@@ -79,12 +79,12 @@ pub(crate) fn read_bounded(disk: &dyn Disk, path: &Path) -> io::Result<Option<Ve
 
 /// True if something has this name. An error is not taken for "no".
 pub(crate) fn exists(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
-    Ok(disk.exists(path)? || Located::new(path).is_held(disk)?)
+    Ok(disk.exists(path)? || ReserveFile::new(path).is_held(disk)?)
 }
 
 /// Removes a file. It is an error if there is none.
 pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
-    let file = Located::new(path);
+    let file = ReserveFile::new(path);
     if !file.is_held(disk)? {
         return disk.remove(path);
     }
@@ -105,11 +105,11 @@ pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
 
 /// Gives a file another name, in place of whatever has that name.
 pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
-    let [source, target] = [from, to].map(Located::new);
+    let [source, target] = [from, to].map(ReserveFile::new);
     let hold = || {
         let too_long = || io::Error::other("longer than anything we write");
         let bytes = read_bounded(disk, from)?.ok_or_else(too_long)?;
-        target.hold(disk, &bytes, Use::NewFile)
+        target.hold(disk, &bytes, ReserveUse::NewFile)
     };
     if source.is_held(disk)? || target.is_held(disk)? {
         hold()?;
@@ -184,12 +184,12 @@ pub(crate) fn flush(disk: &dyn Disk, dirs: &[&Path]) -> Result<(), Error> {
 }
 
 /// A file's name in the reserve of its data directory.
-struct Located {
+struct ReserveFile {
     reserve: Reserve,
     key: String,
 }
 
-impl Located {
+impl ReserveFile {
     fn new(path: &Path) -> Self {
         let dir = path.parent().unwrap_or(Path::new(""));
         let part = |path: &Path| {
@@ -207,7 +207,7 @@ impl Located {
     }
 
     /// Stores the file in the reserve. On the disk when this returns.
-    fn hold(&self, disk: &dyn Disk, bytes: &[u8], what: Use) -> io::Result<()> {
+    fn hold(&self, disk: &dyn Disk, bytes: &[u8], what: ReserveUse) -> io::Result<()> {
         self.reserve.hold(disk, &self.key, bytes, what)
     }
 }

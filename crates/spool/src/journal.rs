@@ -18,7 +18,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::data_dir::{DataDir, write_atomically};
-use crate::disk::{Disk, Reading};
+use crate::disk::{Disk, DiskReader};
 use crate::error::Error;
 use crate::line;
 use crate::quarantine::{move_aside, set_aside};
@@ -31,14 +31,14 @@ const LONGEST_HEAD: u64 = 256 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JournalKind {
     /// What was consolidated; kept by the consolidator.
-    ConsolidatedEntry,
+    Entries,
     /// What became of the batches; kept by the deliverer.
-    Sent,
+    Batches,
 }
 
 /// The first line of a file.
 #[derive(Debug, Serialize, Deserialize)]
-struct Head<T> {
+struct JournalHead<T> {
     #[serde(rename = "book")]
     journal: String,
     version: u32,
@@ -49,12 +49,12 @@ struct Head<T> {
 
 /// What every file of ours says of itself.
 #[derive(Deserialize)]
-struct Version {
+struct VersionField {
     version: u32,
 }
 
 /// What is read from a journal.
-pub(crate) enum Read<'a, T> {
+pub(crate) enum JournalLine<'a, T> {
     /// The first line of a file.
     Head(T),
     /// An event, as the JSON object it is.
@@ -109,15 +109,15 @@ fn doubt(disk: &dyn Disk, path: &Path) -> Option<u64> {
 impl JournalKind {
     fn word(self) -> &'static str {
         match self {
-            Self::ConsolidatedEntry => "taken",
-            Self::Sent => "sent",
+            Self::Entries => "taken",
+            Self::Batches => "sent",
         }
     }
 
     fn dir(self, data: &DataDir) -> &Path {
         match self {
-            Self::ConsolidatedEntry => &data.usage,
-            Self::Sent => &data.sent,
+            Self::Entries => &data.usage,
+            Self::Batches => &data.sent,
         }
     }
 
@@ -155,7 +155,7 @@ impl JournalKind {
     fn has_head(self, data: &DataDir, generation: u64) -> Result<bool, Error> {
         let path = self.path(data, generation);
         let mut line = Vec::new();
-        let file = Reading::open(&*data.disk, &path);
+        let file = DiskReader::open(&*data.disk, &path);
         let file = file.map(|file| BufReader::new(file).take(LONGEST_HEAD));
         match file.and_then(|mut file| file.read_until(b'\n', &mut line)) {
             // Removed since it was listed.
@@ -168,19 +168,19 @@ impl JournalKind {
             line: 1,
         };
         let text = line.strip_suffix(b"\n").unwrap_or_default();
-        if let Ok(found) = decode::<Version>(&line)
+        if let Ok(found) = decode::<VersionField>(&line)
             && found.version != VERSION
         {
             return Err(Error::version(&path, found.version, VERSION));
         }
         Ok(matches!(
             self.read_line::<IgnoredAny>(&spot, text),
-            Read::Head(_)
+            JournalLine::Head(_)
         ))
     }
 
     /// Files that have the name of a generation, and are none.
-    pub(crate) fn impostors(self, data: &DataDir) -> Result<Vec<PathBuf>, Error> {
+    pub(crate) fn foreign_files(self, data: &DataDir) -> Result<Vec<PathBuf>, Error> {
         let mut found = Vec::new();
         for generation in self.numbers(data)? {
             if !self.has_head(data, generation)? {
@@ -206,7 +206,7 @@ impl JournalKind {
     /// the line is synced alone.
     fn snapshot(self, line: &[u8]) -> Option<&[u8]> {
         const FIELD: &[u8] = br#"{"snapshot":""#;
-        let is_named = self == Self::ConsolidatedEntry && line.starts_with(FIELD);
+        let is_named = self == Self::Entries && line.starts_with(FIELD);
         line.get(..FIELD.len() + 36).filter(|_| is_named)
     }
 
@@ -215,12 +215,12 @@ impl JournalKind {
     pub(crate) fn read<T: DeserializeOwned>(
         self,
         data: &DataDir,
-        each: &mut dyn FnMut(&Position<'_>, Read<'_, T>),
+        each: &mut dyn FnMut(&Position<'_>, JournalLine<'_, T>),
     ) -> Result<(), Error> {
         for generation in self.generations(data)? {
             let path = self.dir(data).join(self.file_name(generation));
             let failed = |error| Error::read(&path, error);
-            let file = match Reading::open(&*data.disk, &path) {
+            let file = match DiskReader::open(&*data.disk, &path) {
                 // Older than what is kept now: removed since it was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file.map_err(failed)?,
@@ -242,7 +242,7 @@ impl JournalKind {
                     Some((b'\n', text)) => each(&spot, self.read_line(&spot, text)),
                     // A whole line, but its end is something else.
                     Some((_, text)) if line::checked(text).is_ok() => {
-                        each(&spot, Read::Damaged("its end is damaged"));
+                        each(&spot, JournalLine::Damaged("its end is damaged"));
                         break;
                     }
                     _ => break,
@@ -256,22 +256,24 @@ impl JournalKind {
         self,
         spot: &Position<'_>,
         text: &'a [u8],
-    ) -> Read<'a, T> {
+    ) -> JournalLine<'a, T> {
         if let Err(why) = line::checked(text) {
-            return Read::Damaged(why);
+            return JournalLine::Damaged(why);
         }
         let Ok(text) = std::str::from_utf8(text) else {
-            return Read::Damaged("it is not UTF-8");
+            return JournalLine::Damaged("it is not UTF-8");
         };
         if spot.line > 1 {
-            return Read::Event(text);
+            return JournalLine::Event(text);
         }
-        match serde_json::from_str::<Head<T>>(text) {
-            Ok(head) if head.version != VERSION => Read::Damaged("it has a version we do not know"),
-            Ok(head) if head.journal == self.word() && head.generation == spot.generation => {
-                Read::Head(head.before)
+        match serde_json::from_str::<JournalHead<T>>(text) {
+            Ok(head) if head.version != VERSION => {
+                JournalLine::Damaged("it has a version we do not know")
             }
-            _ => Read::Damaged("it is not the head of this file"),
+            Ok(head) if head.journal == self.word() && head.generation == spot.generation => {
+                JournalLine::Head(head.before)
+            }
+            _ => JournalLine::Damaged("it is not the head of this file"),
         }
     }
 }
@@ -284,7 +286,7 @@ impl Journal {
         title: JournalKind,
     ) -> Result<Self, Error> {
         let dir = title.dir(data);
-        for path in title.impostors(data)? {
+        for path in title.foreign_files(data)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let why = "it does not begin as a journal does";
             move_aside(&**disk, &path, &data.failed, &name, why)?;
@@ -303,8 +305,8 @@ impl Journal {
         }
         let mut journal = Self::at(disk, dir, title, generation)?;
         let failed = |error| Error::new("open", &journal.path, error);
-        let mut reading = Reading::open(&**disk, &journal.path).map_err(failed)?;
-        let Extent {
+        let mut reading = DiskReader::open(&**disk, &journal.path).map_err(failed)?;
+        let JournalExtent {
             unsynced,
             whole,
             length,
@@ -336,7 +338,7 @@ impl Journal {
         generation: u64,
         before: &T,
     ) -> Result<Self, Error> {
-        let head = Head {
+        let head = JournalHead {
             journal: title.word().to_owned(),
             version: VERSION,
             generation,
@@ -391,7 +393,7 @@ impl Journal {
     fn write_again(&mut self, start: u64) -> Result<(), Error> {
         let failed = |error| Error::new("write to", &self.path, error);
         let mut bytes = Vec::new();
-        let reading = Reading::open(&*self.disk, &self.path).map_err(failed)?;
+        let reading = DiskReader::open(&*self.disk, &self.path).map_err(failed)?;
         let mut file = reading.file();
         file.seek(io::SeekFrom::Start(start)).map_err(failed)?;
         let length = self.length.saturating_sub(start);
@@ -507,7 +509,7 @@ impl Journal {
 /// lost one that was written before it.
 fn has_holes(disk: &dyn Disk, path: &Path) -> Result<bool, Error> {
     let failed = |error| Error::read(path, error);
-    let mut reader = BufReader::new(Reading::open(disk, path).map_err(failed)?);
+    let mut reader = BufReader::new(DiskReader::open(disk, path).map_err(failed)?);
     let (mut text, mut is_bad) = (Vec::new(), false);
     loop {
         text.clear();
@@ -526,7 +528,7 @@ fn has_holes(disk: &dyn Disk, path: &Path) -> Result<bool, Error> {
 /// Puts the good lines in place of a file that has damaged ones between them, and sets those aside.
 fn mend(disk: &dyn Disk, data: &DataDir, path: &Path) -> Result<(), Error> {
     let failed = |error| Error::read(path, error);
-    let mut reader = BufReader::new(Reading::open(disk, path).map_err(failed)?);
+    let mut reader = BufReader::new(DiskReader::open(disk, path).map_err(failed)?);
     let (mut text, mut good, mut bad) = (Vec::new(), Vec::new(), Vec::new());
     loop {
         text.clear();
@@ -557,7 +559,7 @@ fn renew(disk: &dyn Disk, dir: &Path, name: &str) -> Result<bool, Error> {
         return Ok(false);
     };
     let mut bytes = Vec::new();
-    Reading::open(disk, &path)
+    DiskReader::open(disk, &path)
         .and_then(|file| file.take(good).read_to_end(&mut bytes))
         .map_err(|error| Error::read(&path, error))?;
     write_atomically(disk, dir, name, &bytes)?;
@@ -602,7 +604,7 @@ pub(crate) fn decode_version<T: DeserializeOwned>(
     bytes: &[u8],
     known: u32,
 ) -> Result<T, Error> {
-    let found = decode::<Version>(bytes).map_err(|why| Error::damage(path, why))?;
+    let found = decode::<VersionField>(bytes).map_err(|why| Error::damage(path, why))?;
     if found.version != known {
         return Err(Error::version(path, found.version, known));
     }
@@ -611,7 +613,7 @@ pub(crate) fn decode_version<T: DeserializeOwned>(
 
 /// How far a file is written.
 #[derive(Default)]
-struct Extent {
+struct JournalExtent {
     /// The start of the last lines that were synced together.
     unsynced: u64,
     /// The end of the last line that is whole.
@@ -619,8 +621,8 @@ struct Extent {
     length: u64,
 }
 
-fn extent(title: JournalKind, file: &mut Reading<'_>) -> io::Result<Extent> {
-    let (mut extent, mut last) = (Extent::default(), Vec::<u8>::new());
+fn extent(title: JournalKind, file: &mut DiskReader<'_>) -> io::Result<JournalExtent> {
+    let (mut extent, mut last) = (JournalExtent::default(), Vec::<u8>::new());
     let (mut reader, mut text) = (BufReader::new(file), Vec::new());
     loop {
         text.clear();

@@ -12,11 +12,11 @@ const BITS_PER_ID: u64 = 16;
 /// Ids that only grow in number.
 #[derive(Debug, Default)]
 pub(crate) struct KnownIds {
-    filters: Vec<Filter>,
+    filters: Vec<BloomFilter>,
 }
 
 #[derive(Debug)]
-struct Filter {
+struct BloomFilter {
     words: Vec<u64>,
     ids: usize,
 }
@@ -24,7 +24,7 @@ struct Filter {
 impl KnownIds {
     pub(crate) fn insert(&mut self, id: Uuid) {
         if self.filters.last().is_none_or(|last| last.ids == MOST_IDS) {
-            self.filters.push(Filter {
+            self.filters.push(BloomFilter {
                 words: vec![0; WORDS],
                 ids: 0,
             });

@@ -32,7 +32,7 @@ mod recover;
 mod reserve;
 mod run;
 mod schedule;
-mod set;
+mod snapshot;
 mod staged;
 mod staging;
 mod staging_lock;
@@ -56,8 +56,8 @@ pub use error::Error;
 #[cfg(feature = "http")]
 pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
 pub use manager::{
-    BatchStore, Failed, Found, Keep, Kept, KeptIn, Pause, PutBefore, SpoolManager, Standing, State,
-    Waiting,
+    BatchStore, DeliveryState, EarlierBatch, Failed, FileTotals, Keep, KeptIn, LoadedBatch, Pause,
+    SpoolManager, Standing, Waiting,
 };
 pub use record::{BadRecord, Record};
 pub use run::{Destination, Run, Runner, run};

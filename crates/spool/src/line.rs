@@ -31,13 +31,13 @@ pub(crate) enum Line {
 
 /// A record's line but for its number, which is known when it is its turn: the rest is prepared
 /// where nobody waits for it.
-pub(crate) struct Prepared<'a> {
+pub(crate) struct PreparedLine<'a> {
     id: Uuid,
     json: &'a str,
     checksum: crc32fast::Hasher,
 }
 
-impl<'a> Prepared<'a> {
+impl<'a> PreparedLine<'a> {
     pub(crate) fn new(record: &'a Record) -> Self {
         let mut prepared = Self {
             id: record.id(),
@@ -167,7 +167,7 @@ mod tests {
         let record = Record::parse(r#"{"a":"}\",\"crc\":\"00000000\"}","é":1}"#).unwrap();
         let mut bytes = Vec::new();
         write_entry(&mut bytes, id);
-        Prepared::new(&record).write(&mut bytes, 1);
+        PreparedLine::new(&record).write(&mut bytes, 1);
         write_sealed(&mut bytes, 1);
         let lines = [
             Line::Entry {
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn shortest_line_is_as_short_as_is_said() {
         let mut line = Vec::new();
-        Prepared::new(&Record::parse("{}").unwrap()).write(&mut line, 1);
+        PreparedLine::new(&Record::parse("{}").unwrap()).write(&mut line, 1);
         assert_eq!(line.len() as u64, SHORTEST);
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use crate::record;
 
 /// The longest line that can be one of ours: a record, its id, its number and its checksum.
-const LONGEST: u64 = record::MOST_BYTES as u64 + 1024;
+const LONGEST: u64 = record::MAX_BYTES as u64 + 1024;
 
 /// Reads lines. One that is too long comes in pieces, none of which is a good line.
 pub(crate) struct Lines<R> {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::disk::{Disk, Reading};
+use crate::disk::{Disk, DiskReader};
 use crate::error::Error;
 use crate::files::{self, move_file, read_bounded, write_atomically};
 use crate::journal::{decode, encode};
@@ -79,7 +79,7 @@ pub(crate) fn checksum_of(disk: &dyn Disk, path: &Path) -> io::Result<String> {
     if let Some(bytes) = files::held(disk, path)? {
         return Ok(format!("{:08x}", crc32fast::hash(&bytes)));
     }
-    let (mut file, mut checksum) = (Reading::open(disk, path)?, crc32fast::Hasher::new());
+    let (mut file, mut checksum) = (DiskReader::open(disk, path)?, crc32fast::Hasher::new());
     let mut piece = vec![0; 64 * 1024];
     loop {
         match file.read(&mut piece)? {

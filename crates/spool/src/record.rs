@@ -8,7 +8,7 @@ use crate::fields::{Fields, text};
 use crate::time::new_id;
 
 /// The longest record that is taken.
-pub(crate) const MOST_BYTES: usize = 1 << 20;
+pub(crate) const MAX_BYTES: usize = 1 << 20;
 
 /// A JSON object with an `id`, kept as the text it came in: unknown fields, the order of fields,
 /// Unicode and numbers of any size survive.
@@ -57,9 +57,9 @@ impl Record {
             json.insert_str(1, &format!(r#""id":"{id}"{comma}"#));
             id
         };
-        if json.len() > MOST_BYTES {
+        if json.len() > MAX_BYTES {
             let long = json.len();
-            return Err(bad(format!("it has {long} bytes, more than {MOST_BYTES}")));
+            return Err(bad(format!("it has {long} bytes, more than {MAX_BYTES}")));
         }
         Ok(Self { id, json })
     }

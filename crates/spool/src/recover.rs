@@ -4,8 +4,8 @@ use std::io::{self, Read as _, Seek as _};
 use std::path::Path;
 
 use crate::data_dir::DataDir;
-use crate::disk::{Disk, Reading};
-use crate::entry::{Kind, Name};
+use crate::disk::{Disk, DiskReader};
+use crate::entry::{EntryKind, EntryName};
 use crate::entry_reader::EntryReader;
 use crate::error::Error;
 use crate::line::{self, Line};
@@ -13,7 +13,11 @@ use crate::quarantine::{move_aside, set_aside};
 
 /// Seals an open entry, unless somebody still writes it. `true`: it is sealed now, or gone because
 /// there was nothing in it. An entry that cannot be read, or is of another version, stays as it is.
-pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Result<bool, Error> {
+pub(crate) fn seal_abandoned(
+    disk: &dyn Disk,
+    data: &DataDir,
+    name: EntryName,
+) -> Result<bool, Error> {
     let path = name.path_in(&data.staging);
     let failed = |error| Error::new("recover", &path, error);
     let file = match disk.open_to_write(&path) {
@@ -29,7 +33,7 @@ pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Res
     if !disk.exists(&path).map_err(failed)? {
         return Ok(true);
     }
-    let Some(good) = Good::read(disk, &path)? else {
+    let Some(good) = EntryExtent::read(disk, &path)? else {
         return Ok(true);
     };
     let why = "the end of an entry whose writer was interrupted";
@@ -66,8 +70,8 @@ pub(crate) fn seal_abandoned(disk: &dyn Disk, data: &DataDir, name: Name) -> Res
         disk.truncate(&file, length).map_err(failed)?;
     }
     disk.sync(&file).map_err(failed)?;
-    let sealed = Name {
-        kind: Kind::Sealed,
+    let sealed = EntryName {
+        kind: EntryKind::Sealed,
         ..name
     };
     disk.rename(&path, &sealed.path_in(&data.staging))
@@ -89,7 +93,7 @@ fn without_room(tail: &[u8]) -> &[u8] {
 
 fn read_from(disk: &dyn Disk, path: &Path, start: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut file = Reading::open(disk, path)?;
+    let mut file = DiskReader::open(disk, path)?;
     file.file().seek(io::SeekFrom::Start(start))?;
     file.read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -97,7 +101,7 @@ fn read_from(disk: &dyn Disk, path: &Path, start: u64) -> io::Result<Vec<u8>> {
 
 /// How much of an entry is whole.
 #[derive(Default)]
-struct Good {
+struct EntryExtent {
     /// To the end of the last good line.
     length: u64,
     /// The length of the file.
@@ -109,7 +113,7 @@ struct Good {
     is_blank: bool,
 }
 
-impl Good {
+impl EntryExtent {
     /// `None`: the entry is gone.
     fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, Error> {
         let Some(mut lines) = EntryReader::open(disk, path)? else {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::consolidate::{Consolidated, Kept, Options, consolidate_on};
+use crate::consolidate::{Consolidated, ConsolidatorState, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{
     Clock, Delivered, DeliveryLock, DeliveryOptions, Progress, RealClock, RunError, Sink, Watch,
@@ -74,7 +74,7 @@ pub struct Runner {
     disk: Arc<dyn Disk>,
     data: PathBuf,
     /// What was consolidated, and what cannot be.
-    kept: Kept,
+    kept: ConsolidatorState,
     /// With what became of the batches.
     store: SpoolManager,
     /// Length of the reserve for a full disk.
@@ -125,7 +125,7 @@ impl Runner {
     pub(crate) fn on(disk: Arc<dyn Disk>, data: &Path) -> Self {
         Self {
             data: data.to_owned(),
-            kept: Kept::default(),
+            kept: ConsolidatorState::default(),
             store: SpoolManager::on(Arc::clone(&disk), data),
             disk,
             reserve: reserve::BYTES,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::data_dir::DataDir;
-use crate::entry::Name;
+use crate::entry::EntryName;
 use crate::entry_reader::probe;
 use crate::error::Error;
 
@@ -51,7 +51,7 @@ pub fn staged(data: &Path) -> Result<Staged, Error> {
 pub(crate) fn staged_in(data: &DataDir) -> Result<Staged, Error> {
     let (mut staged, mut names) = (Staged::default(), Vec::new());
     let listed = data.disk.list(&data.staging, &mut |name, is_file| {
-        match Name::parse(name).filter(|_| is_file) {
+        match EntryName::parse(name).filter(|_| is_file) {
             Some(name) => names.push(name),
             // Ours, for our own use.
             None if name.to_string_lossy().starts_with('.') => {}

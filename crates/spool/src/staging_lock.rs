@@ -10,10 +10,10 @@ use serde_json::Value;
 use tenure::{Key, ReadLock, Store, Tenure};
 
 use crate::disk::{Disk, RealDisk};
-use crate::entry::Name;
+use crate::entry::EntryName;
 use crate::error::{Error, is_full};
 use crate::files;
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 
 const FILE: &str = ".consolidation.lock";
 const POD_NAME: &str = "pod_name";
@@ -46,9 +46,9 @@ pub struct StagingLock {
     staging: PathBuf,
     path: PathBuf,
     record: LockRecord,
-    set: Option<Set>,
+    set: Option<Snapshot>,
     /// A set was begun, and it is not known which.
-    has_lost_set: bool,
+    has_lost_snapshot: bool,
 }
 
 /// What the owner of a staging directory says about itself.
@@ -109,14 +109,14 @@ impl StagingLock {
     fn begin(mut self, consumed_ids: &[String]) -> Result<Self, LockError> {
         let lock = &mut self;
         let staging = &lock.staging;
-        lock.set = match Set::read(&*lock.disk, staging) {
+        lock.set = match Snapshot::read(&*lock.disk, staging) {
             // Nothing can be told from it: what is staged is a new set.
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "a set that was begun is put out of the way");
                 let aside = error.path().with_extension("damaged");
                 files::rename(&*lock.disk, error.path(), &aside)
                     .map_err(|failed| LockError::Disk(Error::new("rename", &aside, failed)))?;
-                lock.has_lost_set = true;
+                lock.has_lost_snapshot = true;
                 None
             }
             set => set.map_err(LockError::Disk)?,
@@ -169,7 +169,7 @@ impl StagingLock {
             staging: staging.to_owned(),
             path,
             set: None,
-            has_lost_set: false,
+            has_lost_snapshot: false,
         })
     }
 
@@ -191,13 +191,13 @@ impl StagingLock {
     }
 
     /// The set that is being consolidated, if there is one.
-    pub(crate) fn set(&self) -> Option<&Set> {
+    pub(crate) fn snapshot(&self) -> Option<&Snapshot> {
         self.set.as_ref()
     }
 
     /// True if the set that was begun is damaged.
-    pub(crate) fn has_lost_set(&self) -> bool {
-        self.has_lost_set
+    pub(crate) fn has_lost_snapshot(&self) -> bool {
+        self.has_lost_snapshot
     }
 
     /// Fixes what is consolidated, and how. On the disk when this returns.
@@ -206,7 +206,7 @@ impl StagingLock {
         names: Vec<String>,
         batch_size: usize,
     ) -> Result<(), LockError> {
-        let set = Set::new(names.clone(), batch_size);
+        let set = Snapshot::new(names.clone(), batch_size);
         set.begin(&*self.disk, &self.staging)
             .map_err(LockError::Disk)?;
         self.set = Some(set);
@@ -214,8 +214,8 @@ impl StagingLock {
     }
 
     /// Ends a set of which nothing has come yet: its entries are for the next one.
-    pub(crate) fn let_set_go(&mut self) -> Result<(), LockError> {
-        Set::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
+    pub(crate) fn abandon_snapshot(&mut self) -> Result<(), LockError> {
+        Snapshot::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
         self.set = None;
         self.tell(Vec::new())
     }
@@ -241,7 +241,7 @@ impl StagingLock {
     }
 
     /// The reserve notes that all batches are on the disk.
-    pub(crate) fn is_written_in_reserve(&mut self) {
+    pub(crate) fn note_written_in_reserve(&mut self) {
         if let Some(set) = &mut self.set {
             set.is_written = true;
         }
@@ -264,7 +264,7 @@ impl StagingLock {
             .sync_dir(&self.staging)
             .map_err(|error| LockError::Disk(Error::new("sync", &self.staging, error)))?;
         // Only now: a name that came back with the power would otherwise be taken for a new entry.
-        Set::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
+        Snapshot::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
         self.set = None;
         self.tell(Vec::new())
     }
@@ -294,7 +294,7 @@ impl StagingLock {
     }
 
     fn release(&mut self) -> Result<(), LockError> {
-        Set::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
+        Snapshot::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
         self.about_to_write()?;
         match self.tenure.take() {
             Some(tenure) => tenure.release().map_err(LockError::Lock),
@@ -346,7 +346,7 @@ impl LockRecord {
                 .flatten()
                 .filter_map(|name| text(Some(name)))
                 // Whatever a record says: nothing but entries is ever read or deleted.
-                .filter(|name| Name::parse(name.as_ref()).is_some())
+                .filter(|name| EntryName::parse(name.as_ref()).is_some())
                 .collect(),
         }
     }

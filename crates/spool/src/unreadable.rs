@@ -10,13 +10,13 @@ const MOST_NAMED: usize = 100;
 
 /// The entries that were left where they are, from one consolidation to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Unreadable {
+pub(crate) struct UnreadableEntries {
     named: BTreeMap<PathBuf, Error>,
     /// In this round, named or not.
     count: usize,
 }
 
-impl Unreadable {
+impl UnreadableEntries {
     /// A new round begins: what is gone by now is forgotten.
     pub(crate) fn begin(&mut self, is_there: impl Fn(&Path) -> bool) {
         self.count = 0;

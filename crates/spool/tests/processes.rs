@@ -68,7 +68,7 @@ fn produces() {
 fn consolidates() {
     let mut options = Options::default();
     options.batch_size = 7;
-    options.most_entries = 2;
+    options.max_entries = 2;
     loop {
         match consolidate(&data(), &options) {
             Ok(done) if done.entries == 0 => thread::sleep(Duration::from_millis(1)),

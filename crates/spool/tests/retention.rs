@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use spool::{
-    Answer, Batch, DeliveryLock, DeliveryOptions, Destination, Durability, Keep, Kept, KeptIn,
-    Options, Record, Sink, SpoolManager, Staging, Watch, run, verify,
+    Answer, Batch, DeliveryLock, DeliveryOptions, Destination, Durability, FileTotals, Keep,
+    KeptIn, Options, Record, Sink, SpoolManager, Staging, Watch, run, verify,
 };
 
 /// Accepts every record but those that say otherwise.
@@ -48,7 +48,7 @@ fn deliver(data: &Path, words: &[&str], to: Destination<'_>) {
     .unwrap();
 }
 
-fn prune(data: &Path, dir: KeptIn, keep: Keep) -> Kept {
+fn prune(data: &Path, dir: KeptIn, keep: Keep) -> FileTotals {
     let _lock = DeliveryLock::acquire(data).unwrap();
     SpoolManager::new(data).prune(dir, &keep).unwrap()
 }

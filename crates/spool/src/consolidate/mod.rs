@@ -10,7 +10,7 @@
 //! 4. mark the set as written, on the disk;
 //! 5. delete exactly those entries, then the lock.
 
-mod left_out;
+mod excluded;
 mod resumed;
 mod written;
 
@@ -19,15 +19,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use left_out::LeftOut;
-use resumed::Resumed;
+use excluded::ExcludedEntries;
+use resumed::ResumedBatches;
 use uuid::Uuid;
-use written::Snapshot;
+use written::SnapshotProgress;
 
 use crate::backlog::Backlog;
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
-use crate::entry::{Kind, Name};
+use crate::entry::{EntryKind, EntryName};
 use crate::entry_journal::{self, EntryJournal, HeldIds};
 use crate::entry_reader::probe;
 use crate::error::Error;
@@ -36,10 +36,10 @@ use crate::line;
 use crate::manager::{BatchStore, HeldOutcomes, SpoolManager};
 use crate::recover::seal_abandoned;
 use crate::reserve::Reserve;
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 use crate::staging_lock::{LockError, StagingLock};
 use crate::time::new_id;
-use crate::unreadable::Unreadable;
+use crate::unreadable::UnreadableEntries;
 
 /// How consolidation works.
 #[derive(Clone, Debug)]
@@ -50,9 +50,9 @@ pub struct Options {
     /// How many records go into a batch. It is cut earlier if it would exceed 1 MiB.
     pub batch_size: usize,
     /// How many entries are taken at once; the rest is for the next round.
-    pub most_entries: usize,
+    pub max_entries: usize,
     /// How many bytes of entries are taken at once, but always one entry.
-    pub most_bytes: u64,
+    pub max_bytes: u64,
 }
 
 /// How many bytes of entries are taken at once while the disk is full, but always one entry.
@@ -63,8 +63,8 @@ impl Default for Options {
         Self {
             pod_name: "local".to_owned(),
             batch_size: 100,
-            most_entries: 1000,
-            most_bytes: 32 << 20,
+            max_entries: 1000,
+            max_bytes: 32 << 20,
         }
     }
 }
@@ -121,21 +121,21 @@ pub fn consolidate(data: &Path, options: &Options) -> Result<Consolidated, LockE
 pub struct Consolidator {
     disk: Arc<dyn Disk>,
     data: PathBuf,
-    kept: Kept,
+    kept: ConsolidatorState,
 }
 
 /// State that one snapshot leaves for the next one of the same process.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct ConsolidatorState {
     /// As it was when the last set was done with.
     pub(crate) journal: Option<EntryJournal>,
     pub(crate) backlog: Backlog,
-    pub(crate) unreadable: Unreadable,
+    pub(crate) unreadable: UnreadableEntries,
     /// A file of the totals that could not be read when something was last folded.
     pub(crate) unreadable_totals: Option<Error>,
 }
 
-impl Kept {
+impl ConsolidatorState {
     /// Lists what is staged now, and returns how many entries that are.
     pub(crate) fn list(&mut self, data: &DataDir) -> Result<usize, Error> {
         self.unreadable
@@ -170,7 +170,7 @@ impl Consolidator {
         Self {
             disk: Arc::new(RealDisk),
             data: data.as_ref().to_owned(),
-            kept: Kept::default(),
+            kept: ConsolidatorState::default(),
         }
     }
 
@@ -188,14 +188,14 @@ pub(crate) fn consolidate_on(
     disk: &Arc<dyn Disk>,
     data: &Path,
     options: &Options,
-    kept: &mut Kept,
+    kept: &mut ConsolidatorState,
 ) -> Result<Consolidated, LockError> {
     let spool = SpoolManager::on(Arc::clone(disk), data);
     let data = DataDir::on(Arc::clone(disk), data);
     data.make(&**disk).map_err(LockError::Disk)?;
     let (staging, pod_name) = (&data.staging, &options.pod_name);
     let mut lock = StagingLock::acquire_to_consolidate(Arc::clone(disk), staging, pod_name)?;
-    let mut fold = Fold {
+    let mut fold = ConsolidationRun {
         disk,
         data: &data,
         spool: &spool,
@@ -209,49 +209,50 @@ pub(crate) fn consolidate_on(
     if !names.is_empty() {
         lock.freeze(names, options.batch_size)?;
         // Batches of a set that cannot be told any more may be there.
-        let again = lock.has_lost_set();
+        let again = lock.has_lost_snapshot();
         fold.finish(&mut lock, again)?;
     }
     lock.release_only()?;
     Ok(fold.done)
 }
 
-struct Fold<'a> {
+struct ConsolidationRun<'a> {
     disk: &'a Arc<dyn Disk>,
     data: &'a DataDir,
     spool: &'a dyn BatchStore,
-    kept: &'a mut Kept,
+    kept: &'a mut ConsolidatorState,
     done: Consolidated,
 }
 
-impl Fold<'_> {
+impl ConsolidationRun<'_> {
     /// Does what is left to do of the set that is begun, if one is. `again`: another process had begun,
     /// and may have come to any point.
     fn finish(&mut self, lock: &mut StagingLock, again: bool) -> Result<(), LockError> {
-        let Some(set) = lock.set().cloned() else {
+        let Some(set) = lock.snapshot().cloned() else {
             return Ok(());
         };
         if !set.is_written {
-            let left_out = LeftOut::read(&**self.disk, &self.data.staging);
-            let mut snapshot = Snapshot::new(&set, left_out.map_err(LockError::Disk)?);
+            let left_out = ExcludedEntries::read(&**self.disk, &self.data.staging);
+            let mut snapshot = SnapshotProgress::new(&set, left_out.map_err(LockError::Disk)?);
             let (mut journal, is_read) = self.open_book(set.id).map_err(LockError::Disk)?;
             if again && !self.resume(lock, &set, &journal, &mut snapshot)? {
-                return lock.let_set_go();
+                return lock.abandon_snapshot();
             }
             self.write(&mut snapshot, &mut journal, &set.entries)
                 .and_then(|()| self.write_totals(&mut snapshot, &mut journal, is_read))
                 .map_err(LockError::Disk)?;
             if journal.hold_unwritten().map_err(LockError::Disk)? {
-                lock.is_written_in_reserve();
+                lock.note_written_in_reserve();
             } else {
                 lock.mark_written()?;
             }
             journal.rotate_if_full().map_err(LockError::Disk)?;
             self.kept.journal = Some(journal);
         }
-        let set = lock.set().into_iter();
-        let consumed: HashSet<String> = set.flat_map(Set::consumed).cloned().collect();
-        LeftOut::forget(&**self.disk, &self.data.staging, &consumed).map_err(LockError::Disk)?;
+        let set = lock.snapshot().into_iter();
+        let consumed: HashSet<String> = set.flat_map(Snapshot::consumed).cloned().collect();
+        ExcludedEntries::forget(&**self.disk, &self.data.staging, &consumed)
+            .map_err(LockError::Disk)?;
         lock.clean_up()?;
         self.done.entries += consumed.len();
         Ok(())
@@ -302,21 +303,21 @@ impl Fold<'_> {
         // Should the disk be full, their ids and batches must fit into the reserve.
         let (disk, reserve) = (&**self.disk, Reserve::new(staging));
         let (ids_left, is_in_use) = HeldIds::room(disk, &reserve)?;
-        let batches = HeldOutcomes::most_of_set(disk, &reserve)?;
+        let batches = HeldOutcomes::max_batches_per_set(disk, &reserve)?;
         let batch_size = options.batch_size as u64;
         let mut ids_left = batches.saturating_mul(batch_size).min(ids_left);
         // While the disk is full few batches are made at a time, and the set is read again for more.
-        let most_bytes = if is_in_use {
-            options.most_bytes.min(MOST_BYTES_IF_FULL)
+        let max_bytes = if is_in_use {
+            options.max_bytes.min(MOST_BYTES_IF_FULL)
         } else {
-            options.most_bytes
+            options.max_bytes
         };
         while let Some(mut name) = self.kept.backlog.pop() {
-            if taken.len() == options.most_entries {
+            if taken.len() == options.max_entries {
                 self.kept.backlog.put_back(name);
                 break;
             }
-            if name.kind == Kind::Open {
+            if name.kind == EntryKind::Open {
                 let open = name.path_in(staging);
                 match seal_abandoned(&**self.disk, self.data, name) {
                     Ok(is_sealed) => {
@@ -336,7 +337,7 @@ impl Fold<'_> {
                         continue;
                     }
                 }
-                name.kind = Kind::Sealed;
+                name.kind = EntryKind::Sealed;
             }
             // A rename during the listing may show an entry under both of its names.
             if taken.last() == Some(&name) {
@@ -354,10 +355,10 @@ impl Fold<'_> {
             self.kept.unreadable.remove(&name.path_in(staging));
             bytes = length.saturating_add(bytes);
             let ids = match name.kind {
-                Kind::Single => 1,
-                Kind::Sealed | Kind::Open => length / line::SHORTEST,
+                EntryKind::Single => 1,
+                EntryKind::Sealed | EntryKind::Open => length / line::SHORTEST,
             };
-            let is_too_much = bytes > most_bytes || ids > ids_left;
+            let is_too_much = bytes > max_bytes || ids > ids_left;
             if is_too_much && !taken.is_empty() {
                 self.kept.backlog.put_back(name);
                 break;
@@ -378,7 +379,8 @@ impl Fold<'_> {
         if let Some(full) = full.filter(|_| taken.is_empty()) {
             return Err(full);
         }
-        let file_name = |name: &Name| name.path_in(Path::new("")).to_string_lossy().into_owned();
+        let file_name =
+            |name: &EntryName| name.path_in(Path::new("")).to_string_lossy().into_owned();
         Ok(taken.iter().map(file_name).collect())
     }
 
@@ -388,20 +390,20 @@ impl Fold<'_> {
     fn resume(
         &mut self,
         lock: &mut StagingLock,
-        set: &Set,
+        set: &Snapshot,
         journal: &EntryJournal,
-        snapshot: &mut Snapshot,
+        snapshot: &mut SnapshotProgress,
     ) -> Result<bool, LockError> {
         let reused =
             entry_journal::reused(self.data, set.id, &set.entries).map_err(LockError::Disk)?;
-        let resumed = Resumed::read(self.spool, set, &reused).map_err(LockError::Disk)?;
+        let resumed = ResumedBatches::read(self.spool, set, &reused).map_err(LockError::Disk)?;
         let resumed = snapshot.resumed.insert(resumed);
         snapshot.unread.extend(set.excluded.iter().cloned());
         let names = set.entries.iter().enumerate();
         let names = names.filter(|(_, name)| !set.excluded.contains(name));
         let mut excluded = Vec::new();
         for (place, file) in names {
-            let name = Name::parse(file.as_ref());
+            let name = EntryName::parse(file.as_ref());
             let probed = name.map(|name| probe(&**self.disk, &self.data.staging, name));
             let Some(Err(error)) = probed else {
                 continue;

@@ -12,12 +12,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::batch::Batch;
-use crate::entry::{Kind, Name};
+use crate::entry::{EntryKind, EntryName};
 use crate::entry_journal::{ConsolidatedEntry, EntryJournal};
 use crate::error::Error;
 use crate::fingerprint::RecordFingerprint;
-use crate::manager::{BatchStore, PutBefore};
-use crate::set::Set;
+use crate::manager::{BatchStore, EarlierBatch};
+use crate::snapshot::Snapshot;
 use crate::time::Moment;
 
 /// A line: the place of its entry in the set, and its number.
@@ -25,25 +25,25 @@ type LinePosition = (usize, u64);
 
 /// Batches of the set that were put before.
 #[derive(Debug, Default)]
-pub(super) struct Resumed {
+pub(super) struct ResumedBatches {
     /// Lines in batches that are there, by the place of their entry.
-    there: BTreeMap<usize, BTreeMap<u64, PutLine>>,
+    there: BTreeMap<usize, BTreeMap<u64, BatchedLine>>,
     /// Names of those batches.
     names: Vec<String>,
     /// Batches that left, in the order of their first lines.
-    gone: Vec<Gone>,
+    gone: Vec<RemovedBatch>,
     /// Batches that cannot be read, in the same order.
-    unreadable: Vec<Unreadable>,
+    unreadable: Vec<UnreadableBatch>,
     /// The first of them that no record was compared with.
     next_unreadable: usize,
-    entries: Vec<Entry>,
+    entries: Vec<ResumedEntry>,
     /// The batch that was read last.
     last: Option<(usize, Batch)>,
 }
 
 /// A line in a batch that is there.
 #[derive(Debug)]
-pub(super) struct PutLine {
+pub(super) struct BatchedLine {
     pub(super) stamp: RecordFingerprint,
     /// Which batch, and which of its records.
     batch: usize,
@@ -53,7 +53,7 @@ pub(super) struct PutLine {
 }
 
 #[derive(Debug)]
-struct Gone {
+struct RemovedBatch {
     parts: Vec<(usize, u64, u64)>,
     start: LinePosition,
     /// `None`: as many records as it has.
@@ -64,7 +64,7 @@ struct Gone {
 }
 
 #[derive(Debug)]
-struct Unreadable {
+struct UnreadableBatch {
     start: LinePosition,
     name: String,
     error: Error,
@@ -72,7 +72,7 @@ struct Unreadable {
 
 /// State of an entry of the set.
 #[derive(Debug, Default)]
-struct Entry {
+struct ResumedEntry {
     name: String,
     /// Its end is missing, or all of it.
     is_cut: bool,
@@ -86,7 +86,7 @@ struct Entry {
 
 /// Treatment of a record of the set.
 #[derive(Debug)]
-pub(super) enum Meeting {
+pub(super) enum RecordPlacement {
     /// It is in no batch.
     New,
     /// It is in one.
@@ -95,28 +95,28 @@ pub(super) enum Meeting {
     First(String, Error),
 }
 
-impl Resumed {
+impl ResumedBatches {
     /// Finds the batches of a set. `reused` are entries whose names were used before.
     pub(super) fn read(
         spool: &dyn BatchStore,
-        set: &Set,
+        set: &Snapshot,
         reused: &HashSet<String>,
     ) -> Result<Self, Error> {
         let places = set.entries.iter().enumerate();
         let places: HashMap<&str, usize> = places.map(|(at, name)| (name.as_str(), at)).collect();
-        let entry = |name: &String| Entry {
+        let entry = |name: &String| ResumedEntry {
             name: name.clone(),
             is_excluded: set.excluded.contains(name),
-            ..Entry::default()
+            ..ResumedEntry::default()
         };
         let mut all = Self {
             entries: set.entries.iter().map(entry).collect(),
             ..Self::default()
         };
         let begun = Moment::from_id(set.id);
-        spool.put_before(set.id, &set.entries, &mut |put| match put {
-            PutBefore::There(batch) => all.add_there(&batch, &places),
-            PutBefore::Gone {
+        spool.earlier_batches(set.id, &set.entries, &mut |put| match put {
+            EarlierBatch::Present(batch) => all.add_there(&batch, &places),
+            EarlierBatch::Gone {
                 name,
                 parts,
                 records,
@@ -131,7 +131,7 @@ impl Resumed {
                     let parts: Option<Vec<_>> = parts.iter().map(of).collect();
                     let start = first_line(&name, &set.entries);
                     if let (Some(parts), Some(start)) = (parts, start) {
-                        all.gone.push(Gone {
+                        all.gone.push(RemovedBatch {
                             start: parts.first().map_or(start, |part| (part.0, part.1)),
                             end: parts.last().map(|part| (part.0, part.2)),
                             parts,
@@ -141,9 +141,9 @@ impl Resumed {
                     }
                 }
             }
-            PutBefore::Unreadable { name, error } => {
+            EarlierBatch::Unreadable { name, error } => {
                 if let Some(start) = first_line(&name, &set.entries) {
-                    all.unreadable.push(Unreadable { start, name, error });
+                    all.unreadable.push(UnreadableBatch { start, name, error });
                 }
             }
         })?;
@@ -162,7 +162,7 @@ impl Resumed {
         for (record, (name, line)) in lines.enumerate() {
             let of = batch.records().get(record);
             if let (Some(place), Some(of)) = (places.get(name), of) {
-                let line_of = PutLine {
+                let line_of = BatchedLine {
                     stamp: RecordFingerprint::new(of),
                     batch: self.names.len(),
                     record,
@@ -179,11 +179,11 @@ impl Resumed {
         self.there.is_empty() && self.gone.is_empty() && self.unreadable.is_empty()
     }
 
-    fn there_at(&self, (place, line): LinePosition) -> Option<&PutLine> {
+    fn there_at(&self, (place, line): LinePosition) -> Option<&BatchedLine> {
         self.there.get(&place)?.get(&line)
     }
 
-    fn gone_at(&mut self, position: LinePosition) -> Option<&mut Gone> {
+    fn gone_at(&mut self, position: LinePosition) -> Option<&mut RemovedBatch> {
         let after = self.gone.partition_point(|gone| gone.start <= position);
         let gone = self.gone.get_mut(after.checked_sub(1)?)?;
         gone.has(position).then_some(gone)
@@ -223,35 +223,38 @@ impl Resumed {
         place: usize,
         line: u64,
         stamp: RecordFingerprint,
-    ) -> Result<Meeting, Error> {
+    ) -> Result<RecordPlacement, Error> {
         let position = (place, line);
         let there = self.there.get_mut(&place);
         if let Some(put) = there.and_then(|lines| lines.get_mut(&line))
             && put.stamp.id == stamp.id
         {
             put.is_met = true;
-            return Ok(Meeting::Put);
+            return Ok(RecordPlacement::Put);
         }
         if let Some(gone) = self.gone_at(position) {
             gone.seen.push(position);
-            return Ok(Meeting::Put);
+            return Ok(RecordPlacement::Put);
         }
         let Some(batch) = self.unreadable.get(self.next_unreadable) else {
-            return Ok(Meeting::New);
+            return Ok(RecordPlacement::New);
         };
         if batch.start > position {
-            return Ok(Meeting::New);
+            return Ok(RecordPlacement::New);
         }
         if batch.start < position {
             // Its first record is not there any more: which ones follow is not known.
             return Err(batch.error.clone());
         }
         self.next_unreadable += 1;
-        Ok(Meeting::First(batch.name.clone(), batch.error.clone()))
+        Ok(RecordPlacement::First(
+            batch.name.clone(),
+            batch.error.clone(),
+        ))
     }
 
     /// Lines of an entry that are in batches and that it does not have any more.
-    pub(super) fn unmet(&mut self, place: usize) -> Vec<(u64, PutLine)> {
+    pub(super) fn unmet(&mut self, place: usize) -> Vec<(u64, BatchedLine)> {
         let lines = self.there.remove(&place).unwrap_or_default();
         lines.into_iter().filter(|(_, put)| !put.is_met).collect()
     }
@@ -260,7 +263,7 @@ impl Resumed {
     pub(super) fn load(
         &mut self,
         spool: &dyn BatchStore,
-        put: &PutLine,
+        put: &BatchedLine,
     ) -> Result<Option<crate::record::Record>, Error> {
         if self
             .last
@@ -321,7 +324,7 @@ impl Resumed {
     }
 
     /// Finds the lines of a batch that left which the entries do not have any more.
-    fn account_for(&mut self, gone: &Gone, journal: &mut EntryJournal) {
+    fn account_for(&mut self, gone: &RemovedBatch, journal: &mut EntryJournal) {
         let mut left = gone.records.saturating_sub(gone.seen.len() as u64);
         let Some(end) = gone.end.filter(|_| left > 0) else {
             return;
@@ -341,7 +344,9 @@ impl Resumed {
             if let Some(records) = journal.noted(&name).map(|taken| taken.records) {
                 let seen = gone.seen.iter().filter(|(of, _)| *of == place).count() as u64;
                 left -= left.min(records.saturating_sub(seen));
-            } else if Name::parse(name.as_ref()).is_some_and(|name| name.kind == Kind::Single) {
+            } else if EntryName::parse(name.as_ref())
+                .is_some_and(|name| name.kind == EntryKind::Single)
+            {
                 if left > 0 && !is_seen((place, 1)) {
                     left -= 1;
                     self.add_unknown(place, 1, journal);
@@ -358,8 +363,8 @@ impl Resumed {
         let places = gone.start.0..=end.0;
         let is_cut = |place: &usize| {
             let entry = &self.entries[*place];
-            let kind = Name::parse(entry.name.as_ref()).map(|name| name.kind);
-            entry.is_cut && kind != Some(Kind::Single) && journal.noted(&entry.name).is_none()
+            let kind = EntryName::parse(entry.name.as_ref()).map(|name| name.kind);
+            entry.is_cut && kind != Some(EntryKind::Single) && journal.noted(&entry.name).is_none()
         };
         if let Some(place) = places.into_iter().find(is_cut) {
             let entry = &self.entries[place];
@@ -391,7 +396,7 @@ impl Resumed {
     }
 }
 
-impl Gone {
+impl RemovedBatch {
     fn has(&self, position: LinePosition) -> bool {
         self.start <= position
             && match self.end {

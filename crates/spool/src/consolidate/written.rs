@@ -5,29 +5,29 @@ use std::io;
 
 use uuid::Uuid;
 
-use super::Fold;
-use super::left_out::LeftOut;
-use super::resumed::{Meeting, Resumed};
+use super::ConsolidationRun;
+use super::excluded::ExcludedEntries;
+use super::resumed::{RecordPlacement, ResumedBatches};
 use crate::batch::{self, Batch, Part};
-use crate::entry_journal::{self, ConsolidatedEntry, EntryJournal, Seen};
+use crate::entry_journal::{self, ConsolidatedEntry, EntryJournal, RecordMatch};
 use crate::entry_records::EntryRecords;
 use crate::error::Error;
 use crate::files;
 use crate::fingerprint::RecordFingerprint;
 use crate::record::Record;
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 use crate::time::new_id;
 use crate::totals::{self, Check, Totals, sum};
 
 /// A set of entries on its way into batches.
-pub(super) struct Snapshot {
+pub(super) struct SnapshotProgress {
     id: Uuid,
     /// How many records go into a batch.
     size: usize,
     /// After a crash: what came of it before.
-    pub(super) resumed: Option<Resumed>,
+    pub(super) resumed: Option<ResumedBatches>,
     /// Lines that are in batches of other sets.
-    pub(super) left_out: LeftOut,
+    pub(super) left_out: ExcludedEntries,
     /// Entries that are not read.
     pub(super) unread: HashSet<String>,
     /// Place of the entry that is being read.
@@ -41,8 +41,8 @@ pub(super) struct Snapshot {
     totals: Totals,
 }
 
-impl Snapshot {
-    pub(super) fn new(set: &Set, left_out: LeftOut) -> Self {
+impl SnapshotProgress {
+    pub(super) fn new(set: &Snapshot, left_out: ExcludedEntries) -> Self {
         Self {
             id: set.id,
             left_out,
@@ -58,10 +58,10 @@ impl Snapshot {
         }
     }
 
-    fn meet(&mut self, line: u64, stamp: RecordFingerprint) -> Result<Meeting, Error> {
+    fn meet(&mut self, line: u64, stamp: RecordFingerprint) -> Result<RecordPlacement, Error> {
         match &mut self.resumed {
             Some(resumed) => resumed.meet(self.place, line, stamp),
-            None => Ok(Meeting::New),
+            None => Ok(RecordPlacement::New),
         }
     }
 
@@ -73,7 +73,7 @@ impl Snapshot {
     }
 
     fn has_room_for(&self, record: &Record) -> bool {
-        self.records.is_empty() || self.bytes + record.json().len() <= batch::MOST_BYTES
+        self.records.is_empty() || self.bytes + record.json().len() <= batch::MAX_BYTES
     }
 
     fn add(&mut self, name: &str, number: u64, record: Record) {
@@ -99,11 +99,11 @@ impl Snapshot {
     }
 }
 
-impl Fold<'_> {
+impl ConsolidationRun<'_> {
     /// Writes all batches of a set of entries, each unless it is there already, and notes the entries.
     pub(super) fn write(
         &mut self,
-        snapshot: &mut Snapshot,
+        snapshot: &mut SnapshotProgress,
         journal: &mut EntryJournal,
         names: &[String],
     ) -> Result<(), Error> {
@@ -141,7 +141,7 @@ impl Fold<'_> {
     /// Learns the records that are in batches and that their entry does not have any more.
     fn learn_from_batches(
         &mut self,
-        snapshot: &mut Snapshot,
+        snapshot: &mut SnapshotProgress,
         journal: &mut EntryJournal,
         taken: &mut ConsolidatedEntry,
     ) -> Result<(), Error> {
@@ -150,7 +150,7 @@ impl Fold<'_> {
         };
         for (line, put) in resumed.unmet(snapshot.place) {
             let is_of_other_set = snapshot.left_out.has(&taken.entry, snapshot.id, line);
-            if is_of_other_set || journal.seen(self.data, put.stamp, taken)? != Seen::Never {
+            if is_of_other_set || journal.seen(self.data, put.stamp, taken)? != RecordMatch::Never {
                 continue;
             }
             if let Some(record) = resumed.load(self.spool, &put)? {
@@ -170,7 +170,7 @@ impl Fold<'_> {
 
     pub(super) fn write_totals(
         &mut self,
-        snapshot: &mut Snapshot,
+        snapshot: &mut SnapshotProgress,
         journal: &mut EntryJournal,
         is_read: bool,
     ) -> Result<(), Error> {
@@ -191,7 +191,7 @@ impl Fold<'_> {
 
     fn write_entry(
         &mut self,
-        snapshot: &mut Snapshot,
+        snapshot: &mut SnapshotProgress,
         journal: &mut EntryJournal,
         mut reader: EntryRecords<'_>,
         taken: &mut ConsolidatedEntry,
@@ -199,18 +199,18 @@ impl Fold<'_> {
         while let Some((number, record)) = reader.next()? {
             let stamp = RecordFingerprint::new(&record);
             let seen = if snapshot.left_out.has(&taken.entry, snapshot.id, number) {
-                Seen::Same
+                RecordMatch::Same
             } else {
                 journal.seen(self.data, stamp, taken)?
             };
             match seen {
-                Seen::Never => {}
-                Seen::Same => {
+                RecordMatch::Never => {}
+                RecordMatch::Same => {
                     self.done.repeated += 1;
                     taken.repeated.push(number);
                     continue;
                 }
-                Seen::Other => {
+                RecordMatch::Other => {
                     let why = format!("another record has its id {}", record.id());
                     reader.set_aside(number, &record, &why);
                     continue;
@@ -224,17 +224,17 @@ impl Fold<'_> {
                 }
             }
             let meeting = snapshot.meet(number, stamp)?;
-            if !matches!(meeting, Meeting::New) || !snapshot.has_room_for(&record) {
+            if !matches!(meeting, RecordPlacement::New) || !snapshot.has_room_for(&record) {
                 self.write_batch(snapshot, journal)?;
             }
             journal.learn(stamp, taken);
             match meeting {
-                Meeting::Put => {
+                RecordPlacement::Put => {
                     self.done.records += 1;
                     continue;
                 }
-                Meeting::First(name, error) => snapshot.expected = Some((name, error)),
-                Meeting::New => {}
+                RecordPlacement::First(name, error) => snapshot.expected = Some((name, error)),
+                RecordPlacement::New => {}
             }
             snapshot.add(&taken.entry, number, record);
             if snapshot.records.len() == snapshot.size {
@@ -253,7 +253,7 @@ impl Fold<'_> {
 
     fn write_batch(
         &mut self,
-        snapshot: &mut Snapshot,
+        snapshot: &mut SnapshotProgress,
         journal: &mut EntryJournal,
     ) -> Result<(), Error> {
         let Some(batch) = snapshot.cut() else {

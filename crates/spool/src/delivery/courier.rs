@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::rejection::Trust;
+use super::rejection::RecordFault;
 use super::{Clock, Delivered, DeliveryOptions, Progress, Sink, Watch};
 use crate::error::Error;
-use crate::manager::{BatchStore, Found, Pause, Standing};
+use crate::manager::{BatchStore, LoadedBatch, Pause, Standing};
 
 /// How many names are in memory at a time.
 const PAGE: usize = if cfg!(test) { 512 } else { 16 * 1024 };
 /// A run waits for what is due within this, and leaves the rest for the next one.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const MAX_WAIT_IN_RUN: Duration = Duration::from_secs(10);
 
 /// Delivers what waits, as part of a run. Whoever calls this is the only one who does.
 pub(crate) fn deliver(
@@ -33,9 +33,9 @@ pub(crate) fn deliver(
         clock,
         watch,
         run,
-        strikes: 0,
+        consecutive_failures: 0,
         standing: store.standing(sink.name())?,
-        trusted_with: None,
+        trusted_origin: None,
         is_paused: false,
         unreadable: 0,
         done: Delivered::default(),
@@ -69,13 +69,13 @@ pub(crate) fn archive(
                 return Ok((archived, done));
             }
             match archive_one(store, name) {
-                Ok(Found::Batch(batch)) => {
+                Ok(LoadedBatch::Batch(batch)) => {
                     let records = batch.records().len() as u64;
                     archived += records;
                     (watch.progress)(Progress::Delivered { records });
                 }
-                Ok(Found::Damaged) => done.damaged += 1,
-                Ok(Found::Gone) => {}
+                Ok(LoadedBatch::Damaged) => done.damaged += 1,
+                Ok(LoadedBatch::Gone) => {}
                 // It is tried again in the next run, and holds up no other batch.
                 Err(error) if error.stays_in_place() => {
                     tracing::debug!(%error, "not archived");
@@ -93,14 +93,14 @@ pub(crate) fn archive(
 }
 
 /// Archives one batch. `Gone`: it is none of those that are archived.
-fn archive_one(store: &dyn BatchStore, name: &str) -> Result<Found, Error> {
+fn archive_one(store: &dyn BatchStore, name: &str) -> Result<LoadedBatch, Error> {
     let state = store.state(name)?;
     if state.attempts > 0 || state.is_unknown() || state.splitting {
         // It was on its way to a destination, which may have it.
-        return Ok(Found::Gone);
+        return Ok(LoadedBatch::Gone);
     }
-    let found = store.take(name)?;
-    if let Found::Batch(batch) = &found {
+    let found = store.load_for_delivery(name)?;
+    if let LoadedBatch::Batch(batch) = &found {
         store.archive(batch)?;
     }
     Ok(found)
@@ -114,11 +114,11 @@ pub(super) struct Courier<'a> {
     pub(super) watch: &'a Watch<'a>,
     pub(super) run: Uuid,
     /// Failures in a row.
-    pub(super) strikes: u32,
+    pub(super) consecutive_failures: u32,
     /// As it is noted in the store.
     pub(super) standing: Standing,
     /// The batch that was rejected after the last acceptance: all of its pieces may be split.
-    pub(super) trusted_with: Option<String>,
+    pub(super) trusted_origin: Option<String>,
     /// A pause is noted that the next success ends.
     pub(super) is_paused: bool,
     /// Batches that could not be read.
@@ -127,13 +127,13 @@ pub(super) struct Courier<'a> {
 }
 
 /// What to do after a batch.
-pub(super) enum Next {
+pub(super) enum NextStep {
     GoOn,
     /// It is due again so soon.
     Due(Duration),
     /// These took its place. They come first: the sooner it is known what the destination
     /// accepts, the fewer batches are split in vain.
-    Pieces(Vec<String>, Trust),
+    Pieces(Vec<String>, RecordFault),
     Stop,
 }
 
@@ -142,7 +142,7 @@ type Flow = ControlFlow<()>;
 
 impl Courier<'_> {
     fn run(&mut self) -> Result<(), Error> {
-        if self.wait_for_the_pause()?.is_break() {
+        if self.wait_for_stored_pause()?.is_break() {
             self.done.is_stopped = true;
             return Ok(());
         }
@@ -156,7 +156,7 @@ impl Courier<'_> {
                 return Ok(());
             }
             match soonest {
-                Some(wait) if wait <= PATIENCE => {
+                Some(wait) if wait <= MAX_WAIT_IN_RUN => {
                     let why = self.done.last_error.clone().unwrap_or_default();
                     if self.wait(wait, &why).is_break() {
                         return Ok(());
@@ -232,23 +232,23 @@ impl Courier<'_> {
     fn pass(&mut self, names: Vec<String>, soonest: &mut Option<Duration>) -> Result<Flow, Error> {
         let mut names: VecDeque<_> = names
             .into_iter()
-            .map(|name| (name, Trust::Unproven))
+            .map(|name| (name, RecordFault::Unproven))
             .collect();
         while let Some((name, trust)) = names.pop_front() {
             if self.watch.cancel.is_cancelled() {
                 return Ok(Flow::Break(()));
             }
-            match self.one(&name, trust)? {
-                Next::GoOn => {}
-                Next::Pieces(pieces, trust) => {
+            match self.deliver_or_skip(&name, trust)? {
+                NextStep::Continue => {}
+                NextStep::SendPieces(pieces, trust) => {
                     for piece in pieces.into_iter().rev() {
                         names.push_front((piece, trust));
                     }
                 }
-                Next::Due(wait) => {
+                NextStep::RetryIn(wait) => {
                     *soonest = Some(soonest.map_or(wait, |other| other.min(wait)));
                 }
-                Next::Stop => {
+                NextStep::Stop => {
                     self.done.is_stopped = true;
                     return Ok(Flow::Break(()));
                 }
@@ -258,7 +258,7 @@ impl Courier<'_> {
     }
 
     /// `Break`: the pause is too long to wait for it.
-    fn wait_for_the_pause(&mut self) -> Result<Flow, Error> {
+    fn wait_for_stored_pause(&mut self) -> Result<Flow, Error> {
         let Some(mut pause) = self.store.pause(self.sink.name())? else {
             return Ok(Flow::Continue(()));
         };
@@ -273,13 +273,13 @@ impl Courier<'_> {
             pause.since = now;
             self.store.set_pause(&pause)?;
         }
-        let left = pause.left(now).min(self.options.longest_wait);
+        let left = pause.left(now).min(self.options.max_wait);
         Ok(self.wait_or_stop(left, pause))
     }
 
     /// Waits for the end of a pause if it is near. `Break`: it is not, or the work is to end.
     pub(super) fn wait_or_stop(&mut self, left: Duration, pause: Pause) -> Flow {
-        if left > PATIENCE || pause.is_misconfigured && !left.is_zero() {
+        if left > MAX_WAIT_IN_RUN || pause.is_misconfigured && !left.is_zero() {
             self.done.last_error = Some(pause.why.clone());
             self.done.paused = Some(pause);
             return Flow::Break(());
@@ -306,19 +306,19 @@ impl Courier<'_> {
     }
 
     /// One that cannot be read waits for a person, and holds up nobody.
-    fn one(&mut self, name: &str, trust: Trust) -> Result<Next, Error> {
-        match self.try_one(name, trust) {
+    fn deliver_or_skip(&mut self, name: &str, trust: RecordFault) -> Result<NextStep, Error> {
+        match self.deliver_batch(name, trust) {
             Err(error) if error.stays_in_place() => {
                 tracing::debug!(%error, "not delivered");
                 self.unreadable += 1;
                 self.done.last_error = Some(error.to_string());
-                Ok(Next::GoOn)
+                Ok(NextStep::Continue)
             }
             // There is no room to note what becomes of it. Others may need less.
             Err(error) if error.is_full() => {
                 tracing::debug!(%error, batch = name, "not delivered");
                 self.done.last_error = Some(error.to_string());
-                Ok(Next::GoOn)
+                Ok(NextStep::Continue)
             }
             next => next,
         }

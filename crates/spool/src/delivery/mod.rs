@@ -30,7 +30,7 @@ pub struct DeliveryOptions {
     /// ... and has been tried for so long.
     pub give_up_after: Duration,
     /// The longest wait, whatever the destination asks for.
-    pub longest_wait: Duration,
+    pub max_wait: Duration,
     /// Try batches that would wait after a failure. What the destination asked for still holds.
     pub ignore_backoff: bool,
 }
@@ -40,7 +40,7 @@ impl Default for DeliveryOptions {
         Self {
             give_up_rounds: 10,
             give_up_after: Duration::from_secs(7 * 24 * 3600),
-            longest_wait: Duration::from_secs(3600),
+            max_wait: Duration::from_secs(3600),
             ignore_backoff: false,
         }
     }

@@ -9,11 +9,11 @@
 
 use std::time::Duration;
 
-use super::attempt::Attempt;
-use super::courier::{Courier, Next};
+use super::attempt::AttemptResult;
+use super::courier::{Courier, NextStep};
 use crate::batch::Batch;
 use crate::error::Error;
-use crate::manager::{Standing, State};
+use crate::manager::{DeliveryState, Standing};
 
 /// The pause after the first batch of which no part was accepted; it doubles ...
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 /// Evidence that rejected records, and not the destination, are at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
+pub(super) enum RecordFault {
     /// None: the standing of the destination decides.
     Unproven,
     /// The batch is a piece of one that a trusted destination rejected, or of which it has
@@ -31,15 +31,15 @@ pub(super) enum Trust {
 }
 
 /// A batch that the destination will not accept as it is.
-pub(super) struct Refused {
+pub(super) struct RejectedBatch {
     pub(super) batch: Batch,
-    pub(super) state: State,
+    pub(super) state: DeliveryState,
     pub(super) said: String,
     /// The batch, and perhaps none of its records, is too large.
     pub(super) is_too_large: bool,
 }
 
-impl Refused {
+impl RejectedBatch {
     /// The name of the batch that it is a piece of, or its own.
     fn origin(&self) -> String {
         let origin = self.state.origin.clone();
@@ -48,11 +48,11 @@ impl Refused {
 }
 
 impl Courier<'_> {
-    pub(super) fn refused(&mut self, refused: Refused) -> Result<Next, Error> {
+    pub(super) fn handle_rejection(&mut self, refused: RejectedBatch) -> Result<NextStep, Error> {
         let origin = refused.origin();
         let is_trusted = refused.state.proven
             || self.standing == Standing::Accepts
-            || self.trusted_with.as_ref() == Some(&origin);
+            || self.trusted_origin.as_ref() == Some(&origin);
         if refused.state.unknown {
             self.note_rejection()?;
             return self.fail_as_ambiguous(&refused, is_trusted);
@@ -62,33 +62,37 @@ impl Courier<'_> {
         {
             // Halving it says nothing about its records.
             let trust = if refused.state.proven {
-                Trust::Proven
+                RecordFault::Proven
             } else {
-                Trust::Unproven
+                RecordFault::Unproven
             };
-            return Ok(Next::Pieces(halves.into(), trust));
+            return Ok(NextStep::SendPieces(halves.into(), trust));
         }
         self.note_rejection()?;
         if !is_trusted {
             return self.bisect(refused);
         }
-        self.trusted_with = Some(origin);
-        self.end_the_pause()?;
+        self.trusted_origin = Some(origin);
+        self.end_pause()?;
         if let Some(halves) = self.split(&refused)? {
-            return Ok(Next::Pieces(halves.into(), Trust::Proven));
+            return Ok(NextStep::SendPieces(halves.into(), RecordFault::Proven));
         }
         self.fail(&refused.batch, &refused.state, &refused.said)?;
-        Ok(Next::GoOn)
+        Ok(NextStep::Continue)
     }
 
     /// It is never split: its halves would have other keys.
-    fn fail_as_ambiguous(&mut self, refused: &Refused, is_trusted: bool) -> Result<Next, Error> {
+    fn fail_as_ambiguous(
+        &mut self,
+        refused: &RejectedBatch,
+        is_trusted: bool,
+    ) -> Result<NextStep, Error> {
         let said = &refused.said;
         let why = format!("ambiguous: the destination may have it; it said: {said}");
         self.fail(&refused.batch, &refused.state, &why)?;
         if is_trusted {
-            self.end_the_pause()?;
-            return Ok(Next::GoOn);
+            self.end_pause()?;
+            return Ok(NextStep::Continue);
         }
         // One for each run, so that a destination which rejects everything does not empty the spool.
         self.pause_for_rejections(said)
@@ -97,7 +101,7 @@ impl Courier<'_> {
     /// Sends smaller and smaller parts of a batch until one is accepted or a single record is
     /// rejected. Both halves are sent each time, so that one bad record does not look like a bad
     /// destination.
-    fn bisect(&mut self, refused: Refused) -> Result<Next, Error> {
+    fn bisect(&mut self, refused: RejectedBatch) -> Result<NextStep, Error> {
         let origin = refused.origin();
         let mut rejected = refused;
         let mut left = Vec::new();
@@ -110,19 +114,19 @@ impl Courier<'_> {
             let mut next = None;
             for (index, name) in halves.iter().enumerate() {
                 if self.watch.cancel.is_cancelled() {
-                    return Ok(Next::Stop);
+                    return Ok(NextStep::Stop);
                 }
-                match self.attempt(name, Trust::Unproven)? {
-                    Attempt::Accepted => {
+                match self.attempt(name, RecordFault::Unproven)? {
+                    AttemptResult::Accepted => {
                         left.extend(
                             halves
                                 .into_iter()
                                 .enumerate()
                                 .filter_map(|(other, name)| (other != index).then_some(name)),
                         );
-                        return Ok(Next::Pieces(left, Trust::Proven));
+                        return Ok(NextStep::SendPieces(left, RecordFault::Proven));
                     }
-                    Attempt::Refused(mut half) => {
+                    AttemptResult::Rejected(mut half) => {
                         half.state.origin = Some(origin.clone());
                         self.store.set_state(name, &half.state)?;
                         if next.is_none() {
@@ -131,23 +135,23 @@ impl Courier<'_> {
                             left.push(name.clone());
                         }
                     }
-                    Attempt::Other(next) => return Ok(next),
+                    AttemptResult::Other(next) => return Ok(next),
                 }
             }
             let Some(half) = next else {
-                return Ok(Next::GoOn);
+                return Ok(NextStep::Continue);
             };
             rejected = *half;
         }
     }
 
-    fn split(&mut self, refused: &Refused) -> Result<Option<[String; 2]>, Error> {
+    fn split(&mut self, refused: &RejectedBatch) -> Result<Option<[String; 2]>, Error> {
         let halves = self.store.split(&refused.batch, &refused.state)?;
         self.done.split += u64::from(halves.is_some());
         Ok(halves)
     }
 
-    fn pause_for_rejections(&mut self, said: &str) -> Result<Next, Error> {
+    fn pause_for_rejections(&mut self, said: &str) -> Result<NextStep, Error> {
         let probes = match self.standing {
             Standing::Rejects { probes } => probes,
             Standing::Unknown | Standing::Accepts => 0,

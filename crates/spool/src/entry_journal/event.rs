@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::entry::Name;
-use crate::entry_reader::MOST_RECORDS;
+use crate::entry::EntryName;
+use crate::entry_reader::MAX_RECORDS;
 use crate::fingerprint::RecordFingerprint;
 use crate::time::{DAY, Moment};
 use crate::totals;
@@ -42,7 +42,7 @@ pub(crate) struct ConsolidatedEntry {
     /// Sums of the entries that were noted in the reserve while the disk was full. Their lines are not
     /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sums: Option<Sums>,
+    pub(crate) sums: Option<EntrySums>,
     /// The last set of these entries. Which lines the journal lacks of it and of older ones is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_set: Option<Uuid>,
@@ -50,7 +50,7 @@ pub(crate) struct ConsolidatedEntry {
 
 /// Sums of the events of a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sums {
+pub(crate) struct EntrySums {
     pub(crate) entries: u64,
     /// That went into batches.
     pub(crate) records: u64,
@@ -58,23 +58,23 @@ pub(crate) struct Sums {
     pub(crate) aside: u64,
     /// Records by the day of the totals in which they count. Those that were consolidated before
     /// there was this field are not in it.
-    #[serde(default, skip_serializing_if = "Days::is_empty")]
-    pub(crate) days: Days,
+    #[serde(default, skip_serializing_if = "RecordsPerDay::is_empty")]
+    pub(crate) days: RecordsPerDay,
 }
 
 /// Records by day, such as `2026-11-16`.
-pub(crate) type Days = BTreeMap<String, u64>;
+pub(crate) type RecordsPerDay = BTreeMap<String, u64>;
 
 impl ConsolidatedEntry {
     /// Reads a line of the journal. Its checksum may match and its numbers may be made up all the same:
     /// those of lines are bounded, so that no sum of them overflows.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let taken: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let is_line = |number: u64| (1..=MOST_RECORDS).contains(&number);
+        let is_line = |number: u64| (1..=MAX_RECORDS).contains(&number);
         let is_range = |[from, to]: &[u64; 2]| is_line(*from) && is_line(*to) && from <= to;
         let ranges = [&taken.aside, &taken.unknown, &taken.lost, &taken.later];
-        let is_sound = taken.lines <= MOST_RECORDS
-            && taken.records <= MOST_RECORDS
+        let is_sound = taken.lines <= MAX_RECORDS
+            && taken.records <= MAX_RECORDS
             && ranges.into_iter().flatten().all(is_range)
             && taken.repeated.iter().all(|number| is_line(*number));
         if is_sound {
@@ -180,7 +180,7 @@ fn add_line(ranges: &mut Vec<[u64; 2]>, line: u64) {
     }
 }
 
-impl Sums {
+impl EntrySums {
     pub(crate) fn add(&mut self, taken: &ConsolidatedEntry) {
         if let Some(sums) = &taken.sums {
             return self.add_all(sums);
@@ -198,7 +198,7 @@ impl Sums {
                 .or_default() += 1;
         }
         // The totals lack them: the report and `verify` say so.
-        if let Some(name) = Name::parse(taken.entry.as_ref())
+        if let Some(name) = EntryName::parse(taken.entry.as_ref())
             && !taken.unknown.is_empty()
         {
             let day = totals::hour_of(name.id, at).floor(DAY);

@@ -10,10 +10,10 @@
 //! That holds for at least the last [`WINDOW`] records. Only a filter of them is in the memory: what
 //! it takes for known is looked up in the journal.
 //!
-//! On a disk that is too full for the journal, the reserve has the ids instead: see [`held`].
+//! On a disk that is too full for the journal, the reserve has the ids instead: see [`held_ids`].
 
 mod event;
-mod held;
+mod held_ids;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -25,22 +25,22 @@ use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::fingerprint::RecordFingerprint;
-use crate::journal::{Journal, JournalKind, Read};
+use crate::journal::{Journal, JournalKind, JournalLine};
 use crate::known_ids::KnownIds;
 use crate::reserve::Reserve;
-pub(crate) use event::{ConsolidatedEntry, Days, Sums};
-pub(crate) use held::HeldIds;
+pub(crate) use event::{ConsolidatedEntry, EntrySums, RecordsPerDay};
+pub(crate) use held_ids::HeldIds;
 
 /// How many ids one generation of the journal has.
 pub(crate) const WINDOW: u64 = 250_000;
 
 /// Returns how many records the totals of each day must have at least. A set that is not finished
 /// does not count.
-pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<Days, Error> {
-    let mut sums = Sums::default();
-    JournalKind::ConsolidatedEntry.read(data, &mut |_, read| match read {
-        Read::Head(before) => sums = before,
-        Read::Event(text) => {
+pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<RecordsPerDay, Error> {
+    let mut sums = EntrySums::default();
+    JournalKind::Entries.read(data, &mut |_, read| match read {
+        JournalLine::Head(before) => sums = before,
+        JournalLine::Event(text) => {
             if let Ok(taken) = serde_json::from_str::<ConsolidatedEntry>(text)
                 && Some(taken.snapshot) != unfinished
             {
@@ -48,7 +48,7 @@ pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<Days, Err
             }
         }
         // `verify` names it.
-        Read::Damaged(_) => {}
+        JournalLine::Damaged(_) => {}
     })?;
     Ok(sums.days)
 }
@@ -61,8 +61,8 @@ pub(crate) fn reused(
 ) -> Result<HashSet<String>, Error> {
     let entries: HashSet<&str> = entries.iter().map(String::as_str).collect();
     let mut reused = HashSet::new();
-    JournalKind::ConsolidatedEntry.read::<Sums>(data, &mut |_, read| {
-        if let Read::Event(text) = read
+    JournalKind::Entries.read::<EntrySums>(data, &mut |_, read| {
+        if let JournalLine::Event(text) = read
             && let Ok(taken) = serde_json::from_str::<ConsolidatedEntry>(text)
             && taken.snapshot != set
             && entries.contains(taken.entry.as_str())
@@ -81,7 +81,7 @@ pub(crate) struct EntryJournal {
     /// `None`: the disk is too full to begin or to renew it. The reserve has what comes.
     journal: Option<Journal>,
     snapshot: Uuid,
-    sums: Sums,
+    sums: EntrySums,
     /// In this generation.
     ids: u64,
     /// What was taken: in this generation ...
@@ -109,7 +109,7 @@ pub(crate) struct EntryJournal {
 
 /// Whether a record was seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum RecordMatch {
     Never,
     /// The same record.
     Same,
@@ -126,8 +126,8 @@ impl EntryJournal {
         snapshot: Uuid,
     ) -> Result<Self, Error> {
         let reserve = Reserve::new(&data.staging);
-        let journal = match Journal::open::<Sums>(disk, data, JournalKind::ConsolidatedEntry) {
-            Err(error) if error.is_full() && reserve.is_there() => None,
+        let journal = match Journal::open::<EntrySums>(disk, data, JournalKind::Entries) {
+            Err(error) if error.is_full() && reserve.exists() => None,
             journal => Some(journal?),
         };
         let mut all = Self {
@@ -135,7 +135,7 @@ impl EntryJournal {
             reserve,
             journal,
             snapshot,
-            sums: Sums::default(),
+            sums: EntrySums::default(),
             ids: 0,
             known: KnownIds::default(),
             before: KnownIds::default(),
@@ -149,12 +149,12 @@ impl EntryJournal {
             held_since_turn: 0,
         };
         let held = HeldIds::read(&**disk, &all.reserve)?;
-        JournalKind::ConsolidatedEntry.read(data, &mut |spot, read| match read {
-            Read::Head(sums) => {
+        JournalKind::Entries.read(data, &mut |spot, read| match read {
+            JournalLine::Head(sums) => {
                 (all.sums, all.ids) = (sums, 0);
                 all.before = std::mem::take(&mut all.known);
             }
-            Read::Event(text) => {
+            JournalLine::Event(text) => {
                 let Ok(taken) = ConsolidatedEntry::parse(text) else {
                     tracing::warn!(path = %spot.path.display(), line = spot.line, "not an entry");
                     return;
@@ -173,7 +173,7 @@ impl EntryJournal {
                         .for_each(|stamp| all.known.insert(stamp.id));
                 }
             }
-            Read::Damaged(why) => {
+            JournalLine::Damaged(why) => {
                 tracing::warn!(path = %spot.path.display(), line = spot.line, why, "damaged");
             }
         })?;
@@ -216,9 +216,9 @@ impl EntryJournal {
         data: &DataDir,
         stamp: RecordFingerprint,
         taken: &ConsolidatedEntry,
-    ) -> Result<Seen, Error> {
+    ) -> Result<RecordMatch, Error> {
         if !self.known.may_have(stamp.id) && !self.before.may_have(stamp.id) {
-            return Ok(Seen::Never);
+            return Ok(RecordMatch::Never);
         }
         if self.exact.is_none() {
             let mut exact = self.look_up(data)?;
@@ -227,17 +227,17 @@ impl EntryJournal {
         }
         let exact = self.exact.as_ref().and_then(|exact| exact.get(&stamp.id));
         Ok(match exact {
-            None => Seen::Never,
-            Some(checksum) if *checksum == stamp.checksum => Seen::Same,
-            Some(_) => Seen::Other,
+            None => RecordMatch::Never,
+            Some(checksum) if *checksum == stamp.checksum => RecordMatch::Same,
+            Some(_) => RecordMatch::Other,
         })
     }
 
     /// What is known, as the journal has it.
     fn look_up(&self, data: &DataDir) -> Result<HashMap<Uuid, u32>, Error> {
         let mut exact = HashMap::new();
-        JournalKind::ConsolidatedEntry.read::<Sums>(data, &mut |_, read| {
-            let Read::Event(text) = read else {
+        JournalKind::Entries.read::<EntrySums>(data, &mut |_, read| {
+            let JournalLine::Event(text) = read else {
                 return; // What is damaged was said when it was opened.
             };
             if let Ok(taken) = ConsolidatedEntry::parse(text)
@@ -306,7 +306,7 @@ impl EntryJournal {
     pub(crate) fn write_waiting(&mut self) -> Result<(), Error> {
         for taken in std::mem::take(&mut self.waiting) {
             match self.write(&taken) {
-                Err(error) if error.is_full() && self.reserve.is_there() => {
+                Err(error) if error.is_full() && self.reserve.exists() => {
                     self.unwritten.push(taken);
                 }
                 written => written?,
@@ -331,7 +331,7 @@ impl EntryJournal {
     }
 
     /// How many records the totals of each day must have at least.
-    pub(crate) fn days(&self) -> &Days {
+    pub(crate) fn days(&self) -> &RecordsPerDay {
         &self.sums.days
     }
 
@@ -437,7 +437,10 @@ mod tests {
                     .unwrap()
             };
             let seen: Vec<_> = records.iter().map(&mut seen).collect();
-            assert_eq!(seen, [Seen::Never, Seen::Never, Seen::Same]);
+            assert_eq!(
+                seen,
+                [RecordMatch::Never, RecordMatch::Never, RecordMatch::Same]
+            );
             assert_eq!((journal.sums.records, journal.ids), (3, 0));
         }
         let records: u64 = days(&data, None).unwrap().values().sum();
@@ -462,9 +465,9 @@ mod tests {
         };
         for _ in ["while its entry is being read", "when it was read"] {
             let mut seen = |stamp| journal.seen(&data, stamp, &taken).unwrap();
-            assert_eq!(seen(new), Seen::Never);
-            assert_eq!(seen(known), Seen::Same);
-            assert_eq!(seen(other), Seen::Other);
+            assert_eq!(seen(new), RecordMatch::Never);
+            assert_eq!(seen(known), RecordMatch::Same);
+            assert_eq!(seen(other), RecordMatch::Other);
             let next = ConsolidatedEntry::new(journal.snapshot, "y.jsonl");
             journal.add(std::mem::replace(&mut taken, next));
             journal.write_waiting().unwrap();

@@ -41,7 +41,7 @@ pub struct CloudEvents {
 
 /// In the order of the specification's examples.
 #[derive(Serialize)]
-struct Event<'a> {
+struct CloudEvent<'a> {
     specversion: &'static str,
     id: uuid::Uuid,
     source: &'a str,
@@ -77,7 +77,7 @@ impl CloudEvents {
 
     /// What a record is as an event.
     fn event(&self, record: &Record) -> Option<String> {
-        let event = Event {
+        let event = CloudEvent {
             specversion: "1.0",
             id: record.id(),
             source: &self.source,

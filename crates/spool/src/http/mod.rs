@@ -32,7 +32,7 @@ use crate::delivery::{Answer, Sink};
 use address::Address;
 use early::Heed;
 use excerpt::excerpt;
-use status::{Meaning, meaning};
+use status::{StatusClass, classify};
 
 pub use format::{CloudEvents, Format};
 pub use token::Token;
@@ -127,7 +127,7 @@ impl Http {
         })
     }
 
-    fn post(&self, key: &str, body: &mut Handed<'_>) -> Result<Response<Body>, ureq::Error> {
+    fn post(&self, key: &str, body: &mut TrackedBody<'_>) -> Result<Response<Body>, ureq::Error> {
         let mut request = self.agent.post(&self.address.uri);
         for (name, value) in &self.headers {
             request = request.header(name, value);
@@ -140,7 +140,7 @@ impl Http {
 
     fn judge(&self, mut response: Response<Body>) -> Answer {
         let status = response.status();
-        let meaning = meaning(status.as_u16(), self.options.conflict_is_failure);
+        let meaning = classify(status.as_u16(), self.options.conflict_is_failure);
         let mut bytes = Vec::new();
         // Whatever becomes of the body: the status has decided.
         let mut body = response.body_mut().as_reader().take(MOST_OF_AN_ANSWER);
@@ -159,11 +159,13 @@ impl Http {
         };
         let said = format!("{status}{}{words}", elsewhere.unwrap_or_default());
         match meaning {
-            Meaning::Accepted => Answer::accepted(said),
-            Meaning::Rejected => Answer::rejected(said),
-            Meaning::TooLarge => Answer::too_large(said),
-            Meaning::Later { unknown } => Answer::later(said, unknown, wait(response.headers())),
-            Meaning::Misconfigured => Answer::misconfigured(said),
+            StatusClass::Accepted => Answer::accepted(said),
+            StatusClass::Rejected => Answer::rejected(said),
+            StatusClass::TooLarge => Answer::too_large(said),
+            StatusClass::Later { unknown } => {
+                Answer::later(said, unknown, wait(response.headers()))
+            }
+            StatusClass::Misconfigured => Answer::misconfigured(said),
         }
     }
 
@@ -201,7 +203,7 @@ impl Sink for Http {
 
     fn send(&self, batch: &Batch) -> Answer {
         let bytes = self.options.format.body(batch);
-        let mut body = Handed {
+        let mut body = TrackedBody {
             left: &bytes,
             is_begun: false,
         };
@@ -249,12 +251,12 @@ fn wait(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// A body that knows whether any of it was handed over.
-struct Handed<'a> {
+struct TrackedBody<'a> {
     left: &'a [u8],
     is_begun: bool,
 }
 
-impl Read for Handed<'_> {
+impl Read for TrackedBody<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.is_begun = true;
         self.left.read(buffer)

@@ -10,14 +10,14 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::ledger::{Event, Index, Ledger, Outcome, Sums};
+use super::ledger::{BatchEvent, BatchOutcome, Ledger, OutcomeIndex, OutcomeSums};
 use crate::batch::{Batch, Part};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::files;
-use crate::reserve::{Held, Reserve};
-use crate::set::Set;
+use crate::reserve::{Reserve, ReserveContents};
+use crate::snapshot::Snapshot;
 use crate::time::{Moment, new_id};
 
 const NOTE: &str = "outcomes";
@@ -31,14 +31,14 @@ const BYTES_PER_NAME: u64 = 400;
 pub(crate) struct HeldOutcomes {
     /// Tells these from the ones before. The journal's event with these sums has it in its name.
     id: Uuid,
-    pub(crate) sums: Sums,
+    pub(crate) sums: OutcomeSums,
     pub(crate) batches: BTreeMap<String, HeldOutcome>,
 }
 
 /// The outcome of one batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HeldOutcome {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: BatchOutcome,
     pub(crate) records: u64,
     /// The set of entries that it was made of, if that was not finished.
     pub(crate) set: Option<Uuid>,
@@ -49,7 +49,7 @@ pub(crate) struct HeldOutcome {
 
 impl HeldOutcomes {
     /// Those that are in the reserve and, by this index, not yet in the journal.
-    pub(crate) fn read(data: &DataDir, index: &Index) -> Result<Self, Error> {
+    pub(crate) fn read(data: &DataDir, index: &OutcomeIndex) -> Result<Self, Error> {
         let reserve = Reserve::new(&data.staging);
         let failed = |error| Error::read(reserve.path(), error);
         let held: Self =
@@ -60,8 +60,8 @@ impl HeldOutcomes {
     }
 
     /// Maximum number of batches that a set may have, so that the reserve can name them all.
-    pub(crate) fn most_of_set(disk: &dyn Disk, reserve: &Reserve) -> Result<u64, Error> {
-        if !reserve.is_there() {
+    pub(crate) fn max_batches_per_set(disk: &dyn Disk, reserve: &Reserve) -> Result<u64, Error> {
+        if !reserve.exists() {
             return Ok(u64::MAX);
         }
         let room = reserve.room_for_notes(disk);
@@ -73,12 +73,12 @@ impl HeldOutcomes {
         self.id.is_nil()
     }
 
-    pub(super) fn outcome(&self, batch: &str) -> Option<Outcome> {
+    pub(super) fn outcome(&self, batch: &str) -> Option<BatchOutcome> {
         self.batches.get(batch).map(|held| held.outcome)
     }
 
     /// Records that left with a batch of an unfinished set: its entries are counted as staged.
-    pub(crate) fn of_set(&self, set: Uuid, outcome: Outcome) -> u64 {
+    pub(crate) fn of_set(&self, set: Uuid, outcome: BatchOutcome) -> u64 {
         let batches = self.batches.values();
         let of_set = batches.filter(|held| held.set == Some(set) && held.outcome == outcome);
         of_set.map(|held| held.records).sum()
@@ -92,11 +92,11 @@ impl HeldOutcomes {
     pub(super) fn add(
         disk: &dyn Disk,
         data: &DataDir,
-        index: &Index,
+        index: &OutcomeIndex,
         batch: &Batch,
-        event: &Event,
+        event: &BatchEvent,
     ) -> Result<(), Error> {
-        if event.outcome == Outcome::Unarchived {
+        if event.outcome == BatchOutcome::Unarchived {
             // Sums that only grow cannot take it back.
             let full = io::Error::from(io::ErrorKind::StorageFull);
             return Err(Error::new(
@@ -105,8 +105,8 @@ impl HeldOutcomes {
                 full,
             ));
         }
-        let unfinished = Set::read(disk, &data.staging)?.filter(|set| !set.is_written);
-        let is_of_set = |set: &&Set| {
+        let unfinished = Snapshot::read(disk, &data.staging)?.filter(|set| !set.is_written);
+        let is_of_set = |set: &&Snapshot| {
             let mut parts = batch.parts().iter();
             parts.any(|part| set.entries.contains(&part.name))
         };
@@ -143,7 +143,7 @@ impl HeldOutcomes {
     /// Writes everything to the journal, if there is room, and removes it from the reserve.
     pub(super) fn flush(disk: &dyn Disk, data: &DataDir, ledger: &mut Ledger) -> Result<(), Error> {
         let all = Self::read(data, ledger.index())?;
-        let unfinished = Set::read(disk, &data.staging)?.filter(|set| !set.is_written);
+        let unfinished = Snapshot::read(disk, &data.staging)?.filter(|set| !set.is_written);
         if let Some(set) = unfinished
             && all.batches.values().any(|held| held.set == Some(set.id))
         {
@@ -152,7 +152,7 @@ impl HeldOutcomes {
         }
         if !all.is_empty() {
             let at = Moment::from(std::time::SystemTime::now());
-            let event = |batch: &str, outcome, sums| Event {
+            let event = |batch: &str, outcome, sums| BatchEvent {
                 batch: batch.to_owned(),
                 outcome,
                 records: 0,
@@ -163,10 +163,10 @@ impl HeldOutcomes {
                 sums: Some(sums),
             };
             for (batch, held) in &all.batches {
-                ledger.note(&event(batch, held.outcome, Sums::default()))?;
+                ledger.note(&event(batch, held.outcome, OutcomeSums::default()))?;
             }
             // The last one: once it is there, all are.
-            ledger.note(&event(&all.event_name(), Outcome::Delivered, all.sums))?;
+            ledger.note(&event(&all.event_name(), BatchOutcome::Delivered, all.sums))?;
         }
         let reserve = Reserve::new(&data.staging);
         let held = reserve.read(disk);
@@ -177,7 +177,11 @@ impl HeldOutcomes {
     }
 }
 
-fn change(disk: &dyn Disk, data: &DataDir, edit: impl FnOnce(&mut Held)) -> Result<(), Error> {
+fn change(
+    disk: &dyn Disk,
+    data: &DataDir,
+    edit: impl FnOnce(&mut ReserveContents),
+) -> Result<(), Error> {
     let reserve = Reserve::new(&data.staging);
     let changed = reserve.change(disk, edit);
     changed.map_err(|error| Error::new("write to", reserve.path(), error))

@@ -17,18 +17,18 @@ use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::files;
-use crate::journal::{Journal, JournalKind, Read};
+use crate::journal::{Journal, JournalKind, JournalLine};
 use crate::reserve::Reserve;
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 use crate::time::Moment;
 
 /// How many events one generation has.
-pub(crate) const MOST_EVENTS: u64 = if cfg!(test) { 60 } else { 50_000 };
+pub(crate) const MAX_EVENTS: u64 = if cfg!(test) { 60 } else { 50_000 };
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Outcome {
+pub(crate) enum BatchOutcome {
     /// Its destination has it.
     Delivered,
     /// It has no destination.
@@ -46,9 +46,9 @@ pub(crate) enum Outcome {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Event {
+pub(crate) struct BatchEvent {
     pub(crate) batch: String,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: BatchOutcome,
     pub(crate) records: u64,
     /// The parts of the batch. Of more than two only the first and the last: with the journal of
     /// what was consolidated they tell the others, since a batch has consecutive records of one set.
@@ -62,12 +62,12 @@ pub(crate) struct Event {
     /// Sums of the events that were noted in the reserve while the disk was full. The lines that they
     /// were about are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sums: Option<Sums>,
+    pub(crate) sums: Option<OutcomeSums>,
 }
 
 /// What the events add up to, in records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sums {
+pub(crate) struct OutcomeSums {
     pub(crate) delivered: u64,
     pub(crate) archived: u64,
     pub(crate) batches_delivered: u64,
@@ -83,17 +83,17 @@ pub(super) struct Ledger {
     journal: Option<Journal>,
     disk: Arc<dyn Disk>,
     staging: PathBuf,
-    sums: Sums,
+    sums: OutcomeSums,
     /// In this generation.
     events: u64,
-    index: Index,
+    index: OutcomeIndex,
 }
 
 /// The last outcome of every batch that the journal still has, and in which generation it is.
 #[derive(Debug, Default)]
-pub(crate) struct Index(HashMap<String, (Outcome, u64)>);
+pub(crate) struct OutcomeIndex(HashMap<String, (BatchOutcome, u64)>);
 
-impl Event {
+impl BatchEvent {
     /// Reads a line of the journal. Its checksum may match and its numbers may be made up all the same.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let event: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -104,7 +104,7 @@ impl Event {
         }
     }
 
-    pub(super) fn new(batch: &Batch, outcome: Outcome, at: Moment, said: &str) -> Self {
+    pub(super) fn new(batch: &Batch, outcome: BatchOutcome, at: Moment, said: &str) -> Self {
         // A batch of single-record files has as many parts as records: too much to note each time.
         let (entries, parts) = match batch.parts() {
             [first, .., last] if batch.parts().len() > 2 => {
@@ -126,22 +126,24 @@ impl Event {
     }
 }
 
-impl Sums {
-    pub(crate) fn add(&mut self, event: &Event) {
+impl OutcomeSums {
+    pub(crate) fn add(&mut self, event: &BatchEvent) {
         if let Some(sums) = &event.sums {
             return self.add_all(sums);
         }
         match event.outcome {
-            Outcome::Delivered => {
+            BatchOutcome::Delivered => {
                 self.delivered = self.delivered.saturating_add(event.records);
                 self.batches_delivered = self.batches_delivered.saturating_add(1);
             }
-            Outcome::Archived => self.archived = self.archived.saturating_add(event.records),
-            Outcome::Unarchived => {
+            BatchOutcome::Archived => self.archived = self.archived.saturating_add(event.records),
+            BatchOutcome::Unarchived => {
                 self.archived = self.archived.saturating_sub(event.records);
             }
-            Outcome::Discarded => self.discarded = self.discarded.saturating_add(event.records),
-            Outcome::Split | Outcome::Failed | Outcome::Resent => {}
+            BatchOutcome::Discarded => {
+                self.discarded = self.discarded.saturating_add(event.records)
+            }
+            BatchOutcome::Split | BatchOutcome::Failed | BatchOutcome::Resent => {}
         }
     }
 
@@ -157,8 +159,8 @@ impl Sums {
     }
 }
 
-impl Index {
-    pub(crate) fn get(&self, batch: &str) -> Option<Outcome> {
+impl OutcomeIndex {
+    pub(crate) fn get(&self, batch: &str) -> Option<BatchOutcome> {
         self.0.get(batch).map(|(outcome, _)| *outcome)
     }
 
@@ -168,7 +170,7 @@ impl Index {
         self.0.keys().map(String::as_str)
     }
 
-    fn insert(&mut self, event: &Event, generation: u64) {
+    fn insert(&mut self, event: &BatchEvent, generation: u64) {
         self.0
             .insert(event.batch.clone(), (event.outcome, generation));
     }
@@ -185,9 +187,9 @@ impl Index {
 
 impl Ledger {
     pub(super) fn open(disk: &Arc<dyn Disk>, data: &DataDir) -> Result<Self, Error> {
-        let journal = match Journal::open::<Sums>(disk, data, JournalKind::Sent) {
+        let journal = match Journal::open::<OutcomeSums>(disk, data, JournalKind::Batches) {
             // Without a reserve nothing must be sent that cannot be noted.
-            Err(error) if error.is_full() && Reserve::new(&data.staging).is_there() => None,
+            Err(error) if error.is_full() && Reserve::new(&data.staging).exists() => None,
             journal => Some(journal?),
         };
         let (index, sums, events) = read(data)?;
@@ -217,13 +219,13 @@ impl Ledger {
     }
 
     /// Notes what became of a batch. On the disk when this returns.
-    pub(super) fn note(&mut self, event: &Event) -> Result<(), Error> {
+    pub(super) fn note(&mut self, event: &BatchEvent) -> Result<(), Error> {
         let must_remember = self.must_remember();
         let Some(journal) = &mut self.journal else {
             let full = io::Error::from(io::ErrorKind::StorageFull);
             return Err(Error::new("begin a journal beside", &self.staging, full));
         };
-        if self.events >= MOST_EVENTS && !must_remember {
+        if self.events >= MAX_EVENTS && !must_remember {
             journal.rotate(&self.sums)?;
             self.events = 0;
             let oldest = journal.generation().saturating_sub(1);
@@ -242,15 +244,15 @@ impl Ledger {
     /// True while a set is being consolidated: after a crash its batches are made again, unless they
     /// are known to have left. No other batches are made meanwhile, so this ends.
     fn must_remember(&self) -> bool {
-        let [unfinished, _] = Set::paths(&self.staging);
+        let [unfinished, _] = Snapshot::paths(&self.staging);
         files::exists(&*self.disk, &unfinished).unwrap_or(true)
     }
 
-    pub(super) fn index(&self) -> &Index {
+    pub(super) fn index(&self) -> &OutcomeIndex {
         &self.index
     }
 
-    pub(super) fn outcome(&self, batch: &str) -> Option<Outcome> {
+    pub(super) fn outcome(&self, batch: &str) -> Option<BatchOutcome> {
         self.index.get(batch)
     }
 }
@@ -259,11 +261,11 @@ impl Ledger {
 pub(super) fn last_events(
     data: &DataDir,
     is_wanted: &dyn Fn(&str) -> bool,
-) -> Result<BTreeMap<String, Event>, Error> {
+) -> Result<BTreeMap<String, BatchEvent>, Error> {
     let mut events = BTreeMap::new();
-    JournalKind::Sent.read::<Sums>(data, &mut |_, read| {
-        if let Read::Event(text) = read
-            && let Ok(event) = Event::parse(text)
+    JournalKind::Batches.read::<OutcomeSums>(data, &mut |_, read| {
+        if let JournalLine::Event(text) = read
+            && let Ok(event) = BatchEvent::parse(text)
             && is_wanted(&event.batch)
         {
             events.insert(event.batch.clone(), event);
@@ -273,11 +275,11 @@ pub(super) fn last_events(
 }
 
 /// What is kept of the journal: the last outcomes, the sums, and the events of the last generation.
-pub(super) fn read(data: &DataDir) -> Result<(Index, Sums, u64), Error> {
-    let (mut index, mut sums, mut events) = (Index::default(), Sums::default(), 0);
-    JournalKind::Sent.read(data, &mut |spot, read| match read {
-        Read::Head(before) => (sums, events) = (before, 0),
-        Read::Event(text) => match Event::parse(text) {
+pub(super) fn read(data: &DataDir) -> Result<(OutcomeIndex, OutcomeSums, u64), Error> {
+    let (mut index, mut sums, mut events) = (OutcomeIndex::default(), OutcomeSums::default(), 0);
+    JournalKind::Batches.read(data, &mut |spot, read| match read {
+        JournalLine::Head(before) => (sums, events) = (before, 0),
+        JournalLine::Event(text) => match BatchEvent::parse(text) {
             Ok(event) => {
                 events += 1;
                 sums.add(&event);
@@ -287,7 +289,7 @@ pub(super) fn read(data: &DataDir) -> Result<(Index, Sums, u64), Error> {
                 tracing::warn!(path = %spot.path.display(), line = spot.line, "not an event");
             }
         },
-        Read::Damaged(why) => {
+        JournalLine::Damaged(why) => {
             tracing::warn!(path = %spot.path.display(), line = spot.line, why, "damaged");
         }
     })?;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::{BatchStore, Pause, SpoolManager};
-use crate::batch::{self, Head};
-use crate::disk::Reading;
+use crate::batch::{self, BatchHead};
+use crate::disk::DiskReader;
 use crate::error::Error;
 use crate::files::{self, for_each_file};
 use crate::quarantine::Reason;
@@ -107,7 +107,7 @@ impl SpoolManager {
     pub fn archived(&self) -> Result<Vec<Failed>, Error> {
         let mut names = Vec::new();
         for_each_file(&*self.disk, &self.data.archive, |name| {
-            if batch::is_name(name) {
+            if batch::is_batch_name(name) {
                 names.push(name.to_owned());
             }
         })?;
@@ -128,17 +128,18 @@ impl SpoolManager {
     }
 
     /// What a batch says of itself: its first line.
-    fn head(&self, path: &Path) -> Result<Head, Error> {
+    fn head(&self, path: &Path) -> Result<BatchHead, Error> {
         let failed = |error| Error::read(path, error);
         if let Some(bytes) = files::held(&*self.disk, path).map_err(failed)? {
-            return Head::read(&bytes).map_err(|damage| Error::damage(path, damage.to_string()));
+            return BatchHead::read(&bytes)
+                .map_err(|damage| Error::damage(path, damage.to_string()));
         }
         let mut line = Vec::new();
-        let file = BufReader::new(Reading::open(&*self.disk, path).map_err(failed)?);
-        file.take(batch::MOST_BYTES as u64)
+        let file = BufReader::new(DiskReader::open(&*self.disk, path).map_err(failed)?);
+        file.take(batch::MAX_BYTES as u64)
             .read_until(b'\n', &mut line)
             .map_err(failed)?;
-        Head::read(&line).map_err(|damage| Error::damage(path, damage.to_string()))
+        BatchHead::read(&line).map_err(|damage| Error::damage(path, damage.to_string()))
     }
 
     fn failed_one(&self, name: String) -> Failed {
@@ -151,7 +152,7 @@ impl SpoolManager {
         };
         let batch = reason.as_ref().and_then(|reason| reason.batch.clone());
         Failed {
-            is_batch: batch.is_some() && batch::is_name(&name),
+            is_batch: batch.is_some() && batch::is_batch_name(&name),
             is_ambiguous: batch.as_ref().is_some_and(|batch| batch.ambiguous),
             records: batch.as_ref().map_or(0, |batch| batch.records),
             attempts: batch.map_or(0, |batch| batch.attempts),

@@ -1,10 +1,10 @@
 //! The batches, wherever they are: waiting, delivered, failed or archived.
 
+mod earlier_batches;
 mod held_outcomes;
 mod ledger;
 mod look;
 mod pause;
-mod put_before;
 mod retention;
 mod state;
 
@@ -13,20 +13,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use earlier_batches::EarlierBatch;
 pub(crate) use held_outcomes::HeldOutcomes;
 #[cfg(all(test, target_os = "linux"))]
-pub(crate) use ledger::MOST_EVENTS;
-pub(crate) use ledger::{Event, Index, Outcome, Sums as SentSums};
+pub(crate) use ledger::MAX_EVENTS;
+pub(crate) use ledger::{BatchEvent, BatchOutcome, OutcomeIndex, OutcomeSums};
 pub use look::{Failed, Waiting};
 pub(crate) use pause::{NAME as PAUSE_FILE, check as check_pause};
 pub use pause::{Pause, Standing};
-pub use put_before::PutBefore;
-pub use retention::{Keep, Kept, KeptIn};
-pub use state::State;
+pub use retention::{FileTotals, Keep, KeptIn};
+pub use state::DeliveryState;
 
 use uuid::Uuid;
 
-use crate::batch::{self, Batch, Damage};
+use crate::batch::{self, Batch, BatchDamage};
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
@@ -41,7 +41,7 @@ use ledger::Ledger;
 
 /// What became of a batch that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum LoadedBatch {
     /// Here it is.
     Batch(Batch),
     /// It is not there any more, or it is done with.
@@ -58,11 +58,11 @@ pub trait BatchStore {
     fn put(&self, batch: &Batch, again: bool) -> Result<bool, Error>;
     /// Calls `each` with every batch that was put for a set of entries, whatever became of it. A
     /// damaged one is left out.
-    fn put_before(
+    fn earlier_batches(
         &self,
         set: Uuid,
         entries: &[String],
-        each: &mut dyn FnMut(PutBefore),
+        each: &mut dyn FnMut(EarlierBatch),
     ) -> Result<(), Error>;
     /// Reads a batch, also one that has failed or is archived. `None`: it is not there, or damaged.
     fn find(&self, name: &str) -> Result<Option<Batch>, Error>;
@@ -77,18 +77,18 @@ pub trait BatchStore {
     /// How many batches wait.
     fn count(&self) -> Result<u64, Error>;
     /// Reads a batch and checks all that can be checked of it. One that is damaged is set aside.
-    fn take(&self, name: &str) -> Result<Found, Error>;
+    fn load_for_delivery(&self, name: &str) -> Result<LoadedBatch, Error>;
     /// How far its delivery has come.
-    fn state(&self, name: &str) -> Result<State, Error>;
+    fn state(&self, name: &str) -> Result<DeliveryState, Error>;
     /// Notes how far its delivery has come. Safe when this returns.
-    fn set_state(&self, name: &str, state: &State) -> Result<(), Error>;
+    fn set_state(&self, name: &str, state: &DeliveryState) -> Result<(), Error>;
     /// Its destination has it.
     fn delivered(&self, batch: &Batch, said: &str) -> Result<(), Error>;
     /// Puts two halves in its place, always the same two, and says their names. `None`: it cannot be
     /// split.
-    fn split(&self, batch: &Batch, state: &State) -> Result<Option<[String; 2]>, Error>;
+    fn split(&self, batch: &Batch, state: &DeliveryState) -> Result<Option<[String; 2]>, Error>;
     /// It cannot be delivered.
-    fn fail(&self, batch: &Batch, state: &State, reason: &str) -> Result<(), Error>;
+    fn fail(&self, batch: &Batch, state: &DeliveryState, reason: &str) -> Result<(), Error>;
     /// It has no destination.
     fn archive(&self, batch: &Batch) -> Result<(), Error>;
     /// Until when nothing is sent to a destination, and why.
@@ -130,7 +130,7 @@ pub struct SpoolManager {
     /// Halves of splits that could not be finished: they are not sent.
     held: Mutex<HashSet<String>>,
     /// Read by the consolidator, if it goes on with what another one had begun.
-    index: Mutex<Option<Index>>,
+    index: Mutex<Option<OutcomeIndex>>,
 }
 
 impl SpoolManager {
@@ -165,7 +165,7 @@ impl SpoolManager {
         let dirs = [&self.data.failed, &self.data.archive];
         let is_there = |dir: &&PathBuf| self.exists(&dir.join(name)).unwrap_or(false);
         let from = dirs.into_iter().find(is_there);
-        let Some(dir) = from.filter(|_| batch::is_name(name)) else {
+        let Some(dir) = from.filter(|_| batch::is_batch_name(name)) else {
             let path = self.data.failed.join(name);
             let why = "there is no such batch in failed/ or archive/";
             return Err(Error::new("resend", &path, io::Error::other(why)));
@@ -174,24 +174,24 @@ impl SpoolManager {
         let bytes = self.content(&path)?;
         let batch = check(name, &bytes)
             .map_err(|why| Error::new("resend", &path, io::Error::other(why)))?;
-        if self.outcome(name)? == Some(Outcome::Discarded) {
+        if self.outcome(name)? == Some(BatchOutcome::Discarded) {
             let why = "it is being deleted to respect a bound";
             return Err(Error::new("resend", &path, io::Error::other(why)));
         }
         self.data.make(&*self.disk)?;
         let reason = Reason::read(&*self.disk, &self.data.failed, name)?;
-        let state = State {
+        let state = DeliveryState {
             unknown: (reason.as_ref().and_then(|reason| reason.batch.as_ref()))
                 .is_some_and(|batch| batch.ambiguous),
             last_error: reason.map(|reason| reason.why),
-            ..State::default()
+            ..DeliveryState::default()
         };
         self.set_state(name, &state)?;
         let is_archived = *dir == self.data.archive;
         let outcome = if is_archived {
-            Outcome::Unarchived
+            BatchOutcome::Unarchived
         } else {
-            Outcome::Resent
+            BatchOutcome::Resent
         };
         self.note(&batch, outcome, "")?;
         move_file(&*self.disk, &path, &self.data.spool.join(name))?;
@@ -231,9 +231,9 @@ impl SpoolManager {
         Ok(ledger)
     }
 
-    fn note(&self, batch: &Batch, outcome: Outcome, said: &str) -> Result<(), Error> {
+    fn note(&self, batch: &Batch, outcome: BatchOutcome, said: &str) -> Result<(), Error> {
         let at = Moment::from(std::time::SystemTime::now());
-        let event = Event::new(batch, outcome, at, said);
+        let event = BatchEvent::new(batch, outcome, at, said);
         let mut ledger = self.lock_ledger()?;
         let Some(ledger) = &mut *ledger else {
             return Ok(());
@@ -251,7 +251,7 @@ impl SpoolManager {
         }
     }
 
-    fn outcome(&self, name: &str) -> Result<Option<Outcome>, Error> {
+    fn outcome(&self, name: &str) -> Result<Option<BatchOutcome>, Error> {
         let ledger = self.lock_ledger()?;
         let Some(ledger) = &*ledger else {
             return Ok(None);
@@ -288,7 +288,7 @@ impl SpoolManager {
         }
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         if index.is_none() {
-            *index = Some(Index::read(&self.data)?);
+            *index = Some(OutcomeIndex::read(&self.data)?);
         }
         Ok(index
             .as_ref()
@@ -331,7 +331,7 @@ impl SpoolManager {
     /// What waits, in no order. Files that cannot be batches are none of ours.
     fn each_waiting(&self, mut each: impl FnMut(&str)) -> Result<(), Error> {
         for_each_file(&*self.disk, &self.data.spool, |name| {
-            if batch::is_name(name) {
+            if batch::is_batch_name(name) {
                 each(name);
             }
         })
@@ -346,19 +346,19 @@ impl SpoolManager {
     /// Does what a crash left undone for a batch that is done with. `true`: it is.
     fn settle(&self, name: &str) -> Result<bool, Error> {
         match self.outcome(name)? {
-            Some(Outcome::Delivered | Outcome::Split) => self.forget(name)?,
-            Some(Outcome::Archived) => {
+            Some(BatchOutcome::Delivered | BatchOutcome::Split) => self.forget(name)?,
+            Some(BatchOutcome::Archived) => {
                 let to = self.data.archive.join(name);
                 move_file(&*self.disk, &self.data.spool.join(name), &to)?;
             }
             // Between file systems a move may have come to an end but for the old file.
-            Some(Outcome::Resent | Outcome::Unarchived) => {
+            Some(BatchOutcome::Resent | BatchOutcome::Unarchived) => {
                 self.remove(&self.data.failed.join(name))?;
                 self.remove(&self.data.failed.join(Reason::file_name(name)))?;
                 self.remove(&self.data.archive.join(name))?;
                 return Ok(false);
             }
-            Some(Outcome::Failed | Outcome::Discarded) | None => {
+            Some(BatchOutcome::Failed | BatchOutcome::Discarded) | None => {
                 if !self.exists(&self.data.failed.join(name))? {
                     return Ok(false);
                 }
@@ -379,13 +379,13 @@ impl BatchStore for SpoolManager {
         Ok(true)
     }
 
-    fn put_before(
+    fn earlier_batches(
         &self,
         set: Uuid,
         entries: &[String],
-        each: &mut dyn FnMut(PutBefore),
+        each: &mut dyn FnMut(EarlierBatch),
     ) -> Result<(), Error> {
-        self.each_put_before(set, entries, each)
+        self.each_earlier_batch(set, entries, each)
     }
 
     fn find(&self, name: &str) -> Result<Option<Batch>, Error> {
@@ -432,13 +432,13 @@ impl BatchStore for SpoolManager {
         done?;
         let mut held = HashSet::new();
         for (name, state) in splitting {
-            match self.take(&name) {
-                Ok(Found::Batch(batch)) => match self.split(&batch, &state) {
+            match self.load_for_delivery(&name) {
+                Ok(LoadedBatch::Batch(batch)) => match self.split(&batch, &state) {
                     // There is no room for its halves.
                     Err(error) if error.is_full() => held.extend(state.halves),
                     split => drop(split?),
                 },
-                Ok(Found::Gone | Found::Damaged) => {}
+                Ok(LoadedBatch::Gone | LoadedBatch::Damaged) => {}
                 // The halves wait with it, and the other batches do not.
                 Err(error) if error.stays_in_place() => held.extend(state.halves),
                 Err(error) => return Err(error),
@@ -454,7 +454,7 @@ impl BatchStore for SpoolManager {
         Ok(count)
     }
 
-    fn take(&self, name: &str) -> Result<Found, Error> {
+    fn load_for_delivery(&self, name: &str) -> Result<LoadedBatch, Error> {
         let path = self.data.spool.join(name);
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.contains(name) {
@@ -463,11 +463,11 @@ impl BatchStore for SpoolManager {
         }
         drop(held);
         if self.settle(name)? {
-            return Ok(Found::Gone);
+            return Ok(LoadedBatch::Gone);
         }
         let checked = match read_bounded(&*self.disk, &path) {
             Ok(Some(bytes)) => {
-                if let Err(Damage {
+                if let Err(BatchDamage {
                     version: Some(found),
                     ..
                 }) = Batch::decode(&bytes)
@@ -477,54 +477,56 @@ impl BatchStore for SpoolManager {
                 check(name, &bytes)
             }
             Ok(None) => Err("it is longer than a batch can be".to_owned()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Gone),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LoadedBatch::Gone),
             Err(error) => return Err(Error::read(&path, error)),
         };
         match checked {
-            Ok(batch) => Ok(Found::Batch(batch)),
+            Ok(batch) => Ok(LoadedBatch::Batch(batch)),
             Err(why) => {
                 move_aside(&*self.disk, &path, &self.data.failed, name, &why)?;
                 self.remove(&self.state_path(name))?;
-                Ok(Found::Damaged)
+                Ok(LoadedBatch::Damaged)
             }
         }
     }
 
-    fn state(&self, name: &str) -> Result<State, Error> {
+    fn state(&self, name: &str) -> Result<DeliveryState, Error> {
         let path = self.state_path(name);
         let bytes = match read_bounded(&*self.disk, &path) {
             Ok(bytes) => bytes.unwrap_or_default(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(DeliveryState::default());
+            }
             Err(error) => return Err(Error::read(&path, error)),
         };
-        match decode_version::<State>(&path, &bytes, state::VERSION) {
+        match decode_version::<DeliveryState>(&path, &bytes, state::VERSION) {
             Ok(state) => Ok(state),
             Err(error) if error.is_version() => Err(error),
             Err(_) => {
                 tracing::warn!(path = %path.display(), "not readable: its batch is taken for tried");
-                Ok(State::lost())
+                Ok(DeliveryState::lost())
             }
         }
     }
 
-    fn set_state(&self, name: &str, state: &State) -> Result<(), Error> {
+    fn set_state(&self, name: &str, state: &DeliveryState) -> Result<(), Error> {
         let dir = &self.data.spool;
         write_atomically(&*self.disk, dir, &state_name(name), &encode(state))?;
         self.sync_dir(dir)
     }
 
     fn delivered(&self, batch: &Batch, said: &str) -> Result<(), Error> {
-        self.note(batch, Outcome::Delivered, said)?;
+        self.note(batch, BatchOutcome::Delivered, said)?;
         self.forget(&batch.file_name())
     }
 
-    fn split(&self, batch: &Batch, state: &State) -> Result<Option<[String; 2]>, Error> {
+    fn split(&self, batch: &Batch, state: &DeliveryState) -> Result<Option<[String; 2]>, Error> {
         let Some(halves) = batch.halves() else {
             return Ok(None);
         };
         let name = batch.file_name();
         if !state.splitting {
-            let state = State {
+            let state = DeliveryState {
                 splitting: true,
                 halves: halves.iter().map(Batch::file_name).collect(),
                 ..state.clone()
@@ -542,12 +544,12 @@ impl BatchStore for SpoolManager {
             }
         }
         self.flush()?;
-        self.note(batch, Outcome::Split, "")?;
+        self.note(batch, BatchOutcome::Split, "")?;
         self.forget(&name)?;
         Ok(Some(halves.map(|half| half.file_name())))
     }
 
-    fn fail(&self, batch: &Batch, state: &State, reason: &str) -> Result<(), Error> {
+    fn fail(&self, batch: &Batch, state: &DeliveryState, reason: &str) -> Result<(), Error> {
         let name = batch.file_name();
         let mut reason = Reason::new(&name, reason, None);
         reason.batch = Some(BatchReason {
@@ -559,13 +561,13 @@ impl BatchStore for SpoolManager {
         reason.write(&*self.disk, &self.data.failed)?;
         let (from, to) = (self.data.spool.join(&name), self.data.failed.join(&name));
         move_file(&*self.disk, &from, &to)?;
-        self.note(batch, Outcome::Failed, &reason.why)?;
+        self.note(batch, BatchOutcome::Failed, &reason.why)?;
         self.remove(&self.state_path(&name))
     }
 
     fn archive(&self, batch: &Batch) -> Result<(), Error> {
         let name = batch.file_name();
-        self.note(batch, Outcome::Archived, "")?;
+        self.note(batch, BatchOutcome::Archived, "")?;
         move_file(
             &*self.disk,
             &self.data.spool.join(&name),
@@ -609,7 +611,7 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Batch, String> {
 /// Whether a file says how far the delivery of a batch has come.
 pub(crate) fn is_state_name(name: &str) -> bool {
     let stem = name.strip_suffix(".state.json");
-    stem.is_some_and(|stem| batch::is_name(&format!("{stem}.json")))
+    stem.is_some_and(|stem| batch::is_batch_name(&format!("{stem}.json")))
 }
 
 /// The batch that such a file is about.

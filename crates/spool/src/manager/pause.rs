@@ -85,33 +85,33 @@ const MOST: usize = 16;
 
 /// The pauses and the standings of all destinations.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Destinations {
+pub(crate) struct PauseFile {
     version: u32,
     pub(super) pauses: Vec<Pause>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    standings: Vec<Noted>,
+    standings: Vec<StoredStanding>,
 }
 
 /// A standing as it is written.
 #[derive(Debug, Serialize, Deserialize)]
-struct Noted {
+struct StoredStanding {
     to: String,
     accepts: bool,
     probes: u32,
 }
 
-impl Destinations {
+impl PauseFile {
     pub(super) fn standing(&self, to: &str) -> Standing {
         match self.standings.iter().find(|noted| noted.to == to) {
             None => Standing::Unknown,
-            Some(Noted { accepts: true, .. }) => Standing::Accepts,
-            Some(Noted { probes, .. }) => Standing::Rejects { probes: *probes },
+            Some(StoredStanding { accepts: true, .. }) => Standing::Accepts,
+            Some(StoredStanding { probes, .. }) => Standing::Rejects { probes: *probes },
         }
     }
 }
 
 /// Those that are noted, the last one first.
-pub(super) fn read(data: &DataDir) -> Result<Destinations, Error> {
+pub(super) fn read(data: &DataDir) -> Result<PauseFile, Error> {
     let path = data.spool.join(NAME);
     let read = match read_bounded(&*data.disk, &path) {
         Ok(bytes) => match decode_version(&path, &bytes.unwrap_or_default(), VERSION) {
@@ -119,20 +119,20 @@ pub(super) fn read(data: &DataDir) -> Result<Destinations, Error> {
             Err(error) if error.is_version() => return Err(error),
             noted => noted.map_err(|error| error.io_error().to_string()),
         },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Destinations::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PauseFile::default()),
         Err(error) => Err(error.to_string()),
     };
     match read {
         Ok(pauses) => Ok(pauses),
         Err(why) => {
             tracing::warn!(path = %path.display(), why, "not readable: there is no pause");
-            Ok(Destinations::default())
+            Ok(PauseFile::default())
         }
     }
 }
 
-pub(crate) fn check(bytes: &[u8]) -> Result<Destinations, String> {
-    let noted: Destinations = decode(bytes)?;
+pub(crate) fn check(bytes: &[u8]) -> Result<PauseFile, String> {
+    let noted: PauseFile = decode(bytes)?;
     if noted.version == VERSION {
         Ok(noted)
     } else {
@@ -175,7 +175,7 @@ pub(super) fn set_standing(
         Standing::Rejects { probes } => (false, probes),
     };
     let to = to.to_owned();
-    let one = Noted {
+    let one = StoredStanding {
         to,
         accepts,
         probes,
@@ -185,7 +185,7 @@ pub(super) fn set_standing(
     write(disk, data, noted)
 }
 
-fn write(disk: &dyn Disk, data: &DataDir, mut noted: Destinations) -> Result<(), Error> {
+fn write(disk: &dyn Disk, data: &DataDir, mut noted: PauseFile) -> Result<(), Error> {
     let path = data.spool.join(NAME);
     let found = path.symlink_metadata();
     if found.is_ok_and(|found| !found.is_file()) {

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::ledger::Outcome;
+use super::ledger::BatchOutcome;
 use super::{SpoolManager, check};
 use crate::batch;
 use crate::data_dir::for_each_file;
@@ -35,7 +35,7 @@ pub struct Keep {
 
 /// Number and size of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct FileTotals {
     /// How many there are.
     pub files: u64,
     /// Their length in all.
@@ -60,8 +60,8 @@ impl Keep {
 
 impl SpoolManager {
     /// Number and size of the files in a directory.
-    pub fn kept(&self, dir: KeptIn) -> Result<Kept, Error> {
-        let mut kept = Kept::default();
+    pub fn kept(&self, dir: KeptIn) -> Result<FileTotals, Error> {
+        let mut kept = FileTotals::default();
         self.each_kept(self.kept_dir(dir), |_, _, bytes| {
             kept.files += 1;
             kept.bytes += bytes;
@@ -85,8 +85,8 @@ impl SpoolManager {
     /// assert_eq!(deleted.files, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn prune(&self, dir: KeptIn, keep: &Keep) -> Result<Kept, Error> {
-        let mut deleted = Kept::default();
+    pub fn prune(&self, dir: KeptIn, keep: &Keep) -> Result<FileTotals, Error> {
+        let mut deleted = FileTotals::default();
         if keep.is_unlimited() {
             return Ok(deleted);
         }
@@ -163,7 +163,7 @@ impl SpoolManager {
 
     fn is_ours(&self, dir: KeptIn, name: &str) -> bool {
         match dir {
-            KeptIn::Archive => batch::is_name(name),
+            KeptIn::Archive => batch::is_batch_name(name),
             // Whatever we put there has a reason beside it.
             KeptIn::Failed => {
                 let reason = self.data.failed.join(Reason::file_name(name));
@@ -186,14 +186,14 @@ impl SpoolManager {
     /// Deletes a file. `false`: it cannot be accounted for, and stays.
     fn delete(&self, dir: KeptIn, name: &str) -> Result<bool, Error> {
         let path = self.kept_dir(dir).join(name);
-        if dir == KeptIn::Failed && batch::is_name(name) {
+        if dir == KeptIn::Failed && batch::is_batch_name(name) {
             let bytes = self.content(&path)?;
             let Ok(batch) = check(name, &bytes) else {
                 return Ok(false);
             };
             // A crash may have come before the file was gone.
-            if self.outcome(name)? != Some(Outcome::Discarded) {
-                self.note(&batch, Outcome::Discarded, "")?;
+            if self.outcome(name)? != Some(BatchOutcome::Discarded) {
+                self.note(&batch, BatchOutcome::Discarded, "")?;
             }
         }
         self.remove(&path)?;

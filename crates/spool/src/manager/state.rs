@@ -17,7 +17,7 @@ const MOST_BETWEEN: Duration = Duration::from_secs(24 * 3600);
 /// What is known of the attempts to deliver a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "fields of a file")]
-pub struct State {
+pub struct DeliveryState {
     pub(crate) version: u32,
     pub(crate) attempts: u32,
     /// How many runs it failed in, and the last of them.
@@ -56,7 +56,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-impl Default for State {
+impl Default for DeliveryState {
     fn default() -> Self {
         Self {
             version: VERSION,
@@ -79,7 +79,7 @@ impl Default for State {
     }
 }
 
-impl State {
+impl DeliveryState {
     /// Reads the file of a state, and checks all that can be checked of it.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let state: Self = decode(bytes)?;

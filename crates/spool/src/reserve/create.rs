@@ -20,7 +20,7 @@ impl Reserve {
     /// Creates the reserve with so many bytes, unless it exists. On a disk that has less than twice
     /// the room it is smaller. Processes that do this at the same time wait for one of them.
     pub(crate) fn create(&self, disk: &dyn Disk, bytes: usize) -> Result<(), Error> {
-        if self.is_there() {
+        if self.exists() {
             return Ok(());
         }
         let found = self.path.symlink_metadata();
@@ -39,7 +39,7 @@ impl Reserve {
         let start = Instant::now();
         loop {
             let Some(file) = lock(disk, half)? else {
-                if self.is_there() {
+                if self.exists() {
                     return Ok(());
                 }
                 if start.elapsed() > PATIENCE {
@@ -49,7 +49,7 @@ impl Reserve {
                 continue;
             };
             // Only the process that holds the lock fills, renames or removes this file.
-            if self.is_there() {
+            if self.exists() {
                 return match disk.remove(half) {
                     // Another process has done it: Windows does not tell files of one name apart.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -70,7 +70,7 @@ impl Reserve {
 /// Removes the second reserve that earlier versions kept, if the one that is used now exists.
 pub(crate) fn remove_old(disk: &dyn Disk, data: &DataDir) {
     let old = data.spool.join(FILE);
-    if Reserve::new(&data.staging).is_there()
+    if Reserve::new(&data.staging).exists()
         && old.is_file()
         && let Err(error) = disk.remove(&old)
     {
@@ -180,7 +180,7 @@ mod tests {
                     scope.spawn(|| {
                         start.wait();
                         reserve.create(&RealDisk, 70_000).unwrap();
-                        assert!(reserve.is_there());
+                        assert!(reserve.exists());
                     });
                 }
             });

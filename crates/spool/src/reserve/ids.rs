@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::OpenReserve;
-use super::held::read_at;
+use super::contents::read_at;
 use crate::disk::Disk;
 use crate::fingerprint::RecordFingerprint;
 
@@ -14,7 +14,7 @@ const BYTES: u64 = 20;
 
 /// Ids that count: from the one with number `start` on, counted since the first that was ever added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Ids {
+pub(crate) struct IdRange {
     pub(crate) start: u64,
     pub(crate) count: u64,
 }
@@ -30,9 +30,9 @@ impl OpenReserve {
     pub(crate) fn add_ids(
         &self,
         disk: &dyn Disk,
-        mut ids: Ids,
+        mut ids: IdRange,
         new: &[RecordFingerprint],
-    ) -> io::Result<Ids> {
+    ) -> io::Result<IdRange> {
         let capacity = self.capacity();
         if ids.count + new.len() as u64 > capacity {
             return Err(io::ErrorKind::StorageFull.into());
@@ -52,7 +52,7 @@ impl OpenReserve {
     }
 
     /// The ids that count, oldest first.
-    pub(crate) fn ids(&self, disk: &dyn Disk, ids: Ids) -> io::Result<Vec<RecordFingerprint>> {
+    pub(crate) fn ids(&self, disk: &dyn Disk, ids: IdRange) -> io::Result<Vec<RecordFingerprint>> {
         let bytes = read_at(disk, &self.file, self.layout.ids, self.capacity() * BYTES)?;
         let places = (ids.start..ids.start.saturating_add(ids.count)).map(|n| n % self.capacity());
         let stamp = |place: u64| {
@@ -64,7 +64,7 @@ impl OpenReserve {
     }
 }
 
-impl Ids {
+impl IdRange {
     /// Without the oldest ones, so that so many more fit.
     pub(crate) fn without_oldest(self, capacity: u64, more: u64) -> Self {
         let surplus = (self.count + more).saturating_sub(capacity).min(self.count);
@@ -109,7 +109,7 @@ mod tests {
                 checksum: number,
             })
             .collect();
-        let mut ids = Ids::default();
+        let mut ids = IdRange::default();
         for new in stamps.chunks(100) {
             ids = ids.without_oldest(capacity, new.len() as u64);
             ids = open.add_ids(&RealDisk, ids, new).unwrap();

@@ -1,7 +1,7 @@
 //! Space for a full disk: `_staging/.reserve`.
 //!
 //! The file is written in full when it is created and never freed. While the disk is full, it holds
-//! the files that could not be written ([`Held`]), and the ids of consolidated records. Every write
+//! the files that could not be written ([`ReserveContents`]), and the ids of consolidated records. Every write
 //! to it overwrites bytes that it already has, so that no other program can take the space.
 //! docs/decisions/0008-reserved-space-is-never-freed.md explains why.
 //!
@@ -11,8 +11,8 @@
 //! the rest          ids: 20 bytes each
 //! ```
 
+mod contents;
 mod create;
-mod held;
 mod ids;
 
 use std::fs::File;
@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use crate::disk::Disk;
 
+pub(crate) use contents::ReserveContents;
 pub(crate) use create::{BYTES, remove_old};
-pub(crate) use held::Held;
 pub(crate) use ids::Ids;
 
 /// The file's name in the staging directory.
@@ -48,12 +48,12 @@ pub(crate) struct Reserve {
 #[derive(Debug)]
 pub(crate) struct OpenReserve {
     file: File,
-    layout: Layout,
+    layout: ReserveLayout,
 }
 
 /// The division of the file. It follows from its length, which never changes.
 #[derive(Clone, Copy, Debug)]
-struct Layout {
+struct ReserveLayout {
     area: u64,
     ids: u64,
     end: u64,
@@ -62,7 +62,7 @@ struct Layout {
 /// Uses of the reserve. Each may use more of it than the one before, so that a delivery can always be
 /// noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Use {
+pub(crate) enum ReserveUse {
     /// One more batch. There are few at a time, since every change writes all of them.
     MoreBatches,
     /// A batch that is to be delivered, the only one.
@@ -75,16 +75,16 @@ pub(crate) enum Use {
     Note,
 }
 
-impl Layout {
+impl ReserveLayout {
     /// How many bytes an area may have for this use.
-    fn most(self, what: Use) -> u64 {
+    fn most(self, what: ReserveUse) -> u64 {
         let margin = (self.area / 4).min(LARGEST_MARGIN);
         match what {
-            Use::MoreBatches => self.area / 4,
-            Use::Batch => self.area - margin,
-            Use::NewFile => self.area - margin / 2,
-            Use::SameFile => self.area - margin / 4,
-            Use::Note => self.area,
+            ReserveUse::MoreBatches => self.area / 4,
+            ReserveUse::Batch => self.area - margin,
+            ReserveUse::NewFile => self.area - margin / 2,
+            ReserveUse::SameFile => self.area - margin / 4,
+            ReserveUse::Note => self.area,
         }
     }
 
@@ -125,7 +125,7 @@ impl Reserve {
         &self.path
     }
 
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         let found = self.path.symlink_metadata();
         found.is_ok_and(|found| found.is_file() && found.len() >= FEWEST_BYTES)
     }
@@ -142,7 +142,7 @@ impl Reserve {
         }
         let length = file.metadata()?.len();
         Ok(OpenReserve {
-            layout: Layout::new(length).ok_or(io::ErrorKind::NotFound)?,
+            layout: ReserveLayout::new(length).ok_or(io::ErrorKind::NotFound)?,
             file,
         })
     }

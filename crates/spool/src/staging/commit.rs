@@ -10,14 +10,14 @@ use crate::error::Error;
 /// Whoever waits here holds no lock, and needs none when it is woken: many are woken at once, and a
 /// lock would let them through one by one.
 #[derive(Debug, Default)]
-pub(super) struct Commit {
+pub(super) struct CommitGroup {
     is_led: AtomicBool,
     /// The disk is free for the next one.
     over: OnceLock<()>,
     outcome: OnceLock<Result<(), Error>>,
 }
 
-impl Commit {
+impl CommitGroup {
     /// `true` for the first who asks: it takes everyone's records to the disk.
     pub(super) fn lead(&self) -> bool {
         !self.is_led.swap(true, Ordering::Relaxed)

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
-use crate::line::Prepared;
+use crate::line::PreparedLine;
 use crate::record::Record;
 use crate::reserve::{self, Reserve};
-use commit::Commit;
+use commit::CommitGroup;
 use open_entry::OpenEntry;
 use rescue::{RETRY_AFTER, Rescue};
 
@@ -99,7 +99,7 @@ struct Shared {
     dir: PathBuf,
     limits: Limits,
     reserve: Reserve,
-    state: Mutex<State>,
+    state: Mutex<StagingState>,
     /// Held by the thread that seals and rescues.
     background: Mutex<()>,
     /// Wakes the keeper.
@@ -108,25 +108,25 @@ struct Shared {
 
 /// An entry to which nothing is added any more.
 #[derive(Debug)]
-struct Retired {
+struct RetiredEntry {
     entry: OpenEntry,
     /// Producers that wait for its records.
-    commit: Arc<Commit>,
+    commit: Arc<CommitGroup>,
     /// An attempt to seal it has failed: the next one is not before this time.
     not_before: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StagingState {
     entry: Option<OpenEntry>,
     /// Those who wait for the next sync.
-    next: Arc<Commit>,
+    next: Arc<CommitGroup>,
     /// The sync that is under way.
-    running: Option<Arc<Commit>>,
+    running: Option<Arc<CommitGroup>>,
     /// Since when something that the kernel has is not on the disk.
     unsynced: Option<Instant>,
     /// To be sealed, by the keeper: a sync may take long, and producers must not wait for it.
-    retired: VecDeque<Retired>,
+    retired: VecDeque<RetiredEntry>,
     rescue: Rescue,
     /// Why records that were acknowledged may not be on the disk, or entries are not sealed.
     trouble: Option<Error>,
@@ -302,7 +302,7 @@ impl Drop for Staging {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StagingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -325,7 +325,10 @@ impl Shared {
     }
 
     /// Waits until nobody is syncing.
-    fn until_free<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn until_free<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, StagingState>,
+    ) -> MutexGuard<'a, StagingState> {
         while let Some(running) = state.running.clone() {
             drop(state);
             running.until_over();
@@ -367,8 +370,8 @@ impl Shared {
     /// Adds records to the open entry, or to a new one.
     fn add(
         &self,
-        state: &mut State,
-        lines: Vec<Prepared<'_>>,
+        state: &mut StagingState,
+        lines: Vec<PreparedLine<'_>>,
         durability: Durability,
     ) -> Result<(), Error> {
         if state.entry.is_none() {
@@ -386,7 +389,7 @@ impl Shared {
 
     /// Refuses to stage without a reserve: on a full disk the record could not be delivered. The reserve
     /// is created as soon as there is room for it.
-    fn check_reserve(&self, state: &mut State) -> Result<(), Error> {
+    fn check_reserve(&self, state: &mut StagingState) -> Result<(), Error> {
         if self.has_reserve() {
             return Ok(());
         }
@@ -401,11 +404,11 @@ impl Shared {
     }
 
     fn has_reserve(&self) -> bool {
-        self.limits.reserve == 0 || self.reserve.is_there()
+        self.limits.reserve == 0 || self.reserve.exists()
     }
 
     /// Puts everything that was added so far on the disk, and tells those who wait for it.
-    fn sync<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn sync<'a>(&'a self, mut state: MutexGuard<'a, StagingState>) -> MutexGuard<'a, StagingState> {
         let Some(entry) = &mut state.entry else {
             return state;
         };
@@ -449,7 +452,7 @@ impl Shared {
         self.lock()
     }
 
-    fn retire_if_full(&self, state: &mut State) {
+    fn retire_if_full(&self, state: &mut StagingState) {
         let is_full = state.entry.as_ref().is_some_and(|entry| {
             entry.records >= self.limits.records || entry.bytes >= self.limits.bytes
         });
@@ -459,11 +462,11 @@ impl Shared {
     }
 
     /// Leaves the open entry to whoever seals it. Others may begin a new one.
-    fn retire(&self, state: &mut State) {
+    fn retire(&self, state: &mut StagingState) {
         if let Some(entry) = state.entry.take() {
             let commit = std::mem::take(&mut state.next);
             state.unsynced = None;
-            state.retired.push_back(Retired {
+            state.retired.push_back(RetiredEntry {
                 entry,
                 commit,
                 not_before: None,
@@ -604,18 +607,18 @@ fn is_later(not_before: Option<Instant>, now: Option<Instant>) -> bool {
     matches!((not_before, now), (Some(at), Some(now)) if at > now)
 }
 
-impl Retired {
+impl RetiredEntry {
     fn is_later(&self, now: Option<Instant>) -> bool {
         is_later(self.not_before, now)
     }
 }
 
 /// What can be done before it is one's turn.
-fn prepared(records: &[Record]) -> Vec<Prepared<'_>> {
-    records.iter().map(Prepared::new).collect()
+fn prepared(records: &[Record]) -> Vec<PreparedLine<'_>> {
+    records.iter().map(PreparedLine::new).collect()
 }
 
-impl State {
+impl StagingState {
     /// How many bytes of records are acknowledged and not on the disk.
     fn kept(&self) -> usize {
         let retired = self.retired.iter().map(|retired| retired.entry.kept());
@@ -684,7 +687,7 @@ impl State {
 
     /// Ends the trouble if there is nothing left to do of what failed.
     fn end_trouble(&mut self) {
-        let has_failed = |retired: &Retired| retired.not_before.is_some();
+        let has_failed = |retired: &RetiredEntry| retired.not_before.is_some();
         let goes_on = !self.rescue.is_empty() || self.retired.iter().any(has_failed);
         if !goes_on && self.trouble.take().is_some() {
             tracing::info!("all staged records are on the disk again");

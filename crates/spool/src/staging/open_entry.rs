@@ -10,9 +10,9 @@ use uuid::Uuid;
 
 use super::Durability;
 use crate::disk::Disk;
-use crate::entry::{Kind, Name};
+use crate::entry::{EntryKind, EntryName};
 use crate::error::Error;
-use crate::line::{self, Line, Prepared};
+use crate::line::{self, Line, PreparedLine};
 use crate::record::Record;
 use crate::time::new_id;
 
@@ -27,7 +27,7 @@ const MOST_AHEAD: u64 = 256 * 1024;
 
 /// How far an entry was written when a sync began.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
+pub(super) struct SyncExtent {
     bytes: u64,
     unsynced: usize,
 }
@@ -76,9 +76,9 @@ impl OpenEntry {
     /// writer is gone.
     fn try_create(disk: &dyn Disk, staging: &Path) -> Result<Option<Self>, Error> {
         let id = new_id();
-        let path = Name {
+        let path = EntryName {
             id,
-            kind: Kind::Open,
+            kind: EntryKind::Open,
         }
         .path_in(staging);
         let failed = |error| Error::new("create", &path, error);
@@ -118,7 +118,7 @@ impl OpenEntry {
     }
 
     /// Adds a line. `durability` tells whether it is acknowledged before it is synced.
-    pub(super) fn add(&mut self, line: Prepared<'_>, durability: Durability) {
+    pub(super) fn add(&mut self, line: PreparedLine<'_>, durability: Durability) {
         self.records += 1;
         let start = self.unwritten.len();
         line.write(&mut self.unwritten, self.records);
@@ -128,15 +128,15 @@ impl OpenEntry {
     }
 
     /// The extent that a sync which begins now puts on the disk, if it succeeds.
-    pub(super) fn mark(&self) -> Mark {
-        Mark {
+    pub(super) fn mark(&self) -> SyncExtent {
+        SyncExtent {
             bytes: self.bytes,
             unsynced: self.unsynced.len(),
         }
     }
 
     /// A sync has succeeded: content and name are on the disk up to the mark.
-    pub(super) fn is_synced(&mut self, mark: Mark) {
+    pub(super) fn is_synced(&mut self, mark: SyncExtent) {
         self.synced = self.synced.max(mark.bytes);
         self.unsynced.drain(..mark.unsynced);
         self.is_named = true;
@@ -241,9 +241,9 @@ impl OpenEntry {
             self.is_doubtful = true;
             return Err(failed(error));
         }
-        let sealed = Name {
+        let sealed = EntryName {
             id: self.id,
-            kind: Kind::Sealed,
+            kind: EntryKind::Sealed,
         };
         let sealed = sealed.path_in(staging);
         match disk.rename(&self.path, &sealed) {

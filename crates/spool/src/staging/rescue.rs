@@ -11,7 +11,7 @@ use super::Durability;
 use super::open_entry::OpenEntry;
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::line::Prepared;
+use crate::line::PreparedLine;
 use crate::record::Record;
 
 /// How soon a disk that failed is tried again.
@@ -72,7 +72,7 @@ impl Rescue {
     pub(super) fn write(&mut self, disk: &dyn Disk, dir: &Path) -> Result<(), Error> {
         let mut entry = OpenEntry::create(disk, dir)?;
         for record in self.records.values() {
-            entry.add(Prepared::new(record), Durability::Power);
+            entry.add(PreparedLine::new(record), Durability::Power);
         }
         let sealed = entry.write(disk).and_then(|()| entry.seal(disk, dir));
         if let Err(error) = sealed {

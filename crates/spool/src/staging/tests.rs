@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
 use crate::data_dir::DataDir;
-use crate::entry::{Kind, Name};
+use crate::entry::{EntryKind, EntryName};
 use crate::line::{self, Line};
 use crate::recover::seal_abandoned;
 
@@ -99,11 +99,11 @@ fn record(number: usize) -> Record {
 }
 
 /// Every entry in a directory, by kind and id, with the good lines it has.
-fn entries(dir: &Path) -> BTreeMap<Name, Vec<Line>> {
+fn entries(dir: &Path) -> BTreeMap<EntryName, Vec<Line>> {
     loop {
         let files = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
         let found: io::Result<_> = files
-            .filter_map(|file| Some((Name::parse(&file.file_name())?, file.path())))
+            .filter_map(|file| Some((EntryName::parse(&file.file_name())?, file.path())))
             .map(|(name, path)| {
                 let bytes = std::fs::read(path)?;
                 let lines = bytes.split(|byte| *byte == b'\n');
@@ -141,7 +141,7 @@ fn records(dir: &Path) -> Vec<String> {
         }
         // The keeper writes the last line before it changes the name, and may be between the two.
         let is_sealed = matches!(lines.last(), Some(Line::Sealed { .. }));
-        assert!(is_sealed || name.kind == Kind::Open, "{name:?}");
+        assert!(is_sealed || name.kind == EntryKind::Open, "{name:?}");
     }
     all
 }
@@ -171,7 +171,7 @@ fn what_is_closed_is_sealed_and_an_unused_directory_stays_empty() {
     staging.stage(&record(1), Durability::Power).unwrap();
     drop(staging);
     let kinds: Vec<_> = entries(&place).keys().map(|name| name.kind).collect();
-    assert_eq!(kinds, [Kind::Sealed]);
+    assert_eq!(kinds, [EntryKind::Sealed]);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn an_entry_is_sealed_when_it_is_full_or_old() {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !entries(dir.path())
             .keys()
-            .any(|name| name.kind == Kind::Sealed)
+            .any(|name| name.kind == EntryKind::Sealed)
         {
             assert!(Instant::now() < deadline, "{limits:?}");
             thread::sleep(Duration::from_millis(1));
@@ -327,7 +327,7 @@ fn nobody_else_can_lock_an_entry_that_is_being_written() {
     staging.stage(&record(1), Durability::Power).unwrap();
     let name = *entries(dir.path()).keys().next().unwrap();
     let open = || File::open(name.path_in(dir.path())).unwrap();
-    assert_eq!(name.kind, Kind::Open);
+    assert_eq!(name.kind, EntryKind::Open);
     assert!(!tenure::file::try_lock(&open()).unwrap());
     let file = open();
     staging.close().unwrap();
@@ -474,7 +474,7 @@ fn a_failed_background_sync_is_visible_until_the_records_are_on_the_disk_in_a_ne
     );
     let sealed: Vec<_> = after
         .iter()
-        .filter(|(name, _)| name.kind == Kind::Sealed)
+        .filter(|(name, _)| name.kind == EntryKind::Sealed)
         .collect();
     assert_eq!(sealed.len(), 1, "{after:?}");
     assert_eq!(
@@ -507,7 +507,7 @@ fn staging_for_the_process_syncs_nothing_itself() {
     assert!(
         entries(dir.path())
             .keys()
-            .all(|name| name.kind == Kind::Open)
+            .all(|name| name.kind == EntryKind::Open)
     );
     staging.work(Instant::now() + Duration::from_secs(1));
     assert!(syncs() > 0);

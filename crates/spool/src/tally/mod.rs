@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 use crate::data_dir::DataDir;
 use crate::entry_journal;
 use crate::error::Error;
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 use crate::staging_lock::StagingLock;
 use crate::totals::sum::{Groups, Sum};
 use folded::Folded;
@@ -122,8 +122,8 @@ pub(crate) fn tally_in(
 }
 
 /// What is being consolidated.
-fn current_set(data: &DataDir) -> Result<Option<Set>, Error> {
-    match Set::read(&*data.disk, &data.staging) {
+fn current_set(data: &DataDir) -> Result<Option<Snapshot>, Error> {
+    match Snapshot::read(&*data.disk, &data.staging) {
         // Its owner puts it out of the way, and takes what is staged for a new set.
         Err(error) if error.is_damage() => Ok(None),
         set => set,
@@ -155,7 +155,7 @@ fn try_tally(
         }
     }
     // The ids of a new set are taken before it is folded: its records would look like repetitions.
-    let state = |set: &Set| (set.id, set.is_written);
+    let state = |set: &Snapshot| (set.id, set.is_written);
     let is_same_set = current_set(data)?.as_ref().map(state) == set.as_ref().map(state);
     if !is_same_set || !folded.is_current(data, span)? {
         return Ok(None);

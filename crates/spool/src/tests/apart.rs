@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::crash::options;
 use super::crashing_disk::{CRASHES, CrashingDisk, Event};
 use super::place::{Place, names};
-use crate::consolidate::{Kept, consolidate, consolidate_on};
+use crate::consolidate::{ConsolidatorState, consolidate, consolidate_on};
 use crate::delivery::{Watch, archive};
 use crate::disk::Disk;
 use crate::manager::SpoolManager;
@@ -29,7 +29,7 @@ fn apart(events: Vec<(usize, Event)>) -> Arc<CrashingDisk> {
 fn ids_in(dir: &std::path::Path) -> Vec<Uuid> {
     let names = names(dir)
         .into_iter()
-        .filter(|name| crate::batch::is_name(name));
+        .filter(|name| crate::batch::is_batch_name(name));
     let batches =
         names.map(|name| crate::manager::check(&name, &fs::read(dir.join(&name)).unwrap()));
     let records = batches.flat_map(|batch| batch.unwrap().records().to_vec());
@@ -49,7 +49,12 @@ fn filled() -> (Place, Uuid, Vec<Uuid>) {
 
 fn work(place: &Place, disk: &Arc<CrashingDisk>) {
     let on = Arc::clone(disk) as Arc<dyn Disk>;
-    let _ = consolidate_on(&on, place.path(), &options(), &mut Kept::default());
+    let _ = consolidate_on(
+        &on,
+        place.path(),
+        &options(),
+        &mut ConsolidatorState::default(),
+    );
     let store = SpoolManager::on(Arc::clone(&on), place.path());
     let _ = archive(&store, &Watch::silent());
 }
@@ -118,7 +123,7 @@ fn a_batch_that_fails_is_in_one_place_whatever_act_its_move_crashes_at() {
             // And back again.
             let store = SpoolManager::on(Arc::clone(&disk) as Arc<dyn Disk>, place.path());
             let failed = names(&place.data().failed);
-            let name = failed.iter().find(|name| crate::batch::is_name(name));
+            let name = failed.iter().find(|name| crate::batch::is_batch_name(name));
             if let Some(name) = name {
                 store.resend(name).unwrap();
             }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::crashing_disk::{CRASHES, Crash, CrashingDisk};
 use super::place::{Place, names, record};
-use crate::consolidate::{Kept, Options, consolidate, consolidate_on};
+use crate::consolidate::{ConsolidatorState, Options, consolidate, consolidate_on};
 use crate::delivery::Watch;
 use crate::disk::Disk;
 use crate::record::Record;
@@ -39,7 +39,7 @@ pub(super) fn crash(place: &Place, crash: Crash, at: usize) -> bool {
         &(Arc::clone(&disk) as Arc<dyn Disk>),
         place.path(),
         &options(),
-        &mut Kept::default(),
+        &mut ConsolidatorState::default(),
     );
     assert_eq!(
         outcome.is_err(),

@@ -236,7 +236,7 @@ fn delivery_ends_although_the_notes_about_many_batches_cannot_be_read() {
     place.entry(1100, true);
     let options = Options {
         batch_size: 1,
-        most_entries: 1,
+        max_entries: 1,
         ..Options::default()
     };
     consolidate(place.path(), &options).unwrap();
@@ -273,7 +273,7 @@ fn deliver_others(place: &Place, count: usize) {
 
 #[test]
 fn a_half_is_delivered_once_although_many_events_follow_a_crash_within_the_split() {
-    let most = usize::try_from(crate::manager::MOST_EVENTS).unwrap();
+    let most = usize::try_from(crate::manager::MAX_EVENTS).unwrap();
     let mut crashed = 0;
     for at in 0.. {
         let (place, ids) = filled(4);
@@ -308,7 +308,7 @@ fn a_half_is_delivered_once_although_many_events_follow_a_crash_within_the_split
 
 #[test]
 fn the_batches_of_an_unfinished_set_are_remembered_however_many_events_follow() {
-    let most = usize::try_from(crate::manager::MOST_EVENTS).unwrap();
+    let most = usize::try_from(crate::manager::MAX_EVENTS).unwrap();
     let place = Place::new();
     let ids: BTreeSet<_> = (place.entry(4 * most, true).iter().map(Record::id)).collect();
     let options = Options {
@@ -319,10 +319,10 @@ fn the_batches_of_an_unfinished_set_are_remembered_however_many_events_follow() 
     // As if the crash had come before the set was marked as written.
     let data = place.data();
     let names: Vec<String> = vec![format!("{}.jsonl", Uuid::now_v7())];
-    let set = crate::set::Set::new(names, 1);
+    let set = crate::snapshot::Snapshot::new(names, 1);
     set.begin(&crate::disk::RealDisk, &data.staging).unwrap();
     place.deliver_all();
-    let index = crate::manager::Index::read(&data).unwrap();
+    let index = crate::manager::OutcomeIndex::read(&data).unwrap();
     let store = spool(&place);
     assert_eq!(store.count().unwrap(), 0);
     assert_eq!(billed(&place), ids);
@@ -535,7 +535,7 @@ fn many_bad_batches_never_hold_up_the_others() {
         let options = DeliveryOptions::default();
         let run = Uuid::now_v7();
         deliver(&store, &sink, &options, clock, &Watch::silent(), run).unwrap();
-        clock.forward(options.longest_wait);
+        clock.forward(options.max_wait);
     }
     assert_eq!(billed(&place), ids[32..].iter().copied().collect());
 }
@@ -627,7 +627,7 @@ fn a_short_retry_after_is_waited_for_and_a_long_one_is_bounded() {
     place
         .receiver
         .clock
-        .forward(DeliveryOptions::default().longest_wait);
+        .forward(DeliveryOptions::default().max_wait);
     place.deliver_all();
     assert_eq!(billed(&place), ids.into_iter().collect());
 }
@@ -665,7 +665,7 @@ fn a_batch_is_given_up_after_ten_rounds_and_seven_days_not_one_of_them() {
     };
     for _ in 0..20 {
         round();
-        clock.forward(options.longest_wait);
+        clock.forward(options.max_wait);
     }
     assert_eq!(spool(&place).count().unwrap(), 1, "many rounds, one day");
     // A clock that jumps is not time that passed.

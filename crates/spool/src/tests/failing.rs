@@ -19,7 +19,7 @@ use super::crash::options;
 use super::crashing_disk::{CRASHES, Crash, CrashingDisk, Event, FAULTS, Fault, Kind};
 use super::place::{Place, names, record};
 use super::receiver::Act;
-use crate::consolidate::{Kept, Options, consolidate_on};
+use crate::consolidate::{ConsolidatorState, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{Answer, DeliveryOptions, RunError, Watch, archive};
 use crate::disk::Disk;
@@ -177,7 +177,7 @@ impl World {
     /// Consolidates in a process of its own, as `llmlb usage consolidate` does.
     fn consolidate(&mut self) {
         self.restart_if_crashed();
-        let kept = &mut Kept::default();
+        let kept = &mut ConsolidatorState::default();
         let _ = consolidate_on(&self.on(), self.place.path(), &options(), kept);
     }
 
@@ -334,7 +334,7 @@ fn found(place: &Place) -> BTreeMap<Uuid, usize> {
     for dir in [place.data().archive, place.data().failed] {
         for name in names(&dir)
             .iter()
-            .filter(|name| crate::batch::is_name(name))
+            .filter(|name| crate::batch::is_batch_name(name))
         {
             let bytes = std::fs::read(dir.join(name)).unwrap();
             let batch = crate::manager::check(name, &bytes).unwrap();
@@ -686,7 +686,14 @@ fn consolidate_and_archive(events: Events) -> (usize, usize, bool) {
     let staged = place.entry(8, true);
     let crashing = Arc::new(CrashingDisk::with(events));
     let disk = Arc::clone(&crashing) as Arc<dyn Disk>;
-    let consolidate = || consolidate_on(&disk, place.path(), &options(), &mut Kept::default());
+    let consolidate = || {
+        consolidate_on(
+            &disk,
+            place.path(),
+            &options(),
+            &mut ConsolidatorState::default(),
+        )
+    };
     let archive = || {
         let store = SpoolManager::on(Arc::clone(&disk), place.path());
         archive(&store, &Watch::silent())
@@ -732,7 +739,12 @@ fn torn_entry_that_was_set_aside_survives_a_power_failure_as_it_was() {
     disk.append(&file, br#"{"entry":"01890a5d"#).unwrap();
     drop(file);
     let on = Arc::clone(&disk) as Arc<dyn Disk>;
-    let done = consolidate_on(&on, place.path(), &options(), &mut Kept::default());
+    let done = consolidate_on(
+        &on,
+        place.path(),
+        &options(),
+        &mut ConsolidatorState::default(),
+    );
     done.unwrap();
     assert_eq!(names(&place.data().failed).len(), 2, "it and its reason");
     disk.cut_power();
@@ -752,10 +764,10 @@ fn staging_directory_is_listed_once_for_many_snapshots() {
         let disk = Arc::new(CrashingDisk::with(Vec::new()));
         let on = Arc::clone(&disk) as Arc<dyn Disk>;
         let options = Options {
-            most_entries: 1,
+            max_entries: 1,
             ..options()
         };
-        let kept = &mut Kept::default();
+        let kept = &mut ConsolidatorState::default();
         while consolidate_on(&on, place.path(), &options, kept)
             .unwrap()
             .entries

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::crash::{fill, options};
 use super::crashing_disk::{CRASHES, Crash, CrashingDisk, Event, Fault, Kind};
 use super::place::{Place, names};
-use crate::consolidate::{Kept, Options, consolidate_on};
+use crate::consolidate::{ConsolidatorState, Options, consolidate_on};
 use crate::delivery::Watch;
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
@@ -134,7 +134,12 @@ fn run(place: &Place, disk: &Arc<dyn Disk>) -> Result<(), Error> {
             Err(error) if error.is_full() => {}
             flushed => flushed?,
         }
-        let folded = match consolidate_on(disk, place.path(), &options(), &mut Kept::default()) {
+        let folded = match consolidate_on(
+            disk,
+            place.path(),
+            &options(),
+            &mut ConsolidatorState::default(),
+        ) {
             Ok(folded) => folded.entries,
             Err(error) if error.is_full() => 1,
             Err(LockError::Disk(error)) => return Err(error),
@@ -406,8 +411,13 @@ fn number_of_records_that_leave_a_full_disk_is_not_bounded_by_the_reserve() {
         for _ in 0..10 {
             expected.extend(place.entry(3, true).iter().map(Record::id));
         }
-        while consolidate_on(&disk, place.path(), &most, &mut Kept::default())
-            .is_ok_and(|it| it.entries > 0)
+        while consolidate_on(
+            &disk,
+            place.path(),
+            &most,
+            &mut ConsolidatorState::default(),
+        )
+        .is_ok_and(|it| it.entries > 0)
         {
             place.deliver(&disk).unwrap();
         }
@@ -452,11 +462,23 @@ fn split_that_does_not_fit_into_the_reserve_holds_up_no_other_batch() {
     let bad: BTreeSet<_> = [first[3]].into();
     poison(&place, &bad);
     expected.extend(&first[..3]);
-    consolidate_on(&real, place.path(), &options(), &mut Kept::default()).unwrap();
+    consolidate_on(
+        &real,
+        place.path(),
+        &options(),
+        &mut ConsolidatorState::default(),
+    )
+    .unwrap();
     place.deliver(&full_disk()).unwrap();
     // There was room for another batch, and then there is none.
     expected.extend(place.entry(4, true).iter().map(Record::id));
-    consolidate_on(&real, place.path(), &options(), &mut Kept::default()).unwrap();
+    consolidate_on(
+        &real,
+        place.path(),
+        &options(),
+        &mut ConsolidatorState::default(),
+    )
+    .unwrap();
     let delivered = place.deliver(&full_disk()).unwrap();
     assert_eq!(delivered.records, 4, "{delivered:?}");
     for _ in 0..3 {
@@ -488,7 +510,12 @@ fn rejected_records_that_fill_the_reserve_are_in_failed_once_there_is_room() {
             if let Err(error) = store.flush_reserve() {
                 assert!(error.is_full(), "{error}");
             }
-            let done = consolidate_on(disk, place.path(), &options(), &mut Kept::default());
+            let done = consolidate_on(
+                disk,
+                place.path(),
+                &options(),
+                &mut ConsolidatorState::default(),
+            );
             if let Err(error) = done {
                 assert!(error.is_full(), "{error}");
             }
@@ -523,11 +550,23 @@ fn rejected_record_is_not_ambiguous_because_the_disk_was_full_meanwhile() {
     for at in 40.. {
         let place = Place::new();
         place.single();
-        consolidate_on(&real, place.path(), &options, &mut Kept::default()).unwrap();
+        consolidate_on(
+            &real,
+            place.path(),
+            &options,
+            &mut ConsolidatorState::default(),
+        )
+        .unwrap();
         place.deliver_all();
         let bad: BTreeSet<_> = [place.single().id()].into();
         poison(&place, &bad);
-        consolidate_on(&real, place.path(), &options, &mut Kept::default()).unwrap();
+        consolidate_on(
+            &real,
+            place.path(),
+            &options,
+            &mut ConsolidatorState::default(),
+        )
+        .unwrap();
         let before = place.receiver.arrivals().len();
         let full = Event::Fault(Fault::Error(28));
         let disk = Arc::new(CrashingDisk::with(vec![(at, full)]));
@@ -539,7 +578,13 @@ fn rejected_record_is_not_ambiguous_because_the_disk_was_full_meanwhile() {
             sent += 1;
             for _ in 0..2 {
                 place.single();
-                consolidate_on(&real, place.path(), &options, &mut Kept::default()).unwrap();
+                consolidate_on(
+                    &real,
+                    place.path(),
+                    &options,
+                    &mut ConsolidatorState::default(),
+                )
+                .unwrap();
                 place.receiver.clock.forward(Duration::from_secs(3600));
                 place.deliver_all();
             }

@@ -9,7 +9,7 @@ use super::place::Place;
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::entry_journal::ConsolidatedEntry;
-use crate::journal::{Journal, JournalKind, Read};
+use crate::journal::{Journal, JournalKind, JournalLine};
 use crate::time::new_id;
 
 /// Number of events by the sums of the last generation and the lines after it.
@@ -17,9 +17,9 @@ fn count(data: &DataDir, title: JournalKind) -> u64 {
     let mut count = 0;
     title
         .read::<u64>(data, &mut |_, read| match read {
-            Read::Head(before) => count = before,
-            Read::Event(_) => count += 1,
-            Read::Damaged(why) => assert_eq!(why, "", "a damaged line"),
+            JournalLine::Head(before) => count = before,
+            JournalLine::Event(_) => count += 1,
+            JournalLine::Damaged(why) => assert_eq!(why, "", "a damaged line"),
         })
         .unwrap();
     count
@@ -45,7 +45,7 @@ fn event_after_a_generation_that_could_not_be_begun_is_counted() {
             let quiet = Arc::new(CrashingDisk::with(Vec::new()));
             let disk: Arc<dyn Disk> = Arc::clone(&quiet) as _;
             let data = DataDir::on(Arc::clone(&disk), place.path());
-            let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Sent).unwrap();
+            let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Batches).unwrap();
             journal.add(&event(1)).unwrap();
             journal.sync().unwrap();
             let before = quiet.acts().len();
@@ -56,7 +56,7 @@ fn event_after_a_generation_that_could_not_be_begun_is_counted() {
             let failing = Arc::new(failing);
             let disk: Arc<dyn Disk> = Arc::clone(&failing) as _;
             let data = DataDir::on(Arc::clone(&disk), place.path());
-            let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Sent).unwrap();
+            let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Batches).unwrap();
             journal.add(&event(1)).unwrap();
             journal.sync().unwrap();
             let turned = journal.rotate(&1_u64);
@@ -65,14 +65,14 @@ fn event_after_a_generation_that_could_not_be_begun_is_counted() {
             let mut expected = 1;
             let mut added = journal.add(&event(2)).and_then(|()| journal.sync());
             if added.is_err() {
-                let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Sent).unwrap();
-                expected = count(&data, JournalKind::Sent);
+                let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Batches).unwrap();
+                expected = count(&data, JournalKind::Batches);
                 added = journal.add(&event(2)).and_then(|()| journal.sync());
             }
             added.unwrap();
             expected += 1;
             assert_eq!(
-                count(&data, JournalKind::Sent),
+                count(&data, JournalKind::Batches),
                 expected,
                 "{fault:?} at {at}: {turned:?}"
             );
@@ -89,7 +89,7 @@ fn event_after_a_generation_that_could_not_be_begun_is_counted() {
 #[test]
 fn line_that_the_next_process_relies_on_is_on_the_disk() {
     let snapshot = new_id();
-    for title in [JournalKind::Sent, JournalKind::ConsolidatedEntry] {
+    for title in [JournalKind::Batches, JournalKind::Entries] {
         let acts_before_sync = |events: Vec<(usize, Event)>| {
             let place = Place::new();
             let disk = Arc::new(CrashingDisk::with(events));
@@ -103,7 +103,7 @@ fn line_that_the_next_process_relies_on_is_on_the_disk() {
                 journal
                     .add(&ConsolidatedEntry::new(snapshot, entry))
                     .unwrap();
-                if title == JournalKind::Sent {
+                if title == JournalKind::Batches {
                     break;
                 }
             }

@@ -7,7 +7,7 @@ use super::place::{Place, names, record};
 use crate::consolidate::{Options, consolidate};
 use crate::manager::{BatchStore, SpoolManager};
 use crate::record::Record;
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 use crate::staging::{Durability, Staging};
 use crate::staging_lock::{LockError, StagingLock};
 
@@ -51,7 +51,7 @@ fn lock_record_does_not_bring_back_entries_that_were_consolidated() {
     let set = ["x", "y"].map(|_| format!("{}.jsonl", crate::time::new_id()));
     fs::write(place.data().staging.join(&set[1]), "").unwrap();
     let lock = own(&place, &set).unwrap();
-    for path in Set::paths(&place.data().staging) {
+    for path in Snapshot::paths(&place.data().staging) {
         let _ = fs::remove_file(path);
     }
     drop(lock);
@@ -175,7 +175,7 @@ fn many_threads_consolidate_and_each_record_is_in_one_batch() {
         .map(|record| record.id())
         .collect();
     let options = Arc::new(Options {
-        most_entries: 3,
+        max_entries: 3,
         ..Options::default()
     });
     std::thread::scope(|scope| {

@@ -60,7 +60,7 @@ impl Place {
         let mut bytes = Vec::new();
         line::write_entry(&mut bytes, id);
         for (place, record) in records.iter().enumerate() {
-            line::Prepared::new(record).write(&mut bytes, place as u64 + 1);
+            line::PreparedLine::new(record).write(&mut bytes, place as u64 + 1);
         }
         if sealed {
             line::write_sealed(&mut bytes, records.len() as u64);

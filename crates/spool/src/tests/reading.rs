@@ -11,12 +11,12 @@ use uuid::Uuid;
 
 use super::place::{Place, names, record};
 use super::sick_disk::{Sick, SickDisk};
-use crate::consolidate::{Kept, consolidate, consolidate_on};
+use crate::consolidate::{ConsolidatorState, consolidate, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::Watch;
 use crate::disk::Disk;
 use crate::line;
-use crate::manager::{BatchStore as _, Keep, KeptIn, SpoolManager, State};
+use crate::manager::{BatchStore as _, DeliveryState, Keep, KeptIn, SpoolManager};
 use crate::record::Record;
 use crate::run::{Destination, Runner};
 use crate::staged::{staged, staged_in};
@@ -52,7 +52,7 @@ fn sick_entry(ending: &str, how: Sick, make: impl Fn(&Place) -> Vec<Record>) {
     let disk = Arc::new(SickDisk::default());
     let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
     disk.sicken(&path, how);
-    let mut kept = Kept::default();
+    let mut kept = ConsolidatorState::default();
     for round in 0..3 {
         let done = consolidate_on(&on, place.path(), &options(), &mut kept).unwrap();
         assert_eq!(done.unreadable, 1, "{ending} {how:?}");
@@ -104,7 +104,7 @@ fn an_entry_that_becomes_unreadable_after_the_snapshot_holds_up_nothing_if_no_ba
     let set = place.data().staging.join(".consolidation.set");
     for at in 0.. {
         let disk: Arc<dyn Disk> = Arc::new(CrashingDisk::new(Crash::Before, at));
-        let mut kept = Kept::default();
+        let mut kept = ConsolidatorState::default();
         consolidate_on(&disk, place.path(), &options(), &mut kept).unwrap_err();
         if set.exists() {
             break;
@@ -114,7 +114,7 @@ fn an_entry_that_becomes_unreadable_after_the_snapshot_holds_up_nothing_if_no_ba
     let disk = Arc::new(SickDisk::default());
     disk.sicken(&path, Sick::Open);
     let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-    let mut kept = Kept::default();
+    let mut kept = ConsolidatorState::default();
     let done = consolidate_on(&on, place.path(), &options(), &mut kept).unwrap();
     assert_eq!((done.entries, done.unreadable), (1, 1));
     assert_eq!(batched(&place), ids(&good));
@@ -236,7 +236,7 @@ fn crafted(place: &Place, lines: &[Vec<u8>]) -> Vec<u8> {
 
 fn numbered(record: &Record, number: u64) -> Vec<u8> {
     let mut line = Vec::new();
-    line::Prepared::new(record).write(&mut line, number);
+    line::PreparedLine::new(record).write(&mut line, number);
     line
 }
 
@@ -344,7 +344,7 @@ fn unreadable_failed_batches_stay_and_the_others_are_deleted_to_respect_a_bound(
     let store = SpoolManager::new(place.path());
     for name in store.pending(None, 7).unwrap() {
         let batch = store.load(&name).unwrap();
-        store.fail(&batch, &State::default(), "no").unwrap();
+        store.fail(&batch, &DeliveryState::default(), "no").unwrap();
     }
     let failed = place.data().failed;
     let batches = || {

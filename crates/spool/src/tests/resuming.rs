@@ -11,13 +11,13 @@ use uuid::Uuid;
 use super::crash::options;
 use super::crashing_disk::{Crash, CrashingDisk};
 use super::place::{Place, names};
-use crate::consolidate::{Kept, consolidate_on};
+use crate::consolidate::{ConsolidatorState, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{Watch, archive};
 use crate::disk::{Disk, RealDisk};
 use crate::manager::SpoolManager;
 use crate::record::Record;
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 use crate::staging_lock::LockError;
 use crate::verify::{Problem, verify, verify_in};
 
@@ -104,7 +104,7 @@ fn everywhere(place: &Place) -> BTreeMap<Uuid, usize> {
     let data = place.data();
     for dir in [&data.archive, &data.failed] {
         for name in names(dir) {
-            if crate::batch::is_name(&name) {
+            if crate::batch::is_batch_name(&name) {
                 let batch = crate::batch::Batch::decode(&fs::read(dir.join(name)).unwrap());
                 for record in batch.unwrap().records() {
                     *counts.entry(record.id()).or_default() += 1;
@@ -129,7 +129,12 @@ fn crash_and_damage(
     entries.push((place.data().staging.join(".consolidation.set"), Vec::new()));
     let disk = Arc::new(CrashingDisk::new(crash, at));
     let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-    let _ = consolidate_on(&on, place.path(), &options(), &mut Kept::default());
+    let _ = consolidate_on(
+        &on,
+        place.path(),
+        &options(),
+        &mut ConsolidatorState::default(),
+    );
     let has_crashed = disk.has_crashed();
     let (path, damaged) = &entries[entry];
     if path.exists() {
@@ -225,7 +230,7 @@ fn half_written_set_bills_no_record_twice_if_the_set_is_damaged_after_the_crash(
 /// Consolidates until nothing is left, on a disk that may not be able to read a file.
 fn consolidate_all(place: &Place, disk: &Arc<CrashingDisk>) -> Result<(), LockError> {
     let on: Arc<dyn Disk> = Arc::clone(disk) as _;
-    let mut kept = Kept::default();
+    let mut kept = ConsolidatorState::default();
     while consolidate_on(&on, place.path(), &options(), &mut kept)?.entries > 0 {}
     Ok(())
 }
@@ -329,7 +334,10 @@ fn unreadable_batch_of_a_half_written_set_holds_up_nothing_unless_an_entry_is_go
         let entries = fill(&place);
         let _ = consolidate_all(&place, &Arc::new(CrashingDisk::new(Crash::After, at)));
         let batches = names(&place.data().spool);
-        let Some(batch) = batches.get(1).filter(|name| crate::batch::is_name(name)) else {
+        let Some(batch) = batches
+            .get(1)
+            .filter(|name| crate::batch::is_batch_name(name))
+        else {
             continue;
         };
         let disk = Arc::new(CrashingDisk::with(Vec::new()));
@@ -382,7 +390,7 @@ fn set_that_leaves_out_an_entry_is_refused_by_programs_that_do_not_know_of_that(
     let place = Place::new();
     let staging = place.data().staging;
     let names = ["a", "b"].map(|_| format!("{}.json", Uuid::now_v7()));
-    let mut set = Set::new(names.to_vec(), 4);
+    let mut set = Snapshot::new(names.to_vec(), 4);
     set.begin(&RealDisk, &staging).unwrap();
     let version = || {
         let text = fs::read_to_string(staging.join(".consolidation.set")).unwrap();
@@ -392,7 +400,7 @@ fn set_that_leaves_out_an_entry_is_refused_by_programs_that_do_not_know_of_that(
     set.exclude(&RealDisk, &staging, vec![names[0].clone()])
         .unwrap();
     assert_eq!(version(), 2);
-    let read = Set::read(&RealDisk, &staging).unwrap().unwrap();
+    let read = Snapshot::read(&RealDisk, &staging).unwrap().unwrap();
     assert_eq!(read, set);
     assert_eq!(read.consumed().collect::<Vec<_>>(), [&names[1]]);
 }

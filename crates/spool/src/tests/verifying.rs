@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::crashing_disk::{Crash, CrashingDisk};
 use super::place::Place;
 use super::receiver::Act;
-use crate::consolidate::{Kept, Options, consolidate, consolidate_on};
+use crate::consolidate::{ConsolidatorState, Options, consolidate, consolidate_on};
 use crate::delivery::{Answer, Watch, archive};
 use crate::disk::Disk;
 use crate::manager::SpoolManager;
@@ -69,7 +69,13 @@ fn furnished() -> Place {
     let set = place.data().staging.join(".consolidation.set");
     for at in 0.. {
         let disk: Arc<dyn Disk> = Arc::new(CrashingDisk::new(Crash::Before, at));
-        consolidate_on(&disk, place.path(), &options, &mut Kept::default()).unwrap_err();
+        consolidate_on(
+            &disk,
+            place.path(),
+            &options,
+            &mut ConsolidatorState::default(),
+        )
+        .unwrap_err();
         if set.exists() {
             break;
         }
@@ -136,7 +142,7 @@ fn what_is_missing_is_named_to_the_line() {
     let place = furnished();
     let gone = all_files(&place.data().spool)
         .into_iter()
-        .find(|path| crate::batch::is_name(path.file_name().unwrap().to_str().unwrap()));
+        .find(|path| crate::batch::is_batch_name(path.file_name().unwrap().to_str().unwrap()));
     fs::remove_file(gone.unwrap()).unwrap();
     let problems = books(&place).problems;
     assert_eq!(problems.len(), 1, "{problems:?}");
@@ -153,7 +159,7 @@ fn what_is_there_twice_is_named_to_the_line() {
     let data = place.data();
     let failed = all_files(&data.failed)
         .into_iter()
-        .find(|path| crate::batch::is_name(path.file_name().unwrap().to_str().unwrap()))
+        .find(|path| crate::batch::is_batch_name(path.file_name().unwrap().to_str().unwrap()))
         .unwrap();
     let batch = crate::Batch::decode(&fs::read(&failed).unwrap()).unwrap();
     let part = crate::Part {

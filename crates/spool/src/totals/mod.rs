@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
-use crate::entry_journal::Days;
+use crate::entry_journal::RecordsPerDay;
 use crate::error::Error;
 use crate::fields::Fields;
 use crate::files::{self, for_each_file, read_bounded, write_atomically};
@@ -361,7 +361,7 @@ pub(crate) enum Check {
 pub(crate) fn repair(
     disk: &dyn Disk,
     data: &DataDir,
-    days: &Days,
+    days: &RecordsPerDay,
     snapshot: Uuid,
     check: Check,
 ) -> Result<Option<Error>, Error> {

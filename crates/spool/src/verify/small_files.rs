@@ -6,9 +6,9 @@ use super::Audit;
 use crate::destination::destination;
 use crate::entry_journal;
 use crate::error::Error;
-use crate::manager::{PAUSE_FILE, State, check_pause, is_state_name};
+use crate::manager::{DeliveryState, PAUSE_FILE, check_pause, is_state_name};
 use crate::quarantine::{Reason, checksum_of};
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 use crate::totals;
 
 impl Audit<'_> {
@@ -18,7 +18,9 @@ impl Audit<'_> {
             if name == PAUSE_FILE {
                 self.check(&spool, &name, |bytes| check_pause(bytes).map(drop));
             } else if is_state_name(&name) {
-                self.check(&spool, &name, |bytes| State::decode(bytes).map(drop));
+                self.check(&spool, &name, |bytes| {
+                    DeliveryState::decode(bytes).map(drop)
+                });
             }
         }
         let usage = self.data.usage.clone();
@@ -63,7 +65,7 @@ impl Audit<'_> {
 
     /// Every record that was consolidated is in the totals of its day.
     fn check_days(&mut self) -> Result<(), Error> {
-        let set = Set::read(&*self.data.disk, &self.data.staging);
+        let set = Snapshot::read(&*self.data.disk, &self.data.staging);
         let unfinished = set.ok().flatten().filter(|set| !set.is_written);
         for (day, expected) in entry_journal::days(self.data, unfinished.map(|set| set.id))? {
             let name = format!("{day}.json");

@@ -10,12 +10,12 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{ConsolidatedEntry, Sums, WINDOW};
+use super::{ConsolidatedEntry, EntrySums, WINDOW};
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::fingerprint::RecordFingerprint;
-use crate::reserve::{Ids, OpenReserve, Reserve, Use};
-use crate::set;
+use crate::reserve::{IdRange, OpenReserve, Reserve, ReserveUse};
+use crate::snapshot;
 use crate::time::new_id;
 
 const NOTE: &str = "taken";
@@ -29,10 +29,10 @@ const IDS_PER_LINE: usize = 1000;
 pub(crate) struct HeldIds {
     /// Tells it from those before; the lines of the journal have it as their snapshot.
     pub(crate) id: Uuid,
-    pub(crate) sums: Sums,
+    pub(crate) sums: EntrySums,
     /// The last set that was added.
     pub(crate) last_set: Option<Uuid>,
-    ids: Ids,
+    ids: IdRange,
 }
 
 impl HeldIds {
@@ -70,7 +70,7 @@ impl HeldIds {
     /// How many more ids can be added, and whether any were.
     pub(crate) fn room(disk: &dyn Disk, reserve: &Reserve) -> Result<(u64, bool), Error> {
         let held = Self::read(disk, reserve)?;
-        if !reserve.is_there() {
+        if !reserve.exists() {
             return Ok((u64::MAX, false));
         }
         let capacity = reserve.open(disk).map(|open| open.capacity());
@@ -103,15 +103,15 @@ impl HeldIds {
             held.make_room(&open, new.len() as u64)?;
             content.set_note(NOTE, &held);
             // Ids that are overwritten must not count any more.
-            open.write(disk, &mut content, Use::Note)?;
+            open.write(disk, &mut content, ReserveUse::Note)?;
             held.ids = open.add_ids(disk, held.ids, &new)?;
             for taken in entries {
                 held.sums.add(taken);
             }
             held.last_set = Some(set);
             content.set_note(NOTE, &held);
-            set::note_written(&mut content, set);
-            open.write(disk, &mut content, Use::Note)?;
+            snapshot::note_written(&mut content, set);
+            open.write(disk, &mut content, ReserveUse::Note)?;
             Ok(held)
         };
         add().map_err(|error| Error::new("write to", reserve.path(), error))
@@ -137,7 +137,7 @@ impl HeldIds {
         let ids = self.ids(disk, reserve)?;
         let line = |(number, ids): (usize, &[RecordFingerprint])| ConsolidatedEntry {
             ids: ids.to_vec(),
-            sums: Some(Sums::default()),
+            sums: Some(EntrySums::default()),
             // One that was written when it was not full yet is written again.
             ..ConsolidatedEntry::new(self.id, &self.line_name(number, ids.len()))
         };

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Layout, OpenReserve, PAGE, Reserve, Use};
+use super::{OpenReserve, PAGE, Reserve, ReserveLayout, ReserveUse};
 use crate::disk::Disk;
 use crate::journal::{decode, encode};
 
@@ -21,7 +21,7 @@ const VERSION: u32 = 1;
 
 /// The content of the reserve.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct ReserveContents {
     sequence: u64,
     /// By directory and name: `spool/{batch}.json`.
     files: BTreeMap<String, Vec<u8>>,
@@ -32,7 +32,7 @@ pub(crate) struct Held {
 
 /// One checked line at the start of a page.
 #[derive(Debug, Serialize, Deserialize)]
-struct Head {
+struct ReserveHead {
     reserve: u32,
     sequence: u64,
     /// Length of the index, which is the first part of the area.
@@ -42,14 +42,14 @@ struct Head {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Index {
+struct ReserveIndex {
     /// Names and lengths, in the order of the bytes that follow.
     files: Vec<(String, u64)>,
     batches: BTreeSet<String>,
     notes: BTreeMap<String, Value>,
 }
 
-impl Held {
+impl ReserveContents {
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty() && self.notes.is_empty()
     }
@@ -102,24 +102,24 @@ impl Held {
 }
 
 /// Content that was read, with the heads it belongs to.
-struct Seen {
+struct CachedContents {
     process: usize,
     path: PathBuf,
     heads: Vec<u8>,
-    held: Arc<Held>,
+    held: Arc<ReserveContents>,
 }
 
 /// The last content that was read. Reading the heads again tells if it has changed.
-static LAST: Mutex<Option<Seen>> = Mutex::new(None);
+static LAST: Mutex<Option<CachedContents>> = Mutex::new(None);
 
 impl Reserve {
     /// The content; empty if there is no reserve.
-    pub(crate) fn read(&self, disk: &dyn Disk) -> io::Result<Arc<Held>> {
+    pub(crate) fn read(&self, disk: &dyn Disk) -> io::Result<Arc<ReserveContents>> {
         let file = match disk.open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Arc::default()),
             file => file?,
         };
-        let Some(layout) = Layout::new(file.metadata()?.len()) else {
+        let Some(layout) = ReserveLayout::new(file.metadata()?.len()) else {
             return Ok(Arc::default());
         };
         let mut heads = Vec::new();
@@ -138,11 +138,11 @@ impl Reserve {
             if read_at(disk, &file, 0, 2 * PAGE)? == heads {
                 // After a power failure the newest head may be there without its area. A writer that
                 // repeats that change writes the same head again, with another content behind it.
-                let is_newest = |head: &Head| head.sequence <= held.sequence;
+                let is_newest = |head: &ReserveHead| head.sequence <= held.sequence;
                 if !heads_in(&heads).iter().all(is_newest) {
                     return Ok(held);
                 }
-                *last = Some(Seen {
+                *last = Some(CachedContents {
                     process: disk.process(),
                     path: self.path.clone(),
                     heads,
@@ -158,12 +158,12 @@ impl Reserve {
     pub(crate) fn change<T>(
         &self,
         disk: &dyn Disk,
-        edit: impl FnOnce(&mut Held) -> T,
+        edit: impl FnOnce(&mut ReserveContents) -> T,
     ) -> io::Result<T> {
         let open = self.open(disk)?;
         let mut held = open.read(disk)?;
         let done = edit(&mut held);
-        open.write(disk, &mut held, Use::Note)?;
+        open.write(disk, &mut held, ReserveUse::Note)?;
         Ok(done)
     }
 
@@ -173,17 +173,18 @@ impl Reserve {
         disk: &dyn Disk,
         key: &str,
         bytes: &[u8],
-        what: Use,
+        what: ReserveUse,
     ) -> io::Result<()> {
         let open = self.open(disk)?;
         let mut held = open.read(disk)?;
-        let is_only = what == Use::MoreBatches && !held.batches.iter().any(|other| other != key);
-        let what = if is_only { Use::Batch } else { what };
-        if what <= Use::Batch {
+        let is_only =
+            what == ReserveUse::MoreBatches && !held.batches.iter().any(|other| other != key);
+        let what = if is_only { ReserveUse::Batch } else { what };
+        if what <= ReserveUse::Batch {
             held.batches.insert(key.to_owned());
         }
         let what = if held.insert(key, bytes) {
-            what.max(Use::SameFile)
+            what.max(ReserveUse::SameFile)
         } else {
             what
         };
@@ -197,14 +198,19 @@ impl Reserve {
 }
 
 impl OpenReserve {
-    pub(crate) fn read(&self, disk: &dyn Disk) -> io::Result<Held> {
+    pub(crate) fn read(&self, disk: &dyn Disk) -> io::Result<ReserveContents> {
         let heads = read_at(disk, &self.file, 0, 2 * PAGE)?;
         read_areas(disk, &self.file, self.layout, &heads)
     }
 
     /// Replaces the content. On the disk when this returns.
-    pub(crate) fn write(&self, disk: &dyn Disk, held: &mut Held, what: Use) -> io::Result<()> {
-        let index = Index {
+    pub(crate) fn write(
+        &self,
+        disk: &dyn Disk,
+        held: &mut ReserveContents,
+        what: ReserveUse,
+    ) -> io::Result<()> {
+        let index = ReserveIndex {
             files: (held.files.iter())
                 .map(|(key, bytes)| (key.clone(), bytes.len() as u64))
                 .collect(),
@@ -220,14 +226,14 @@ impl OpenReserve {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let sequence = held.sequence + 1;
-        let head = Head {
+        let head = ReserveHead {
             reserve: VERSION,
             sequence,
             index,
             length: content.len() as u64,
             checksum: crc32fast::hash(&content),
         };
-        let head_at = Layout::head_at(sequence);
+        let head_at = ReserveLayout::head_at(sequence);
         let (file, area_at) = (&self.file, self.layout.area_at(sequence));
         let written = (disk.write_at(file, area_at, &content))
             .and_then(|()| disk.write_at(file, head_at, &encode(&head)))
@@ -244,7 +250,12 @@ impl OpenReserve {
 }
 
 /// The content that counts: that of the head with the highest sequence number whose area is intact.
-fn read_areas(disk: &dyn Disk, file: &File, layout: Layout, heads: &[u8]) -> io::Result<Held> {
+fn read_areas(
+    disk: &dyn Disk,
+    file: &File,
+    layout: ReserveLayout,
+    heads: &[u8],
+) -> io::Result<ReserveContents> {
     let mut found = heads_in(heads);
     found.sort_by_key(|head| std::cmp::Reverse(head.sequence));
     if let Some(newer) = found.iter().find(|head| head.reserve > VERSION) {
@@ -265,33 +276,33 @@ fn read_areas(disk: &dyn Disk, file: &File, layout: Layout, heads: &[u8]) -> io:
             return Ok(held);
         }
     }
-    Ok(Held {
+    Ok(ReserveContents {
         sequence: found.first().map_or(0, |head| head.sequence),
-        ..Held::default()
+        ..ReserveContents::default()
     })
 }
 
 /// Heads that are whole.
-fn heads_in(pages: &[u8]) -> Vec<Head> {
+fn heads_in(pages: &[u8]) -> Vec<ReserveHead> {
     let pages = pages.chunks(usize::try_from(PAGE).unwrap_or(usize::MAX));
     pages.filter_map(read_head).collect()
 }
 
-fn read_head(page: &[u8]) -> Option<Head> {
+fn read_head(page: &[u8]) -> Option<ReserveHead> {
     let end = page.iter().position(|byte| *byte == b'\n')?;
-    decode::<Head>(&page[..=end]).ok()
+    decode::<ReserveHead>(&page[..=end]).ok()
 }
 
-fn parse(head: &Head, content: &[u8]) -> Option<Held> {
+fn parse(head: &ReserveHead, content: &[u8]) -> Option<ReserveContents> {
     let (index, mut rest) = content.split_at_checked(usize::try_from(head.index).ok()?)?;
-    let index: Index = serde_json::from_slice(index).ok()?;
+    let index: ReserveIndex = serde_json::from_slice(index).ok()?;
     let mut files = BTreeMap::new();
     for (key, length) in index.files {
         let (bytes, more) = rest.split_at_checked(usize::try_from(length).ok()?)?;
         files.insert(key, bytes.to_vec());
         rest = more;
     }
-    Some(Held {
+    Some(ReserveContents {
         sequence: head.sequence,
         files,
         batches: index.batches,
@@ -340,7 +351,7 @@ mod tests {
         for round in 0..3_u8 {
             let key = format!("spool/{round}");
             reserve
-                .hold(&RealDisk, &key, &[round; 3], Use::Batch)
+                .hold(&RealDisk, &key, &[round; 3], ReserveUse::Batch)
                 .unwrap();
             reserve
                 .change(&RealDisk, |held| held.set_note("n", &round))
@@ -357,9 +368,9 @@ mod tests {
     fn content_that_does_not_fit_is_refused_and_changes_nothing() {
         let (_dir, reserve) = reserve();
         reserve
-            .hold(&RealDisk, "spool/a", b"a", Use::Batch)
+            .hold(&RealDisk, "spool/a", b"a", ReserveUse::Batch)
             .unwrap();
-        let refused = reserve.hold(&RealDisk, "spool/b", &vec![0; 100_000], Use::Note);
+        let refused = reserve.hold(&RealDisk, "spool/b", &vec![0; 100_000], ReserveUse::Note);
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::StorageFull);
         let held = reserve.read(&RealDisk).unwrap();
         assert_eq!(
@@ -377,7 +388,7 @@ mod tests {
             let (_dir, reserve) = reserve();
             let hold = |text: &[u8]| {
                 reserve
-                    .hold(&RealDisk, "spool/x", text, Use::Batch)
+                    .hold(&RealDisk, "spool/x", text, ReserveUse::Batch)
                     .unwrap();
             };
             let read = || {
@@ -402,7 +413,7 @@ mod tests {
         let (_dir, reserve) = reserve();
         for text in [b"a", b"b"] {
             reserve
-                .hold(&RealDisk, "spool/x", text, Use::Batch)
+                .hold(&RealDisk, "spool/x", text, ReserveUse::Batch)
                 .unwrap();
         }
         let open = reserve.open(&RealDisk).unwrap();
@@ -418,7 +429,7 @@ mod tests {
     #[test]
     fn newer_version_is_refused() {
         let (_dir, reserve) = reserve();
-        let head = Head {
+        let head = ReserveHead {
             reserve: VERSION + 1,
             sequence: 1,
             index: 0,

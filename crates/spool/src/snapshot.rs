@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::disk::Disk;
-use crate::entry::Name;
+use crate::entry::EntryName;
 use crate::error::Error;
 use crate::files::{self, read_bounded, write_atomically};
 use crate::journal::{decode_version, encode};
-use crate::reserve::{Held, Reserve};
+use crate::reserve::{Reserve, ReserveContents};
 use crate::time::new_id;
 
 const VERSION: u32 = 1;
@@ -33,7 +33,7 @@ const WRITTEN_NOTE: &str = "written";
 
 /// Entries that are consolidated together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Set {
+pub(crate) struct Snapshot {
     version: u32,
     /// Tells it from every other one.
     pub(crate) id: Uuid,
@@ -49,7 +49,7 @@ pub(crate) struct Set {
     pub(crate) is_written: bool,
 }
 
-impl Set {
+impl Snapshot {
     pub(crate) fn new(entries: Vec<String>, batch_size: usize) -> Self {
         Self {
             version: VERSION,
@@ -96,7 +96,7 @@ impl Set {
             };
             // Whatever it says: nothing but entries is ever read or deleted.
             set.entries
-                .retain(|name| Name::parse(name.as_ref()).is_some());
+                .retain(|name| EntryName::parse(name.as_ref()).is_some());
             set.is_written = is_written || written_in_reserve(disk, staging)? == Some(set.id);
             return Ok(Some(set));
         }
@@ -146,7 +146,7 @@ impl Set {
 }
 
 /// Notes in the reserve that everything that comes of a set is on the disk.
-pub(crate) fn note_written(held: &mut Held, set: Uuid) {
+pub(crate) fn note_written(held: &mut ReserveContents, set: Uuid) {
     held.set_note(WRITTEN_NOTE, &Some(set));
 }
 

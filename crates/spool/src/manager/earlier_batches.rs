@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use uuid::Uuid;
 
 use super::held_outcomes::HeldOutcomes;
-use super::ledger::{self, Outcome};
+use super::ledger::{self, BatchOutcome};
 use super::{SpoolManager, check};
 use crate::batch::{self, Batch, Part};
 use crate::error::Error;
@@ -16,9 +16,9 @@ use crate::files::{for_each_file, read_bounded};
 /// A batch that was put before a crash.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum PutBefore {
+pub enum EarlierBatch {
     /// It waits, has failed or is archived.
-    There(Batch),
+    Present(Batch),
     /// It left.
     #[non_exhaustive]
     Gone {
@@ -45,16 +45,17 @@ pub enum PutBefore {
 impl SpoolManager {
     /// Calls `each` with every batch that begins with one of these entries. A damaged batch is left
     /// out: it is never sent.
-    pub(super) fn each_put_before(
+    pub(super) fn each_earlier_batch(
         &self,
         set: Uuid,
         entries: &[String],
-        each: &mut dyn FnMut(PutBefore),
+        each: &mut dyn FnMut(EarlierBatch),
     ) -> Result<(), Error> {
         let ids = entries.iter().filter_map(|name| name.split('.').next());
         let ids: HashSet<&str> = ids.collect();
-        let is_one =
-            |name: &str| batch::is_name(name) && name.get(..36).is_some_and(|id| ids.contains(id));
+        let is_one = |name: &str| {
+            batch::is_batch_name(name) && name.get(..36).is_some_and(|id| ids.contains(id))
+        };
         let mut names = BTreeSet::new();
         for dir in [&self.data.spool, &self.data.failed, &self.data.archive] {
             for_each_file(&*self.disk, dir, |name| {
@@ -66,10 +67,10 @@ impl SpoolManager {
         let mut found = HashSet::new();
         for name in names {
             match self.find_batch(&name) {
-                Ok(Some(batch)) => each(PutBefore::There(batch)),
+                Ok(Some(batch)) => each(EarlierBatch::Present(batch)),
                 // It left since it was listed, or it is damaged.
                 Ok(None) => continue,
-                Err(error) => each(PutBefore::Unreadable {
+                Err(error) => each(EarlierBatch::Unreadable {
                     name: name.clone(),
                     error,
                 }),
@@ -79,9 +80,10 @@ impl SpoolManager {
         // After the files: a batch is noted before its file is removed.
         let (index, _, _) = ledger::read(&self.data)?;
         for (name, held) in HeldOutcomes::read(&self.data, &index)?.batches {
-            let is_ours = held.set == Some(set) && held.outcome != Outcome::Split && is_one(&name);
+            let is_ours =
+                held.set == Some(set) && held.outcome != BatchOutcome::Split && is_one(&name);
             if is_ours && found.insert(name.clone()) {
-                each(PutBefore::Gone {
+                each(EarlierBatch::Gone {
                     name,
                     parts: held.parts,
                     records: held.records,
@@ -91,9 +93,9 @@ impl SpoolManager {
         }
         for (name, event) in ledger::last_events(&self.data, &is_one)? {
             // Its halves are batches of their own.
-            let is_whole = event.outcome != Outcome::Split && !event.entries.is_empty();
+            let is_whole = event.outcome != BatchOutcome::Split && !event.entries.is_empty();
             if is_whole && !found.contains(&name) {
-                each(PutBefore::Gone {
+                each(EarlierBatch::Gone {
                     name,
                     parts: event.entries,
                     records: event.records,

@@ -21,13 +21,13 @@ const FILE: &str = ".left-out.json";
 
 /// The entries, by name.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct LeftOut {
+pub(super) struct ExcludedEntries {
     version: u32,
     /// By the set that the entry was left out of: lines that are in batches of it, in ranges.
     entries: BTreeMap<String, BTreeMap<Uuid, Vec<[u64; 2]>>>,
 }
 
-impl LeftOut {
+impl ExcludedEntries {
     pub(super) fn read(disk: &dyn Disk, staging: &Path) -> Result<Self, Error> {
         let path = staging.join(FILE);
         match read_bounded(disk, &path) {
