@@ -105,7 +105,7 @@ impl Drop for Crowd {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_or_doubled_under_kill_nine() {
+fn acknowledged_records_are_batched_once_under_kill_nine() {
     let dir = tempfile::tempdir().unwrap();
     let start = |role: &'static str| (role, command(role, dir.path()).spawn().unwrap());
     let mut crowd = Crowd(Vec::new());
@@ -182,7 +182,7 @@ fn stages_a_few() {
 }
 
 #[test]
-fn every_acknowledgement_follows_the_sync_of_its_data_and_its_name() {
+fn stage_returns_only_after_data_and_directory_entry_are_synced() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("trace");
     let role = command("stages_a_few", dir.path());

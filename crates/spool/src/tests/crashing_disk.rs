@@ -82,7 +82,7 @@ pub(super) enum Event {
 
 /// The kind of an act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Operation {
     Read,
     List,
     Write,
@@ -91,7 +91,7 @@ pub(super) enum Kind {
     Other,
 }
 
-impl Kind {
+impl Operation {
     /// True if it changes nothing.
     pub(super) fn is_read(self) -> bool {
         matches!(self, Self::Read | Self::List)
@@ -100,14 +100,14 @@ impl Kind {
 
 impl Fault {
     /// True if it is something else than an error with the same number.
-    pub(super) fn is_for(self, kind: Kind) -> bool {
+    pub(super) fn is_for(self, kind: Operation) -> bool {
         match self {
-            Self::Error(18) => kind == Kind::Rename,
+            Self::Error(18) => kind == Operation::Rename,
             Self::Error(_) => true,
             Self::Late(18) => false,
             Self::Late(_) => !kind.is_read(),
-            Self::Short => kind == Kind::Write,
-            Self::Unsynced | Self::Evicted => kind == Kind::Sync,
+            Self::Short => kind == Operation::Write,
+            Self::Unsynced | Self::Evicted => kind == Operation::Sync,
         }
     }
 }
@@ -120,7 +120,7 @@ pub(super) struct CrashingDisk {
     /// Acts that change nothing count too.
     counts_reads: bool,
     /// Every directory is a file system of its own.
-    pub(super) is_apart: bool,
+    pub(super) has_separate_file_systems: bool,
     process: AtomicUsize,
 }
 
@@ -135,9 +135,9 @@ fn new_process() -> usize {
 struct State {
     events: Vec<(usize, Event)>,
     /// Every act of this kind fails with this error number.
-    lasting: Option<(Kind, i32)>,
+    lasting: Option<(Operation, i32)>,
     /// The kind of every act so far.
-    acts: Vec<Kind>,
+    operations: Vec<Operation>,
     /// A file that cannot be opened.
     sick: Option<PathBuf>,
     /// Every directory that was listed, each time.
@@ -193,7 +193,7 @@ impl CrashingDisk {
             }),
             graveyard: tempfile::tempdir().unwrap(),
             counts_reads: true,
-            is_apart: false,
+            has_separate_file_systems: false,
             process: new_process().into(),
         }
     }
@@ -211,17 +211,17 @@ impl CrashingDisk {
     }
 
     /// Every act of this kind fails from now on.
-    pub(super) fn sicken(&self, kind: Kind, number: i32) {
+    pub(super) fn fail_all(&self, kind: Operation, number: i32) {
         self.state.lock().unwrap().lasting = Some((kind, number));
     }
 
     /// A file cannot be read from now on.
-    pub(super) fn sicken_file(&self, path: &Path) {
+    pub(super) fn fail_open(&self, path: &Path) {
         self.state.lock().unwrap().sick = Some(path.to_owned());
     }
 
     /// From now on no act crashes or fails.
-    pub(super) fn heal(&self) {
+    pub(super) fn clear_faults(&self) {
         let mut state = self.state.lock().unwrap();
         state.events.clear();
         state.lasting = None;
@@ -229,8 +229,8 @@ impl CrashingDisk {
     }
 
     /// The kind of every act so far.
-    pub(super) fn acts(&self) -> Vec<Kind> {
-        self.state.lock().unwrap().acts.clone()
+    pub(super) fn operations(&self) -> Vec<Operation> {
+        self.state.lock().unwrap().operations.clone()
     }
 
     /// The number of times that a directory was listed.
@@ -245,7 +245,7 @@ impl CrashingDisk {
         self.restart();
     }
 
-    fn read<T>(&self, kind: Kind, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn read<T>(&self, kind: Operation, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         if self.counts_reads {
             // It may be a listing during which other acts are done: nothing is held meanwhile.
             self.act(kind, |_, _| Ok(()))?;
@@ -257,15 +257,15 @@ impl CrashingDisk {
     /// done.
     fn act<T>(
         &self,
-        kind: Kind,
+        kind: Operation,
         act: impl FnOnce(&mut State, bool) -> io::Result<T>,
     ) -> io::Result<T> {
         let mut state = self.state.lock().unwrap();
         if state.has_crashed {
             return Err(crashed());
         }
-        let number = state.acts.len();
-        state.acts.push(kind);
+        let number = state.operations.len();
+        state.operations.push(kind);
         let event = state.events.iter().find(|(at, _)| *at == number);
         let Some((_, event)) = event.copied() else {
             if let Some((_, number)) = state.lasting.filter(|(failing, _)| *failing == kind) {
@@ -280,14 +280,14 @@ impl CrashingDisk {
                 Err(io::Error::from_raw_os_error(number))
             }
             Event::Fault(Fault::Short) => {
-                if kind == Kind::Write {
+                if kind == Operation::Write {
                     act(&mut state, true)?;
                 }
                 Err(io::ErrorKind::StorageFull.into())
             }
             // The sync itself drops the pages of its file.
             Event::Fault(Fault::Unsynced | Fault::Evicted) => {
-                if kind == Kind::Sync {
+                if kind == Operation::Sync {
                     act(&mut state, event == Event::Fault(Fault::Evicted))?;
                 }
                 Err(io::Error::from_raw_os_error(EIO))
@@ -296,7 +296,7 @@ impl CrashingDisk {
                 state.has_crashed = true;
                 match crash {
                     Crash::Before => {}
-                    Crash::After => drop(act(&mut state, kind == Kind::Write)),
+                    Crash::After => drop(act(&mut state, kind == Operation::Write)),
                     Crash::Power | Crash::Some | Crash::Others => state.cut_power(crash),
                 }
                 Err(crashed())
@@ -306,7 +306,7 @@ impl CrashingDisk {
 
     /// True if the act that is being done is a sync that fails.
     fn is_failing_sync(state: &State) -> bool {
-        let number = state.acts.len() - 1;
+        let number = state.operations.len() - 1;
         let lost = [Fault::Unsynced, Fault::Evicted].map(Event::Fault);
         let mut events = state.events.iter();
         events.any(|(at, event)| *at == number && lost.contains(event))
@@ -314,7 +314,7 @@ impl CrashingDisk {
 
     /// Writes bytes, or half of them.
     fn write(&self, file: &File, at: Option<u64>, bytes: &[u8]) -> io::Result<()> {
-        self.act(Kind::Write, |state, is_half| {
+        self.act(Operation::Write, |state, is_half| {
             // Of the text, not of the room behind it.
             let text = bytes.trim_ascii_end().len();
             let bytes = &bytes[..if is_half { text / 2 } else { bytes.len() }];
@@ -442,11 +442,11 @@ impl Disk for CrashingDisk {
         if dir.is_dir() {
             return Ok(());
         }
-        self.act(Kind::Other, |_, _| RealDisk.make_dir(dir))
+        self.act(Operation::Other, |_, _| RealDisk.make_dir(dir))
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {
-        self.act(Kind::Other, |state, _| {
+        self.act(Operation::Other, |state, _| {
             let file = RealDisk.create(path)?;
             state.rename_is_new(path, Undo::Remove(path.to_owned()));
             Ok(file)
@@ -462,7 +462,7 @@ impl Disk for CrashingDisk {
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
-        self.act(Kind::Sync, |state, is_evicted| {
+        self.act(Operation::Sync, |state, is_evicted| {
             let is_lost = Self::is_failing_sync(state);
             let Some(mut content) = state.files.remove(&id_of(file)?) else {
                 return Ok(());
@@ -484,17 +484,17 @@ impl Disk for CrashingDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.act(Kind::Other, |state, _| {
+        self.act(Operation::Other, |state, _| {
             state.names.retain(|(_, of, _)| of != dir);
             Ok(())
         })
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        if self.is_apart && from.parent() != to.parent() {
+        if self.has_separate_file_systems && from.parent() != to.parent() {
             return Err(io::ErrorKind::CrossesDevices.into());
         }
-        self.act(Kind::Rename, |state, _| {
+        self.act(Operation::Rename, |state, _| {
             let replaced = to.exists().then(|| self.bury(state, to)).transpose()?;
             RealDisk.rename(from, to)?;
             let back = Undo::Rename(to.to_owned(), from.to_owned());
@@ -509,7 +509,7 @@ impl Disk for CrashingDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.act(Kind::Other, |state, _| {
+        self.act(Operation::Other, |state, _| {
             if !path.exists() {
                 return Err(io::ErrorKind::NotFound.into());
             }
@@ -520,7 +520,7 @@ impl Disk for CrashingDisk {
     }
 
     fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
-        self.act(Kind::Other, |state, _| {
+        self.act(Operation::Other, |state, _| {
             state.change(file, Change::Length(length))?;
             RealDisk.truncate(file, length)
         })
@@ -530,24 +530,24 @@ impl Disk for CrashingDisk {
         if path.exists() && self.state.lock().unwrap().sick.as_deref() == Some(path) {
             return Err(io::Error::from_raw_os_error(EIO));
         }
-        self.read(Kind::Read, || RealDisk.open(path))
+        self.read(Operation::Read, || RealDisk.open(path))
     }
 
     fn open_to_write(&self, path: &Path) -> io::Result<File> {
-        self.read(Kind::Read, || RealDisk.open_to_write(path))
+        self.read(Operation::Read, || RealDisk.open_to_write(path))
     }
 
     fn read(&self, file: &File, into: &mut [u8]) -> io::Result<usize> {
-        self.read(Kind::Read, || RealDisk.read(file, into))
+        self.read(Operation::Read, || RealDisk.read(file, into))
     }
 
     fn list(&self, dir: &Path, each: &mut dyn FnMut(&OsStr, bool)) -> io::Result<()> {
         self.state.lock().unwrap().listed.push(dir.to_owned());
-        self.read(Kind::List, || RealDisk.list(dir, each))
+        self.read(Operation::List, || RealDisk.list(dir, each))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.read(Kind::Read, || RealDisk.exists(path))
+        self.read(Operation::Read, || RealDisk.exists(path))
     }
 
     fn process(&self) -> usize {
@@ -555,6 +555,6 @@ impl Disk for CrashingDisk {
     }
 
     fn before_record(&self) -> io::Result<()> {
-        self.act(Kind::Other, |_, _| Ok(()))
+        self.act(Operation::Other, |_, _| Ok(()))
     }
 }

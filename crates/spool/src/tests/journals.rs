@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::crashing_disk::{CrashingDisk, Event, Fault};
-use super::place::Place;
+use super::test_data_dir::TestDataDir;
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::entry_journal::ConsolidatedEntry;
@@ -32,10 +32,10 @@ fn event(number: u64) -> Value {
 /// The deliverer may add an event although the new generation is not begun: a set of entries that is
 /// being consolidated puts that off.
 #[test]
-fn event_after_a_generation_that_could_not_be_begun_is_counted() {
+fn event_added_after_a_failed_rotation_is_counted() {
     for late in [false, true] {
         for at in 0.. {
-            let place = Place::new();
+            let test_dir = TestDataDir::new();
             let fault = if late {
                 Fault::Late(5)
             } else {
@@ -44,24 +44,24 @@ fn event_after_a_generation_that_could_not_be_begun_is_counted() {
             // Opening and adding are without faults.
             let quiet = Arc::new(CrashingDisk::with(Vec::new()));
             let disk: Arc<dyn Disk> = Arc::clone(&quiet) as _;
-            let data = DataDir::on(Arc::clone(&disk), place.path());
+            let data = DataDir::on(Arc::clone(&disk), test_dir.path());
             let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Batches).unwrap();
             journal.add(&event(1)).unwrap();
             journal.sync().unwrap();
-            let before = quiet.acts().len();
+            let before = quiet.operations().len();
             drop(journal);
 
-            let place = Place::new();
+            let test_dir = TestDataDir::new();
             let failing = CrashingDisk::with(vec![(before + at, Event::Fault(fault))]);
             let failing = Arc::new(failing);
             let disk: Arc<dyn Disk> = Arc::clone(&failing) as _;
-            let data = DataDir::on(Arc::clone(&disk), place.path());
+            let data = DataDir::on(Arc::clone(&disk), test_dir.path());
             let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Batches).unwrap();
             journal.add(&event(1)).unwrap();
             journal.sync().unwrap();
             let turned = journal.rotate(&1_u64);
-            let acts = failing.acts().len() - before;
-            failing.heal();
+            let operations = failing.operations().len() - before;
+            failing.clear_faults();
             let mut expected = 1;
             let mut added = journal.add(&event(2)).and_then(|()| journal.sync());
             if added.is_err() {
@@ -76,8 +76,8 @@ fn event_after_a_generation_that_could_not_be_begun_is_counted() {
                 expected,
                 "{fault:?} at {at}: {turned:?}"
             );
-            if at >= acts {
-                assert!(at > 5, "there are acts to fail at");
+            if at >= operations {
+                assert!(at > 5, "too few operations to fail at");
                 break;
             }
         }
@@ -87,14 +87,14 @@ fn event_after_a_generation_that_could_not_be_begun_is_counted() {
 /// A sync fails, the line cannot be cut off either, and the process ends. The next one finds the line
 /// in the kernel's memory alone.
 #[test]
-fn line_that_the_next_process_relies_on_is_on_the_disk() {
+fn line_that_the_next_process_reads_survives_a_power_failure() {
     let snapshot = new_id();
     for title in [JournalKind::Batches, JournalKind::Entries] {
         let acts_before_sync = |events: Vec<(usize, Event)>| {
-            let place = Place::new();
+            let test_dir = TestDataDir::new();
             let disk = Arc::new(CrashingDisk::with(events));
             let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-            let data = DataDir::on(Arc::clone(&on), place.path());
+            let data = DataDir::on(Arc::clone(&on), test_dir.path());
             let mut journal = Journal::open::<u64>(&on, &data, title).unwrap();
             journal.add(&event(1)).unwrap();
             journal.sync().unwrap();
@@ -107,9 +107,9 @@ fn line_that_the_next_process_relies_on_is_on_the_disk() {
                     break;
                 }
             }
-            let acts = disk.acts().len();
+            let operations = disk.operations().len();
             let synced = journal.sync();
-            (place, disk, data, acts, synced)
+            (test_dir, disk, data, operations, synced)
         };
         let (.., at, _) = acts_before_sync(Vec::new());
         let faults = vec![
@@ -118,7 +118,7 @@ fn line_that_the_next_process_relies_on_is_on_the_disk() {
         ];
         let (_place, disk, data, _, synced) = acts_before_sync(faults);
         synced.unwrap_err();
-        disk.heal();
+        disk.clear_faults();
         disk.restart();
         let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
         drop(Journal::open::<u64>(&on, &data, title).unwrap());

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::crash::options;
-use super::crashing_disk::{CRASHES, Crash, CrashingDisk, Event, FAULTS, Fault, Kind};
-use super::place::{Place, names, record};
-use super::receiver::Act;
+use super::crash_recovery::options;
+use super::crashing_disk::{CRASHES, Crash, CrashingDisk, Event, FAULTS, Fault, Operation};
+use super::test_data_dir::{TestDataDir, names, record};
+use super::fake_receiver::ScriptedReply;
 use crate::consolidate::{ConsolidatorState, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{Answer, DeliveryOptions, RunError, Watch, archive};
@@ -35,13 +35,13 @@ const ENOSPC: i32 = 28;
 const EROFS: i32 = 30;
 const EXDEV: i32 = 18;
 /// How often an act is tried that failed.
-const MOST_TRIES: usize = 6;
+const MAX_TRIES: usize = 6;
 /// Length of the reserve: the shortest that there is.
 const RESERVE: usize = 1 << 16;
 
 /// A data directory, the processes that use it, and what they promised.
 struct World {
-    place: Place,
+    test_dir: TestDataDir,
     disk: Arc<CrashingDisk>,
     staging: Option<Staging>,
     runner: Option<Runner>,
@@ -64,7 +64,7 @@ struct World {
 
 impl World {
     fn new(events: Vec<(usize, Event)>) -> Self {
-        let place = Place::empty();
+        let test_dir = TestDataDir::empty();
         let evicted = Event::Fault(Fault::Evicted);
         Self {
             forgets_unsynced: events.iter().any(|(_, event)| *event == evicted),
@@ -77,7 +77,7 @@ impl World {
             process: BTreeSet::new(),
             orphans: BTreeSet::new(),
             now: Instant::now(),
-            place,
+            test_dir,
         }
     }
 
@@ -114,7 +114,7 @@ impl World {
                 reserve: RESERVE,
                 ..Limits::default()
             };
-            let dir = self.place.data().staging;
+            let dir = self.test_dir.data().staging;
             self.staging = Staging::open_without_keeper(self.on(), &dir, limits).ok();
         }
         self.staging.as_ref()
@@ -124,7 +124,7 @@ impl World {
     fn stage(&mut self, durability: Durability) -> Uuid {
         let record = record();
         self.tried.insert(record.id());
-        let is_staged = (0..MOST_TRIES).any(|_| {
+        let is_staged = (0..MAX_TRIES).any(|_| {
             let staged = self
                 .staging()
                 .map(|staging| staging.stage(&record, durability));
@@ -146,9 +146,9 @@ impl World {
     /// Stages a record that the receiver rejects.
     fn stage_poison(&mut self) {
         let id = self.stage(Durability::Power);
-        let receiver = &self.place.receiver;
+        let receiver = &self.test_dir.receiver;
         // A receiver that rejects it never accepts it in silence.
-        receiver.acts.lock().unwrap().clear();
+        receiver.replies.lock().unwrap().clear();
         receiver.poison.lock().unwrap().push(id);
         self.poison = Some(id);
     }
@@ -178,7 +178,7 @@ impl World {
     fn consolidate(&mut self) {
         self.restart_if_crashed();
         let kept = &mut ConsolidatorState::default();
-        let _ = consolidate_on(&self.on(), self.place.path(), &options(), kept);
+        let _ = consolidate_on(&self.on(), self.test_dir.path(), &options(), kept);
     }
 
     /// One run, of the runner that `serve` and `usage deliver` have.
@@ -186,11 +186,11 @@ impl World {
         self.restart_if_crashed();
         let disk = self.on();
         let runner = self.runner.get_or_insert_with(|| {
-            let mut runner = Runner::on(disk, self.place.path());
+            let mut runner = Runner::on(disk, self.test_dir.path());
             runner.reserve = RESERVE;
             runner
         });
-        let receiver = &self.place.receiver;
+        let receiver = &self.test_dir.receiver;
         let destination = if is_archive {
             Destination::Archive
         } else {
@@ -216,7 +216,7 @@ impl World {
     /// Read-only commands change nothing, however they fail.
     fn look(&mut self) {
         self.restart_if_crashed();
-        let data = DataDir::on(self.on(), self.place.path());
+        let data = DataDir::on(self.on(), self.test_dir.path());
         let _ = verify_in(&data, &Watch::silent());
     }
 
@@ -228,7 +228,7 @@ impl World {
         self.stage(Durability::Process);
         self.stage(Durability::Process);
         self.keep();
-        let single = self.place.single();
+        let single = self.test_dir.single();
         self.tried.insert(single.id());
         self.power.insert(single.id());
         self.archive();
@@ -236,12 +236,12 @@ impl World {
         self.stage(Durability::Power);
         self.seal();
         // The receiver fails, and then accepts without saying so.
-        let receiver = &self.place.receiver;
+        let receiver = &self.test_dir.receiver;
         let failure = Answer::later("503", false, None);
         let silence = Answer::later("timed out", true, None);
         receiver
-            .then(Act::Refuse(failure))
-            .then(Act::Commit(silence));
+            .push_reply(ScriptedReply::Refuse(failure))
+            .push_reply(ScriptedReply::Commit(silence));
         self.deliver();
         self.stage(Durability::Process);
         self.stage_poison();
@@ -258,63 +258,63 @@ impl World {
     }
 
     /// The fault is over: everything goes on by itself.
-    fn recover(&mut self, what: &str) {
-        self.disk.heal();
-        let is_over = (0..MOST_TRIES).any(|_| {
+    fn recover(&mut self, case: &str) {
+        self.disk.clear_faults();
+        let is_over = (0..MAX_TRIES).any(|_| {
             // However long a pause is, it ends.
             let hour = Duration::from_secs(3600);
-            self.place.receiver.clock.forward(hour);
+            self.test_dir.receiver.clock.forward(hour);
             self.keep();
             self.seal();
             let shown = problem(&self.run(false));
-            let waiting = self.place.batched_in_spool();
+            let waiting = self.test_dir.batched_in_spool();
             if waiting.len() == 1 && waiting.first() == self.poison.as_ref() {
                 // Whether the record or the receiver is at fault is known when another is accepted.
                 self.stage(Durability::Power);
             }
-            let is_consolidated = names(&self.place.data().staging).is_empty();
+            let is_consolidated = names(&self.test_dir.data().staging).is_empty();
             shown.is_none() && waiting.is_empty() && is_consolidated
         });
-        assert!(is_over, "{what}: the fault is over, and a problem lasts");
+        assert!(is_over, "{case}: the fault is over, and a problem lasts");
     }
 
-    fn check(&self, what: &str) {
-        let found = found(&self.place);
+    fn check(&self, case: &str) {
+        let found = found(&self.test_dir);
         let twice: Vec<_> = found.iter().filter(|(_, times)| **times > 1).collect();
-        assert!(twice.is_empty(), "{what}: there twice: {twice:?}");
+        assert!(twice.is_empty(), "{case}: in two batches: {twice:?}");
         let found: BTreeSet<Uuid> = found.into_keys().collect();
         let lost: Vec<_> = self.power.difference(&found).collect();
-        assert!(lost.is_empty(), "{what}: lost: {lost:?}");
+        assert!(lost.is_empty(), "{case}: lost: {lost:?}");
         let unsynced = &self.process | &self.orphans;
         let lost: Vec<_> = unsynced.difference(&found).collect();
-        assert!(lost.is_empty(), "{what}: lost: {lost:?}");
-        self.check_poison(what);
+        assert!(lost.is_empty(), "{case}: lost: {lost:?}");
+        self.check_poison(case);
         let made_up: Vec<_> = found.difference(&self.tried).collect();
-        assert!(made_up.is_empty(), "{what}: made up: {made_up:?}");
-        assert_eq!(names(&self.place.data().staging), [""; 0], "{what}: stuck");
-        assert_eq!(names(&self.place.data().spool), [""; 0], "{what}: stuck");
+        assert!(made_up.is_empty(), "{case}: made up: {made_up:?}");
+        assert_eq!(names(&self.test_dir.data().staging), [""; 0], "{case}: stuck");
+        assert_eq!(names(&self.test_dir.data().spool), [""; 0], "{case}: stuck");
         let trouble = self.staging.as_ref().and_then(Staging::trouble);
-        assert!(trouble.is_none(), "{what}: {trouble:?}");
-        let books = verify(self.place.path(), &Watch::silent()).unwrap();
-        assert!(books.balance(), "{what}: {:?}", books.problems);
+        assert!(trouble.is_none(), "{case}: {trouble:?}");
+        let books = verify(self.test_dir.path(), &Watch::silent()).unwrap();
+        assert!(books.balance(), "{case}: {:?}", books.problems);
         let sum = books.delivered + books.archived + books.pending + books.failed;
-        assert_eq!(books.staged, sum, "{what}: {books:?}");
+        assert_eq!(books.staged, sum, "{case}: {books:?}");
         let count = found.len() as u64;
-        assert_eq!(self.place.totals(), (count, count), "{what}: totals");
+        assert_eq!(self.test_dir.totals(), (count, count), "{case}: totals");
     }
 }
 
 impl World {
     /// The record that the receiver rejects is in `failed/`. Records that it would have accepted are
     /// there only with that one, and only if the receiver may have the whole batch.
-    fn check_poison(&self, what: &str) {
-        let store = SpoolManager::new(self.place.path());
+    fn check_poison(&self, case: &str) {
+        let store = SpoolManager::new(self.test_dir.path());
         let mut is_there = self.poison.is_none();
         for failed in store.failed().unwrap() {
             if !failed.is_batch {
                 continue;
             }
-            let bytes = std::fs::read(self.place.data().failed.join(&failed.name)).unwrap();
+            let bytes = std::fs::read(self.test_dir.data().failed.join(&failed.name)).unwrap();
             let batch = crate::manager::check(&failed.name, &bytes).unwrap();
             let has_poison = batch
                 .records()
@@ -322,16 +322,16 @@ impl World {
                 .any(|one| Some(one.id()) == self.poison);
             is_there |= has_poison;
             let is_fair = has_poison && (failed.records == 1 || failed.is_ambiguous);
-            assert!(is_fair, "{what}: failed: {failed:?}");
+            assert!(is_fair, "{case}: failed: {failed:?}");
         }
-        assert!(is_there, "{what}: the rejected record is not in failed/");
+        assert!(is_there, "{case}: the rejected record is not in failed/");
     }
 }
 
 /// How often each record is anywhere.
-fn found(place: &Place) -> BTreeMap<Uuid, usize> {
-    let mut found = place.batched();
-    for dir in [place.data().archive, place.data().failed] {
+fn found(test_dir: &TestDataDir) -> BTreeMap<Uuid, usize> {
+    let mut found = test_dir.batched();
+    for dir in [test_dir.data().archive, test_dir.data().failed] {
         for name in names(&dir)
             .iter()
             .filter(|name| crate::batch::is_batch_name(name))
@@ -361,20 +361,20 @@ fn problem(run: &Result<Run, RunError>) -> Option<String> {
 }
 
 /// Lives through these events, and checks what is left. Returns the acts.
-fn run(events: Vec<(usize, Event)>) -> Vec<Kind> {
-    let what = format!("{events:?}");
+fn run(events: Vec<(usize, Event)>) -> Vec<Operation> {
+    let case = format!("{events:?}");
     let mut world = World::new(events);
     world.live();
     world.restart_if_crashed();
-    let acts = world.disk.acts();
-    world.recover(&what);
-    world.check(&what);
-    acts
+    let operations = world.disk.operations();
+    world.recover(&case);
+    world.check(&case);
+    operations
 }
 
 /// The same, and the power fails when the events are over.
 fn run_and_cut_power(events: Vec<(usize, Event)>) {
-    let what = format!("{events:?}, then the power fails");
+    let case = format!("{events:?}, then the power fails");
     let mut world = World::new(events);
     world.live();
     world.restart_if_crashed();
@@ -383,11 +383,11 @@ fn run_and_cut_power(events: Vec<(usize, Event)>) {
     world.disk.cut_power();
     world.kill();
     world.orphans.clear();
-    world.recover(&what);
-    world.check(&what);
+    world.recover(&case);
+    world.check(&case);
 }
 
-fn faults(kind: Kind) -> impl Iterator<Item = Fault> {
+fn faults(kind: Operation) -> impl Iterator<Item = Fault> {
     FAULTS.into_iter().filter(move |fault| fault.is_for(kind))
 }
 
@@ -395,8 +395,8 @@ fn faults(kind: Kind) -> impl Iterator<Item = Fault> {
     clippy::print_stdout,
     reason = "how much was tried is part of the result"
 )]
-fn say(what: &str) {
-    println!("{what}");
+fn say(case: &str) {
+    println!("{case}");
 }
 
 /// After so many cases a line is printed.
@@ -431,7 +431,7 @@ fn in_parallel<T: Send>(
 }
 
 /// Runs many cases, and fails with the first few that failed.
-fn all(what: &str, cases: &[Events], run: fn(Events)) {
+fn all(case: &str, cases: &[Events], run: fn(Events)) {
     let outcomes = in_parallel(cases, run);
     let failed: Vec<_> = cases
         .iter()
@@ -442,10 +442,10 @@ fn all(what: &str, cases: &[Events], run: fn(Events)) {
     let count = cases.len();
     assert!(
         failed.is_empty(),
-        "{what}: {} of {count} failed: {some:?}",
+        "{case}: {} of {count} failed: {some:?}",
         failed.len()
     );
-    say(&format!("{what}: {count} cases"));
+    say(&format!("{case}: {count} cases"));
 }
 
 fn run_only(events: Vec<(usize, Event)>) {
@@ -462,13 +462,13 @@ const SAMPLE: usize = 7;
 
 /// Every act with every fault that it can have; without `FAULT_ALL` some acts with one of them, each in
 /// turn.
-fn singles() -> Vec<(usize, Kind, Fault)> {
-    let acts = run(Vec::new()).into_iter().enumerate();
+fn singles() -> Vec<(usize, Operation, Fault)> {
+    let operations = run(Vec::new()).into_iter().enumerate();
     if is_exhaustive() {
-        let all = acts.flat_map(|(at, kind)| faults(kind).map(move |fault| (at, kind, fault)));
+        let all = operations.flat_map(|(at, kind)| faults(kind).map(move |fault| (at, kind, fault)));
         return all.collect();
     }
-    let sample = acts.step_by(SAMPLE).map(|(at, kind)| {
+    let sample = operations.step_by(SAMPLE).map(|(at, kind)| {
         let faults: Vec<Fault> = faults(kind).collect();
         (at, kind, faults[at / SAMPLE % faults.len()])
     });
@@ -479,19 +479,19 @@ fn singles() -> Vec<(usize, Kind, Fault)> {
 /// it, so the second act is that of a run with the first event alone.
 fn adjacent_pairs() -> Vec<Events> {
     // A crash at an act that changes nothing is a crash at the next one that does.
-    let crashes = |kind: Kind| CRASHES.into_iter().filter(move |_| !kind.is_read());
+    let crashes = |kind: Operation| CRASHES.into_iter().filter(move |_| !kind.is_read());
     let events = |kind| {
         let faults = faults(kind).map(Event::Fault);
         faults.chain(crashes(kind).map(Event::Crash))
     };
-    let acts = run(Vec::new()).into_iter().enumerate();
-    let firsts: Vec<Events> = acts
+    let operations = run(Vec::new()).into_iter().enumerate();
+    let firsts: Vec<Events> = operations
         .flat_map(|(at, kind)| events(kind).map(move |event| vec![(at, event)]))
         .collect();
     let lives = in_parallel(&firsts, run);
-    let pairs = firsts.iter().zip(lives).flat_map(|(first, acts)| {
+    let pairs = firsts.iter().zip(lives).flat_map(|(first, operations)| {
         let (at, event) = first[0];
-        let second = acts.and_then(|acts| acts.get(at + 1).copied());
+        let second = operations.and_then(|operations| operations.get(at + 1).copied());
         let seconds = second.into_iter().flat_map(events);
         seconds.map(move |next| vec![(at, event), (at + 1, next)])
     });
@@ -531,24 +531,24 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn nothing_happens_and_everything_is_as_it_must_be() {
-    let acts = run(Vec::new());
+fn scenario_without_faults_uses_every_operation_and_keeps_each_record_once() {
+    let operations = run(Vec::new());
     for kind in [
-        Kind::Read,
-        Kind::List,
-        Kind::Write,
-        Kind::Sync,
-        Kind::Rename,
-        Kind::Other,
+        Operation::Read,
+        Operation::List,
+        Operation::Write,
+        Operation::Sync,
+        Operation::Rename,
+        Operation::Other,
     ] {
-        assert!(acts.contains(&kind), "{kind:?}");
+        assert!(operations.contains(&kind), "{kind:?}");
     }
-    say(&format!("{} acts", acts.len()));
+    say(&format!("{} operations", operations.len()));
     run_and_cut_power(Vec::new());
 }
 
 #[test]
-fn nothing_is_lost_or_there_twice_whatever_act_fails() {
+fn each_record_is_kept_once_if_any_operation_fails() {
     let cases = singles().into_iter();
     let cases: Vec<_> = cases
         .map(|(at, _, fault)| vec![(at, Event::Fault(fault))])
@@ -557,7 +557,7 @@ fn nothing_is_lost_or_there_twice_whatever_act_fails() {
 }
 
 #[test]
-fn nothing_is_lost_or_there_twice_whatever_act_fails_before_the_power_does() {
+fn each_record_is_kept_once_if_any_operation_fails_before_a_power_failure() {
     let cases = singles().into_iter().filter(|(_, kind, _)| !kind.is_read());
     let cases: Vec<_> = cases
         .map(|(at, _, fault)| vec![(at, Event::Fault(fault))])
@@ -570,7 +570,7 @@ fn nothing_is_lost_or_there_twice_whatever_act_fails_before_the_power_does() {
 }
 
 #[test]
-fn nothing_is_lost_or_there_twice_whatever_two_adjacent_acts_fail() {
+fn each_record_is_kept_once_if_any_two_adjacent_operations_fail() {
     if is_exhaustive() {
         return all("adjacent pairs", &adjacent_pairs(), run_only);
     }
@@ -583,14 +583,14 @@ fn nothing_is_lost_or_there_twice_whatever_two_adjacent_acts_fail() {
 }
 
 #[test]
-fn nothing_is_lost_or_there_twice_whatever_two_acts_fail() {
+fn each_record_is_kept_once_if_any_two_operations_fail() {
     let mut random = Random::new();
-    let acts = run(Vec::new()).len();
+    let operations = run(Vec::new()).len();
     let cases: Vec<_> = (0..setting("FAULT_PAIRS", 200))
         .map(|_| {
             vec![
-                (random.below(acts), random.event()),
-                (random.below(acts), random.event()),
+                (random.below(operations), random.event()),
+                (random.below(operations), random.event()),
             ]
         })
         .collect();
@@ -599,9 +599,9 @@ fn nothing_is_lost_or_there_twice_whatever_two_acts_fail() {
 
 /// The reserve holds what the disk had no room for, and half of it may be left on the disk.
 #[test]
-fn half_of_a_file_that_a_full_disk_kept_is_removed() {
-    let acts = run(Vec::new()).into_iter().enumerate();
-    let writes = acts.filter(|(_, kind)| *kind == Kind::Write);
+fn partial_file_left_by_a_full_disk_is_removed() {
+    let operations = run(Vec::new()).into_iter().enumerate();
+    let writes = operations.filter(|(_, kind)| *kind == Operation::Write);
     let full_disk = Event::Fault(Fault::Error(ENOSPC));
     let stays = Event::Fault(Fault::Error(EROFS));
     let cases: Vec<_> = writes
@@ -614,7 +614,7 @@ fn half_of_a_file_that_a_full_disk_kept_is_removed() {
 /// shows: of staging and of the run.
 fn shown(world: &mut World) -> Vec<String> {
     let mut shown = Vec::new();
-    let single = world.place.single();
+    let single = world.test_dir.single();
     world.tried.insert(single.id());
     world.power.insert(single.id());
     for _ in 0..4 {
@@ -637,14 +637,14 @@ fn shown(world: &mut World) -> Vec<String> {
 }
 
 #[test]
-fn lasting_fault_is_shown_as_long_as_it_lasts() {
+fn persistent_fault_is_reported_until_it_ends() {
     let kinds = [
-        Kind::Read,
-        Kind::List,
-        Kind::Write,
-        Kind::Sync,
-        Kind::Rename,
-        Kind::Other,
+        Operation::Read,
+        Operation::List,
+        Operation::Write,
+        Operation::Sync,
+        Operation::Rename,
+        Operation::Other,
     ];
     for (kind, number) in kinds.into_iter().flat_map(|kind| {
         let errors = faults(kind).filter_map(|fault| match fault {
@@ -654,26 +654,26 @@ fn lasting_fault_is_shown_as_long_as_it_lasts() {
         });
         errors.map(move |number| (kind, number))
     }) {
-        let what = format!("{kind:?} fails with error {number}");
+        let case = format!("{kind:?} fails with error {number}");
         let mut world = World::new(Vec::new());
         world.stage(Durability::Power);
-        assert_eq!(shown(&mut world), [""; 0], "{what}: before");
-        world.disk.sicken(kind, number);
+        assert_eq!(shown(&mut world), [""; 0], "{case}: before");
+        world.disk.fail_all(kind, number);
         for round in 0..3 {
-            assert_ne!(shown(&mut world), [""; 0], "{what}: round {round}");
+            assert_ne!(shown(&mut world), [""; 0], "{case}: round {round}");
         }
-        world.disk.heal();
+        world.disk.clear_faults();
         world.keep();
         world
-            .place
+            .test_dir
             .receiver
             .clock
             .forward(Duration::from_secs(3600));
         // One run may find what the last one left; then it is over.
         shown(&mut world);
-        assert_eq!(shown(&mut world), [""; 0], "{what}: after");
-        world.recover(&what);
-        world.check(&what);
+        assert_eq!(shown(&mut world), [""; 0], "{case}: after");
+        world.recover(&case);
+        world.check(&case);
     }
 }
 
@@ -681,56 +681,56 @@ fn lasting_fault_is_shown_as_long_as_it_lasts() {
 /// again without. Returns how many records a failed consolidation left in batches, the number of acts
 /// until then, and true if the disk crashed.
 fn consolidate_and_archive(events: Events) -> (usize, usize, bool) {
-    let what = format!("{events:?}");
-    let place = Place::new();
-    let staged = place.entry(8, true);
+    let case = format!("{events:?}");
+    let test_dir = TestDataDir::new();
+    let staged = test_dir.entry(8, true);
     let crashing = Arc::new(CrashingDisk::with(events));
     let disk = Arc::clone(&crashing) as Arc<dyn Disk>;
     let consolidate = || {
         consolidate_on(
             &disk,
-            place.path(),
+            test_dir.path(),
             &options(),
             &mut ConsolidatorState::default(),
         )
     };
     let archive = || {
-        let store = SpoolManager::on(Arc::clone(&disk), place.path());
+        let store = SpoolManager::on(Arc::clone(&disk), test_dir.path());
         archive(&store, &Watch::silent())
     };
     let _ = consolidate();
-    let (batched, acts) = (place.batched_in_spool().len(), crashing.acts().len());
+    let (batched, operations) = (test_dir.batched_in_spool().len(), crashing.operations().len());
     let _ = archive();
     let has_crashed = crashing.has_crashed();
     crashing.restart();
-    crashing.heal();
+    crashing.clear_faults();
     consolidate().unwrap();
     archive().unwrap();
-    let found = found(&place);
+    let found = found(&test_dir);
     let expected: BTreeMap<Uuid, usize> = staged.iter().map(|one| (one.id(), 1)).collect();
-    assert_eq!(found, expected, "{what}");
-    (batched, acts, has_crashed)
+    assert_eq!(found, expected, "{case}");
+    (batched, operations, has_crashed)
 }
 
 /// The name of a batch may not be on the disk if its consolidation has failed, or goes on.
 #[test]
-fn archived_batch_survives_a_power_failure_although_its_set_is_unfinished() {
+fn archived_batch_of_an_unfinished_snapshot_survives_a_power_failure() {
     let failing = |at| (at, Event::Fault(Fault::Error(EIO)));
     let first = (0..200).find(|at| consolidate_and_archive(vec![failing(*at)]).0 == 4);
     let failing = failing(first.unwrap());
-    let (_, acts, _) = consolidate_and_archive(vec![failing]);
-    let crashes = (acts..acts + 200).take_while(|at| {
+    let (_, operations, _) = consolidate_and_archive(vec![failing]);
+    let crashes = (operations..operations + 200).take_while(|at| {
         let crash = (*at, Event::Crash(Crash::Power));
         consolidate_and_archive(vec![failing, crash]).2
     });
-    assert!(crashes.count() > 10, "there are acts to crash at");
+    assert!(crashes.count() > 10, "too few operations to crash at");
 }
 
 #[test]
-fn torn_entry_that_was_set_aside_survives_a_power_failure_as_it_was() {
-    let place = Place::new();
+fn quarantined_torn_entry_survives_a_power_failure() {
+    let test_dir = TestDataDir::new();
     let disk = Arc::new(CrashingDisk::with(Vec::new()));
-    let path = place
+    let path = test_dir
         .data()
         .staging
         .join(format!("{}.jsonl.open", Uuid::now_v7()));
@@ -741,25 +741,25 @@ fn torn_entry_that_was_set_aside_survives_a_power_failure_as_it_was() {
     let on = Arc::clone(&disk) as Arc<dyn Disk>;
     let done = consolidate_on(
         &on,
-        place.path(),
+        test_dir.path(),
         &options(),
         &mut ConsolidatorState::default(),
     );
     done.unwrap();
-    assert_eq!(names(&place.data().failed).len(), 2, "it and its reason");
+    assert_eq!(names(&test_dir.data().failed).len(), 2, "it and its reason");
     disk.cut_power();
-    let books = verify(place.path(), &Watch::silent()).unwrap();
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
     assert!(books.balance(), "{:?}", books.problems);
-    assert_eq!(names(&place.data().failed).len(), 2, "it and its reason");
+    assert_eq!(names(&test_dir.data().failed).len(), 2, "it and its reason");
 }
 
 /// Issue 14, item 11: the cost of a snapshot does not grow with the number of entries that wait.
 #[test]
 fn staging_directory_is_listed_once_for_many_snapshots() {
     let listings = |entries: usize| {
-        let place = Place::new();
+        let test_dir = TestDataDir::new();
         for _ in 0..entries {
-            place.single();
+            test_dir.single();
         }
         let disk = Arc::new(CrashingDisk::with(Vec::new()));
         let on = Arc::clone(&disk) as Arc<dyn Disk>;
@@ -768,12 +768,12 @@ fn staging_directory_is_listed_once_for_many_snapshots() {
             ..options()
         };
         let kept = &mut ConsolidatorState::default();
-        while consolidate_on(&on, place.path(), &options, kept)
+        while consolidate_on(&on, test_dir.path(), &options, kept)
             .unwrap()
             .entries
             > 0
         {}
-        disk.listings(&place.data().staging)
+        disk.listings(&test_dir.data().staging)
     };
     assert_eq!(listings(30), listings(10));
 }

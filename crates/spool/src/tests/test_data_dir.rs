@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use super::receiver::Receiver;
+use super::fake_receiver::FakeReceiver;
 use crate::data_dir::DataDir;
 use crate::delivery::{Delivered, DeliveryOptions, Watch, deliver};
 use crate::disk::{Disk, RealDisk};
@@ -17,24 +17,24 @@ use crate::line;
 use crate::manager::{BatchStore, SpoolManager};
 use crate::record::Record;
 
-pub(super) struct Place {
+pub(super) struct TestDataDir {
     dir: TempDir,
     /// What was delivered from it.
-    pub(super) receiver: Receiver,
+    pub(super) receiver: FakeReceiver,
 }
 
-impl Place {
+impl TestDataDir {
     pub(super) fn new() -> Self {
-        let place = Self::empty();
-        place.data().make(&RealDisk).unwrap();
-        place
+        let test_dir = Self::empty();
+        test_dir.data().make(&RealDisk).unwrap();
+        test_dir
     }
 
     /// Without any directory in it.
     pub(super) fn empty() -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
-            receiver: Receiver::default(),
+            receiver: FakeReceiver::default(),
         }
     }
 
@@ -59,8 +59,8 @@ impl Place {
         let records: Vec<_> = (0..records).map(|_| record()).collect();
         let mut bytes = Vec::new();
         line::write_entry(&mut bytes, id);
-        for (place, record) in records.iter().enumerate() {
-            line::PreparedLine::new(record).write(&mut bytes, place as u64 + 1);
+        for (index, record) in records.iter().enumerate() {
+            line::PreparedLine::new(record).write(&mut bytes, index as u64 + 1);
         }
         if sealed {
             line::write_sealed(&mut bytes, records.len() as u64);

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use uuid::{NoContext, Timestamp, Uuid};
 
-use super::crash::{crash, fill, options};
+use super::crash_recovery::{crash, fill, options};
 use super::crashing_disk::CRASHES;
-use super::place::{Place, names, record};
+use super::test_data_dir::{TestDataDir, names, record};
 use crate::consolidate::{Options, consolidate};
 use crate::delivery::Watch;
 use crate::record::Record;
@@ -19,8 +19,8 @@ use crate::verify::verify;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn all(place: &Place) -> u64 {
-    records(&tally(place.path(), None, None).unwrap())
+fn all(test_dir: &TestDataDir) -> u64 {
+    records(&tally(test_dir.path(), None, None).unwrap())
 }
 
 fn records(tally: &Tally) -> u64 {
@@ -39,14 +39,14 @@ fn record_of(time: &str) -> Record {
     Record::parse(&format!(r#"{{"id":"{id}","tokens":1}}"#)).unwrap()
 }
 
-fn stage(place: &Place, records: &[Record]) {
-    let staging = Staging::open(place.data().staging).unwrap();
+fn stage(test_dir: &TestDataDir, records: &[Record]) {
+    let staging = Staging::open(test_dir.data().staging).unwrap();
     staging.stage_all(records, Durability::Power).unwrap();
     staging.close().unwrap();
 }
 
 #[test]
-fn a_directory_that_is_not_there_has_no_usage_and_is_not_made() {
+fn missing_data_directory_has_an_empty_tally_and_is_not_created() {
     let dir = tempfile::tempdir().unwrap();
     let gone = dir.path().join("gone");
     assert_eq!(tally(&gone, None, None).unwrap().rows, []);
@@ -54,64 +54,64 @@ fn a_directory_that_is_not_there_has_no_usage_and_is_not_made() {
 }
 
 #[test]
-fn what_is_staged_counts_before_and_after_it_is_consolidated_and_delivered() {
-    let place = Place::new();
-    let staging = Staging::open(place.data().staging).unwrap();
+fn record_counts_once_while_staged_consolidated_and_delivered() {
+    let test_dir = TestDataDir::new();
+    let staging = Staging::open(test_dir.data().staging).unwrap();
     staging.stage(&record(), Durability::Process).unwrap();
-    assert_eq!(all(&place), 1, "while it is being written");
-    assert!(names(&place.data().staging)[0].contains(".jsonl.open"));
+    assert_eq!(all(&test_dir), 1, "while it is being written");
+    assert!(names(&test_dir.data().staging)[0].contains(".jsonl.open"));
     staging.seal().unwrap();
-    assert_eq!(all(&place), 1, "sealed");
-    place.single();
-    place.entry(3, false);
+    assert_eq!(all(&test_dir), 1, "sealed");
+    test_dir.single();
+    test_dir.entry(3, false);
     assert_eq!(
-        all(&place),
+        all(&test_dir),
         5,
         "dropped in, and left by a writer that is gone"
     );
-    consolidate(place.path(), &Options::default()).unwrap();
-    assert_eq!(all(&place), 5, "in batches");
-    place.deliver_all();
+    consolidate(test_dir.path(), &Options::default()).unwrap();
+    assert_eq!(all(&test_dir), 5, "in batches");
+    test_dir.deliver_all();
     staging.stage(&record(), Durability::Process).unwrap();
-    assert_eq!(all(&place), 6, "delivered, and one more");
+    assert_eq!(all(&test_dir), 6, "delivered, and one more");
 }
 
 #[test]
-fn the_same_record_counts_once_however_often_it_is_staged() {
-    let place = Place::new();
+fn record_staged_repeatedly_counts_once() {
+    let test_dir = TestDataDir::new();
     let (one, two) = (record(), record());
-    stage(&place, &[one.clone(), two.clone(), one.clone()]);
-    stage(&place, std::slice::from_ref(&two));
-    assert_eq!(all(&place), 2);
-    consolidate(place.path(), &Options::default()).unwrap();
+    stage(&test_dir, &[one.clone(), two.clone(), one.clone()]);
+    stage(&test_dir, std::slice::from_ref(&two));
+    assert_eq!(all(&test_dir), 2);
+    consolidate(test_dir.path(), &Options::default()).unwrap();
     // Once more, and another one with the same id, which is set aside.
-    stage(&place, std::slice::from_ref(&one));
+    stage(&test_dir, std::slice::from_ref(&one));
     let other = format!(r#"{{"id":"{}","tokens":5}}"#, two.id());
-    stage(&place, &[Record::parse(&other).unwrap()]);
-    assert_eq!(all(&place), 2);
-    consolidate(place.path(), &Options::default()).unwrap();
-    assert_eq!(all(&place), 2);
+    stage(&test_dir, &[Record::parse(&other).unwrap()]);
+    assert_eq!(all(&test_dir), 2);
+    consolidate(test_dir.path(), &Options::default()).unwrap();
+    assert_eq!(all(&test_dir), 2);
 }
 
 #[test]
-fn it_is_exact_whatever_act_a_consolidation_crashes_at() {
+fn tally_is_exact_after_a_consolidation_crashes_at_any_operation() {
     for kind in CRASHES {
         for at in 0.. {
-            let place = Place::new();
-            let count = fill(&place).len() as u64;
+            let test_dir = TestDataDir::new();
+            let count = fill(&test_dir).len() as u64;
             // What is staged again counts once, too: with the set, and after it.
             let again = record();
-            stage(&place, std::slice::from_ref(&again));
-            let has_crashed = crash(&place, kind, at);
-            stage(&place, &[again]);
-            let what = format!("{kind:?} at {at}");
-            assert_eq!(all(&place), count + 1, "{what}");
+            stage(&test_dir, std::slice::from_ref(&again));
+            let has_crashed = crash(&test_dir, kind, at);
+            stage(&test_dir, &[again]);
+            let case = format!("{kind:?} at {at}");
+            assert_eq!(all(&test_dir), count + 1, "{case}");
             // A part of a day.
             let since = SystemTime::now() - HOUR;
-            let part = tally(place.path(), Some(since), None).unwrap();
-            assert_eq!(records(&part), count + 1, "{what}");
-            while consolidate(place.path(), &options()).unwrap().entries > 0 {}
-            assert_eq!(all(&place), count + 1, "{what}, recovered");
+            let part = tally(test_dir.path(), Some(since), None).unwrap();
+            assert_eq!(records(&part), count + 1, "{case}");
+            while consolidate(test_dir.path(), &options()).unwrap().entries > 0 {}
+            assert_eq!(all(&test_dir), count + 1, "{case}, recovered");
             if !has_crashed {
                 break;
             }
@@ -120,9 +120,9 @@ fn it_is_exact_whatever_act_a_consolidation_crashes_at() {
 }
 
 #[test]
-fn it_is_exact_while_others_stage_and_consolidate() {
-    let place = Place::new();
-    let staging = Staging::open(place.data().staging).unwrap();
+fn tally_is_exact_during_concurrent_staging_and_consolidation() {
+    let test_dir = TestDataDir::new();
+    let staging = Staging::open(test_dir.data().staging).unwrap();
     let (begun, done, looks) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -143,13 +143,13 @@ fn it_is_exact_while_others_stage_and_consolidate() {
         scope.spawn(|| {
             while !ended.load(Ordering::SeqCst) {
                 staging.seal().unwrap();
-                consolidate(place.path(), &Options::default()).unwrap_or_default();
+                consolidate(test_dir.path(), &Options::default()).unwrap_or_default();
             }
         });
         for look in 1..=100 {
             looks.store(look, Ordering::SeqCst);
             let least = done.load(Ordering::SeqCst);
-            let found = tally(place.path(), None, None).map(|tally| records(&tally));
+            let found = tally(test_dir.path(), None, None).map(|tally| records(&tally));
             let most = begun.load(Ordering::SeqCst);
             if !found
                 .as_ref()
@@ -162,12 +162,12 @@ fn it_is_exact_while_others_stage_and_consolidate() {
         ended.store(true, Ordering::SeqCst);
     });
     staging.close().unwrap();
-    assert_eq!(all(&place), done.load(Ordering::SeqCst));
+    assert_eq!(all(&test_dir), done.load(Ordering::SeqCst));
 }
 
 #[test]
-fn a_span_is_kept_to_the_hour_and_says_so() {
-    let place = Place::new();
+fn tally_rounds_a_span_to_full_hours_and_reports_its_start() {
+    let test_dir = TestDataDir::new();
     let now = jiff::Timestamp::now();
     let ago = |hours: u64| now - Duration::from_secs(hours * 3600);
     let made: Vec<Record> = (0..60)
@@ -175,7 +175,7 @@ fn a_span_is_kept_to_the_hour_and_says_so() {
         .collect();
     let since = |hours: u64, until: Option<u64>| {
         let tally = tally(
-            place.path(),
+            test_dir.path(),
             Some(ago(hours).into()),
             until.map(|hours| ago(hours).into()),
         );
@@ -193,51 +193,51 @@ fn a_span_is_kept_to_the_hour_and_says_so() {
         assert_eq!(since(30, Some(10)), 21);
         assert_eq!(since(59, Some(59)), 1);
     };
-    stage(&place, &made);
+    stage(&test_dir, &made);
     check();
-    consolidate(place.path(), &Options::default()).unwrap();
+    consolidate(test_dir.path(), &Options::default()).unwrap();
     check();
     // Half of them staged.
     let more: Vec<Record> = (0..60)
         .map(|hours| record_of(&ago(hours).to_string()))
         .collect();
-    stage(&place, &more);
+    stage(&test_dir, &more);
     assert_eq!(since(24, None), 50);
 }
 
 #[test]
-fn where_the_hours_are_not_known_any_more_the_whole_day_counts() {
-    let place = Place::new();
+fn tally_counts_the_whole_day_if_its_hours_are_no_longer_known() {
+    let test_dir = TestDataDir::new();
     let times = [
         "2024-02-01T23:59:59Z",
         "2024-02-02T03:00:00Z",
         "2024-02-02T20:00:00Z",
     ];
-    stage(&place, &times.map(record_of));
+    stage(&test_dir, &times.map(record_of));
     let at = |text: &str| Some(text.parse::<jiff::Timestamp>().unwrap().into());
     let noon = at("2024-02-02T12:34:00Z");
-    let asked = tally(place.path(), noon, None).unwrap();
-    assert_eq!(records(&asked), 1, "what is staged is known to the hour");
+    let asked = tally(test_dir.path(), noon, None).unwrap();
+    assert_eq!(records(&asked), 1, "staged records are counted by the hour");
     assert_eq!(asked.from, at("2024-02-02T12:00:00Z"));
-    consolidate(place.path(), &Options::default()).unwrap();
-    let asked = tally(place.path(), noon, None).unwrap();
+    consolidate(test_dir.path(), &Options::default()).unwrap();
+    let asked = tally(test_dir.path(), noon, None).unwrap();
     assert_eq!(records(&asked), 2);
     assert_eq!(asked.from, at("2024-02-02T00:00:00Z"));
-    let asked = tally(place.path(), None, noon).unwrap();
+    let asked = tally(test_dir.path(), None, noon).unwrap();
     assert_eq!(records(&asked), 3);
     assert_eq!(asked.until, at("2024-02-03T00:00:00Z"));
     // Of the same day, and only staged.
-    stage(&place, &[record_of("2024-02-02T01:00:00Z")]);
-    assert_eq!(records(&tally(place.path(), noon, None).unwrap()), 3);
+    stage(&test_dir, &[record_of("2024-02-02T01:00:00Z")]);
+    assert_eq!(records(&tally(test_dir.path(), noon, None).unwrap()), 3);
 }
 
 #[test]
-fn totals_that_cannot_be_read_are_named_and_the_others_count() {
-    let place = Place::new();
+fn damaged_totals_are_reported_and_the_other_days_count() {
+    let test_dir = TestDataDir::new();
     let times = ["2024-02-01T12:00:00Z", "2024-02-02T12:00:00Z"];
-    stage(&place, &times.map(record_of));
-    consolidate(place.path(), &Options::default()).unwrap();
-    let path = place.data().usage.join("2024-02-01.json");
+    stage(&test_dir, &times.map(record_of));
+    consolidate(test_dir.path(), &Options::default()).unwrap();
+    let path = test_dir.data().usage.join("2024-02-01.json");
     fs::write(
         &path,
         fs::read_to_string(&path)
@@ -245,24 +245,24 @@ fn totals_that_cannot_be_read_are_named_and_the_others_count() {
             .replace("\"records\":1", "\"records\":2"),
     )
     .unwrap();
-    let tally = tally(place.path(), None, None).unwrap();
+    let tally = tally(test_dir.path(), None, None).unwrap();
     assert_eq!(tally.rows.len(), 1);
     assert_eq!(tally.problems.len(), 1);
     assert_eq!(tally.problems[0].path(), path);
 }
 
 #[test]
-fn rows_tell_models_keys_backends_and_outcomes_apart() {
-    let place = Place::new();
+fn tally_rows_separate_keys_and_count_outcomes() {
+    let test_dir = TestDataDir::new();
     let texts = [
         r#"{"model":"a","key":"k","backend":"b","outcome":"complete","tokens_from":"reported","tokens":1}"#,
         r#"{"model":"a","key":"k","backend":"b","outcome":"cut","tokens_from":"estimated","tokens":1}"#,
         r#"{"model":"a","key":null,"backend":"b","outcome":"refused","tokens_from":"none"}"#,
     ];
-    stage(&place, &texts.map(|text| Record::parse(text).unwrap()));
-    let before = tally(place.path(), None, None).unwrap().rows;
-    consolidate(place.path(), &Options::default()).unwrap();
-    let rows = tally(place.path(), None, None).unwrap().rows;
+    stage(&test_dir, &texts.map(|text| Record::parse(text).unwrap()));
+    let before = tally(test_dir.path(), None, None).unwrap().rows;
+    consolidate(test_dir.path(), &Options::default()).unwrap();
+    let rows = tally(test_dir.path(), None, None).unwrap().rows;
     assert_eq!(before, rows, "the same, staged or consolidated");
     assert_eq!(rows.len(), 2);
     assert_eq!(
@@ -275,8 +275,8 @@ fn rows_tell_models_keys_backends_and_outcomes_apart() {
 }
 
 /// Removes files of the totals by their periods. Returns the day that there is.
-fn remove_totals(place: &Place, is_removed: impl Fn(&str) -> bool) -> String {
-    let usage = place.data().usage;
+fn remove_totals(test_dir: &TestDataDir, is_removed: impl Fn(&str) -> bool) -> String {
+    let usage = test_dir.data().usage;
     let mut day = None;
     for name in names(&usage) {
         let Some(period) = crate::totals::period_of(&name) else {
@@ -292,53 +292,53 @@ fn remove_totals(place: &Place, is_removed: impl Fn(&str) -> bool) -> String {
     day.unwrap()
 }
 
-fn add_up(place: &Place) -> (u64, Vec<String>) {
-    let tally = tally(place.path(), None, None).unwrap();
+fn add_up(test_dir: &TestDataDir) -> (u64, Vec<String>) {
+    let tally = tally(test_dir.path(), None, None).unwrap();
     let records = tally.rows.iter().map(|row| row.records).sum();
     let problems = tally.problems.iter().map(ToString::to_string);
     (records, problems.collect())
 }
 
 #[test]
-fn lost_totals_of_a_day_are_made_anew_from_its_hours() {
+fn lost_totals_of_a_day_are_rebuilt_from_its_hours() {
     for damage in [None, Some("{}")] {
-        let place = Place::new();
-        place.entry(5, true);
-        consolidate(place.path(), &options()).unwrap();
-        let day = remove_totals(&place, |period| !crate::totals::is_hour(period));
-        let path = place.data().usage.join(format!("{day}.json"));
+        let test_dir = TestDataDir::new();
+        test_dir.entry(5, true);
+        consolidate(test_dir.path(), &options()).unwrap();
+        let day = remove_totals(&test_dir, |period| !crate::totals::is_hour(period));
+        let path = test_dir.data().usage.join(format!("{day}.json"));
         if let Some(damage) = damage {
             fs::write(&path, damage).unwrap();
         }
-        let (records, problems) = add_up(&place);
+        let (records, problems) = add_up(&test_dir);
         assert_eq!((records, problems.len()), (0, 1), "{problems:?}");
-        assert!(!verify(place.path(), &Watch::silent()).unwrap().balance());
-        place.entry(1, true);
-        consolidate(place.path(), &options()).unwrap();
-        assert_eq!(add_up(&place), (6, Vec::new()));
-        let books = verify(place.path(), &Watch::silent()).unwrap();
+        assert!(!verify(test_dir.path(), &Watch::silent()).unwrap().balance());
+        test_dir.entry(1, true);
+        consolidate(test_dir.path(), &options()).unwrap();
+        assert_eq!(add_up(&test_dir), (6, Vec::new()));
+        let books = verify(test_dir.path(), &Watch::silent()).unwrap();
         assert!(books.balance(), "{:?}", books.problems);
     }
 }
 
 #[test]
-fn totals_that_cannot_be_made_anew_are_reported_with_the_day_and_the_gap() {
-    let place = Place::new();
-    place.entry(5, true);
-    consolidate(place.path(), &options()).unwrap();
-    let day = remove_totals(&place, |_| true);
+fn totals_that_cannot_be_rebuilt_are_reported_with_the_day_and_the_gap() {
+    let test_dir = TestDataDir::new();
+    test_dir.entry(5, true);
+    consolidate(test_dir.path(), &options()).unwrap();
+    let day = remove_totals(&test_dir, |_| true);
     // A consolidator that goes on knows it as well as a new one.
     for records in 1..3 {
-        place.entry(1, true);
-        consolidate(place.path(), &options()).unwrap();
+        test_dir.entry(1, true);
+        consolidate(test_dir.path(), &options()).unwrap();
         let gap = format!(
             "{day}.json: its totals lack 5 of at least {} records",
             5 + records
         );
-        let (found, problems) = add_up(&place);
+        let (found, problems) = add_up(&test_dir);
         assert_eq!((found, problems.len()), (records, 1));
         assert!(problems[0].ends_with(&gap), "{problems:?}");
-        let books = verify(place.path(), &Watch::silent()).unwrap();
+        let books = verify(test_dir.path(), &Watch::silent()).unwrap();
         let problems: Vec<_> = books.problems.iter().map(ToString::to_string).collect();
         assert!(
             problems.iter().any(|problem| problem.contains("lack 5")),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::place::{Place, names};
+use super::test_data_dir::{TestDataDir, names};
 use crate::consolidate::{Options, consolidate};
 use crate::delivery::{Watch, archive};
 use crate::line;
@@ -25,15 +25,15 @@ fn fixture() -> PathBuf {
 }
 
 /// A copy of the directory in which the tests may work.
-fn old() -> Place {
-    let place = Place::new();
-    for dir in place.data().all() {
+fn old() -> TestDataDir {
+    let test_dir = TestDataDir::new();
+    for dir in test_dir.data().all() {
         let from = fixture().join(dir.file_name().unwrap());
         for name in names(&from) {
             fs::copy(from.join(&name), dir.join(&name)).unwrap();
         }
     }
-    place
+    test_dir
 }
 
 fn billed_before() -> BTreeSet<Uuid> {
@@ -63,10 +63,10 @@ fn ids_in(dir: &Path) -> BTreeSet<Uuid> {
 }
 
 #[test]
-fn a_directory_of_the_first_release_is_finished_and_its_books_balance() {
-    let place = old();
-    let data = place.data();
-    let books = verify(place.path(), &Watch::silent()).unwrap();
+fn data_directory_of_the_first_release_is_delivered_and_its_books_balance() {
+    let test_dir = old();
+    let data = test_dir.data();
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
     assert!(books.balance(), "{:?}", books.problems);
     assert_eq!((books.staged, books.delivered), (23, 10));
     assert_eq!((books.pending, books.failed, books.archived), (10, 2, 1));
@@ -77,11 +77,11 @@ fn a_directory_of_the_first_release_is_finished_and_its_books_balance() {
         batch_size: 3,
         ..Options::default()
     };
-    while consolidate(place.path(), &options).unwrap().entries > 0 {}
+    while consolidate(test_dir.path(), &options).unwrap().entries > 0 {}
     // A destination had asked to wait for an hour.
-    place.receiver.clock.forward(Duration::from_secs(7200));
-    place.deliver_all();
-    let billed = place.receiver.billed();
+    test_dir.receiver.clock.forward(Duration::from_secs(7200));
+    test_dir.deliver_all();
+    let billed = test_dir.receiver.billed();
     assert!(billed.values().all(|times| *times == 1), "{billed:?}");
     let billed: BTreeSet<_> = billed.into_keys().collect();
     assert_eq!(billed, waiting);
@@ -90,8 +90,8 @@ fn a_directory_of_the_first_release_is_finished_and_its_books_balance() {
     assert_eq!(ids_in(&data.spool), BTreeSet::new());
     assert_eq!(ids_in(&data.archive), archived);
     assert!(ids_in(&data.failed).is_superset(&failed));
-    assert_eq!(place.totals(), (22, 22), "one line was no record");
-    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert_eq!(test_dir.totals(), (22, 22), "one line was no record");
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
     assert!(books.balance(), "{:?}", books.problems);
     assert_eq!((books.staged, books.delivered), (23, 20));
     assert_eq!((books.pending, books.failed, books.archived), (0, 2, 1));
@@ -114,44 +114,44 @@ fn as_of_version_9(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn files_of_a_version_to_come_are_refused_and_kept() {
+fn files_of_a_future_version_are_refused_and_kept() {
     let mut kinds = BTreeSet::new();
-    let place = old();
-    for dir in place.data().all().map(Path::to_owned) {
+    let test_dir = old();
+    for dir in test_dir.data().all().map(Path::to_owned) {
         for name in names(&dir) {
             let Some(newer) = as_of_version_9(&fs::read(dir.join(&name)).unwrap()) else {
                 continue;
             };
-            let place = old();
-            let of = place.path().join(dir.file_name().unwrap());
+            let test_dir = old();
+            let of = test_dir.path().join(dir.file_name().unwrap());
             let path = of.join(&name);
             fs::write(&path, &newer).unwrap();
             let mut said = Vec::new();
             let options = Options::default();
             for _ in 0..3 {
-                if let Err(error) = consolidate(place.path(), &options) {
+                if let Err(error) = consolidate(test_dir.path(), &options) {
                     said.push(error.to_string());
                 }
-                let store = SpoolManager::new(place.path());
+                let store = SpoolManager::new(test_dir.path());
                 said.extend(
                     archive(&store, &Watch::silent())
                         .err()
                         .map(|error| error.to_string()),
                 );
-                let delivered = place.deliver(&(std::sync::Arc::new(crate::disk::RealDisk) as _));
+                let delivered = test_dir.deliver(&(std::sync::Arc::new(crate::disk::RealDisk) as _));
                 said.extend(delivered.err().map(|error| error.to_string()));
             }
-            match verify(place.path(), &Watch::silent()) {
+            match verify(test_dir.path(), &Watch::silent()) {
                 Ok(books) => said.extend(books.problems.iter().map(ToString::to_string)),
                 Err(error) => said.push(error.to_string()),
             }
-            let staged = crate::staged(place.path()).unwrap();
+            let staged = crate::staged(test_dir.path()).unwrap();
             said.extend(staged.errors.iter().map(ToString::to_string));
-            let what = format!("{}/{name}", of.file_name().unwrap().display());
-            assert_eq!(fs::read(&path).ok(), Some(newer), "{what}: {said:?}");
+            let case = format!("{}/{name}", of.file_name().unwrap().display());
+            assert_eq!(fs::read(&path).ok(), Some(newer), "{case}: {said:?}");
             let is_named = said.iter().any(|said| said.contains("version is 9"));
-            assert!(is_named, "{what}: {said:?}");
-            kinds.insert(what.split('/').next().unwrap().to_owned());
+            assert!(is_named, "{case}: {said:?}");
+            kinds.insert(case.split('/').next().unwrap().to_owned());
         }
     }
     let expected = ["_staging", "archive", "failed", "sent", "spool", "usage"];

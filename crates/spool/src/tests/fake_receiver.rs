@@ -13,7 +13,7 @@ use crate::time::Moment;
 
 /// What the receiver does with one batch.
 #[derive(Clone, Debug)]
-pub(super) enum Act {
+pub(super) enum ScriptedReply {
     /// Takes it, and answers this.
     Commit(Answer),
     /// Does not take it, and answers this.
@@ -21,9 +21,9 @@ pub(super) enum Act {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Receiver {
+pub(super) struct FakeReceiver {
     /// What to do with the next batches; everything is taken when there is nothing left.
-    pub(super) acts: Mutex<VecDeque<Act>>,
+    pub(super) replies: Mutex<VecDeque<ScriptedReply>>,
     /// Records that it does not like: a batch with one of them is rejected.
     pub(super) poison: Mutex<Vec<Uuid>>,
     taken: Mutex<ConsolidatedEntry>,
@@ -42,7 +42,7 @@ struct ConsolidatedEntry {
     arrivals: Vec<Moment>,
 }
 
-impl Receiver {
+impl FakeReceiver {
     pub(super) fn billed(&self) -> BTreeMap<Uuid, usize> {
         self.taken.lock().unwrap().billed.clone()
     }
@@ -55,8 +55,8 @@ impl Receiver {
         self.taken.lock().unwrap().arrivals.clone()
     }
 
-    pub(super) fn then(&self, act: Act) -> &Self {
-        self.acts.lock().unwrap().push_back(act);
+    pub(super) fn push_reply(&self, reply: ScriptedReply) -> &Self {
+        self.replies.lock().unwrap().push_back(reply);
         self
     }
 }
@@ -73,7 +73,7 @@ impl ConsolidatedEntry {
     }
 }
 
-impl Sink for Receiver {
+impl Sink for FakeReceiver {
     fn name(&self) -> &'static str {
         "the receiver"
     }
@@ -86,12 +86,12 @@ impl Sink for Receiver {
         let body = taken.bodies.entry(key.clone()).or_insert(batch.body());
         assert_eq!(*body, batch.body(), "the same bytes under the same key");
         let poison = self.poison.lock().unwrap();
-        match self.acts.lock().unwrap().pop_front() {
-            Some(Act::Commit(answer)) => {
+        match self.replies.lock().unwrap().pop_front() {
+            Some(ScriptedReply::Commit(answer)) => {
                 taken.commit(batch);
                 answer
             }
-            Some(Act::Refuse(answer)) => answer,
+            Some(ScriptedReply::Refuse(answer)) => answer,
             None if batch
                 .records()
                 .iter()

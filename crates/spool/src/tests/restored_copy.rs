@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::place::{Place, names};
+use super::test_data_dir::{TestDataDir, names};
 use crate::consolidate::{Options, consolidate};
 use crate::record::Record;
 
@@ -20,13 +20,13 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn keys(place: &Place) -> BTreeSet<String> {
-    place.receiver.keys().into_keys().collect()
+fn keys(test_dir: &TestDataDir) -> BTreeSet<String> {
+    test_dir.receiver.keys().into_keys().collect()
 }
 
 #[test]
-fn batches_keep_their_keys_and_staged_records_their_ids_in_a_restored_copy() {
-    let (original, restored) = (Place::new(), Place::new());
+fn restored_copy_keeps_the_keys_of_batches_and_the_ids_of_staged_records() {
+    let (original, restored) = (TestDataDir::new(), TestDataDir::new());
     original.entry(150, true);
     consolidate(original.path(), &Options::default()).unwrap();
     let batches = names(&original.data().spool);

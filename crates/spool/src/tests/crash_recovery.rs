@@ -7,7 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::crashing_disk::{CRASHES, Crash, CrashingDisk};
-use super::place::{Place, names, record};
+use super::test_data_dir::{TestDataDir, names, record};
 use crate::consolidate::{ConsolidatorState, Options, consolidate, consolidate_on};
 use crate::delivery::Watch;
 use crate::disk::Disk;
@@ -23,21 +23,21 @@ pub(super) fn options() -> Options {
 }
 
 /// Entries of every kind; what must be in batches in the end.
-pub(super) fn fill(place: &Place) -> BTreeSet<Uuid> {
-    let mut records = place.entry(4, true);
-    records.extend(place.entry(2, true));
-    records.push(place.single());
-    records.extend(place.entry(2, false));
-    place.junk("json", "no record");
-    place.junk("jsonl.open", "");
+pub(super) fn fill(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
+    let mut records = test_dir.entry(4, true);
+    records.extend(test_dir.entry(2, true));
+    records.push(test_dir.single());
+    records.extend(test_dir.entry(2, false));
+    test_dir.junk("json", "no record");
+    test_dir.junk("jsonl.open", "");
     records.iter().map(Record::id).collect()
 }
 
-pub(super) fn crash(place: &Place, crash: Crash, at: usize) -> bool {
+pub(super) fn crash(test_dir: &TestDataDir, crash: Crash, at: usize) -> bool {
     let disk = Arc::new(CrashingDisk::new(crash, at));
     let outcome = consolidate_on(
         &(Arc::clone(&disk) as Arc<dyn Disk>),
-        place.path(),
+        test_dir.path(),
         &options(),
         &mut ConsolidatorState::default(),
     );
@@ -50,52 +50,52 @@ pub(super) fn crash(place: &Place, crash: Crash, at: usize) -> bool {
 }
 
 /// Recovers, and checks that each record is in exactly one batch.
-fn recover(place: &Place, expected: &BTreeSet<Uuid>, what: &str) {
-    while consolidate(place.path(), &options()).unwrap().entries > 0 {}
-    let batched = place.batched();
+fn recover(test_dir: &TestDataDir, expected: &BTreeSet<Uuid>, case: &str) {
+    while consolidate(test_dir.path(), &options()).unwrap().entries > 0 {}
+    let batched = test_dir.batched();
     for (id, count) in &batched {
-        assert_eq!(*count, 1, "{what}: {id} is there {count} times");
+        assert_eq!(*count, 1, "{case}: {id} is there {count} times");
     }
     let found: BTreeSet<_> = batched.into_keys().collect();
-    assert_eq!(&found, expected, "{what}");
+    assert_eq!(&found, expected, "{case}");
     assert_eq!(
-        names(&place.data().staging),
+        names(&test_dir.data().staging),
         [""; 0],
-        "{what}: all was consumed"
+        "{case}: all was consumed"
     );
-    let (records, tokens) = place.totals();
+    let (records, tokens) = test_dir.totals();
     let count = expected.len() as u64;
-    assert_eq!((records, tokens), (count, count), "{what}: totals");
-    let books = verify(place.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{what}: {:?}", books.problems);
+    assert_eq!((records, tokens), (count, count), "{case}: totals");
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
+    assert!(books.balance(), "{case}: {:?}", books.problems);
     assert_eq!(books.staged, books.delivered + books.pending + books.failed);
-    let mut failed = names(&place.data().failed);
+    let mut failed = names(&test_dir.data().failed);
     // Half of a seal is a piece of its own.
     failed.retain(|name| !name.contains(".torn.1"));
     let torn = failed
         .iter()
         .filter(|name| name.strip_suffix(".torn").is_some());
     let torn: Vec<_> = torn.filter(|name| !name.starts_with("taken-")).collect();
-    assert_eq!(torn.len(), 1, "{what}: what was torn is kept: {failed:?}");
+    assert_eq!(torn.len(), 1, "{case}: torn part of the entry: {failed:?}");
     // A journal that was torn leaves a piece of itself there, too.
     let junk = failed.iter().filter(|name| !name.starts_with("taken-"));
     assert_eq!(
         junk.count(),
         4,
-        "{what}: and the junk, each with a reason: {failed:?}"
+        "{case}: malformed files, each with a reason: {failed:?}"
     );
 }
 
 #[test]
-fn consolidation_is_exact_whatever_act_it_crashes_at() {
+fn consolidation_batches_each_record_once_after_a_crash_at_any_operation() {
     for kind in CRASHES {
         for at in 0.. {
-            let place = Place::new();
-            let expected = fill(&place);
-            let has_crashed = crash(&place, kind, at);
-            recover(&place, &expected, &format!("{kind:?} at {at}"));
+            let test_dir = TestDataDir::new();
+            let expected = fill(&test_dir);
+            let has_crashed = crash(&test_dir, kind, at);
+            recover(&test_dir, &expected, &format!("{kind:?} at {at}"));
             if !has_crashed {
-                assert!(at > 30, "there are acts to crash at");
+                assert!(at > 30, "too few operations to crash at");
                 break;
             }
         }
@@ -103,19 +103,19 @@ fn consolidation_is_exact_whatever_act_it_crashes_at() {
 }
 
 #[test]
-fn consolidation_is_exact_if_the_recovery_crashes_too() {
+fn consolidation_batches_each_record_once_if_the_recovery_crashes_too() {
     for (first, second) in [(Crash::After, Crash::Before), (Crash::Power, Crash::Power)] {
         for at in (0..).step_by(3) {
-            let place = Place::new();
-            let expected = fill(&place);
-            if !crash(&place, first, at) {
+            let test_dir = TestDataDir::new();
+            let expected = fill(&test_dir);
+            if !crash(&test_dir, first, at) {
                 break;
             }
             for again in (0..40).step_by(7) {
-                crash(&place, second, again);
+                crash(&test_dir, second, again);
             }
             recover(
-                &place,
+                &test_dir,
                 &expected,
                 &format!("{first:?} at {at}, then {second:?}"),
             );
@@ -124,16 +124,16 @@ fn consolidation_is_exact_if_the_recovery_crashes_too() {
 }
 
 #[test]
-fn batches_that_are_delivered_before_the_recovery_are_not_made_again() {
+fn recovery_does_not_repeat_batches_that_are_already_delivered() {
     for kind in CRASHES {
         for at in 0.. {
-            let place = Place::new();
-            let mut expected = fill(&place);
-            let has_crashed = crash(&place, kind, at);
-            place.deliver_all();
+            let test_dir = TestDataDir::new();
+            let mut expected = fill(&test_dir);
+            let has_crashed = crash(&test_dir, kind, at);
+            test_dir.deliver_all();
             // What is staged meanwhile waits for its own turn.
-            expected.extend(place.entry(5, true).iter().map(Record::id));
-            recover(&place, &expected, &format!("{kind:?} at {at}, delivered"));
+            expected.extend(test_dir.entry(5, true).iter().map(Record::id));
+            recover(&test_dir, &expected, &format!("{kind:?} at {at}, delivered"));
             if !has_crashed {
                 break;
             }
@@ -142,7 +142,7 @@ fn batches_that_are_delivered_before_the_recovery_are_not_made_again() {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_whatever_act_staging_crashes_at() {
+fn acknowledged_records_survive_a_crash_of_staging_at_any_operation() {
     for kind in CRASHES {
         for durability in [Durability::Power, Durability::Process] {
             let is_process_alone = matches!(kind, Crash::Before | Crash::After);
@@ -150,7 +150,7 @@ fn what_was_acknowledged_is_there_whatever_act_staging_crashes_at() {
                 continue; // Not promised.
             }
             for at in 0.. {
-                let place = Place::new();
+                let test_dir = TestDataDir::new();
                 let disk = Arc::new(CrashingDisk::new(kind, at));
                 let limits = Limits {
                     records: 4,
@@ -158,7 +158,7 @@ fn what_was_acknowledged_is_there_whatever_act_staging_crashes_at() {
                     reserve: 0,
                     ..Limits::default()
                 };
-                let staging = place.data().staging;
+                let staging = test_dir.data().staging;
                 let Ok(staging) = Staging::open_on(Arc::clone(&disk) as _, &staging, limits) else {
                     continue;
                 };
@@ -171,13 +171,13 @@ fn what_was_acknowledged_is_there_whatever_act_staging_crashes_at() {
                     };
                 }
                 drop(staging);
-                consolidate(place.path(), &options()).unwrap();
-                let batched = place.batched();
-                let what = format!("{kind:?} at {at}, {durability:?}");
-                assert!(batched.values().all(|count| *count == 1), "{what}");
+                consolidate(test_dir.path(), &options()).unwrap();
+                let batched = test_dir.batched();
+                let case = format!("{kind:?} at {at}, {durability:?}");
+                assert!(batched.values().all(|count| *count == 1), "{case}");
                 let found: BTreeSet<_> = batched.into_keys().collect();
                 let lost: Vec<_> = safe.difference(&found).collect();
-                assert!(lost.is_empty(), "{what}: lost {lost:?}");
+                assert!(lost.is_empty(), "{case}: lost {lost:?}");
                 assert!(
                     found
                         .iter()

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::crashing_disk::{Crash, CrashingDisk};
-use super::place::Place;
-use super::receiver::Act;
+use super::test_data_dir::TestDataDir;
+use super::fake_receiver::ScriptedReply;
 use crate::consolidate::{ConsolidatorState, Options, consolidate, consolidate_on};
 use crate::delivery::{Answer, Watch, archive};
 use crate::disk::Disk;
 use crate::manager::SpoolManager;
 use crate::verify::{Books, verify};
 
-fn books(place: &Place) -> Books {
-    verify(place.path(), &Watch::silent()).unwrap()
+fn books(test_dir: &TestDataDir) -> Books {
+    verify(test_dir.path(), &Watch::silent()).unwrap()
 }
 
 fn all_files(dir: &Path) -> Vec<PathBuf> {
@@ -34,44 +34,44 @@ fn all_files(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// A data directory with a file of every kind that is ever written.
-fn furnished() -> Place {
-    let place = Place::new();
+fn furnished() -> TestDataDir {
+    let test_dir = TestDataDir::new();
     let options = Options {
         batch_size: 3,
         ..Options::default()
     };
-    let ids: Vec<_> = place.entry(9, true).iter().map(crate::Record::id).collect();
-    place.entry(2, false); // torn: a piece of it is set aside
-    place.junk("json", "no record");
-    consolidate(place.path(), &options).unwrap();
-    place.receiver.poison.lock().unwrap().push(ids[1]);
-    place.deliver_all();
+    let ids: Vec<_> = test_dir.entry(9, true).iter().map(crate::Record::id).collect();
+    test_dir.entry(2, false); // torn: a piece of it is set aside
+    test_dir.junk("json", "no record");
+    consolidate(test_dir.path(), &options).unwrap();
+    test_dir.receiver.poison.lock().unwrap().push(ids[1]);
+    test_dir.deliver_all();
     // One that failed and waits, a pause, and something staged.
-    place.entry(3, true);
-    consolidate(place.path(), &options).unwrap();
+    test_dir.entry(3, true);
+    consolidate(test_dir.path(), &options).unwrap();
     let later = Answer::later("429", true, Some(std::time::Duration::from_secs(3600)));
-    place.receiver.then(Act::Refuse(later));
-    place.deliver_all();
+    test_dir.receiver.push_reply(ScriptedReply::Refuse(later));
+    test_dir.deliver_all();
     // A file that was moved aside, one in the archive, and a set that was begun.
     fs::write(
-        place
+        test_dir
             .data()
             .staging
             .join(format!("{}.jsonl", Uuid::now_v7())),
         "junk\n",
     )
     .unwrap();
-    place.entry(1, true);
-    consolidate(place.path(), &options).unwrap();
-    let store = SpoolManager::new(place.path());
+    test_dir.entry(1, true);
+    consolidate(test_dir.path(), &options).unwrap();
+    let store = SpoolManager::new(test_dir.path());
     archive(&store, &Watch::silent()).unwrap();
-    place.entry(4, true);
-    let set = place.data().staging.join(".consolidation.set");
+    test_dir.entry(4, true);
+    let set = test_dir.data().staging.join(".consolidation.set");
     for at in 0.. {
         let disk: Arc<dyn Disk> = Arc::new(CrashingDisk::new(Crash::Before, at));
         consolidate_on(
             &disk,
-            place.path(),
+            test_dir.path(),
             &options,
             &mut ConsolidatorState::default(),
         )
@@ -80,23 +80,23 @@ fn furnished() -> Place {
             break;
         }
     }
-    place.entry(2, false);
-    place
+    test_dir.entry(2, false);
+    test_dir
 }
 
 #[test]
-fn the_books_balance_and_say_what_is_where() {
-    let place = furnished();
-    let books = books(&place);
+fn verify_counts_records_by_state_with_every_kind_of_file() {
+    let test_dir = furnished();
+    let books = books(&test_dir);
     assert!(books.balance(), "{:?}", books.problems);
     assert_eq!((books.staged, books.delivered), (22, 10));
     assert_eq!((books.pending, books.failed, books.archived), (9, 2, 1));
 }
 
 #[test]
-fn no_flipped_byte_goes_unnoticed_in_any_file() {
-    let place = furnished();
-    let files = all_files(place.path());
+fn verify_names_the_file_of_any_flipped_byte() {
+    let test_dir = furnished();
+    let files = all_files(test_dir.path());
     let kinds = [
         "_staging/",
         "spool/",
@@ -128,23 +128,23 @@ fn no_flipped_byte_goes_unnoticed_in_any_file() {
             let mut flipped = bytes.clone();
             flipped[at] ^= 1 << (at % 8);
             fs::write(&path, flipped).unwrap();
-            let books = books(&place);
+            let books = books(&test_dir);
             let named = books.problems.iter().any(|problem| problem.path == path);
             assert!(named, "{}: byte {at}: {:?}", path.display(), books.problems);
         }
         fs::write(&path, bytes).unwrap();
     }
-    assert!(books(&place).balance(), "all is as it was");
+    assert!(books(&test_dir).balance(), "all is as it was");
 }
 
 #[test]
-fn what_is_missing_is_named_to_the_line() {
-    let place = furnished();
-    let gone = all_files(&place.data().spool)
+fn verify_names_the_lines_of_a_missing_batch() {
+    let test_dir = furnished();
+    let gone = all_files(&test_dir.data().spool)
         .into_iter()
         .find(|path| crate::batch::is_batch_name(path.file_name().unwrap().to_str().unwrap()));
     fs::remove_file(gone.unwrap()).unwrap();
-    let problems = books(&place).problems;
+    let problems = books(&test_dir).problems;
     assert_eq!(problems.len(), 1, "{problems:?}");
     let told = problems[0].to_string();
     assert!(
@@ -154,9 +154,9 @@ fn what_is_missing_is_named_to_the_line() {
 }
 
 #[test]
-fn what_is_there_twice_is_named_to_the_line() {
-    let place = furnished();
-    let data = place.data();
+fn verify_reports_a_record_in_two_batches() {
+    let test_dir = furnished();
+    let data = test_dir.data();
     let failed = all_files(&data.failed)
         .into_iter()
         .find(|path| crate::batch::is_batch_name(path.file_name().unwrap().to_str().unwrap()))
@@ -167,10 +167,10 @@ fn what_is_there_twice_is_named_to_the_line() {
         to: 2,
         ..batch.parts()[0].clone()
     };
-    let records = vec![batch.records()[0].clone(), super::place::record()];
+    let records = vec![batch.records()[0].clone(), super::test_data_dir::record()];
     let forged = crate::Batch::new(vec![part], records);
     fs::write(data.spool.join(forged.file_name()), forged.encode()).unwrap();
-    let problems = books(&place).problems;
+    let problems = books(&test_dir).problems;
     let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
     assert!(
         told.iter().any(|told| told.contains("in two batches")),
@@ -179,16 +179,16 @@ fn what_is_there_twice_is_named_to_the_line() {
 }
 
 #[test]
-fn locks_are_free_while_verify_reads_the_archive() {
-    let place = Place::new();
-    place.entry(9, true);
-    consolidate(place.path(), &Options::default()).unwrap();
-    let store = SpoolManager::new(place.path());
+fn verify_holds_no_lock_while_it_reads_the_archive() {
+    let test_dir = TestDataDir::new();
+    test_dir.entry(9, true);
+    consolidate(test_dir.path(), &Options::default()).unwrap();
+    let store = SpoolManager::new(test_dir.path());
     archive(&store, &Watch::silent()).unwrap();
     // What was not archived is read under the locks.
-    place.entry(2, true);
+    test_dir.entry(2, true);
     // As after a run that was killed: where there is no lock file, nothing is locked.
-    let data = place.data();
+    let data = test_dir.data();
     let locks = [
         data.spool.join(".delivery.lock"),
         data.staging.join(".consolidation.lock"),
@@ -207,34 +207,34 @@ fn locks_are_free_while_verify_reads_the_archive() {
         cancel: crate::Cancel::new(),
         progress: &progress,
     };
-    let books = verify(place.path(), &watch).unwrap();
+    let books = verify(test_dir.path(), &watch).unwrap();
     assert!(books.balance(), "{:?}", books.problems);
     assert_eq!(free.get(), 1, "the batch in the archive");
     assert!(busy.get() > 0);
 }
 
 #[test]
-fn a_batch_of_many_entries_is_noted_in_few_words_and_proven_to_the_line() {
-    let place = Place::new();
-    let mut records: Vec<_> = (0..150).map(|_| place.single()).collect();
+fn batch_of_many_entries_has_a_short_journal_line_and_is_verified_to_the_line() {
+    let test_dir = TestDataDir::new();
+    let mut records: Vec<_> = (0..150).map(|_| test_dir.single()).collect();
     // Lines in between that are in no batch: something else, and a record that comes again.
-    place.junk("json", "no record");
-    place.junk("json", records[7].json());
-    records.extend((0..100).map(|_| place.single()));
-    records.extend(place.entry(30, true));
-    consolidate(place.path(), &Options::default()).unwrap();
-    place
+    test_dir.junk("json", "no record");
+    test_dir.junk("json", records[7].json());
+    records.extend((0..100).map(|_| test_dir.single()));
+    records.extend(test_dir.entry(30, true));
+    consolidate(test_dir.path(), &Options::default()).unwrap();
+    test_dir
         .receiver
         .poison
         .lock()
         .unwrap()
         .push(records[220].id());
-    place.deliver_all();
-    let sent = all_files(&place.data().sent).remove(0);
+    test_dir.deliver_all();
+    let sent = all_files(&test_dir.data().sent).remove(0);
     let text = fs::read_to_string(&sent).unwrap();
     let longest = text.lines().map(str::len).max().unwrap();
     assert!(longest < 600, "{longest}: {text}");
-    let found = books(&place);
+    let found = books(&test_dir);
     assert!(found.balance(), "{:?}", found.problems);
     assert_eq!((found.delivered, found.failed), (279, 2));
 
@@ -242,7 +242,7 @@ fn a_batch_of_many_entries_is_noted_in_few_words_and_proven_to_the_line() {
     let gone = text.lines().nth(1).unwrap();
     assert!(gone.contains("delivered"), "{gone}");
     fs::write(&sent, text.replace(&format!("{gone}\n"), "")).unwrap();
-    let problems = books(&place).problems;
+    let problems = books(&test_dir).problems;
     let missing = problems.iter().filter(|one| one.what == "in no batch");
     assert_eq!(missing.count(), 100, "{problems:?}");
 }

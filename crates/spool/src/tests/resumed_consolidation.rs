@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::crash::options;
+use super::crash_recovery::options;
 use super::crashing_disk::{Crash, CrashingDisk};
-use super::place::{Place, names};
+use super::test_data_dir::{TestDataDir, names};
 use crate::consolidate::{ConsolidatorState, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{Watch, archive};
@@ -52,15 +52,15 @@ enum Meanwhile {
 
 /// Stages entries of which the batches are `A A A A`, `B B B B`, `B B C D`, `E E E E`, `E`. Returns the
 /// file and the records of each.
-fn fill(place: &Place) -> Vec<(PathBuf, Vec<Record>)> {
+fn fill(test_dir: &TestDataDir) -> Vec<(PathBuf, Vec<Record>)> {
     let stages: [&dyn Fn() -> Vec<Record>; 5] = [
-        &|| place.entry(4, true),
-        &|| place.entry(6, true),
-        &|| vec![place.single()],
-        &|| vec![place.single()],
-        &|| place.entry(5, true),
+        &|| test_dir.entry(4, true),
+        &|| test_dir.entry(6, true),
+        &|| vec![test_dir.single()],
+        &|| vec![test_dir.single()],
+        &|| test_dir.entry(5, true),
     ];
-    let (staging, mut known) = (place.data().staging, Vec::new());
+    let (staging, mut known) = (test_dir.data().staging, Vec::new());
     let mut stage = |stage: &dyn Fn() -> Vec<Record>| {
         let records = stage();
         let mut now = names(&staging);
@@ -86,12 +86,12 @@ fn damage(path: &PathBuf, damage: Damage) {
 }
 
 impl Meanwhile {
-    fn pass(self, place: &Place, disk: &Arc<dyn Disk>) {
+    fn pass(self, test_dir: &TestDataDir, disk: &Arc<dyn Disk>) {
         match self {
             Self::Nothing => {}
-            Self::Delivered => drop(place.deliver(disk).unwrap()),
+            Self::Delivered => drop(test_dir.deliver(disk).unwrap()),
             Self::Archived => {
-                let store = SpoolManager::on(Arc::clone(disk), place.path());
+                let store = SpoolManager::on(Arc::clone(disk), test_dir.path());
                 archive(&store, &Watch::silent()).unwrap();
             }
         }
@@ -99,9 +99,9 @@ impl Meanwhile {
 }
 
 /// How often each record is in a batch, wherever that is.
-fn everywhere(place: &Place) -> BTreeMap<Uuid, usize> {
-    let mut counts = place.batched();
-    let data = place.data();
+fn everywhere(test_dir: &TestDataDir) -> BTreeMap<Uuid, usize> {
+    let mut counts = test_dir.batched();
+    let data = test_dir.data();
     for dir in [&data.archive, &data.failed] {
         for name in names(dir) {
             if crate::batch::is_batch_name(&name) {
@@ -123,15 +123,15 @@ fn crash_and_damage(
     how: Damage,
     meanwhile: Meanwhile,
 ) -> bool {
-    let what = format!("{crash:?} at {at}, entry {entry} {how:?}, {meanwhile:?}");
-    let place = Place::new();
-    let mut entries = fill(&place);
-    entries.push((place.data().staging.join(".consolidation.set"), Vec::new()));
+    let case = format!("{crash:?} at {at}, entry {entry} {how:?}, {meanwhile:?}");
+    let test_dir = TestDataDir::new();
+    let mut entries = fill(&test_dir);
+    entries.push((test_dir.data().staging.join(".consolidation.set"), Vec::new()));
     let disk = Arc::new(CrashingDisk::new(crash, at));
     let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
     let _ = consolidate_on(
         &on,
-        place.path(),
+        test_dir.path(),
         &options(),
         &mut ConsolidatorState::default(),
     );
@@ -141,38 +141,38 @@ fn crash_and_damage(
         damage(path, how);
     }
     let disk = Arc::new(CrashingDisk::with(Vec::new()));
-    meanwhile.pass(&place, &(Arc::clone(&disk) as _));
+    meanwhile.pass(&test_dir, &(Arc::clone(&disk) as _));
     // Records that are staged meanwhile belong to a later set.
-    let later = place.entry(3, true);
-    let done = consolidate_all(&place, &disk);
-    assert!(done.is_ok(), "{what}: {done:?}");
-    let counts = everywhere(&place);
+    let later = test_dir.entry(3, true);
+    let done = consolidate_all(&test_dir, &disk);
+    assert!(done.is_ok(), "{case}: {done:?}");
+    let counts = everywhere(&test_dir);
     for (id, count) in &counts {
-        assert_eq!(*count, 1, "{what}: {id} is there {count} times");
+        assert_eq!(*count, 1, "{case}: {id} is there {count} times");
     }
     let others = entries.iter().filter(|(other, _)| other != path);
     for record in others.flat_map(|(_, records)| records).chain(&later) {
-        assert!(counts.contains_key(&record.id()), "{what}: lost");
+        assert!(counts.contains_key(&record.id()), "{case}: lost");
     }
-    let mut left = names(&place.data().staging);
+    let mut left = names(&test_dir.data().staging);
     left.retain(|name| name != ".consolidation.damaged");
-    assert_eq!(left, [""; 0], "{what}");
-    let (in_batches, billed) = (counts.len() as u64, place.receiver.billed().len() as u64);
-    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert_eq!(left, [""; 0], "{case}");
+    let (in_batches, billed) = (counts.len() as u64, test_dir.receiver.billed().len() as u64);
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
     let is_all_there = damaged
         .iter()
         .all(|record| counts.contains_key(&record.id()));
     if books.balance() {
-        assert_eq!(books.delivered, billed, "{what}");
+        assert_eq!(books.delivered, billed, "{case}");
         let sum = books.delivered + books.archived + books.pending;
-        assert_eq!(sum, in_batches, "{what}");
-        assert_eq!(books.staged, sum + books.failed, "{what}");
-        assert_eq!(place.totals().0, in_batches, "{what}: totals");
+        assert_eq!(sum, in_batches, "{case}");
+        assert_eq!(books.staged, sum + books.failed, "{case}");
+        assert_eq!(test_dir.totals().0, in_batches, "{case}: totals");
     } else {
         // A set that cannot be told any more was not added up.
         let is_set = damaged.is_empty();
         let is_gone = is_set || meanwhile == Meanwhile::Delivered || !is_all_there;
-        assert!(is_gone, "{what}: {:?}", books.problems);
+        assert!(is_gone, "{case}: {:?}", books.problems);
     }
     has_crashed
 }
@@ -196,12 +196,12 @@ fn every_act(crash: Crash, entry: usize, meanwhile: Meanwhile) {
         let last = each_act(entry + number, |at| {
             crash_and_damage(crash, at, entry, how, meanwhile)
         });
-        assert!(last > 30, "there are acts to crash at");
+        assert!(last > 30, "too few operations to crash at");
     }
 }
 
 #[test]
-fn half_written_set_bills_no_record_twice_if_an_entry_is_damaged_after_the_crash() {
+fn half_written_snapshot_bills_no_record_twice_if_an_entry_is_damaged_after_the_crash() {
     for crash in [Crash::After, Crash::Some, Crash::Others] {
         for meanwhile in [Meanwhile::Nothing, Meanwhile::Archived] {
             (0..5).for_each(|entry| every_act(crash, entry, meanwhile));
@@ -210,14 +210,14 @@ fn half_written_set_bills_no_record_twice_if_an_entry_is_damaged_after_the_crash
 }
 
 #[test]
-fn half_written_set_bills_no_record_twice_if_an_entry_is_damaged_after_its_batches_are_delivered() {
+fn half_written_snapshot_bills_no_record_twice_if_an_entry_is_damaged_after_delivery() {
     for crash in [Crash::After, Crash::Some, Crash::Others] {
         (0..5).for_each(|entry| every_act(crash, entry, Meanwhile::Delivered));
     }
 }
 
 #[test]
-fn half_written_set_bills_no_record_twice_if_the_set_is_damaged_after_the_crash() {
+fn half_written_snapshot_bills_no_record_twice_if_its_file_is_damaged_after_the_crash() {
     for meanwhile in [
         Meanwhile::Nothing,
         Meanwhile::Archived,
@@ -228,80 +228,80 @@ fn half_written_set_bills_no_record_twice_if_the_set_is_damaged_after_the_crash(
 }
 
 /// Consolidates until nothing is left, on a disk that may not be able to read a file.
-fn consolidate_all(place: &Place, disk: &Arc<CrashingDisk>) -> Result<(), LockError> {
+fn consolidate_all(test_dir: &TestDataDir, disk: &Arc<CrashingDisk>) -> Result<(), LockError> {
     let on: Arc<dyn Disk> = Arc::clone(disk) as _;
     let mut kept = ConsolidatorState::default();
-    while consolidate_on(&on, place.path(), &options(), &mut kept)?.entries > 0 {}
+    while consolidate_on(&on, test_dir.path(), &options(), &mut kept)?.entries > 0 {}
     Ok(())
 }
 
 /// No record is there twice, and all of these are there.
-fn check_records<'a>(place: &Place, records: impl Iterator<Item = &'a Record>, what: &str) {
-    let counts = everywhere(place);
+fn check_records<'a>(test_dir: &TestDataDir, records: impl Iterator<Item = &'a Record>, case: &str) {
+    let counts = everywhere(test_dir);
     for (id, count) in &counts {
-        assert_eq!(*count, 1, "{what}: {id} is there {count} times");
+        assert_eq!(*count, 1, "{case}: {id} is there {count} times");
     }
     for record in records {
-        assert!(counts.contains_key(&record.id()), "{what}: lost");
+        assert!(counts.contains_key(&record.id()), "{case}: lost");
     }
 }
 
 /// Crashes at an act; then an entry cannot be read, and the recovery crashes at another act. `false`:
 /// there was no such act of the first or, if it is to crash, of the second.
 fn crash_and_sicken(at: usize, again: Option<usize>, entry: usize, meanwhile: Meanwhile) -> bool {
-    let what = format!("crash at {at}, then at {again:?}, entry {entry}, {meanwhile:?}");
-    let place = Place::new();
-    let entries = fill(&place);
+    let case = format!("crash at {at}, then at {again:?}, entry {entry}, {meanwhile:?}");
+    let test_dir = TestDataDir::new();
+    let entries = fill(&test_dir);
     let all = || entries.iter().flat_map(|(_, records)| records);
     let disk = Arc::new(CrashingDisk::new(Crash::After, at));
-    let _ = consolidate_all(&place, &disk);
+    let _ = consolidate_all(&test_dir, &disk);
     let mut has_crashed = disk.has_crashed();
-    meanwhile.pass(&place, &(Arc::new(CrashingDisk::with(Vec::new())) as _));
+    meanwhile.pass(&test_dir, &(Arc::new(CrashingDisk::with(Vec::new())) as _));
     let (path, _) = &entries[entry];
     let is_there = path.exists();
     if let Some(again) = again {
         let disk = Arc::new(CrashingDisk::new(Crash::After, again));
-        disk.sicken_file(path);
-        let _ = consolidate_all(&place, &disk);
+        disk.fail_open(path);
+        let _ = consolidate_all(&test_dir, &disk);
         has_crashed &= disk.has_crashed();
     }
     let disk = Arc::new(CrashingDisk::with(Vec::new()));
-    disk.sicken_file(path);
-    let later = place.entry(3, true);
-    let done = consolidate_all(&place, &disk);
+    disk.fail_open(path);
+    let later = test_dir.entry(3, true);
+    let done = consolidate_all(&test_dir, &disk);
     // With its batches gone, nothing tells which of its records were in them.
     assert!(
         done.is_ok() || meanwhile == Meanwhile::Delivered,
-        "{what}: {done:?}"
+        "{case}: {done:?}"
     );
     if done.is_ok() {
         let others = entries.iter().filter(|(other, _)| other != path);
         let others = others.flat_map(|(_, records)| records).chain(&later);
-        check_records(&place, others, &what);
-        let data = DataDir::on(Arc::clone(&disk) as _, place.path());
+        check_records(&test_dir, others, &case);
+        let data = DataDir::on(Arc::clone(&disk) as _, test_dir.path());
         let books = verify_in(&data, &Watch::silent()).unwrap();
         let is_named = |problem: &Problem| problem.path == *path;
         assert!(
             books.problems.iter().all(is_named),
-            "{what}: {:?}",
+            "{case}: {:?}",
             books.problems
         );
-        assert_eq!(books.balance(), !path.exists(), "{what}");
+        assert_eq!(books.balance(), !path.exists(), "{case}");
     }
-    disk.heal();
-    consolidate_all(&place, &disk).unwrap();
-    check_records(&place, all().chain(&later), &what);
-    assert_eq!(names(&place.data().staging), [""; 0], "{what}");
-    let books = verify(place.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{what}: {:?}", books.problems);
+    disk.clear_faults();
+    consolidate_all(&test_dir, &disk).unwrap();
+    check_records(&test_dir, all().chain(&later), &case);
+    assert_eq!(names(&test_dir.data().staging), [""; 0], "{case}");
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
+    assert!(books.balance(), "{case}: {:?}", books.problems);
     let count = all().count() as u64 + 3;
-    assert_eq!(books.staged, count, "{what}: {books:?}");
-    assert_eq!(place.totals(), (count, count), "{what}: totals");
+    assert_eq!(books.staged, count, "{case}: {books:?}");
+    assert_eq!(test_dir.totals(), (count, count), "{case}: totals");
     has_crashed && is_there
 }
 
 #[test]
-fn unreadable_entry_of_a_half_written_set_stays_in_place_and_holds_up_no_other() {
+fn unreadable_entry_of_a_half_written_snapshot_stays_and_blocks_no_other_entry() {
     for meanwhile in [
         Meanwhile::Nothing,
         Meanwhile::Archived,
@@ -309,13 +309,13 @@ fn unreadable_entry_of_a_half_written_set_stays_in_place_and_holds_up_no_other()
     ] {
         for entry in 0..5 {
             let last = each_act(entry, |at| crash_and_sicken(at, None, entry, meanwhile));
-            assert!(last > 30, "there are acts to crash at");
+            assert!(last > 30, "too few operations to crash at");
         }
     }
 }
 
 #[test]
-fn unreadable_entry_of_a_half_written_set_stays_in_place_whatever_act_the_recovery_crashes_at() {
+fn unreadable_entry_of_a_half_written_snapshot_stays_if_the_recovery_crashes() {
     for entry in 0..5 {
         for at in (12..45).step_by(8) {
             each_act(entry + at, |again| {
@@ -326,14 +326,14 @@ fn unreadable_entry_of_a_half_written_set_stays_in_place_whatever_act_the_recove
 }
 
 #[test]
-fn unreadable_batch_of_a_half_written_set_holds_up_nothing_unless_an_entry_is_gone_too() {
+fn unreadable_batch_of_a_half_written_snapshot_blocks_it_only_if_an_entry_is_missing() {
     let (mut sick, mut waits) = (0, 0);
     for (at, is_gone) in (0..60).flat_map(|at| [(at, false), (at, true)]) {
-        let what = format!("crash at {at}, an entry is gone: {is_gone}");
-        let place = Place::new();
-        let entries = fill(&place);
-        let _ = consolidate_all(&place, &Arc::new(CrashingDisk::new(Crash::After, at)));
-        let batches = names(&place.data().spool);
+        let case = format!("crash at {at}, an entry is gone: {is_gone}");
+        let test_dir = TestDataDir::new();
+        let entries = fill(&test_dir);
+        let _ = consolidate_all(&test_dir, &Arc::new(CrashingDisk::new(Crash::After, at)));
+        let batches = names(&test_dir.data().spool);
         let Some(batch) = batches
             .get(1)
             .filter(|name| crate::batch::is_batch_name(name))
@@ -341,54 +341,54 @@ fn unreadable_batch_of_a_half_written_set_holds_up_nothing_unless_an_entry_is_go
             continue;
         };
         let disk = Arc::new(CrashingDisk::with(Vec::new()));
-        disk.sicken_file(&place.data().spool.join(batch));
+        disk.fail_open(&test_dir.data().spool.join(batch));
         let (path, _) = &entries[1];
         if is_gone && path.exists() {
             fs::remove_file(path).unwrap();
         }
-        let done = consolidate_all(&place, &disk);
-        assert!(done.is_ok() || is_gone, "{what}: {done:?}");
+        let done = consolidate_all(&test_dir, &disk);
+        assert!(done.is_ok() || is_gone, "{case}: {done:?}");
         (sick, waits) = (sick + 1, waits + usize::from(done.is_err()));
-        disk.heal();
-        consolidate_all(&place, &disk).unwrap();
+        disk.clear_faults();
+        consolidate_all(&test_dir, &disk).unwrap();
         let others = entries
             .iter()
             .filter(|(other, _)| other != path || !is_gone);
-        check_records(&place, others.flat_map(|(_, records)| records), &what);
+        check_records(&test_dir, others.flat_map(|(_, records)| records), &case);
     }
     assert!(sick > 10 && waits > 3, "{sick} {waits}");
 }
 
 /// The journal remembers a bounded number of ids, and an entry may be unreadable for a long time.
 #[test]
-fn lines_of_an_entry_that_was_left_out_are_not_billed_again_when_their_ids_are_forgotten() {
+fn lines_of_an_excluded_entry_are_not_billed_again_after_their_ids_are_forgotten() {
     let is_left_out = |at: usize| {
-        let place = Place::new();
-        let entries = fill(&place);
-        let _ = consolidate_all(&place, &Arc::new(CrashingDisk::new(Crash::After, at)));
+        let test_dir = TestDataDir::new();
+        let entries = fill(&test_dir);
+        let _ = consolidate_all(&test_dir, &Arc::new(CrashingDisk::new(Crash::After, at)));
         let disk = Arc::new(CrashingDisk::with(Vec::new()));
         let (path, records) = &entries[1];
-        disk.sicken_file(path);
-        consolidate_all(&place, &disk).unwrap();
-        let is_left_out = place.data().staging.join(".left-out.json").exists();
-        for name in names(&place.data().usage) {
+        disk.fail_open(path);
+        consolidate_all(&test_dir, &disk).unwrap();
+        let is_left_out = test_dir.data().staging.join(".left-out.json").exists();
+        for name in names(&test_dir.data().usage) {
             if name.starts_with("taken-") {
-                fs::remove_file(place.data().usage.join(name)).unwrap();
+                fs::remove_file(test_dir.data().usage.join(name)).unwrap();
             }
         }
-        disk.heal();
-        consolidate_all(&place, &disk).unwrap();
-        check_records(&place, records.iter(), &format!("crash at {at}"));
-        assert_eq!(names(&place.data().staging), [""; 0]);
+        disk.clear_faults();
+        consolidate_all(&test_dir, &disk).unwrap();
+        check_records(&test_dir, records.iter(), &format!("crash at {at}"));
+        assert_eq!(names(&test_dir.data().staging), [""; 0]);
         is_left_out
     };
     assert!((0..60).filter(|at| is_left_out(*at)).count() > 3);
 }
 
 #[test]
-fn set_that_leaves_out_an_entry_is_refused_by_programs_that_do_not_know_of_that() {
-    let place = Place::new();
-    let staging = place.data().staging;
+fn snapshot_file_with_an_excluded_entry_has_version_2() {
+    let test_dir = TestDataDir::new();
+    let staging = test_dir.data().staging;
     let names = ["a", "b"].map(|_| format!("{}.json", Uuid::now_v7()));
     let mut set = Snapshot::new(names.to_vec(), 4);
     set.begin(&RealDisk, &staging).unwrap();

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::place::{Place, names, record};
-use super::sick_disk::{Sick, SickDisk};
+use super::test_data_dir::{TestDataDir, names, record};
+use super::failing_disk::{ReadFault, FailingDisk};
 use crate::consolidate::{ConsolidatorState, consolidate, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::Watch;
@@ -21,12 +21,12 @@ use crate::record::Record;
 use crate::run::{Destination, Runner};
 use crate::staged::{staged, staged_in};
 use crate::tally::tally_in;
-use crate::tests::crash::options;
+use crate::tests::crash_recovery::options;
 use crate::verify::{verify, verify_in};
 
 /// The only file in the staging directory whose name ends so.
-fn staged_file(place: &Place, ending: &str) -> PathBuf {
-    let staging = place.data().staging;
+fn staged_file(test_dir: &TestDataDir, ending: &str) -> PathBuf {
+    let staging = test_dir.data().staging;
     let mut names = names(&staging).into_iter();
     let name = names.find(|name| name.ends_with(ending)).unwrap();
     staging.join(name)
@@ -37,32 +37,32 @@ fn ids(records: &[Record]) -> BTreeSet<Uuid> {
 }
 
 /// How often each record is in a batch; none more than once.
-fn batched(place: &Place) -> BTreeSet<Uuid> {
-    let batched = place.batched();
+fn batched(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
+    let batched = test_dir.batched();
     assert!(batched.values().all(|times| *times == 1), "{batched:?}");
     batched.into_keys().collect()
 }
 
 /// Runs a test with one entry that is sick, and one that is not.
-fn sick_entry(ending: &str, how: Sick, make: impl Fn(&Place) -> Vec<Record>) {
-    let place = Place::new();
-    let bad = make(&place);
-    let path = staged_file(&place, ending);
-    let good = place.entry(5, true);
-    let disk = Arc::new(SickDisk::default());
+fn check_unreadable_entry(ending: &str, fault: ReadFault, make: impl Fn(&TestDataDir) -> Vec<Record>) {
+    let test_dir = TestDataDir::new();
+    let bad = make(&test_dir);
+    let path = staged_file(&test_dir, ending);
+    let good = test_dir.entry(5, true);
+    let disk = Arc::new(FailingDisk::default());
     let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-    disk.sicken(&path, how);
+    disk.fail(&path, fault);
     let mut kept = ConsolidatorState::default();
     for round in 0..3 {
-        let done = consolidate_on(&on, place.path(), &options(), &mut kept).unwrap();
-        assert_eq!(done.unreadable, 1, "{ending} {how:?}");
+        let done = consolidate_on(&on, test_dir.path(), &options(), &mut kept).unwrap();
+        assert_eq!(done.unreadable, 1, "{ending} {fault:?}");
         assert_eq!(done.entries, usize::from(round == 0));
         let named: Vec<_> = kept.unreadable.errors();
         assert_eq!(named.len(), 1);
         assert_eq!(named[0].path(), path);
-        assert_eq!(batched(&place), ids(&good), "{ending} {how:?}");
+        assert_eq!(batched(&test_dir), ids(&good), "{ending} {fault:?}");
     }
-    let data = DataDir::on(Arc::clone(&on), place.path());
+    let data = DataDir::on(Arc::clone(&on), test_dir.path());
     let found = staged_in(&data).unwrap();
     assert_eq!((found.entries, found.unreadable), (1, 1));
     assert!(found.errors[0].to_string().contains("input/output error"));
@@ -74,59 +74,59 @@ fn sick_entry(ending: &str, how: Sick, make: impl Fn(&Place) -> Vec<Record>) {
     let sum: u64 = report.rows.iter().map(|row| row.records).sum();
     assert_eq!(sum, good.len() as u64, "the others are in the report");
     // It goes on by itself.
-    disk.heal();
-    let done = consolidate_on(&on, place.path(), &options(), &mut kept).unwrap();
+    disk.clear_faults();
+    let done = consolidate_on(&on, test_dir.path(), &options(), &mut kept).unwrap();
     assert_eq!((done.entries, done.unreadable), (1, 0));
-    assert_eq!(batched(&place), &ids(&good) | &ids(&bad));
-    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert_eq!(batched(&test_dir), &ids(&good) | &ids(&bad));
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
     assert!(books.balance(), "{:?}", books.problems);
 }
 
 #[test]
-fn an_unreadable_entry_holds_up_nothing_and_is_taken_when_it_can_be_read() {
-    for how in [Sick::Open, Sick::From(0), Sick::From(200)] {
-        sick_entry(".jsonl", how, |place| place.entry(3, true));
-        sick_entry(".jsonl.open", how, |place| place.entry(3, false));
+fn unreadable_entry_blocks_no_other_entry_and_is_consolidated_once_readable() {
+    for fault in [ReadFault::Open, ReadFault::AfterByte(0), ReadFault::AfterByte(200)] {
+        check_unreadable_entry(".jsonl", fault, |test_dir| test_dir.entry(3, true));
+        check_unreadable_entry(".jsonl.open", fault, |test_dir| test_dir.entry(3, false));
     }
-    for how in [Sick::Open, Sick::From(0), Sick::From(20)] {
-        sick_entry(".json", how, |place| vec![place.single()]);
+    for fault in [ReadFault::Open, ReadFault::AfterByte(0), ReadFault::AfterByte(20)] {
+        check_unreadable_entry(".json", fault, |test_dir| vec![test_dir.single()]);
     }
 }
 
 #[test]
-fn an_entry_that_becomes_unreadable_after_the_snapshot_holds_up_nothing_if_no_batch_was_written() {
+fn entry_unreadable_after_the_snapshot_blocks_nothing_if_no_batch_is_written() {
     use super::crashing_disk::{Crash, CrashingDisk};
-    let place = Place::new();
-    let bad = place.entry(3, true);
-    let path = staged_file(&place, ".jsonl");
-    let good = place.entry(5, true);
+    let test_dir = TestDataDir::new();
+    let bad = test_dir.entry(3, true);
+    let path = staged_file(&test_dir, ".jsonl");
+    let good = test_dir.entry(5, true);
     // The process ends when the snapshot is on the disk and nothing else is.
-    let set = place.data().staging.join(".consolidation.set");
+    let set = test_dir.data().staging.join(".consolidation.set");
     for at in 0.. {
         let disk: Arc<dyn Disk> = Arc::new(CrashingDisk::new(Crash::Before, at));
         let mut kept = ConsolidatorState::default();
-        consolidate_on(&disk, place.path(), &options(), &mut kept).unwrap_err();
+        consolidate_on(&disk, test_dir.path(), &options(), &mut kept).unwrap_err();
         if set.exists() {
             break;
         }
     }
-    assert!(batched(&place).is_empty());
-    let disk = Arc::new(SickDisk::default());
-    disk.sicken(&path, Sick::Open);
+    assert!(batched(&test_dir).is_empty());
+    let disk = Arc::new(FailingDisk::default());
+    disk.fail(&path, ReadFault::Open);
     let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
     let mut kept = ConsolidatorState::default();
-    let done = consolidate_on(&on, place.path(), &options(), &mut kept).unwrap();
+    let done = consolidate_on(&on, test_dir.path(), &options(), &mut kept).unwrap();
     assert_eq!((done.entries, done.unreadable), (1, 1));
-    assert_eq!(batched(&place), ids(&good));
-    disk.heal();
-    consolidate_on(&on, place.path(), &options(), &mut kept).unwrap();
-    assert_eq!(batched(&place), &ids(&good) | &ids(&bad));
+    assert_eq!(batched(&test_dir), ids(&good));
+    disk.clear_faults();
+    consolidate_on(&on, test_dir.path(), &options(), &mut kept).unwrap();
+    assert_eq!(batched(&test_dir), &ids(&good) | &ids(&bad));
 }
 
 /// Everything that a path can lead to and is no file.
-fn put_in_place(path: &Path, what: &str) {
+fn replace_by(path: &Path, kind: &str) {
     let _ = fs::remove_file(path);
-    match what {
+    match kind {
         "fifo" => {
             let made = Command::new("mkfifo").arg(path).status().unwrap();
             assert!(made.success());
@@ -143,22 +143,22 @@ fn take_away(path: &Path) {
 }
 
 #[test]
-fn nothing_hangs_or_is_followed_if_a_file_of_ours_is_something_else() {
-    for what in ["fifo", "directory", "socket", "link"] {
-        let place = Place::new();
-        let mut all = place.entry(4, true);
+fn special_file_in_place_of_a_file_is_neither_waited_for_nor_followed() {
+    for kind in ["fifo", "directory", "socket", "link"] {
+        let test_dir = TestDataDir::new();
+        let mut all = test_dir.entry(4, true);
         let run = || {
             let (options, delivery) = (options(), crate::DeliveryOptions::default());
-            let to = Destination::To(&place.receiver);
-            Runner::new(place.path()).run(&options, &delivery, to, &Watch::silent())
+            let to = Destination::To(&test_dir.receiver);
+            Runner::new(test_dir.path()).run(&options, &delivery, to, &Watch::silent())
         };
         run().unwrap();
-        all.extend(place.entry(4, true));
-        consolidate(place.path(), &options()).unwrap();
-        let data = place.data();
-        let batch = SpoolManager::new(place.path()).pending(None, 1).unwrap();
+        all.extend(test_dir.entry(4, true));
+        consolidate(test_dir.path(), &options()).unwrap();
+        let data = test_dir.data();
+        let batch = SpoolManager::new(test_dir.path()).pending(None, 1).unwrap();
         let state = data.spool.join(crate::manager::state_name(&batch[0]));
-        let mut places = vec![
+        let mut paths = vec![
             data.staging.join(format!("{}.json", Uuid::now_v7())),
             data.staging.join(format!("{}.jsonl", Uuid::now_v7())),
             data.staging.join(format!("{}.jsonl.open", Uuid::now_v7())),
@@ -169,33 +169,33 @@ fn nothing_hangs_or_is_followed_if_a_file_of_ours_is_something_else() {
             data.spool.join(".pause.json"),
             state,
         ];
-        places.extend([&data.failed, &data.archive].map(|dir| dir.join(&batch[0])));
-        for path in &places {
-            put_in_place(path, what);
+        paths.extend([&data.failed, &data.archive].map(|dir| dir.join(&batch[0])));
+        for path in &paths {
+            replace_by(path, kind);
             // Some of them stop the work, none of them for good. What counts is that all of this ends.
             let _ = run();
-            let _ = verify(place.path(), &Watch::silent());
-            let _ = crate::tally(place.path(), None, None);
-            let _ = staged(place.path());
+            let _ = verify(test_dir.path(), &Watch::silent());
+            let _ = crate::tally(test_dir.path(), None, None);
+            let _ = staged(test_dir.path());
             let is_there = path.symlink_metadata().unwrap();
-            assert!(!is_there.is_file(), "{what}: {}", path.display());
+            assert!(!is_there.is_file(), "{kind}: {}", path.display());
             take_away(path);
-            all.push(place.single());
+            all.push(test_dir.single());
         }
         run().unwrap();
-        assert_eq!(batched(&place), ids(&all), "{what}");
+        assert_eq!(batched(&test_dir), ids(&all), "{kind}");
         assert_eq!(
-            SpoolManager::new(place.path()).count().unwrap(),
+            SpoolManager::new(test_dir.path()).count().unwrap(),
             0,
-            "{what}"
+            "{kind}"
         );
     }
 }
 
 #[test]
-fn only_names_with_a_lower_case_uuid_of_version_7_are_entries_and_others_are_foreign() {
-    let place = Place::new();
-    let good = place.single();
+fn file_is_an_entry_only_if_its_name_is_a_lower_case_uuid_v7() {
+    let test_dir = TestDataDir::new();
+    let good = test_dir.single();
     let (upper, other) = (
         Uuid::now_v7().to_string().to_uppercase(),
         "936da01f-9abd-4d9d-80c7-02af85c822a8",
@@ -207,30 +207,30 @@ fn only_names_with_a_lower_case_uuid_of_version_7_are_entries_and_others_are_for
         "mine.json".to_owned(),
     ];
     for name in &foreign {
-        fs::write(place.data().staging.join(name), record().json()).unwrap();
+        fs::write(test_dir.data().staging.join(name), record().json()).unwrap();
     }
     for entries in [1, 0] {
-        let found = staged(place.path()).unwrap();
+        let found = staged(test_dir.path()).unwrap();
         assert_eq!((found.entries, found.foreign), (entries, 4));
         assert_eq!(
             BTreeSet::from_iter(found.foreign_names),
             BTreeSet::from(foreign.clone())
         );
-        consolidate(place.path(), &options()).unwrap();
+        consolidate(test_dir.path(), &options()).unwrap();
     }
-    assert_eq!(batched(&place), BTreeSet::from([good.id()]));
-    assert_eq!(names(&place.data().staging).len(), 4, "they are left alone");
-    let books = verify(place.path(), &Watch::silent()).unwrap();
+    assert_eq!(batched(&test_dir), BTreeSet::from([good.id()]));
+    assert_eq!(names(&test_dir.data().staging).len(), 4, "they are left alone");
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
     assert_eq!((books.staged, books.pending), (1, 1));
 }
 
 /// An entry with lines that another program made, checksums and all.
-fn crafted(place: &Place, lines: &[Vec<u8>]) -> Vec<u8> {
+fn crafted(test_dir: &TestDataDir, lines: &[Vec<u8>]) -> Vec<u8> {
     let id = Uuid::now_v7();
     let mut bytes = Vec::new();
     line::write_entry(&mut bytes, id);
     bytes.extend(lines.concat());
-    fs::write(place.data().staging.join(format!("{id}.jsonl")), &bytes).unwrap();
+    fs::write(test_dir.data().staging.join(format!("{id}.jsonl")), &bytes).unwrap();
     bytes
 }
 
@@ -247,15 +247,15 @@ fn sealed(records: u64) -> Vec<u8> {
 }
 
 #[test]
-fn made_up_line_numbers_are_quarantined_and_overflow_nothing() {
-    let place = Place::new();
+fn forged_line_numbers_are_quarantined_without_overflow() {
+    let test_dir = TestDataDir::new();
     let good = [record(), record(), record()];
     for number in [u64::MAX, u64::MAX - 1, 1 << 40, 0] {
-        crafted(&place, &[numbered(&record(), number), sealed(1)]);
-        crafted(&place, &[sealed(number)]);
+        crafted(&test_dir, &[numbered(&record(), number), sealed(1)]);
+        crafted(&test_dir, &[sealed(number)]);
     }
     crafted(
-        &place,
+        &test_dir,
         &[
             numbered(&good[0], 1),
             numbered(&record(), u64::MAX),
@@ -263,18 +263,18 @@ fn made_up_line_numbers_are_quarantined_and_overflow_nothing() {
             sealed(2),
         ],
     );
-    crafted(&place, &[numbered(&good[2], 1), sealed(u64::MAX)]);
-    verify(place.path(), &Watch::silent()).unwrap();
-    while consolidate(place.path(), &options()).unwrap().entries > 0 {}
-    assert_eq!(batched(&place), ids(&good));
-    let failed = SpoolManager::new(place.path()).failed().unwrap();
+    crafted(&test_dir, &[numbered(&good[2], 1), sealed(u64::MAX)]);
+    verify(test_dir.path(), &Watch::silent()).unwrap();
+    while consolidate(test_dir.path(), &options()).unwrap().entries > 0 {}
+    assert_eq!(batched(&test_dir), ids(&good));
+    let failed = SpoolManager::new(test_dir.path()).failed().unwrap();
     assert!(
         failed
             .iter()
             .any(|one| one.reason.contains("larger than that of any record")),
         "{failed:?}"
     );
-    let books = verify(place.path(), &Watch::silent()).unwrap();
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
     assert!(books.balance(), "{:?}", books.problems);
     assert_eq!(books.staged, books.pending + books.failed);
 }
@@ -288,7 +288,7 @@ fn add_line(path: &Path, json: &str) {
 }
 
 #[test]
-fn made_up_numbers_in_journals_are_named_and_overflow_nothing() {
+fn forged_numbers_in_journals_are_reported_without_overflow() {
     let (id, other) = (Uuid::now_v7(), Uuid::now_v7());
     let most = u64::MAX;
     let taken = [
@@ -315,18 +315,18 @@ fn made_up_numbers_in_journals_are_named_and_overflow_nothing() {
         .iter()
         .map(|line| ("usage/taken-00000001.jsonl", line));
     for (journal, line) in all.chain(sent.iter().map(|line| ("sent/sent-00000001.jsonl", line))) {
-        let place = Place::new();
-        let mut records = place.entry(4, true);
-        consolidate(place.path(), &options()).unwrap();
-        place.deliver_all();
-        let path = place.path().join(journal);
+        let test_dir = TestDataDir::new();
+        let mut records = test_dir.entry(4, true);
+        consolidate(test_dir.path(), &options()).unwrap();
+        test_dir.deliver_all();
+        let path = test_dir.path().join(journal);
         add_line(&path, line);
         add_line(&path, line);
-        records.extend(place.entry(4, true));
-        consolidate(place.path(), &options()).unwrap();
-        place.deliver_all();
-        assert_eq!(batched(&place), ids(&records), "{line}");
-        let books = verify(place.path(), &Watch::silent()).unwrap();
+        records.extend(test_dir.entry(4, true));
+        consolidate(test_dir.path(), &options()).unwrap();
+        test_dir.deliver_all();
+        assert_eq!(batched(&test_dir), ids(&records), "{line}");
+        let books = verify(test_dir.path(), &Watch::silent()).unwrap();
         assert!(
             books.problems.iter().any(|problem| problem.path == path),
             "{line}: {books:?}"
@@ -335,18 +335,18 @@ fn made_up_numbers_in_journals_are_named_and_overflow_nothing() {
 }
 
 #[test]
-fn unreadable_failed_batches_stay_and_the_others_are_deleted_to_respect_a_bound() {
-    let place = Place::new();
+fn prune_keeps_unreadable_failed_batches_and_deletes_the_others() {
+    let test_dir = TestDataDir::new();
     for _ in 0..7 {
-        place.single();
-        consolidate(place.path(), &options()).unwrap();
+        test_dir.single();
+        consolidate(test_dir.path(), &options()).unwrap();
     }
-    let store = SpoolManager::new(place.path());
+    let store = SpoolManager::new(test_dir.path());
     for name in store.pending(None, 7).unwrap() {
         let batch = store.load(&name).unwrap();
         store.fail(&batch, &DeliveryState::default(), "no").unwrap();
     }
-    let failed = place.data().failed;
+    let failed = test_dir.data().failed;
     let batches = || {
         let mut names = names(&failed);
         names.retain(|name| !name.ends_with(".reason.json"));
@@ -354,12 +354,12 @@ fn unreadable_failed_batches_stay_and_the_others_are_deleted_to_respect_a_bound(
     };
     let all = batches();
     assert_eq!(all.len(), 7, "{all:?}");
-    let disk = Arc::new(SickDisk::default());
+    let disk = Arc::new(FailingDisk::default());
     // More than are looked at together: the others are younger.
-    for sick in &all[..3] {
-        disk.sicken(&failed.join(sick), Sick::Open);
+    for name in &all[..3] {
+        disk.fail(&failed.join(name), ReadFault::Open);
     }
-    let store = SpoolManager::on(Arc::clone(&disk) as _, place.path());
+    let store = SpoolManager::on(Arc::clone(&disk) as _, test_dir.path());
     let keep = Keep {
         max_bytes: Some(0),
         ..Keep::default()
@@ -367,16 +367,16 @@ fn unreadable_failed_batches_stay_and_the_others_are_deleted_to_respect_a_bound(
     let deleted = store.prune(KeptIn::Failed, &keep).unwrap();
     assert_eq!(deleted.files, 4);
     assert_eq!(batches(), all[..3]);
-    disk.heal();
+    disk.clear_faults();
     assert_eq!(store.prune(KeptIn::Failed, &keep).unwrap().files, 3);
-    let books = verify(place.path(), &Watch::silent()).unwrap();
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
     assert!(books.balance(), "{:?}", books.problems);
     assert_eq!(books.failed, 7);
 }
 
 /// Files of the totals: of the day, of hours, or of all.
-fn totals_files(place: &Place, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-    let usage = place.data().usage;
+fn totals_files(test_dir: &TestDataDir, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let usage = test_dir.data().usage;
     let mut names = names(&usage);
     names.retain(|name| crate::totals::period_of(name).is_some_and(&is_wanted));
     assert!(!names.is_empty());
@@ -384,55 +384,55 @@ fn totals_files(place: &Place, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf>
 }
 
 #[test]
-fn unreadable_totals_hold_up_nothing_are_named_and_complete_when_they_can_be_read() {
+fn unreadable_totals_block_no_delivery_and_are_complete_once_readable() {
     type IsWanted = fn(&str) -> bool;
     let kinds: [(&str, IsWanted); 2] = [
         ("day", |period| !crate::totals::is_hour(period)),
         ("hour", crate::totals::is_hour),
     ];
     for (kind, is_wanted) in kinds {
-        for how in [Sick::Open, Sick::From(0), Sick::From(20)] {
-            let place = Place::new();
-            let mut all = place.entry(3, true);
-            consolidate(place.path(), &options()).unwrap();
-            let disk = Arc::new(SickDisk::default());
-            let sick = totals_files(&place, is_wanted);
-            for path in &sick {
-                disk.sicken(path, how);
+        for fault in [ReadFault::Open, ReadFault::AfterByte(0), ReadFault::AfterByte(20)] {
+            let test_dir = TestDataDir::new();
+            let mut all = test_dir.entry(3, true);
+            consolidate(test_dir.path(), &options()).unwrap();
+            let disk = Arc::new(FailingDisk::default());
+            let unreadable = totals_files(&test_dir, is_wanted);
+            for path in &unreadable {
+                disk.fail(path, fault);
             }
             let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-            let mut runner = Runner::on(Arc::clone(&on), place.path());
+            let mut runner = Runner::on(Arc::clone(&on), test_dir.path());
             let mut run = || {
                 let delivery = crate::DeliveryOptions::default();
-                let to = Destination::To(&place.receiver);
+                let to = Destination::To(&test_dir.receiver);
                 runner
                     .run(&options(), &delivery, to, &Watch::silent())
                     .unwrap()
             };
             for _ in 0..2 {
-                all.extend(place.entry(3, true));
+                all.extend(test_dir.entry(3, true));
                 let done = run();
-                assert_eq!(place.receiver.billed().len(), all.len(), "{kind} {how:?}");
+                assert_eq!(test_dir.receiver.billed().len(), all.len(), "{kind} {fault:?}");
                 let trouble = done.trouble.map(|trouble| trouble.to_string());
                 assert!(trouble.is_some_and(|why| why.contains("input/output error")));
             }
-            let data = DataDir::on(Arc::clone(&on), place.path());
+            let data = DataDir::on(Arc::clone(&on), test_dir.path());
             let books = verify_in(&data, &Watch::silent()).unwrap();
-            assert!(books.problems.iter().any(|problem| problem.path == sick[0]));
+            assert!(books.problems.iter().any(|problem| problem.path == unreadable[0]));
             if kind == "day" {
                 let report = tally_in(&data, None, None).unwrap();
                 assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
-                assert_eq!(report.problems[0].path(), sick[0]);
+                assert_eq!(report.problems[0].path(), unreadable[0]);
             }
             // It goes on by itself.
-            disk.heal();
-            assert!(run().trouble.is_none(), "{kind} {how:?}");
-            let books = verify(place.path(), &Watch::silent()).unwrap();
-            assert!(books.balance(), "{kind} {how:?}: {:?}", books.problems);
+            disk.clear_faults();
+            assert!(run().trouble.is_none(), "{kind} {fault:?}");
+            let books = verify(test_dir.path(), &Watch::silent()).unwrap();
+            assert!(books.balance(), "{kind} {fault:?}: {:?}", books.problems);
             let report = tally_in(&data, None, None).unwrap();
             assert!(report.problems.is_empty(), "{:?}", report.problems);
             let sum: u64 = report.rows.iter().map(|row| row.records).sum();
-            assert_eq!(sum, all.len() as u64, "{kind} {how:?}");
+            assert_eq!(sum, all.len() as u64, "{kind} {fault:?}");
         }
     }
 }

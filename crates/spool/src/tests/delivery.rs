@@ -1,0 +1,854 @@
+//! Delivery under faults of the destination, the disk and the clock. (S6, S7, S8, S10)
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::crashing_disk::{CRASHES, CrashingDisk};
+use super::test_data_dir::{TestDataDir, names};
+use super::fake_receiver::ScriptedReply;
+use crate::consolidate::{Options, consolidate};
+use crate::delivery::{Answer, Clock, DeliveryOptions, Watch, archive, deliver};
+use crate::disk::Disk;
+use crate::manager::{BatchStore, SpoolManager};
+use crate::record::Record;
+use crate::verify::verify;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// So many records in batches of four.
+fn filled(records: usize) -> (TestDataDir, Vec<Uuid>) {
+    let test_dir = TestDataDir::new();
+    let ids = test_dir.entry(records, true).iter().map(Record::id).collect();
+    let options = Options {
+        batch_size: 4,
+        ..Options::default()
+    };
+    consolidate(test_dir.path(), &options).unwrap();
+    (test_dir, ids)
+}
+
+fn spool(test_dir: &TestDataDir) -> SpoolManager {
+    SpoolManager::new(test_dir.path())
+}
+
+fn later(after: Option<u64>) -> Answer {
+    Answer::later("503", false, after.map(Duration::from_secs))
+}
+
+fn unknown() -> Answer {
+    Answer::later("connection reset", true, None)
+}
+
+/// What is billed, each once.
+fn billed(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
+    let billed = test_dir.receiver.billed();
+    assert!(billed.values().all(|times| *times == 1), "{billed:?}");
+    billed.into_keys().collect()
+}
+
+fn assert_books(test_dir: &TestDataDir, case: &str) {
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
+    assert!(books.balance(), "{case}: {:?}", books.problems);
+    let sum = books.delivered + books.archived + books.pending + books.failed;
+    assert_eq!(books.staged, sum, "{case}: {books:?}");
+}
+
+#[test]
+fn each_record_is_delivered_once_and_the_spool_is_empty() {
+    let (test_dir, ids) = filled(10);
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir), ids.into_iter().collect());
+    assert_eq!(names(&test_dir.data().spool), [""; 0]);
+    assert_books(&test_dir, "delivered");
+    assert_eq!(test_dir.receiver.arrivals().len(), 3);
+    test_dir.deliver_all();
+    assert_eq!(
+        test_dir.receiver.arrivals().len(),
+        3,
+        "nothing is left to send"
+    );
+}
+
+#[test]
+fn rejected_record_fails_alone_and_the_rest_of_its_batch_is_delivered() {
+    let (test_dir, ids) = filled(12);
+    test_dir
+        .receiver
+        .poison
+        .lock()
+        .unwrap()
+        .extend([ids[1], ids[6], ids[7]]);
+    test_dir.deliver_all();
+    let good: BTreeSet<_> = ids
+        .iter()
+        .filter(|id| ![ids[1], ids[6], ids[7]].contains(id))
+        .copied()
+        .collect();
+    assert_eq!(billed(&test_dir), good);
+    let failed = spool(&test_dir).failed().unwrap();
+    assert_eq!(failed.len(), 3);
+    for one in &failed {
+        assert!(one.is_batch && !one.is_ambiguous && one.records == 1);
+        assert_eq!(one.reason, "422: poison");
+    }
+    assert_books(&test_dir, "poison");
+}
+
+/// Rejects everything from now on.
+fn reject_everything(test_dir: &TestDataDir) {
+    for _ in 0..2000 {
+        let no = Answer::rejected("400: no");
+        test_dir.receiver.push_reply(ScriptedReply::Refuse(no));
+    }
+}
+
+fn accept_everything(test_dir: &TestDataDir) {
+    test_dir.receiver.replies.lock().unwrap().clear();
+}
+
+fn pending_records(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
+    let store = spool(test_dir);
+    let names = store.pending(None, usize::MAX).unwrap();
+    let batches = names.iter().map(|name| store.load(name).unwrap());
+    let ids = batches.flat_map(|batch| batch.records().iter().map(Record::id).collect::<Vec<_>>());
+    ids.collect()
+}
+
+#[test]
+fn delivery_pauses_and_no_batch_fails_while_a_destination_rejects_every_batch() {
+    // One batch, few batches, many batches.
+    for records in [1, 4, 8, 400] {
+        let (test_dir, ids) = filled(records);
+        let all: BTreeSet<_> = ids.iter().copied().collect();
+        reject_everything(&test_dir);
+        let mut sent = 0;
+        for run in 0..20 {
+            // Each run is a process of its own.
+            test_dir.deliver_all();
+            let pause = spool(&test_dir).pause("the receiver").unwrap().unwrap();
+            assert!(pause.is_misconfigured, "{pause:?}");
+            assert!(pause.why.contains("400: no"), "{pause:?}");
+            let arrivals = test_dir.receiver.arrivals().len();
+            assert!(arrivals > sent, "run {run} asks again");
+            assert!(arrivals - sent <= 5, "one batch of 4 is bisected");
+            sent = arrivals;
+            assert_eq!(spool(&test_dir).failed().unwrap().len(), 0, "run {run}");
+            assert_eq!(pending_records(&test_dir), all, "run {run}");
+            assert_books(&test_dir, "rejected");
+            test_dir.deliver_all();
+            assert_eq!(test_dir.receiver.arrivals().len(), sent, "delivery pauses");
+            test_dir.receiver.clock.forward(DAY);
+        }
+        accept_everything(&test_dir);
+        test_dir.deliver_all();
+        assert_eq!(billed(&test_dir), all);
+        assert_eq!(spool(&test_dir).pause("the receiver").unwrap(), None);
+        assert_books(&test_dir, "accepted at last");
+    }
+}
+
+#[test]
+fn each_run_bisects_another_batch_until_a_part_is_accepted() {
+    let (test_dir, ids) = filled(24);
+    // Only the records of the fifth batch are good.
+    let bad = [&ids[..16], &ids[20..]].concat();
+    test_dir.receiver.poison.lock().unwrap().extend(&bad);
+    for run in 0..4 {
+        test_dir.deliver_all();
+        assert_eq!(billed(&test_dir).len(), 0, "run {run}");
+        assert_eq!(spool(&test_dir).failed().unwrap().len(), 0, "run {run}");
+        test_dir.receiver.clock.forward(DAY);
+    }
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir), ids[16..20].iter().copied().collect());
+    // From here on the destination is trusted for one batch at a time.
+    for _ in 0..20 {
+        test_dir.receiver.clock.forward(DAY);
+        test_dir.deliver_all();
+    }
+    let failed = spool(&test_dir).failed().unwrap();
+    assert!(!failed.is_empty() && failed.iter().all(|one| one.records == 1));
+    let found: BTreeSet<_> = billed(&test_dir)
+        .into_iter()
+        .chain(pending_records(&test_dir))
+        .collect();
+    assert_eq!(found.len() + failed.len(), 24);
+    assert_books(&test_dir, "mostly rejected");
+}
+
+#[test]
+fn at_most_one_batch_fails_when_a_destination_starts_to_reject_every_batch() {
+    let (test_dir, ids) = filled(400);
+    for _ in 0..3 {
+        test_dir.receiver.push_reply(ScriptedReply::Commit(Answer::accepted("200")));
+    }
+    reject_everything(&test_dir);
+    for _ in 0..50 {
+        test_dir.deliver_all();
+        test_dir.receiver.clock.forward(DAY);
+    }
+    assert_eq!(spool(&test_dir).failed().unwrap().len(), 4, "one batch");
+    accept_everything(&test_dir);
+    test_dir.deliver_all();
+    let rest = [&ids[..12], &ids[16..]].concat();
+    assert_eq!(billed(&test_dir), rest.into_iter().collect());
+    assert_books(&test_dir, "rejected since");
+}
+
+#[test]
+fn rejected_batches_of_unknown_outcome_fail_whole_and_one_in_each_run() {
+    let (test_dir, ids) = filled(40);
+    for _ in 0..5 {
+        test_dir.receiver.push_reply(ScriptedReply::Refuse(unknown()));
+    }
+    test_dir
+        .receiver
+        .push_reply(ScriptedReply::Refuse(Answer::misconfigured("401")));
+    test_dir.deliver_all();
+    test_dir.receiver.clock.forward(DAY);
+    reject_everything(&test_dir);
+    // Those that were never tried are bisected first.
+    for run in 1..20 {
+        test_dir.deliver_all();
+        test_dir.receiver.clock.forward(DAY);
+        let failed = spool(&test_dir).failed().unwrap();
+        assert!(failed.len() <= run, "{failed:?}");
+        assert!(
+            failed
+                .iter()
+                .all(|one| one.is_ambiguous && one.records == 4)
+        );
+    }
+    assert_eq!(spool(&test_dir).failed().unwrap().len(), 5);
+    accept_everything(&test_dir);
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir), ids[20..].iter().copied().collect());
+    assert_books(&test_dir, "unknown and rejected");
+}
+
+#[test]
+fn delivery_ends_although_the_state_files_of_many_batches_are_unreadable() {
+    let test_dir = TestDataDir::new();
+    test_dir.entry(1100, true);
+    let options = Options {
+        batch_size: 1,
+        max_entries: 1,
+        ..Options::default()
+    };
+    consolidate(test_dir.path(), &options).unwrap();
+    let mut batches = names(&test_dir.data().spool);
+    let good = batches.pop().unwrap();
+    for name in &batches {
+        // Not to be read even by root.
+        let state = test_dir.data().spool.join(crate::manager::state_name(name));
+        fs::create_dir(state).unwrap();
+    }
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let disk: Arc<dyn Disk> = Arc::new(crate::disk::RealDisk);
+        let done = test_dir.deliver(&disk).unwrap();
+        let left = names(&test_dir.data().spool);
+        let _ = ended.send((done, left.contains(&good)));
+    });
+    let done = has_ended.recv_timeout(Duration::from_secs(120));
+    let (done, is_left) = done.expect("the run ends");
+    assert_eq!((done.records, done.waiting, is_left), (1, 1099, false));
+    assert!(done.last_error.unwrap().starts_with("cannot read"));
+}
+
+/// So many batches of one record are delivered.
+fn deliver_others(test_dir: &TestDataDir, count: usize) {
+    test_dir.entry(count, true);
+    let options = Options {
+        batch_size: 1,
+        ..Options::default()
+    };
+    consolidate(test_dir.path(), &options).unwrap();
+    test_dir.deliver_all();
+}
+
+#[test]
+fn half_of_a_split_batch_is_delivered_once_although_many_events_follow_the_crash() {
+    let most = usize::try_from(crate::manager::MAX_EVENTS).unwrap();
+    let mut crashed = 0;
+    for at in 0.. {
+        let (test_dir, ids) = filled(4);
+        test_dir.receiver.poison.lock().unwrap().push(ids[3]);
+        let whole = spool(&test_dir).pending(None, 1).unwrap().remove(0);
+        let disk = Arc::new(CrashingDisk::new(super::crashing_disk::Crash::After, at));
+        let _ = test_dir.deliver(&(Arc::clone(&disk) as Arc<dyn Disk>));
+        let is_splitting = spool(&test_dir).state(&whole).unwrap().splitting;
+        if is_splitting && disk.has_crashed() {
+            crashed += 1;
+            // The generation that knows of the halves is forgotten twice over.
+            for _ in 0..3 {
+                deliver_others(&test_dir, most);
+            }
+            test_dir.receiver.clock.forward(DAY);
+            test_dir.deliver_all();
+            assert!(billed(&test_dir).is_superset(&ids[..2].iter().copied().collect()));
+            let keys = test_dir.receiver.keys();
+            let twice: Vec<_> = keys.iter().filter(|(_, times)| **times > 1).collect();
+            assert!(
+                twice.len() <= 1,
+                "at {at}: keys sent twice: {twice:?}"
+            );
+            assert_books(&test_dir, "after the crash");
+        }
+        if !disk.has_crashed() {
+            break;
+        }
+    }
+    assert!(crashed > 3, "{crashed}");
+}
+
+#[test]
+fn ledger_keeps_the_batches_of_an_unfinished_snapshot_after_many_events() {
+    let most = usize::try_from(crate::manager::MAX_EVENTS).unwrap();
+    let test_dir = TestDataDir::new();
+    let ids: BTreeSet<_> = (test_dir.entry(4 * most, true).iter().map(Record::id)).collect();
+    let options = Options {
+        batch_size: 1,
+        ..Options::default()
+    };
+    consolidate(test_dir.path(), &options).unwrap();
+    // As if the crash had come before the set was marked as written.
+    let data = test_dir.data();
+    let names: Vec<String> = vec![format!("{}.jsonl", Uuid::now_v7())];
+    let set = crate::snapshot::Snapshot::new(names, 1);
+    set.begin(&crate::disk::RealDisk, &data.staging).unwrap();
+    test_dir.deliver_all();
+    let index = crate::manager::OutcomeIndex::read(&data).unwrap();
+    let store = spool(&test_dir);
+    assert_eq!(store.count().unwrap(), 0);
+    assert_eq!(billed(&test_dir), ids);
+    assert_eq!(index.names().count(), ids.len());
+}
+
+/// Takes batches of few records only.
+struct Narrow<'a>(&'a super::fake_receiver::FakeReceiver, usize);
+
+impl crate::delivery::Sink for Narrow<'_> {
+    fn name(&self) -> &'static str {
+        "narrow"
+    }
+
+    fn send(&self, batch: &crate::Batch) -> Answer {
+        if batch.records().len() > self.1 {
+            return Answer::too_large("413");
+        }
+        self.0.send(batch)
+    }
+}
+
+#[test]
+fn batches_too_large_for_the_destination_are_halved_until_accepted_in_one_run() {
+    let (test_dir, ids) = filled(160);
+    let (store, sink) = (spool(&test_dir), Narrow(&test_dir.receiver, 1));
+    let (clock, run) = (&test_dir.receiver.clock, Uuid::now_v7());
+    let options = DeliveryOptions::default();
+    let done = deliver(&store, &sink, &options, clock, &Watch::silent(), run).unwrap();
+    assert_eq!((done.records, done.waiting, done.failed), (160, 0, 0));
+    assert_eq!(billed(&test_dir), ids.into_iter().collect());
+    assert_books(&test_dir, "narrow");
+}
+
+#[test]
+fn batch_of_rejected_records_blocks_no_other_batch() {
+    let (test_dir, ids) = filled(40);
+    test_dir.receiver.poison.lock().unwrap().extend(&ids[..8]);
+    // Each of the first two runs finds nothing but poison. In the third one others are accepted,
+    // and all pieces of one batch are found out.
+    for _ in 0..3 {
+        test_dir.deliver_all();
+        test_dir.receiver.clock.forward(DAY);
+    }
+    assert_eq!(billed(&test_dir), ids[8..].iter().copied().collect());
+    assert_eq!(spool(&test_dir).failed().unwrap().len(), 4);
+    // Nothing else was there to be accepted: it may be the destination's fault.
+    let (test_dir, ids) = filled(8);
+    test_dir.receiver.poison.lock().unwrap().extend(&ids);
+    test_dir.deliver_all();
+    assert_eq!(spool(&test_dir).failed().unwrap().len(), 0);
+    assert_eq!(pending_records(&test_dir).len(), 8);
+    // A good record settles it, for one batch at a time.
+    for _ in 0..12 {
+        test_dir.entry(1, true);
+        consolidate(test_dir.path(), &Options::default()).unwrap();
+        test_dir.receiver.clock.forward(DAY);
+        test_dir.deliver_all();
+    }
+    assert_eq!(billed(&test_dir).len(), 12);
+    assert_eq!(spool(&test_dir).failed().unwrap().len(), 8);
+    assert_books(&test_dir, "poison alone");
+}
+
+#[test]
+fn batch_that_may_have_arrived_is_never_split() {
+    let (test_dir, ids) = filled(4);
+    test_dir.receiver.poison.lock().unwrap().push(ids[0]);
+    // It took the batch, but the answer was lost; now it does not like it any more.
+    test_dir.receiver.push_reply(ScriptedReply::Commit(unknown()));
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir).len(), 4);
+    let failed = spool(&test_dir).failed().unwrap();
+    assert_eq!(failed.len(), 1);
+    assert!(failed[0].is_ambiguous && failed[0].records == 4);
+    assert!(
+        failed[0].reason.starts_with("ambiguous"),
+        "{}",
+        failed[0].reason
+    );
+    assert_books(&test_dir, "ambiguous");
+}
+
+#[test]
+fn each_record_is_delivered_once_after_a_crash_at_any_operation() {
+    // The third batch is poisoned.
+    crash_everywhere(9);
+}
+
+#[test]
+fn batch_that_may_have_arrived_is_not_billed_twice_after_a_crash_at_any_operation() {
+    // The second is poisoned, and is taken before that is found out.
+    crash_everywhere(4);
+}
+
+fn crash_everywhere(poison: usize) {
+    for kind in CRASHES {
+        for at in 0.. {
+            let (test_dir, ids) = filled(11);
+            test_dir.receiver.poison.lock().unwrap().push(ids[poison]);
+            test_dir.receiver.push_reply(ScriptedReply::Refuse(later(None)));
+            test_dir.receiver.push_reply(ScriptedReply::Commit(unknown()));
+            let disk = Arc::new(CrashingDisk::new(kind, at));
+            let done = test_dir.deliver(&(Arc::clone(&disk) as Arc<dyn Disk>));
+            let case = format!("{kind:?} at {at}");
+            assert!(done.is_ok() || disk.has_crashed(), "{case}: {done:?}");
+            // The first run after the crash may find nothing but the rejected record.
+            for _ in 0..2 {
+                test_dir.deliver_all();
+                test_dir.receiver.clock.forward(DAY);
+            }
+            let mut found = billed(&test_dir);
+            let mut is_ambiguous = false;
+            for failed in spool(&test_dir).failed().unwrap() {
+                if !failed.is_batch {
+                    assert!(failed.name.starts_with("sent-"), "{case}: {failed:?}");
+                    continue;
+                }
+                is_ambiguous |= failed.is_ambiguous;
+                let bytes = fs::read(test_dir.data().failed.join(&failed.name)).unwrap();
+                let batch = crate::manager::check(&failed.name, &bytes).unwrap();
+                found.extend(batch.records().iter().map(Record::id));
+            }
+            assert_eq!(found, ids.iter().copied().collect(), "{case}: none is lost");
+            if !is_ambiguous {
+                assert_eq!(billed(&test_dir).len(), 10, "{case}: neighbours are delivered");
+            }
+            assert_books(&test_dir, &case);
+            assert_eq!(names(&test_dir.data().spool), [""; 0], "{case}");
+            if !disk.has_crashed() {
+                assert!(at > 50, "too few operations to crash at");
+                assert_eq!(is_ambiguous, poison == 4);
+                break;
+            }
+        }
+    }
+}
+
+/// Never takes some of the batches.
+struct Picky<'a>(&'a super::fake_receiver::FakeReceiver, Vec<String>);
+
+impl crate::delivery::Sink for Picky<'_> {
+    fn name(&self) -> &'static str {
+        "picky"
+    }
+
+    fn send(&self, batch: &crate::Batch) -> Answer {
+        if self.1.contains(&batch.file_name()) {
+            return Answer::later("500", true, None);
+        }
+        self.0.send(batch)
+    }
+}
+
+/// Has a limit for one of the batches, and says how long to wait.
+struct Limited<'a>(&'a super::fake_receiver::FakeReceiver, String);
+
+impl crate::delivery::Sink for Limited<'_> {
+    fn name(&self) -> &'static str {
+        "limited"
+    }
+
+    fn send(&self, batch: &crate::Batch) -> Answer {
+        if batch.file_name() == self.1 {
+            return later(Some(60));
+        }
+        self.0.send(batch)
+    }
+}
+
+#[test]
+fn batch_that_always_fails_blocks_no_other_batch() {
+    let (test_dir, ids) = filled(40);
+    // The first is refused for ever; the destination is well otherwise.
+    test_dir.receiver.poison.lock().unwrap().clear();
+    let first = spool(&test_dir).pending(None, 1).unwrap().remove(0);
+    let store = spool(&test_dir);
+    let sink = Picky(&test_dir.receiver, vec![first.clone()]);
+    let options = DeliveryOptions::default();
+    let clock = &test_dir.receiver.clock;
+    let done = deliver(
+        &store,
+        &sink,
+        &options,
+        clock,
+        &Watch::silent(),
+        Uuid::now_v7(),
+    )
+    .unwrap();
+    assert_eq!((done.records, done.waiting), (36, 1));
+    assert_eq!(billed(&test_dir), ids[4..].iter().copied().collect());
+    assert_eq!(store.pending(None, 9).unwrap(), [first]);
+}
+
+#[test]
+fn many_batches_that_always_fail_block_no_other_batch() {
+    let (test_dir, ids) = filled(40);
+    let store = spool(&test_dir);
+    let bad = store.pending(None, 8).unwrap();
+    let sink = Picky(&test_dir.receiver, bad);
+    let clock = &test_dir.receiver.clock;
+    // All are tried while the destination is down, so that none is new any more.
+    for _ in 0..200 {
+        test_dir.receiver.push_reply(ScriptedReply::Refuse(later(None)));
+    }
+    for round in 0..12 {
+        if round == 4 {
+            test_dir.receiver.replies.lock().unwrap().clear();
+        }
+        let options = DeliveryOptions::default();
+        let run = Uuid::now_v7();
+        deliver(&store, &sink, &options, clock, &Watch::silent(), run).unwrap();
+        clock.forward(options.max_wait);
+    }
+    assert_eq!(billed(&test_dir), ids[32..].iter().copied().collect());
+}
+
+#[test]
+fn retry_after_for_one_batch_blocks_no_other_batch() {
+    let (test_dir, ids) = filled(12);
+    let store = spool(&test_dir);
+    let sink = Limited(&test_dir.receiver, store.pending(None, 1).unwrap().remove(0));
+    for _ in 0..3 {
+        let options = DeliveryOptions::default();
+        let (clock, run) = (&test_dir.receiver.clock, Uuid::now_v7());
+        deliver(&store, &sink, &options, clock, &Watch::silent(), run).unwrap();
+        clock.forward(DAY);
+    }
+    assert_eq!(billed(&test_dir), ids[4..].iter().copied().collect());
+}
+
+#[test]
+fn pause_of_one_destination_survives_a_delivery_to_another() {
+    let (test_dir, _) = filled(4);
+    let store = spool(&test_dir);
+    let pause = |to: &str| {
+        let now = test_dir.receiver.clock.now();
+        crate::Pause::new(to, now, DAY, "later", false)
+    };
+    store.set_pause(&pause("another")).unwrap();
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir).len(), 4);
+    assert!(store.pause("another").unwrap().is_some());
+    store.end_pause("another").unwrap();
+    assert_eq!(store.pauses().unwrap(), []);
+}
+
+#[test]
+fn batch_with_an_unreadable_state_file_blocks_no_other_batch() {
+    let (test_dir, ids) = filled(12);
+    let path = test_dir.data().spool.join(&names(&test_dir.data().spool)[0]);
+    // Not to be read even by root: a link to itself would be none of ours.
+    let state = path.with_extension("state.json");
+    fs::create_dir(&state).unwrap();
+    let done = test_dir
+        .deliver(&(Arc::new(crate::disk::RealDisk) as Arc<dyn Disk>))
+        .unwrap();
+    assert_eq!(billed(&test_dir), ids[4..].iter().copied().collect());
+    assert!(done.last_error.unwrap().starts_with("cannot read"));
+    fs::remove_dir(state).unwrap();
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir).len(), 12);
+}
+
+#[test]
+fn no_batch_is_sent_during_a_retry_after_even_after_a_restart_or_a_clock_jump() {
+    let (test_dir, ids) = filled(8);
+    test_dir.receiver.push_reply(ScriptedReply::Refuse(later(Some(600))));
+    let clock = &test_dir.receiver.clock;
+    test_dir.deliver_all();
+    assert_eq!(test_dir.receiver.arrivals().len(), 1);
+    for step in [1, 300, 288] {
+        clock.forward(Duration::from_secs(step));
+        test_dir.deliver_all();
+        let sent = test_dir.receiver.arrivals().len();
+        assert_eq!(sent, 1, "after {step} seconds more");
+    }
+    // The clock goes back by days: the wait begins anew, but does not last for days.
+    clock.back(3 * DAY);
+    test_dir.deliver_all();
+    assert_eq!(test_dir.receiver.arrivals().len(), 1);
+    clock.forward(Duration::from_secs(599));
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir), ids.into_iter().collect());
+    assert_books(&test_dir, "after the wait");
+}
+
+#[test]
+fn short_retry_after_is_waited_for_and_a_long_one_is_bounded() {
+    let (test_dir, _) = filled(4);
+    test_dir.receiver.push_reply(ScriptedReply::Refuse(later(Some(5))));
+    test_dir.deliver_all();
+    let arrivals = test_dir.receiver.arrivals();
+    assert_eq!(arrivals.len(), 2);
+    assert!(arrivals[1].since(arrivals[0]) >= Duration::from_secs(5));
+
+    let (test_dir, ids) = filled(4);
+    test_dir
+        .receiver
+        .push_reply(ScriptedReply::Refuse(later(Some(365 * 24 * 3600))));
+    test_dir.deliver_all();
+    test_dir
+        .receiver
+        .clock
+        .forward(DeliveryOptions::default().max_wait);
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir), ids.into_iter().collect());
+}
+
+#[test]
+fn retry_after_of_zero_or_one_second_does_not_cause_endless_attempts() {
+    for seconds in [0, 1] {
+        let (test_dir, ids) = filled(8);
+        for _ in 0..1000 {
+            test_dir.receiver.push_reply(ScriptedReply::Refuse(later(Some(seconds))));
+        }
+        test_dir.deliver_all();
+        let asked = test_dir.receiver.arrivals();
+        assert!(asked.len() < 10, "{} times", asked.len());
+        let least = Duration::from_millis(500);
+        assert!(asked.windows(2).all(|two| two[1].since(two[0]) >= least));
+        test_dir.receiver.replies.lock().unwrap().clear();
+        test_dir.receiver.clock.forward(DAY);
+        test_dir.deliver_all();
+        assert_eq!(billed(&test_dir), ids.into_iter().collect());
+    }
+}
+
+#[test]
+fn batch_fails_only_after_both_ten_rounds_and_seven_days() {
+    let (test_dir, _) = filled(4);
+    let options = DeliveryOptions::default();
+    let clock = &test_dir.receiver.clock;
+    let round = || {
+        for _ in 0..20 {
+            test_dir.receiver.push_reply(ScriptedReply::Refuse(later(None)));
+        }
+        test_dir.deliver_all();
+        test_dir.receiver.replies.lock().unwrap().clear();
+    };
+    for _ in 0..20 {
+        round();
+        clock.forward(options.max_wait);
+    }
+    assert_eq!(spool(&test_dir).count().unwrap(), 1, "many rounds, one day");
+    // A clock that jumps is not time that passed.
+    clock.forward(300 * DAY);
+    round();
+    assert_eq!(spool(&test_dir).count().unwrap(), 1, "one jump");
+    for _ in 0..7 {
+        clock.forward(DAY);
+        round();
+    }
+    let failed = spool(&test_dir).failed().unwrap();
+    assert_eq!(failed.len(), 1);
+    assert!(
+        failed[0].reason.starts_with("given up"),
+        "{}",
+        failed[0].reason
+    );
+    assert!(!failed[0].is_ambiguous);
+    assert_books(&test_dir, "given up");
+
+    let (test_dir, _) = filled(4);
+    for round in 1..=10 {
+        for _ in 0..20 {
+            test_dir.receiver.push_reply(ScriptedReply::Refuse(later(None)));
+        }
+        test_dir.deliver_all();
+        test_dir.receiver.clock.forward(DAY);
+        let failed = spool(&test_dir).failed().unwrap().len();
+        assert_eq!(failed, usize::from(round == 10), "round {round}");
+    }
+}
+
+#[test]
+fn unavailable_destination_gets_few_attempts_whatever_the_backlog() {
+    let (test_dir, ids) = filled(400);
+    for _ in 0..50 {
+        test_dir.receiver.push_reply(ScriptedReply::Refuse(later(None)));
+    }
+    test_dir.deliver_all();
+    let asked = test_dir.receiver.arrivals().len();
+    assert!(asked < 10, "{asked}");
+    test_dir.receiver.replies.lock().unwrap().clear();
+    test_dir.receiver.clock.forward(DAY);
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir), ids.into_iter().collect());
+}
+
+#[test]
+fn unauthorized_response_pauses_delivery_and_the_batches_stay_pending() {
+    let (test_dir, ids) = filled(8);
+    let clock = &test_dir.receiver.clock;
+    for _ in 0..30 {
+        test_dir
+            .receiver
+            .push_reply(ScriptedReply::Refuse(Answer::misconfigured("401: who are you?")));
+    }
+    for _ in 0..30 {
+        test_dir.deliver_all();
+        clock.forward(DAY);
+    }
+    assert_eq!(test_dir.receiver.arrivals().len(), 30, "one question a run");
+    let pause = spool(&test_dir).pause("the receiver").unwrap().unwrap();
+    assert!(pause.is_misconfigured && pause.why.contains("who are you"));
+    assert_eq!(spool(&test_dir).failed().unwrap().len(), 0);
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir), ids.into_iter().collect());
+    assert_eq!(spool(&test_dir).pause("the receiver").unwrap(), None);
+}
+
+#[test]
+fn failed_batch_is_delivered_after_a_resend() {
+    let (test_dir, ids) = filled(4);
+    test_dir.receiver.poison.lock().unwrap().push(ids[2]);
+    test_dir.deliver_all();
+    let store = spool(&test_dir);
+    let failed = store.failed().unwrap().remove(0);
+    store.resend(&failed.name).unwrap();
+    assert_eq!(store.failed().unwrap().len(), 0);
+    assert_books(&test_dir, "resent");
+    test_dir.receiver.poison.lock().unwrap().clear();
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir), ids.into_iter().collect());
+    assert_books(&test_dir, "delivered at last");
+    let refused = store.resend("nothing.json").unwrap_err().to_string();
+    assert!(refused.contains("no such batch in failed/"), "{refused}");
+}
+
+#[test]
+fn ambiguous_batch_stays_ambiguous_after_a_resend() {
+    let (test_dir, ids) = filled(4);
+    test_dir.receiver.poison.lock().unwrap().push(ids[0]);
+    test_dir.receiver.push_reply(ScriptedReply::Refuse(unknown()));
+    test_dir.deliver_all();
+    let store = spool(&test_dir);
+    let failed = store.failed().unwrap().remove(0);
+    assert!(failed.is_ambiguous);
+    store.resend(&failed.name).unwrap();
+    test_dir.receiver.clock.forward(DAY);
+    test_dir.deliver_all();
+    let again = store.failed().unwrap();
+    assert_eq!(again.len(), 1);
+    assert!(
+        again[0].is_ambiguous && again[0].records == 4,
+        "it was not split"
+    );
+}
+
+#[test]
+fn batches_without_a_destination_are_archived_and_can_be_resent() {
+    let (test_dir, ids) = filled(9);
+    let store = spool(&test_dir);
+    assert_eq!(archive(&store, &Watch::silent()).unwrap().0, 9);
+    assert_eq!(names(&test_dir.data().archive).len(), 3);
+    assert_books(&test_dir, "archived");
+    for name in names(&test_dir.data().archive) {
+        store.resend(&name).unwrap();
+    }
+    assert_books(&test_dir, "taken out");
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir), ids.into_iter().collect());
+    assert_books(&test_dir, "delivered");
+}
+
+#[test]
+fn damaged_batch_is_quarantined_and_the_others_are_delivered() {
+    let (test_dir, ids) = filled(8);
+    let data = test_dir.data();
+    let name = names(&data.spool).remove(0);
+    let path = data.spool.join(&name);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("tokens", "tokeNs", 1)).unwrap();
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir), ids[4..].iter().copied().collect());
+    let failed = spool(&test_dir).failed().unwrap();
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0].reason, "record 1: its checksum does not match");
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
+    let named = books
+        .problems
+        .iter()
+        .find(|problem| problem.path.ends_with(&name));
+    let named = named.unwrap().to_string();
+    assert!(
+        named.contains(&format!("record 1 (id {})", ids[0])),
+        "{named}"
+    );
+}
+
+#[test]
+fn batch_with_an_invalid_state_file_counts_as_attempted() {
+    let (test_dir, ids) = filled(4);
+    test_dir.receiver.poison.lock().unwrap().push(ids[0]);
+    let store = spool(&test_dir);
+    let name = store.pending(None, 1).unwrap().remove(0);
+    let state = test_dir.data().spool.join(crate::manager::state_name(&name));
+    fs::write(state, "garbage").unwrap();
+    test_dir.deliver_all();
+    let failed = store.failed().unwrap();
+    assert!(failed.len() == 1 && failed[0].is_ambiguous, "{failed:?}");
+}
+
+#[test]
+fn record_staged_again_after_delivery_is_counted_once() {
+    let (test_dir, _) = filled(3);
+    let data = test_dir.data();
+    let record = Record::parse(r#"{"tokens":5}"#).unwrap();
+    let drop_in = |record: &Record| {
+        let name = format!("{}.json", Uuid::now_v7());
+        fs::write(data.staging.join(name), record.json()).unwrap();
+        consolidate(test_dir.path(), &Options::default()).unwrap()
+    };
+    assert_eq!(drop_in(&record).records, 1);
+    test_dir.deliver_all();
+    let again = drop_in(&record);
+    assert_eq!((again.records, again.repeated), (0, 1));
+    // The same id on something else is no repetition: it is kept for a person to look at.
+    let other = Record::parse_with_id(r#"{"tokens":6}"#, record.id()).unwrap();
+    let other = drop_in(&other);
+    assert_eq!((other.records, other.repeated), (0, 0));
+    let failed = spool(&test_dir).failed().unwrap();
+    assert_eq!(failed.len(), 1);
+    assert!(failed[0].reason.contains("another record has its id"));
+    test_dir.deliver_all();
+    assert_eq!(billed(&test_dir).len(), 4);
+    assert_books(&test_dir, "repeated");
+}
