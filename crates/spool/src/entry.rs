@@ -1,4 +1,4 @@
-//! The files of the staging directory, by their names.
+//! Names of entries: the files of the staging directory.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use uuid::Uuid;
 
 use crate::record::parse_id;
 
-/// What a file in the staging directory is.
+/// Type of an entry, which the ending of its file name tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum EntryKind {
-    /// `{uuid}.json`: one record, dropped in by any program.
+    /// `{uuid}.json`: one record, written by any program.
     Single,
-    /// `{uuid}.jsonl`: many records, complete.
+    /// `{uuid}.jsonl`: many records, and no writer adds more.
     Sealed,
-    /// `{uuid}.jsonl.open`: many records, being written.
+    /// `{uuid}.jsonl.open`: many records; its writer may add more.
     Open,
 }
 
-/// An entry's name.
+/// File name of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct EntryName {
     pub(crate) id: Uuid,
@@ -26,7 +26,7 @@ pub(crate) struct EntryName {
 }
 
 impl EntryName {
-    /// The name of an entry; `None` for every other file.
+    /// Parses a file name. Returns `None` if no entry can have it.
     pub(crate) fn parse(name: &OsStr) -> Option<Self> {
         let (stem, ending) = name.to_str()?.split_once('.')?;
         let kind = match ending {
@@ -36,7 +36,7 @@ impl EntryName {
             _ => return None,
         };
         let id = parse_id(stem).ok()?;
-        // A UUID can be written in several ways; an entry's name only in one.
+        // A UUID has several spellings. Only one counts, so that an entry has only one name.
         (id.to_string() == stem).then_some(Self { id, kind })
     }
 
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn name_is_parsed_as_it_was_written() {
         let id = Uuid::now_v7();
         for kind in [EntryKind::Single, EntryKind::Sealed, EntryKind::Open] {
             let name = EntryName { id, kind };
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_not_entries() {
+    fn names_of_other_files_are_not_entry_names() {
         for name in [
             "",
             ".consolidation.lock",

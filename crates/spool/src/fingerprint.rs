@@ -1,5 +1,4 @@
-//! What is remembered of a record: its id, and a checksum that tells it from another one with that
-//! id. Written as `<uuid> <crc>`.
+//! Fingerprints of records, which the entry journal and the reserve store as `<uuid> <crc>`.
 
 use std::borrow::Cow;
 
@@ -9,6 +8,7 @@ use uuid::Uuid;
 use crate::line::digits;
 use crate::record::Record;
 
+/// A record's id, and a checksum that distinguishes records with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordFingerprint {
     pub(crate) id: Uuid,
@@ -43,7 +43,7 @@ impl<'de> Deserialize<'de> for RecordFingerprint {
                 checksum: u32::from_str_radix(checksum, 16).ok()?,
             })
         };
-        read().ok_or_else(|| serde::de::Error::custom("it has an id that is none"))
+        read().ok_or_else(|| serde::de::Error::custom("invalid fingerprint of a record"))
     }
 }
 
@@ -52,16 +52,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_is_read_as_it_was_written() {
-        let stamp = RecordFingerprint {
+    fn fingerprint_is_read_as_it_was_written() {
+        let fingerprint = RecordFingerprint {
             id: Uuid::try_parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
             checksum: 0x00ab_cdef,
         };
         let text = r#""01890a5dac96774bbcceb302099a8057 00abcdef""#;
-        assert_eq!(serde_json::to_string(&stamp).unwrap(), text);
+        assert_eq!(serde_json::to_string(&fingerprint).unwrap(), text);
         assert_eq!(
             serde_json::from_str::<RecordFingerprint>(text).unwrap(),
-            stamp
+            fingerprint
         );
         for text in [
             r#""""#,
