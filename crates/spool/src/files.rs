@@ -51,16 +51,16 @@ fn write_for(
     dir: &Path,
     name: &str,
     bytes: &[u8],
-    what: ReserveUse,
+    purpose: ReserveUse,
 ) -> Result<(), Error> {
     let path = dir.join(name);
     let file = ReserveFile::new(&path);
     let failed = |error| Error::new("write", &path, error);
-    if file.is_held(disk).map_err(failed)? {
-        return file.hold(disk, bytes, what).map_err(failed);
+    if file.is_in_reserve(disk).map_err(failed)? {
+        return file.store(disk, bytes, purpose).map_err(failed);
     }
     match data_dir::write_atomically(disk, dir, name, bytes) {
-        Err(error) if error.is_full() => file.hold(disk, bytes, what).map_err(|_| error),
+        Err(error) if error.is_full() => file.store(disk, bytes, purpose).map_err(|_| error),
         placed => placed,
     }
 }
@@ -68,8 +68,8 @@ fn write_for(
 /// Returns the content of a file from the reserve; `None` if the reserve does not have the file.
 pub(crate) fn held(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = ReserveFile::new(path);
-    let held = file.reserve.read(disk)?;
-    Ok(held.file(&file.key).map(<[u8]>::to_vec))
+    let contents = file.reserve.read(disk)?;
+    Ok(contents.file(&file.key).map(<[u8]>::to_vec))
 }
 
 /// Returns the content of a file; `None` if the file is longer than any that spool writes.
@@ -83,13 +83,13 @@ pub(crate) fn read_bounded(disk: &dyn Disk, path: &Path) -> io::Result<Option<Ve
 /// True if the path exists on the disk or in the reserve. An error is returned and does not count as
 /// absence.
 pub(crate) fn exists(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
-    Ok(disk.exists(path)? || ReserveFile::new(path).is_held(disk)?)
+    Ok(disk.exists(path)? || ReserveFile::new(path).is_in_reserve(disk)?)
 }
 
 /// Removes a file. Fails if there is none.
 pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let file = ReserveFile::new(path);
-    if !file.is_held(disk)? {
+    if !file.is_in_reserve(disk)? {
         return disk.remove(path);
     }
     // Without its newer version in the reserve, an older version on the disk would count again. A failed
@@ -104,23 +104,23 @@ pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
         }
     }
     file.reserve
-        .change(disk, |held| drop(held.remove(&file.key)))
+        .change(disk, |contents| drop(contents.remove(&file.key)))
 }
 
 /// Renames a file and replaces a file at the new path.
 pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     let [source, target] = [from, to].map(ReserveFile::new);
-    let hold = || {
+    let store_in_reserve = || {
         let too_long = || io::Error::other("longer than any file that spool writes");
         let bytes = read_bounded(disk, from)?.ok_or_else(too_long)?;
-        target.hold(disk, &bytes, ReserveUse::NewFile)
+        target.store(disk, &bytes, ReserveUse::NewFile)
     };
-    if source.is_held(disk)? || target.is_held(disk)? {
-        hold()?;
+    if source.is_in_reserve(disk)? || target.is_in_reserve(disk)? {
+        store_in_reserve()?;
     } else {
         match data_dir::rename(disk, from, to) {
             // An error of the reserve could be `NotFound`, which callers take for a missing file.
-            Err(error) if is_full(&error) => hold().map_err(|_| error)?,
+            Err(error) if is_full(&error) => store_in_reserve().map_err(|_| error)?,
             renamed => return renamed,
         }
     }
@@ -151,10 +151,10 @@ pub(crate) fn for_each_file(
     mut each: impl FnMut(&str),
 ) -> Result<(), Error> {
     let failed = |error| Error::new("list", dir, error);
-    let held = Reserve::beside(dir).read(disk).map_err(failed)?;
+    let contents = Reserve::beside(dir).read(disk).map_err(failed)?;
     data_dir::for_each_file(disk, dir, &mut each)?;
     let dir_name = dir.file_name().and_then(|name| name.to_str());
-    for key in dir_name.into_iter().flat_map(|dir| held.keys(dir)) {
+    for key in dir_name.into_iter().flat_map(|dir| contents.keys(dir)) {
         if let Some((_, name)) = key.split_once('/')
             && !disk.exists(&dir.join(name)).map_err(failed)?
         {
@@ -170,17 +170,17 @@ pub(crate) fn flush(disk: &dyn Disk, dirs: &[&Path]) -> Result<(), Error> {
     for dir in dirs {
         let (reserve, dir_name) = (Reserve::beside(dir), dir.file_name());
         let failed = |error| Error::new("write to", reserve.path(), error);
-        let held = reserve.read(disk).map_err(failed)?;
+        let contents = reserve.read(disk).map_err(failed)?;
         let Some(dir_name) = dir_name.and_then(|name| name.to_str()) else {
             continue;
         };
-        for key in held.keys(dir_name) {
-            if let (Some((_, name)), Some(bytes)) = (key.split_once('/'), held.file(key)) {
+        for key in contents.keys(dir_name) {
+            if let (Some((_, name)), Some(bytes)) = (key.split_once('/'), contents.file(key)) {
                 data_dir::write_atomically(disk, dir, name, bytes)?;
                 let synced = disk.sync_dir(dir);
                 synced.map_err(|error| Error::new("sync", dir, error))?;
                 reserve
-                    .change(disk, |held| drop(held.remove(key)))
+                    .change(disk, |contents| drop(contents.remove(key)))
                     .map_err(failed)?;
             }
         }
@@ -208,12 +208,12 @@ impl ReserveFile {
         }
     }
 
-    fn is_held(&self, disk: &dyn Disk) -> io::Result<bool> {
+    fn is_in_reserve(&self, disk: &dyn Disk) -> io::Result<bool> {
         Ok(self.reserve.read(disk)?.file(&self.key).is_some())
     }
 
     /// Stores the file in the reserve, and syncs it.
-    fn hold(&self, disk: &dyn Disk, bytes: &[u8], what: ReserveUse) -> io::Result<()> {
-        self.reserve.hold(disk, &self.key, bytes, what)
+    fn store(&self, disk: &dyn Disk, bytes: &[u8], purpose: ReserveUse) -> io::Result<()> {
+        self.reserve.store(disk, &self.key, bytes, purpose)
     }
 }
