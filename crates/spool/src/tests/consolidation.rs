@@ -1,4 +1,4 @@
-//! The lock of a staging directory, and what is deleted with it. (S3, S4, S8)
+//! The staging lock, the deletion of consumed entries, and malformed files. (S3, S4, S8)
 
 use std::fs;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use crate::snapshot::Snapshot;
 use crate::staging::{Durability, Staging};
 use crate::staging_lock::{LockError, StagingLock};
 
-fn own(test_dir: &TestDataDir, consumed: &[String]) -> Result<StagingLock, LockError> {
+fn acquire(test_dir: &TestDataDir, consumed: &[String]) -> Result<StagingLock, LockError> {
     StagingLock::acquire(&test_dir.data().staging, "pod-7", consumed)
 }
 
 #[test]
 fn second_consolidator_is_refused_with_the_pid_and_pod_of_the_first() {
     let test_dir = TestDataDir::new();
-    let lock = own(&test_dir, &[]).unwrap();
-    let refused = own(&test_dir, &[]).unwrap_err();
+    let lock = acquire(&test_dir, &[]).unwrap();
+    let refused = acquire(&test_dir, &[]).unwrap_err();
     assert!(matches!(
         &refused,
         LockError::InUse { pid: Some(pid), pod_name: Some(pod) }
@@ -34,39 +34,43 @@ fn second_consolidator_is_refused_with_the_pid_and_pod_of_the_first() {
 #[test]
 fn dropped_lock_leaves_its_lock_record_for_the_next_owner() {
     let test_dir = TestDataDir::new();
-    test_dir.single();
+    test_dir.record_file();
     let set = names(&test_dir.data().staging);
-    drop(own(&test_dir, &set).unwrap());
-    let next = own(&test_dir, &[]).unwrap();
+    drop(acquire(&test_dir, &set).unwrap());
+    let next = acquire(&test_dir, &[]).unwrap();
     assert_eq!(next.record().consumed_ids, set);
     assert_eq!(next.record().pid, std::process::id());
     next.release_only().unwrap();
-    assert_eq!(names(&test_dir.data().staging), set, "the entries stay");
+    assert_eq!(names(&test_dir.data().staging), set, "entries were deleted");
 }
 
-/// A consolidator deletes the entries and the set, and crashes before it updates its lock record.
+/// A consolidator deletes entries and the snapshot, and crashes before it updates its lock record.
 #[test]
 fn next_lock_record_omits_consumed_entries_that_are_deleted() {
     let test_dir = TestDataDir::new();
     let set = ["x", "y"].map(|_| format!("{}.jsonl", crate::time::new_id()));
     fs::write(test_dir.data().staging.join(&set[1]), "").unwrap();
-    let lock = own(&test_dir, &set).unwrap();
+    let lock = acquire(&test_dir, &set).unwrap();
     for path in Snapshot::paths(&test_dir.data().staging) {
         let _ = fs::remove_file(path);
     }
     drop(lock);
-    let next = own(&test_dir, &[]).unwrap();
-    assert_eq!(next.record().consumed_ids, set[1..], "this one is there");
+    let next = acquire(&test_dir, &[]).unwrap();
+    assert_eq!(
+        next.record().consumed_ids,
+        set[1..],
+        "the entry that exists"
+    );
 }
 
 #[test]
 fn release_with_cleanup_deletes_exactly_the_snapshot() {
     let test_dir = TestDataDir::new();
-    test_dir.single();
+    test_dir.record_file();
     let mut set = names(&test_dir.data().staging);
     set.push("01890a5d-ac96-774b-bcce-b302099a8057.json".to_owned());
-    let lock = own(&test_dir, &set).unwrap();
-    test_dir.single();
+    let lock = acquire(&test_dir, &set).unwrap();
+    test_dir.record_file();
     lock.release_with_cleanup().unwrap();
     let left = names(&test_dir.data().staging);
     assert_eq!(left.len(), 1);
@@ -77,24 +81,24 @@ fn release_with_cleanup_deletes_exactly_the_snapshot() {
 fn entry_that_cannot_be_deleted_stays_in_the_lock_record() {
     let test_dir = TestDataDir::new();
     let staging = test_dir.data().staging;
-    // A directory cannot be removed as a file is.
-    let stubborn = "01890a5d-ac96-774b-bcce-b302099a8057.json".to_owned();
-    fs::create_dir(staging.join(&stubborn)).unwrap();
-    let lock = own(&test_dir, std::slice::from_ref(&stubborn)).unwrap();
+    // A directory is not removed by `unlink`.
+    let directory = "01890a5d-ac96-774b-bcce-b302099a8057.json".to_owned();
+    fs::create_dir(staging.join(&directory)).unwrap();
+    let lock = acquire(&test_dir, std::slice::from_ref(&directory)).unwrap();
     assert!(matches!(
         lock.release_with_cleanup(),
         Err(LockError::Disk(_))
     ));
-    fs::remove_dir(staging.join(&stubborn)).unwrap();
-    let next = own(&test_dir, &[]).unwrap();
-    assert_eq!(next.record().consumed_ids, [stubborn]);
+    fs::remove_dir(staging.join(&directory)).unwrap();
+    let next = acquire(&test_dir, &[]).unwrap();
+    assert_eq!(next.record().consumed_ids, [directory]);
 }
 
 #[test]
 fn unparseable_lock_file_is_taken_over() {
     for content in ["", "garbage", "{\"pid\":1}", "[]", "\0\0"] {
         let test_dir = TestDataDir::new();
-        let expected = test_dir.single().id();
+        let expected = test_dir.record_file().id();
         fs::write(test_dir.data().staging.join(".consolidation.lock"), content).unwrap();
         let done = consolidate(test_dir.path(), &Options::default()).unwrap();
         assert_eq!(done.records, 1, "{content:?}");
@@ -139,7 +143,7 @@ fn foreign_files_are_left_alone() {
             fs::write(dir.join(name), "mine").unwrap();
         }
     }
-    test_dir.single();
+    test_dir.record_file();
     consolidate(test_dir.path(), &Options::default()).unwrap();
     assert_eq!(names(&data.staging).len(), 4);
     let spool = SpoolManager::new(test_dir.path());
@@ -160,10 +164,10 @@ fn damaged_line_is_quarantined_and_the_other_lines_are_batched() {
     let batched = test_dir.batched();
     let kept: Vec<_> = [&records[0], &records[2]].map(Record::id).into();
     assert_eq!(batched.into_keys().collect::<Vec<_>>(), kept);
-    let aside = names(&data.failed);
-    assert_eq!(aside.len(), 2, "{aside:?}");
-    assert!(aside[0].ends_with(".jsonl.lines"));
-    let reason = fs::read_to_string(data.failed.join(&aside[1])).unwrap();
+    let quarantined = names(&data.failed);
+    assert_eq!(quarantined.len(), 2, "{quarantined:?}");
+    assert!(quarantined[0].ends_with(".jsonl.lines"));
+    let reason = fs::read_to_string(data.failed.join(&quarantined[1])).unwrap();
     assert!(reason.contains("checksum"), "{reason}");
 }
 
@@ -202,17 +206,17 @@ fn concurrent_consolidators_batch_each_record_once() {
 fn malformed_entry_is_quarantined_whole_without_replacing_an_earlier_one() {
     let test_dir = TestDataDir::new();
     let data = test_dir.data();
-    let good = test_dir.single();
+    let good = test_dir.record_file();
     let name = format!("{}.jsonl", uuid::Uuid::now_v7());
     for round in 0..3 {
         let text = format!("{{\"round\":{round}}}\n").repeat(1000);
         fs::write(data.staging.join(&name), text).unwrap();
         consolidate(test_dir.path(), &Options::default()).unwrap();
     }
-    let aside = names(&data.failed);
-    assert_eq!(aside.len(), 6, "each with a reason: {aside:?}");
+    let quarantined = names(&data.failed);
+    assert_eq!(quarantined.len(), 6, "files and reasons: {quarantined:?}");
     assert_eq!(test_dir.batched().get(&good.id()), Some(&1));
-    for (round, name) in aside
+    for (round, name) in quarantined
         .iter()
         .filter(|name| !name.contains("reason"))
         .enumerate()
@@ -232,19 +236,19 @@ fn malformed_file_with_a_known_name_and_new_content_is_quarantined_too() {
         fs::write(data.staging.join(&name), content).unwrap();
         consolidate(test_dir.path(), &Options::default()).unwrap();
     }
-    let aside = names(&data.failed);
-    let kept: Vec<_> = aside
+    let quarantined = names(&data.failed);
+    let kept: Vec<_> = quarantined
         .iter()
         .filter(|name| !name.contains("reason"))
         .collect();
-    assert_eq!(kept.len(), 2, "{aside:?}");
+    assert_eq!(kept.len(), 2, "{quarantined:?}");
 }
 
 #[test]
 fn invalid_snapshot_in_the_lock_record_does_not_count_as_written() {
     for snapshot in ["\"x\"", "7", "null"] {
         let test_dir = TestDataDir::new();
-        let record = test_dir.single();
+        let record = test_dir.record_file();
         let name = names(&test_dir.data().staging).remove(0);
         let lock = format!(
             r#"{{"pid":999999,"consumed_ids":["{name}","../spool"],"batch_size":100,"snapshot":{snapshot}}}"#
@@ -266,14 +270,14 @@ fn entry_of_a_future_version_stays_and_is_reported() {
         text.extend(b"something else\n");
         let path = test_dir.data().staging.join(format!("{id}.{ending}"));
         fs::write(&path, &text).unwrap();
-        let record = test_dir.single();
+        let record = test_dir.record_file();
         let done = consolidate(test_dir.path(), &Options::default()).unwrap();
         assert_eq!((done.entries, done.unreadable), (1, 1));
         assert_eq!(fs::read(&path).unwrap(), text);
         assert_eq!(
             test_dir.batched().get(&record.id()),
             Some(&1),
-            "the others go on"
+            "the other entry is not batched"
         );
         let staged = crate::staged(test_dir.path()).unwrap();
         let error = staged.errors[0].to_string();
@@ -291,7 +295,10 @@ fn entry_with_a_damaged_first_line_keeps_its_records() {
     for sealed in [true, false] {
         let test_dir = TestDataDir::new();
         let records = test_dir.entry(3, sealed);
-        let path = test_dir.data().staging.join(&names(&test_dir.data().staging)[0]);
+        let path = test_dir
+            .data()
+            .staging
+            .join(&names(&test_dir.data().staging)[0]);
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replacen("entry", "antry", 1)).unwrap();
         consolidate(test_dir.path(), &Options::default()).unwrap();
@@ -308,13 +315,12 @@ fn entry_with_a_damaged_first_line_keeps_its_records() {
 fn file_with_the_name_of_a_journal_and_other_content_is_quarantined() {
     let test_dir = TestDataDir::new();
     let data = test_dir.data();
-    let record = test_dir.single();
+    let record = test_dir.record_file();
     fs::write(data.sent.join("sent-00000007.jsonl"), "junk\n").unwrap();
     fs::write(data.usage.join("taken-00000003.jsonl"), "junk").unwrap();
     consolidate(test_dir.path(), &Options::default()).unwrap();
     test_dir.deliver_all();
-    let books = crate::verify(test_dir.path(), &crate::Watch::silent()).unwrap();
-    assert!(books.balance(), "{:?}", books.problems);
+    let books = test_dir.assert_balanced("at the end");
     assert_eq!((books.staged, books.delivered), (1, 1));
     assert_eq!(test_dir.batched().get(&record.id()), Some(&1));
     assert_eq!(names(&data.failed).len(), 4);
@@ -326,13 +332,12 @@ fn books_balance_after_a_file_name_is_used_again() {
     let data = test_dir.data();
     let name = format!("{}.json", uuid::Uuid::now_v7());
     let other = record();
-    // Again, then another record under the same name, then a bad one.
+    // The same record, another record under the same name, then a malformed file.
     let contents = [r#"{"t":1}"#, r#"{"t":1}"#, other.json(), "bad"];
     for content in contents {
         fs::write(data.staging.join(&name), content).unwrap();
         consolidate(test_dir.path(), &Options::default()).unwrap();
         test_dir.deliver_all();
-        let books = crate::verify(test_dir.path(), &crate::Watch::silent()).unwrap();
-        assert!(books.balance(), "{content}: {:?}", books.problems);
+        test_dir.assert_balanced(content);
     }
 }

@@ -1,4 +1,4 @@
-//! A crash at every act: nothing is lost, nothing is there twice. (S2, S4, S5)
+//! Crashes at every disk operation lose no record and put none into two batches. (S2, S4, S5)
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,38 +7,30 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::crashing_disk::{CRASHES, Crash, CrashingDisk};
-use super::test_data_dir::{TestDataDir, names, record};
-use crate::consolidate::{ConsolidatorState, Options, consolidate, consolidate_on};
-use crate::delivery::Watch;
+use super::test_data_dir::{TestDataDir, batches_of, each_once, names, record};
+use crate::consolidate::{ConsolidatorState, consolidate, consolidate_on};
 use crate::disk::Disk;
 use crate::record::Record;
 use crate::staging::{Durability, Limits, Staging};
-use crate::verify::verify;
 
-pub(super) fn options() -> Options {
-    Options {
-        batch_size: 4,
-        ..Options::default()
-    }
-}
-
-/// Entries of every kind; what must be in batches in the end.
+/// Stages entries of every kind. Returns the records that must be batched.
 pub(super) fn fill(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
     let mut records = test_dir.entry(4, true);
     records.extend(test_dir.entry(2, true));
-    records.push(test_dir.single());
+    records.push(test_dir.record_file());
     records.extend(test_dir.entry(2, false));
-    test_dir.junk("json", "no record");
-    test_dir.junk("jsonl.open", "");
+    test_dir.raw_file("json", "no record");
+    test_dir.raw_file("jsonl.open", "");
     records.iter().map(Record::id).collect()
 }
 
+/// Consolidates on a disk that crashes. Returns true if the operation `at` was reached.
 pub(super) fn crash(test_dir: &TestDataDir, crash: Crash, at: usize) -> bool {
     let disk = Arc::new(CrashingDisk::new(crash, at));
     let outcome = consolidate_on(
         &(Arc::clone(&disk) as Arc<dyn Disk>),
         test_dir.path(),
-        &options(),
+        &batches_of(4),
         &mut ConsolidatorState::default(),
     );
     assert_eq!(
@@ -51,33 +43,31 @@ pub(super) fn crash(test_dir: &TestDataDir, crash: Crash, at: usize) -> bool {
 
 /// Recovers, and checks that each record is in exactly one batch.
 fn recover(test_dir: &TestDataDir, expected: &BTreeSet<Uuid>, case: &str) {
-    while consolidate(test_dir.path(), &options()).unwrap().entries > 0 {}
-    let batched = test_dir.batched();
-    for (id, count) in &batched {
-        assert_eq!(*count, 1, "{case}: {id} is there {count} times");
-    }
-    let found: BTreeSet<_> = batched.into_keys().collect();
+    while consolidate(test_dir.path(), &batches_of(4))
+        .unwrap()
+        .entries
+        > 0
+    {}
+    let found = each_once(test_dir.batched(), case);
     assert_eq!(&found, expected, "{case}");
     assert_eq!(
         names(&test_dir.data().staging),
         [""; 0],
-        "{case}: all was consumed"
+        "{case}: entries are left"
     );
     let (records, tokens) = test_dir.totals();
     let count = expected.len() as u64;
     assert_eq!((records, tokens), (count, count), "{case}: totals");
-    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{case}: {:?}", books.problems);
-    assert_eq!(books.staged, books.delivered + books.pending + books.failed);
+    test_dir.assert_balanced(case);
     let mut failed = names(&test_dir.data().failed);
-    // Half of a seal is a piece of its own.
+    // A torn seal is quarantined in a second file.
     failed.retain(|name| !name.contains(".torn.1"));
     let torn = failed
         .iter()
         .filter(|name| name.strip_suffix(".torn").is_some());
     let torn: Vec<_> = torn.filter(|name| !name.starts_with("taken-")).collect();
     assert_eq!(torn.len(), 1, "{case}: torn part of the entry: {failed:?}");
-    // A journal that was torn leaves a piece of itself there, too.
+    // The torn part of a journal is in `failed/` too.
     let junk = failed.iter().filter(|name| !name.starts_with("taken-"));
     assert_eq!(
         junk.count(),
@@ -131,9 +121,13 @@ fn recovery_does_not_repeat_batches_that_are_already_delivered() {
             let mut expected = fill(&test_dir);
             let has_crashed = crash(&test_dir, kind, at);
             test_dir.deliver_all();
-            // What is staged meanwhile waits for its own turn.
+            // Entries staged after the crash belong to a later snapshot.
             expected.extend(test_dir.entry(5, true).iter().map(Record::id));
-            recover(&test_dir, &expected, &format!("{kind:?} at {at}, delivered"));
+            recover(
+                &test_dir,
+                &expected,
+                &format!("{kind:?} at {at}, delivered"),
+            );
             if !has_crashed {
                 break;
             }
@@ -147,7 +141,7 @@ fn acknowledged_records_survive_a_crash_of_staging_at_any_operation() {
         for durability in [Durability::Power, Durability::Process] {
             let is_process_alone = matches!(kind, Crash::Before | Crash::After);
             if !is_process_alone && durability == Durability::Process {
-                continue; // Not promised.
+                continue; // Records of this level may be lost in a power failure.
             }
             for at in 0.. {
                 let test_dir = TestDataDir::new();
@@ -171,11 +165,9 @@ fn acknowledged_records_survive_a_crash_of_staging_at_any_operation() {
                     };
                 }
                 drop(staging);
-                consolidate(test_dir.path(), &options()).unwrap();
-                let batched = test_dir.batched();
+                consolidate(test_dir.path(), &batches_of(4)).unwrap();
                 let case = format!("{kind:?} at {at}, {durability:?}");
-                assert!(batched.values().all(|count| *count == 1), "{case}");
-                let found: BTreeSet<_> = batched.into_keys().collect();
+                let found = each_once(test_dir.batched(), &case);
                 let lost: Vec<_> = safe.difference(&found).collect();
                 assert!(lost.is_empty(), "{case}: lost {lost:?}");
                 assert!(

@@ -8,10 +8,11 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::crashing_disk::{CRASHES, CrashingDisk};
-use super::test_data_dir::{TestDataDir, names};
-use super::fake_receiver::ScriptedReply;
+use super::fake_receiver::{FakeReceiver, ScriptedReply};
+use super::test_data_dir::{TestDataDir, batches_of, each_once, names, real_disk};
+use crate::batch::Batch;
 use crate::consolidate::{Options, consolidate};
-use crate::delivery::{Answer, Clock, DeliveryOptions, Watch, archive, deliver};
+use crate::delivery::{Answer, Clock, DeliveryOptions, Sink, Watch, archive, deliver};
 use crate::disk::Disk;
 use crate::manager::{BatchStore, SpoolManager};
 use crate::record::Record;
@@ -19,14 +20,15 @@ use crate::verify::verify;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// So many records in batches of four.
+/// Creates a data directory with pending batches of four records each.
 fn filled(records: usize) -> (TestDataDir, Vec<Uuid>) {
     let test_dir = TestDataDir::new();
-    let ids = test_dir.entry(records, true).iter().map(Record::id).collect();
-    let options = Options {
-        batch_size: 4,
-        ..Options::default()
-    };
+    let ids = test_dir
+        .entry(records, true)
+        .iter()
+        .map(Record::id)
+        .collect();
+    let options = batches_of(4);
     consolidate(test_dir.path(), &options).unwrap();
     (test_dir, ids)
 }
@@ -43,18 +45,9 @@ fn unknown() -> Answer {
     Answer::later("connection reset", true, None)
 }
 
-/// What is billed, each once.
+/// Returns the billed records. Panics if a record was billed twice.
 fn billed(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
-    let billed = test_dir.receiver.billed();
-    assert!(billed.values().all(|times| *times == 1), "{billed:?}");
-    billed.into_keys().collect()
-}
-
-fn assert_books(test_dir: &TestDataDir, case: &str) {
-    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{case}: {:?}", books.problems);
-    let sum = books.delivered + books.archived + books.pending + books.failed;
-    assert_eq!(books.staged, sum, "{case}: {books:?}");
+    each_once(test_dir.receiver.billed(), "billed")
 }
 
 #[test]
@@ -63,13 +56,13 @@ fn each_record_is_delivered_once_and_the_spool_is_empty() {
     test_dir.deliver_all();
     assert_eq!(billed(&test_dir), ids.into_iter().collect());
     assert_eq!(names(&test_dir.data().spool), [""; 0]);
-    assert_books(&test_dir, "delivered");
+    test_dir.assert_balanced("delivered");
     assert_eq!(test_dir.receiver.arrivals().len(), 3);
     test_dir.deliver_all();
     assert_eq!(
         test_dir.receiver.arrivals().len(),
         3,
-        "nothing is left to send"
+        "a delivered batch was sent again"
     );
 }
 
@@ -95,14 +88,16 @@ fn rejected_record_fails_alone_and_the_rest_of_its_batch_is_delivered() {
         assert!(one.is_batch && !one.is_ambiguous && one.records == 1);
         assert_eq!(one.reason, "422: poison");
     }
-    assert_books(&test_dir, "poison");
+    test_dir.assert_balanced("poison");
 }
 
-/// Rejects everything from now on.
+/// Makes the receiver reject all following batches.
 fn reject_everything(test_dir: &TestDataDir) {
     for _ in 0..2000 {
-        let no = Answer::rejected("400: no");
-        test_dir.receiver.push_reply(ScriptedReply::Refuse(no));
+        let rejected = Answer::rejected("400: no");
+        test_dir
+            .receiver
+            .push_reply(ScriptedReply::Refuse(rejected));
     }
 }
 
@@ -111,11 +106,7 @@ fn accept_everything(test_dir: &TestDataDir) {
 }
 
 fn pending_records(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
-    let store = spool(test_dir);
-    let names = store.pending(None, usize::MAX).unwrap();
-    let batches = names.iter().map(|name| store.load(name).unwrap());
-    let ids = batches.flat_map(|batch| batch.records().iter().map(Record::id).collect::<Vec<_>>());
-    ids.collect()
+    test_dir.pending_records().into_iter().collect()
 }
 
 #[test]
@@ -127,34 +118,36 @@ fn delivery_pauses_and_no_batch_fails_while_a_destination_rejects_every_batch() 
         reject_everything(&test_dir);
         let mut sent = 0;
         for run in 0..20 {
-            // Each run is a process of its own.
             test_dir.deliver_all();
             let pause = spool(&test_dir).pause("the receiver").unwrap().unwrap();
             assert!(pause.is_misconfigured, "{pause:?}");
             assert!(pause.why.contains("400: no"), "{pause:?}");
             let arrivals = test_dir.receiver.arrivals().len();
-            assert!(arrivals > sent, "run {run} asks again");
-            assert!(arrivals - sent <= 5, "one batch of 4 is bisected");
+            assert!(arrivals > sent, "run {run} sends nothing");
+            assert!(
+                arrivals - sent <= 5,
+                "run {run} bisects more than one batch of 4"
+            );
             sent = arrivals;
             assert_eq!(spool(&test_dir).failed().unwrap().len(), 0, "run {run}");
             assert_eq!(pending_records(&test_dir), all, "run {run}");
-            assert_books(&test_dir, "rejected");
+            test_dir.assert_balanced("rejected");
             test_dir.deliver_all();
-            assert_eq!(test_dir.receiver.arrivals().len(), sent, "delivery pauses");
+            assert_eq!(test_dir.receiver.arrivals().len(), sent, "sent in a pause");
             test_dir.receiver.clock.forward(DAY);
         }
         accept_everything(&test_dir);
         test_dir.deliver_all();
         assert_eq!(billed(&test_dir), all);
         assert_eq!(spool(&test_dir).pause("the receiver").unwrap(), None);
-        assert_books(&test_dir, "accepted at last");
+        test_dir.assert_balanced("accepted");
     }
 }
 
 #[test]
 fn each_run_bisects_another_batch_until_a_part_is_accepted() {
     let (test_dir, ids) = filled(24);
-    // Only the records of the fifth batch are good.
+    // The receiver accepts only the records of the fifth batch.
     let bad = [&ids[..16], &ids[20..]].concat();
     test_dir.receiver.poison.lock().unwrap().extend(&bad);
     for run in 0..4 {
@@ -165,7 +158,7 @@ fn each_run_bisects_another_batch_until_a_part_is_accepted() {
     }
     test_dir.deliver_all();
     assert_eq!(billed(&test_dir), ids[16..20].iter().copied().collect());
-    // From here on the destination is trusted for one batch at a time.
+    // From here on, one rejected batch at a time is split.
     for _ in 0..20 {
         test_dir.receiver.clock.forward(DAY);
         test_dir.deliver_all();
@@ -177,33 +170,41 @@ fn each_run_bisects_another_batch_until_a_part_is_accepted() {
         .chain(pending_records(&test_dir))
         .collect();
     assert_eq!(found.len() + failed.len(), 24);
-    assert_books(&test_dir, "mostly rejected");
+    test_dir.assert_balanced("mostly rejected");
 }
 
 #[test]
 fn at_most_one_batch_fails_when_a_destination_starts_to_reject_every_batch() {
     let (test_dir, ids) = filled(400);
     for _ in 0..3 {
-        test_dir.receiver.push_reply(ScriptedReply::Commit(Answer::accepted("200")));
+        test_dir
+            .receiver
+            .push_reply(ScriptedReply::Commit(Answer::accepted("200")));
     }
     reject_everything(&test_dir);
     for _ in 0..50 {
         test_dir.deliver_all();
         test_dir.receiver.clock.forward(DAY);
     }
-    assert_eq!(spool(&test_dir).failed().unwrap().len(), 4, "one batch");
+    assert_eq!(
+        spool(&test_dir).failed().unwrap().len(),
+        4,
+        "records of one batch"
+    );
     accept_everything(&test_dir);
     test_dir.deliver_all();
     let rest = [&ids[..12], &ids[16..]].concat();
     assert_eq!(billed(&test_dir), rest.into_iter().collect());
-    assert_books(&test_dir, "rejected since");
+    test_dir.assert_balanced("rejected since");
 }
 
 #[test]
 fn rejected_batches_of_unknown_outcome_fail_whole_and_one_in_each_run() {
     let (test_dir, ids) = filled(40);
     for _ in 0..5 {
-        test_dir.receiver.push_reply(ScriptedReply::Refuse(unknown()));
+        test_dir
+            .receiver
+            .push_reply(ScriptedReply::Refuse(unknown()));
     }
     test_dir
         .receiver
@@ -211,7 +212,7 @@ fn rejected_batches_of_unknown_outcome_fail_whole_and_one_in_each_run() {
     test_dir.deliver_all();
     test_dir.receiver.clock.forward(DAY);
     reject_everything(&test_dir);
-    // Those that were never tried are bisected first.
+    // Batches without an attempt are bisected first.
     for run in 1..20 {
         test_dir.deliver_all();
         test_dir.receiver.clock.forward(DAY);
@@ -227,7 +228,7 @@ fn rejected_batches_of_unknown_outcome_fail_whole_and_one_in_each_run() {
     accept_everything(&test_dir);
     test_dir.deliver_all();
     assert_eq!(billed(&test_dir), ids[20..].iter().copied().collect());
-    assert_books(&test_dir, "unknown and rejected");
+    test_dir.assert_balanced("unknown and rejected");
 }
 
 #[test]
@@ -243,30 +244,27 @@ fn delivery_ends_although_the_state_files_of_many_batches_are_unreadable() {
     let mut batches = names(&test_dir.data().spool);
     let good = batches.pop().unwrap();
     for name in &batches {
-        // Not to be read even by root.
+        // A directory cannot be read as a file, not even by root.
         let state = test_dir.data().spool.join(crate::manager::state_name(name));
         fs::create_dir(state).unwrap();
     }
     let (ended, has_ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let disk: Arc<dyn Disk> = Arc::new(crate::disk::RealDisk);
+        let disk = real_disk();
         let done = test_dir.deliver(&disk).unwrap();
         let left = names(&test_dir.data().spool);
         let _ = ended.send((done, left.contains(&good)));
     });
     let done = has_ended.recv_timeout(Duration::from_secs(120));
-    let (done, is_left) = done.expect("the run ends");
+    let (done, is_left) = done.expect("the run did not end");
     assert_eq!((done.records, done.waiting, is_left), (1, 1099, false));
     assert!(done.last_error.unwrap().starts_with("cannot read"));
 }
 
-/// So many batches of one record are delivered.
+/// Delivers `count` further batches of one record each.
 fn deliver_others(test_dir: &TestDataDir, count: usize) {
     test_dir.entry(count, true);
-    let options = Options {
-        batch_size: 1,
-        ..Options::default()
-    };
+    let options = batches_of(1);
     consolidate(test_dir.path(), &options).unwrap();
     test_dir.deliver_all();
 }
@@ -284,7 +282,7 @@ fn half_of_a_split_batch_is_delivered_once_although_many_events_follow_the_crash
         let is_splitting = spool(&test_dir).state(&whole).unwrap().splitting;
         if is_splitting && disk.has_crashed() {
             crashed += 1;
-            // The generation that knows of the halves is forgotten twice over.
+            // Enough events that the journal drops the generation with the events of the halves.
             for _ in 0..3 {
                 deliver_others(&test_dir, most);
             }
@@ -293,11 +291,8 @@ fn half_of_a_split_batch_is_delivered_once_although_many_events_follow_the_crash
             assert!(billed(&test_dir).is_superset(&ids[..2].iter().copied().collect()));
             let keys = test_dir.receiver.keys();
             let twice: Vec<_> = keys.iter().filter(|(_, times)| **times > 1).collect();
-            assert!(
-                twice.len() <= 1,
-                "at {at}: keys sent twice: {twice:?}"
-            );
-            assert_books(&test_dir, "after the crash");
+            assert!(twice.len() <= 1, "at {at}: keys sent twice: {twice:?}");
+            test_dir.assert_balanced("after the crash");
         }
         if !disk.has_crashed() {
             break;
@@ -311,12 +306,9 @@ fn ledger_keeps_the_batches_of_an_unfinished_snapshot_after_many_events() {
     let most = usize::try_from(crate::manager::MAX_EVENTS).unwrap();
     let test_dir = TestDataDir::new();
     let ids: BTreeSet<_> = (test_dir.entry(4 * most, true).iter().map(Record::id)).collect();
-    let options = Options {
-        batch_size: 1,
-        ..Options::default()
-    };
+    let options = batches_of(1);
     consolidate(test_dir.path(), &options).unwrap();
-    // As if the crash had come before the set was marked as written.
+    // The state after a crash before the snapshot was marked as written.
     let data = test_dir.data();
     let names: Vec<String> = vec![format!("{}.jsonl", Uuid::now_v7())];
     let set = crate::snapshot::Snapshot::new(names, 1);
@@ -329,53 +321,61 @@ fn ledger_keeps_the_batches_of_an_unfinished_snapshot_after_many_events() {
     assert_eq!(index.names().count(), ids.len());
 }
 
-/// Takes batches of few records only.
-struct Narrow<'a>(&'a super::fake_receiver::FakeReceiver, usize);
+/// A receiver that gives its own answer to some batches.
+struct Override<'a, F>(&'a FakeReceiver, F);
 
-impl crate::delivery::Sink for Narrow<'_> {
+impl<F: Fn(&Batch) -> Option<Answer>> Sink for Override<'_, F> {
     fn name(&self) -> &'static str {
-        "narrow"
+        "override"
     }
 
-    fn send(&self, batch: &crate::Batch) -> Answer {
-        if batch.records().len() > self.1 {
-            return Answer::too_large("413");
-        }
-        self.0.send(batch)
+    fn send(&self, batch: &Batch) -> Answer {
+        (self.1)(batch).unwrap_or_else(|| self.0.send(batch))
+    }
+}
+
+/// Answers 500 to the batches with these names.
+fn fails_for(names: Vec<String>) -> impl Fn(&Batch) -> Option<Answer> {
+    move |batch| {
+        let is_named = names.contains(&batch.file_name());
+        is_named.then(|| Answer::later("500", true, None))
     }
 }
 
 #[test]
 fn batches_too_large_for_the_destination_are_halved_until_accepted_in_one_run() {
     let (test_dir, ids) = filled(160);
-    let (store, sink) = (spool(&test_dir), Narrow(&test_dir.receiver, 1));
+    let store = spool(&test_dir);
+    let sink = Override(&test_dir.receiver, |batch: &Batch| {
+        (batch.records().len() > 1).then(|| Answer::too_large("413"))
+    });
     let (clock, run) = (&test_dir.receiver.clock, Uuid::now_v7());
     let options = DeliveryOptions::default();
     let done = deliver(&store, &sink, &options, clock, &Watch::silent(), run).unwrap();
     assert_eq!((done.records, done.waiting, done.failed), (160, 0, 0));
     assert_eq!(billed(&test_dir), ids.into_iter().collect());
-    assert_books(&test_dir, "narrow");
+    test_dir.assert_balanced("narrow");
 }
 
 #[test]
 fn batch_of_rejected_records_blocks_no_other_batch() {
     let (test_dir, ids) = filled(40);
     test_dir.receiver.poison.lock().unwrap().extend(&ids[..8]);
-    // Each of the first two runs finds nothing but poison. In the third one others are accepted,
-    // and all pieces of one batch are found out.
+    // Each of the first two runs bisects a batch of rejected records. The third run delivers the other
+    // batches, and therefore splits one of these two.
     for _ in 0..3 {
         test_dir.deliver_all();
         test_dir.receiver.clock.forward(DAY);
     }
     assert_eq!(billed(&test_dir), ids[8..].iter().copied().collect());
     assert_eq!(spool(&test_dir).failed().unwrap().len(), 4);
-    // Nothing else was there to be accepted: it may be the destination's fault.
+    // Without any accepted batch the destination may be at fault, so no record fails.
     let (test_dir, ids) = filled(8);
     test_dir.receiver.poison.lock().unwrap().extend(&ids);
     test_dir.deliver_all();
     assert_eq!(spool(&test_dir).failed().unwrap().len(), 0);
     assert_eq!(pending_records(&test_dir).len(), 8);
-    // A good record settles it, for one batch at a time.
+    // Each accepted record lets one rejected batch be split.
     for _ in 0..12 {
         test_dir.entry(1, true);
         consolidate(test_dir.path(), &Options::default()).unwrap();
@@ -384,15 +384,17 @@ fn batch_of_rejected_records_blocks_no_other_batch() {
     }
     assert_eq!(billed(&test_dir).len(), 12);
     assert_eq!(spool(&test_dir).failed().unwrap().len(), 8);
-    assert_books(&test_dir, "poison alone");
+    test_dir.assert_balanced("rejected records alone");
 }
 
 #[test]
 fn batch_that_may_have_arrived_is_never_split() {
     let (test_dir, ids) = filled(4);
     test_dir.receiver.poison.lock().unwrap().push(ids[0]);
-    // It took the batch, but the answer was lost; now it does not like it any more.
-    test_dir.receiver.push_reply(ScriptedReply::Commit(unknown()));
+    // The receiver stores the batch, the answer is lost, and the retry is rejected.
+    test_dir
+        .receiver
+        .push_reply(ScriptedReply::Commit(unknown()));
     test_dir.deliver_all();
     assert_eq!(billed(&test_dir).len(), 4);
     let failed = spool(&test_dir).failed().unwrap();
@@ -403,18 +405,18 @@ fn batch_that_may_have_arrived_is_never_split() {
         "{}",
         failed[0].reason
     );
-    assert_books(&test_dir, "ambiguous");
+    test_dir.assert_balanced("ambiguous");
 }
 
 #[test]
 fn each_record_is_delivered_once_after_a_crash_at_any_operation() {
-    // The third batch is poisoned.
+    // A record of the third batch is rejected.
     crash_everywhere(9);
 }
 
 #[test]
 fn batch_that_may_have_arrived_is_not_billed_twice_after_a_crash_at_any_operation() {
-    // The second is poisoned, and is taken before that is found out.
+    // A record of the second batch is rejected after the receiver has stored that batch.
     crash_everywhere(4);
 }
 
@@ -423,13 +425,17 @@ fn crash_everywhere(poison: usize) {
         for at in 0.. {
             let (test_dir, ids) = filled(11);
             test_dir.receiver.poison.lock().unwrap().push(ids[poison]);
-            test_dir.receiver.push_reply(ScriptedReply::Refuse(later(None)));
-            test_dir.receiver.push_reply(ScriptedReply::Commit(unknown()));
+            test_dir
+                .receiver
+                .push_reply(ScriptedReply::Refuse(later(None)));
+            test_dir
+                .receiver
+                .push_reply(ScriptedReply::Commit(unknown()));
             let disk = Arc::new(CrashingDisk::new(kind, at));
             let done = test_dir.deliver(&(Arc::clone(&disk) as Arc<dyn Disk>));
             let case = format!("{kind:?} at {at}");
             assert!(done.is_ok() || disk.has_crashed(), "{case}: {done:?}");
-            // The first run after the crash may find nothing but the rejected record.
+            // The first run after the crash may have no batch that is accepted.
             for _ in 0..2 {
                 test_dir.deliver_all();
                 test_dir.receiver.clock.forward(DAY);
@@ -446,11 +452,11 @@ fn crash_everywhere(poison: usize) {
                 let batch = crate::manager::check(&failed.name, &bytes).unwrap();
                 found.extend(batch.records().iter().map(Record::id));
             }
-            assert_eq!(found, ids.iter().copied().collect(), "{case}: none is lost");
+            assert_eq!(found, ids.iter().copied().collect(), "{case}: lost");
             if !is_ambiguous {
-                assert_eq!(billed(&test_dir).len(), 10, "{case}: neighbours are delivered");
+                assert_eq!(billed(&test_dir).len(), 10, "{case}: the other records");
             }
-            assert_books(&test_dir, &case);
+            test_dir.assert_balanced(&case);
             assert_eq!(names(&test_dir.data().spool), [""; 0], "{case}");
             if !disk.has_crashed() {
                 assert!(at > 50, "too few operations to crash at");
@@ -461,46 +467,12 @@ fn crash_everywhere(poison: usize) {
     }
 }
 
-/// Never takes some of the batches.
-struct Picky<'a>(&'a super::fake_receiver::FakeReceiver, Vec<String>);
-
-impl crate::delivery::Sink for Picky<'_> {
-    fn name(&self) -> &'static str {
-        "picky"
-    }
-
-    fn send(&self, batch: &crate::Batch) -> Answer {
-        if self.1.contains(&batch.file_name()) {
-            return Answer::later("500", true, None);
-        }
-        self.0.send(batch)
-    }
-}
-
-/// Has a limit for one of the batches, and says how long to wait.
-struct Limited<'a>(&'a super::fake_receiver::FakeReceiver, String);
-
-impl crate::delivery::Sink for Limited<'_> {
-    fn name(&self) -> &'static str {
-        "limited"
-    }
-
-    fn send(&self, batch: &crate::Batch) -> Answer {
-        if batch.file_name() == self.1 {
-            return later(Some(60));
-        }
-        self.0.send(batch)
-    }
-}
-
 #[test]
 fn batch_that_always_fails_blocks_no_other_batch() {
     let (test_dir, ids) = filled(40);
-    // The first is refused for ever; the destination is well otherwise.
-    test_dir.receiver.poison.lock().unwrap().clear();
     let first = spool(&test_dir).pending(None, 1).unwrap().remove(0);
     let store = spool(&test_dir);
-    let sink = Picky(&test_dir.receiver, vec![first.clone()]);
+    let sink = Override(&test_dir.receiver, fails_for(vec![first.clone()]));
     let options = DeliveryOptions::default();
     let clock = &test_dir.receiver.clock;
     let done = deliver(
@@ -522,11 +494,13 @@ fn many_batches_that_always_fail_block_no_other_batch() {
     let (test_dir, ids) = filled(40);
     let store = spool(&test_dir);
     let bad = store.pending(None, 8).unwrap();
-    let sink = Picky(&test_dir.receiver, bad);
+    let sink = Override(&test_dir.receiver, fails_for(bad));
     let clock = &test_dir.receiver.clock;
-    // All are tried while the destination is down, so that none is new any more.
+    // All batches have had an attempt before the destination becomes available.
     for _ in 0..200 {
-        test_dir.receiver.push_reply(ScriptedReply::Refuse(later(None)));
+        test_dir
+            .receiver
+            .push_reply(ScriptedReply::Refuse(later(None)));
     }
     for round in 0..12 {
         if round == 4 {
@@ -544,7 +518,10 @@ fn many_batches_that_always_fail_block_no_other_batch() {
 fn retry_after_for_one_batch_blocks_no_other_batch() {
     let (test_dir, ids) = filled(12);
     let store = spool(&test_dir);
-    let sink = Limited(&test_dir.receiver, store.pending(None, 1).unwrap().remove(0));
+    let limited = store.pending(None, 1).unwrap().remove(0);
+    let sink = Override(&test_dir.receiver, |batch: &Batch| {
+        (batch.file_name() == limited).then(|| later(Some(60)))
+    });
     for _ in 0..3 {
         let options = DeliveryOptions::default();
         let (clock, run) = (&test_dir.receiver.clock, Uuid::now_v7());
@@ -573,13 +550,14 @@ fn pause_of_one_destination_survives_a_delivery_to_another() {
 #[test]
 fn batch_with_an_unreadable_state_file_blocks_no_other_batch() {
     let (test_dir, ids) = filled(12);
-    let path = test_dir.data().spool.join(&names(&test_dir.data().spool)[0]);
-    // Not to be read even by root: a link to itself would be none of ours.
+    let path = test_dir
+        .data()
+        .spool
+        .join(&names(&test_dir.data().spool)[0]);
+    // A directory cannot be read as a file, not even by root.
     let state = path.with_extension("state.json");
     fs::create_dir(&state).unwrap();
-    let done = test_dir
-        .deliver(&(Arc::new(crate::disk::RealDisk) as Arc<dyn Disk>))
-        .unwrap();
+    let done = test_dir.deliver(&real_disk()).unwrap();
     assert_eq!(billed(&test_dir), ids[4..].iter().copied().collect());
     assert!(done.last_error.unwrap().starts_with("cannot read"));
     fs::remove_dir(state).unwrap();
@@ -590,7 +568,9 @@ fn batch_with_an_unreadable_state_file_blocks_no_other_batch() {
 #[test]
 fn no_batch_is_sent_during_a_retry_after_even_after_a_restart_or_a_clock_jump() {
     let (test_dir, ids) = filled(8);
-    test_dir.receiver.push_reply(ScriptedReply::Refuse(later(Some(600))));
+    test_dir
+        .receiver
+        .push_reply(ScriptedReply::Refuse(later(Some(600))));
     let clock = &test_dir.receiver.clock;
     test_dir.deliver_all();
     assert_eq!(test_dir.receiver.arrivals().len(), 1);
@@ -600,20 +580,22 @@ fn no_batch_is_sent_during_a_retry_after_even_after_a_restart_or_a_clock_jump() 
         let sent = test_dir.receiver.arrivals().len();
         assert_eq!(sent, 1, "after {step} seconds more");
     }
-    // The clock goes back by days: the wait begins anew, but does not last for days.
+    // The clock goes back by days: the wait starts again with its full length, and no longer.
     clock.back(3 * DAY);
     test_dir.deliver_all();
     assert_eq!(test_dir.receiver.arrivals().len(), 1);
     clock.forward(Duration::from_secs(599));
     test_dir.deliver_all();
     assert_eq!(billed(&test_dir), ids.into_iter().collect());
-    assert_books(&test_dir, "after the wait");
+    test_dir.assert_balanced("after the wait");
 }
 
 #[test]
 fn short_retry_after_is_waited_for_and_a_long_one_is_bounded() {
     let (test_dir, _) = filled(4);
-    test_dir.receiver.push_reply(ScriptedReply::Refuse(later(Some(5))));
+    test_dir
+        .receiver
+        .push_reply(ScriptedReply::Refuse(later(Some(5))));
     test_dir.deliver_all();
     let arrivals = test_dir.receiver.arrivals();
     assert_eq!(arrivals.len(), 2);
@@ -637,13 +619,19 @@ fn retry_after_of_zero_or_one_second_does_not_cause_endless_attempts() {
     for seconds in [0, 1] {
         let (test_dir, ids) = filled(8);
         for _ in 0..1000 {
-            test_dir.receiver.push_reply(ScriptedReply::Refuse(later(Some(seconds))));
+            test_dir
+                .receiver
+                .push_reply(ScriptedReply::Refuse(later(Some(seconds))));
         }
         test_dir.deliver_all();
-        let asked = test_dir.receiver.arrivals();
-        assert!(asked.len() < 10, "{} times", asked.len());
-        let least = Duration::from_millis(500);
-        assert!(asked.windows(2).all(|two| two[1].since(two[0]) >= least));
+        let attempts = test_dir.receiver.arrivals();
+        assert!(attempts.len() < 10, "{} attempts", attempts.len());
+        let shortest = Duration::from_millis(500);
+        assert!(
+            attempts
+                .windows(2)
+                .all(|two| two[1].since(two[0]) >= shortest)
+        );
         test_dir.receiver.replies.lock().unwrap().clear();
         test_dir.receiver.clock.forward(DAY);
         test_dir.deliver_all();
@@ -658,7 +646,9 @@ fn batch_fails_only_after_both_ten_rounds_and_seven_days() {
     let clock = &test_dir.receiver.clock;
     let round = || {
         for _ in 0..20 {
-            test_dir.receiver.push_reply(ScriptedReply::Refuse(later(None)));
+            test_dir
+                .receiver
+                .push_reply(ScriptedReply::Refuse(later(None)));
         }
         test_dir.deliver_all();
         test_dir.receiver.replies.lock().unwrap().clear();
@@ -668,7 +658,7 @@ fn batch_fails_only_after_both_ten_rounds_and_seven_days() {
         clock.forward(options.max_wait);
     }
     assert_eq!(spool(&test_dir).count().unwrap(), 1, "many rounds, one day");
-    // A clock that jumps is not time that passed.
+    // A jump of the clock does not count as elapsed time.
     clock.forward(300 * DAY);
     round();
     assert_eq!(spool(&test_dir).count().unwrap(), 1, "one jump");
@@ -684,12 +674,14 @@ fn batch_fails_only_after_both_ten_rounds_and_seven_days() {
         failed[0].reason
     );
     assert!(!failed[0].is_ambiguous);
-    assert_books(&test_dir, "given up");
+    test_dir.assert_balanced("given up");
 
     let (test_dir, _) = filled(4);
     for round in 1..=10 {
         for _ in 0..20 {
-            test_dir.receiver.push_reply(ScriptedReply::Refuse(later(None)));
+            test_dir
+                .receiver
+                .push_reply(ScriptedReply::Refuse(later(None)));
         }
         test_dir.deliver_all();
         test_dir.receiver.clock.forward(DAY);
@@ -702,11 +694,13 @@ fn batch_fails_only_after_both_ten_rounds_and_seven_days() {
 fn unavailable_destination_gets_few_attempts_whatever_the_backlog() {
     let (test_dir, ids) = filled(400);
     for _ in 0..50 {
-        test_dir.receiver.push_reply(ScriptedReply::Refuse(later(None)));
+        test_dir
+            .receiver
+            .push_reply(ScriptedReply::Refuse(later(None)));
     }
     test_dir.deliver_all();
-    let asked = test_dir.receiver.arrivals().len();
-    assert!(asked < 10, "{asked}");
+    let attempts = test_dir.receiver.arrivals().len();
+    assert!(attempts < 10, "{attempts}");
     test_dir.receiver.replies.lock().unwrap().clear();
     test_dir.receiver.clock.forward(DAY);
     test_dir.deliver_all();
@@ -720,15 +714,21 @@ fn unauthorized_response_pauses_delivery_and_the_batches_stay_pending() {
     for _ in 0..30 {
         test_dir
             .receiver
-            .push_reply(ScriptedReply::Refuse(Answer::misconfigured("401: who are you?")));
+            .push_reply(ScriptedReply::Refuse(Answer::misconfigured(
+                "401: invalid token",
+            )));
     }
     for _ in 0..30 {
         test_dir.deliver_all();
         clock.forward(DAY);
     }
-    assert_eq!(test_dir.receiver.arrivals().len(), 30, "one question a run");
+    assert_eq!(
+        test_dir.receiver.arrivals().len(),
+        30,
+        "one attempt in each run"
+    );
     let pause = spool(&test_dir).pause("the receiver").unwrap().unwrap();
-    assert!(pause.is_misconfigured && pause.why.contains("who are you"));
+    assert!(pause.is_misconfigured && pause.why.contains("invalid token"));
     assert_eq!(spool(&test_dir).failed().unwrap().len(), 0);
     test_dir.deliver_all();
     assert_eq!(billed(&test_dir), ids.into_iter().collect());
@@ -744,11 +744,11 @@ fn failed_batch_is_delivered_after_a_resend() {
     let failed = store.failed().unwrap().remove(0);
     store.resend(&failed.name).unwrap();
     assert_eq!(store.failed().unwrap().len(), 0);
-    assert_books(&test_dir, "resent");
+    test_dir.assert_balanced("resent");
     test_dir.receiver.poison.lock().unwrap().clear();
     test_dir.deliver_all();
     assert_eq!(billed(&test_dir), ids.into_iter().collect());
-    assert_books(&test_dir, "delivered at last");
+    test_dir.assert_balanced("delivered");
     let refused = store.resend("nothing.json").unwrap_err().to_string();
     assert!(refused.contains("no such batch in failed/"), "{refused}");
 }
@@ -757,7 +757,9 @@ fn failed_batch_is_delivered_after_a_resend() {
 fn ambiguous_batch_stays_ambiguous_after_a_resend() {
     let (test_dir, ids) = filled(4);
     test_dir.receiver.poison.lock().unwrap().push(ids[0]);
-    test_dir.receiver.push_reply(ScriptedReply::Refuse(unknown()));
+    test_dir
+        .receiver
+        .push_reply(ScriptedReply::Refuse(unknown()));
     test_dir.deliver_all();
     let store = spool(&test_dir);
     let failed = store.failed().unwrap().remove(0);
@@ -769,7 +771,8 @@ fn ambiguous_batch_stays_ambiguous_after_a_resend() {
     assert_eq!(again.len(), 1);
     assert!(
         again[0].is_ambiguous && again[0].records == 4,
-        "it was not split"
+        "{:?}",
+        again[0]
     );
 }
 
@@ -779,14 +782,14 @@ fn batches_without_a_destination_are_archived_and_can_be_resent() {
     let store = spool(&test_dir);
     assert_eq!(archive(&store, &Watch::silent()).unwrap().0, 9);
     assert_eq!(names(&test_dir.data().archive).len(), 3);
-    assert_books(&test_dir, "archived");
+    test_dir.assert_balanced("archived");
     for name in names(&test_dir.data().archive) {
         store.resend(&name).unwrap();
     }
-    assert_books(&test_dir, "taken out");
+    test_dir.assert_balanced("moved back to the spool");
     test_dir.deliver_all();
     assert_eq!(billed(&test_dir), ids.into_iter().collect());
-    assert_books(&test_dir, "delivered");
+    test_dir.assert_balanced("delivered");
 }
 
 #[test]
@@ -820,7 +823,10 @@ fn batch_with_an_invalid_state_file_counts_as_attempted() {
     test_dir.receiver.poison.lock().unwrap().push(ids[0]);
     let store = spool(&test_dir);
     let name = store.pending(None, 1).unwrap().remove(0);
-    let state = test_dir.data().spool.join(crate::manager::state_name(&name));
+    let state = test_dir
+        .data()
+        .spool
+        .join(crate::manager::state_name(&name));
     fs::write(state, "garbage").unwrap();
     test_dir.deliver_all();
     let failed = store.failed().unwrap();
@@ -832,23 +838,23 @@ fn record_staged_again_after_delivery_is_counted_once() {
     let (test_dir, _) = filled(3);
     let data = test_dir.data();
     let record = Record::parse(r#"{"tokens":5}"#).unwrap();
-    let drop_in = |record: &Record| {
+    let drop_file = |record: &Record| {
         let name = format!("{}.json", Uuid::now_v7());
         fs::write(data.staging.join(name), record.json()).unwrap();
         consolidate(test_dir.path(), &Options::default()).unwrap()
     };
-    assert_eq!(drop_in(&record).records, 1);
+    assert_eq!(drop_file(&record).records, 1);
     test_dir.deliver_all();
-    let again = drop_in(&record);
+    let again = drop_file(&record);
     assert_eq!((again.records, again.repeated), (0, 1));
-    // The same id on something else is no repetition: it is kept for a person to look at.
+    // A different record with a known id is quarantined, and not dropped as a repetition.
     let other = Record::parse_with_id(r#"{"tokens":6}"#, record.id()).unwrap();
-    let other = drop_in(&other);
+    let other = drop_file(&other);
     assert_eq!((other.records, other.repeated), (0, 0));
     let failed = spool(&test_dir).failed().unwrap();
     assert_eq!(failed.len(), 1);
     assert!(failed[0].reason.contains("another record has its id"));
     test_dir.deliver_all();
     assert_eq!(billed(&test_dir).len(), 4);
-    assert_books(&test_dir, "repeated");
+    test_dir.assert_balanced("repeated");
 }

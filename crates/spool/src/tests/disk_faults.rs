@@ -1,11 +1,11 @@
-//! Acts of the disk that fail while the process goes on, alone and in pairs with others and with
-//! crashes: nothing is lost, nothing is there twice, and when the fault is over everything goes on by
-//! itself. (S1, S2, S4, S5, S9)
+//! Disk operations that fail while the process continues, alone and together with other faults and
+//! crashes. No record is lost or in two batches, and the work resumes when the faults end.
+//! (S1, S2, S4, S5, S9)
 //!
-//! The scenario stages, archives and delivers with the `Runner` that `serve` and `usage deliver` have,
-//! to a receiver that fails, times out and rejects one record. `cargo test` runs a sample. With
-//! `FAULT_ALL` every act fails in every way, alone and with each event of the next act. `FAULT_PAIRS`
-//! is the number of pairs that are drawn by `FAULT_SEED`. `scripts/prove-spool` sets all three.
+//! The scenario stages, archives and delivers with the `Runner` of `serve` and `usage deliver`, to a
+//! receiver that fails, times out and rejects one record. `cargo test` runs a sample. With `FAULT_ALL`
+//! every operation fails in every way, alone and with each event at the next operation. `FAULT_PAIRS`
+//! is the number of random pairs, chosen by `FAULT_SEED`. `scripts/prove-spool` sets all three.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,64 +15,62 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::crash_recovery::options;
 use super::crashing_disk::{CRASHES, Crash, CrashingDisk, Event, FAULTS, Fault, Operation};
-use super::test_data_dir::{TestDataDir, names, record};
 use super::fake_receiver::ScriptedReply;
+use super::test_data_dir::{TestDataDir, batches_of, each_once, names, record};
 use crate::consolidate::{ConsolidatorState, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{Answer, DeliveryOptions, RunError, Watch, archive};
 use crate::disk::Disk;
 use crate::manager::SpoolManager;
-use crate::record::Record;
 use crate::run::{Destination, Run, Runner};
 use crate::staging::{Durability, Limits, Staging};
-use crate::verify::{verify, verify_in};
+use crate::verify::verify_in;
 
 const EINTR: i32 = 4;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const EROFS: i32 = 30;
 const EXDEV: i32 = 18;
-/// How often an act is tried that failed.
+/// Maximum number of attempts at a step of the scenario.
 const MAX_TRIES: usize = 6;
-/// Length of the reserve: the shortest that there is.
-const RESERVE: usize = 1 << 16;
+/// Length of the reserve: the minimum.
+const RESERVE_BYTES: usize = 1 << 16;
 
-/// A data directory, the processes that use it, and what they promised.
-struct World {
+/// A data directory, the processes that use it, and the records that they acknowledged.
+struct Scenario {
     test_dir: TestDataDir,
     disk: Arc<CrashingDisk>,
     staging: Option<Staging>,
     runner: Option<Runner>,
     /// The record that the receiver rejects.
     poison: Option<Uuid>,
-    /// Records that were ever staged.
-    tried: BTreeSet<Uuid>,
-    /// Records that must survive everything ...
+    /// Records for which `stage` was called, whatever it returned.
+    attempted: BTreeSet<Uuid>,
+    /// Records that must survive a power failure.
     power: BTreeSet<Uuid>,
-    /// ... and those that must survive the end of the process.
+    /// Records that must survive the end of the process.
     process: BTreeSet<Uuid>,
-    /// The same, staged by a process that is gone: nobody syncs them before they are consolidated.
+    /// Records of *process* durability whose process has ended: only consolidation syncs them.
     orphans: BTreeSet<Uuid>,
-    /// Time as the keeper sees it.
+    /// Time that is passed to the keeper of staging.
     now: Instant,
-    /// The kernel forgets what a sync has failed to write: it is only in the memory of the process
-    /// until it was written again.
-    forgets_unsynced: bool,
+    /// True if a failed sync drops pages. Their records are then only in the memory of the process
+    /// until it has written them again.
+    drops_unsynced_pages: bool,
 }
 
-impl World {
+impl Scenario {
     fn new(events: Vec<(usize, Event)>) -> Self {
         let test_dir = TestDataDir::empty();
         let evicted = Event::Fault(Fault::Evicted);
         Self {
-            forgets_unsynced: events.iter().any(|(_, event)| *event == evicted),
+            drops_unsynced_pages: events.iter().any(|(_, event)| *event == evicted),
             disk: Arc::new(CrashingDisk::with(events)),
             staging: None,
             runner: None,
             poison: None,
-            tried: BTreeSet::new(),
+            attempted: BTreeSet::new(),
             power: BTreeSet::new(),
             process: BTreeSet::new(),
             orphans: BTreeSet::new(),
@@ -85,18 +83,18 @@ impl World {
         Arc::clone(&self.disk) as _
     }
 
-    /// If the process has crashed, a new one takes its place.
+    /// Starts a new process if the current one has crashed.
     fn restart_if_crashed(&mut self) {
         if self.disk.has_crashed() {
             self.kill();
-            if self.disk.restart() || self.forgets_unsynced {
-                // Not promised, as long as it was not synced.
+            if self.disk.restart() || self.drops_unsynced_pages {
+                // Records that are not synced may be lost in a power failure.
                 self.orphans.clear();
             }
         }
     }
 
-    /// The process ends.
+    /// Ends the process.
     fn kill(&mut self) {
         if let Some(staging) = self.staging.take() {
             staging.abandon();
@@ -111,7 +109,7 @@ impl World {
             let limits = Limits {
                 records: 4,
                 age: Duration::from_secs(3600),
-                reserve: RESERVE,
+                reserve: RESERVE_BYTES,
                 ..Limits::default()
             };
             let dir = self.test_dir.data().staging;
@@ -120,22 +118,22 @@ impl World {
         self.staging.as_ref()
     }
 
-    /// Stages a record until that succeeds, as the documentation says. Returns its id.
+    /// Stages a record, and again after an error, as documented. Returns its id.
     fn stage(&mut self, durability: Durability) -> Uuid {
         let record = record();
-        self.tried.insert(record.id());
+        self.attempted.insert(record.id());
         let is_staged = (0..MAX_TRIES).any(|_| {
             let staged = self
                 .staging()
                 .map(|staging| staging.stage(&record, durability));
             let is_staged = matches!(staged, Some(Ok(())));
             if !is_staged {
-                // A reserve that could not be created is not tried again at once.
+                // The creation of a reserve is not retried at once.
                 thread::sleep(Duration::from_millis(2));
             }
             is_staged
         });
-        assert!(is_staged, "the fault is over, and it cannot be staged");
+        assert!(is_staged, "cannot be staged after the faults");
         match durability {
             Durability::Power => self.power.insert(record.id()),
             Durability::Process => self.process.insert(record.id()),
@@ -147,22 +145,22 @@ impl World {
     fn stage_poison(&mut self) {
         let id = self.stage(Durability::Power);
         let receiver = &self.test_dir.receiver;
-        // A receiver that rejects it never accepts it in silence.
+        // A scripted reply could accept the record that must be rejected.
         receiver.replies.lock().unwrap().clear();
         receiver.poison.lock().unwrap().push(id);
         self.poison = Some(id);
     }
 
-    /// Some time passes, in which the keeper does its work.
-    fn keep(&mut self) {
+    /// Advances the time and runs the keeper of staging.
+    fn run_keeper(&mut self) {
         self.now += Duration::from_secs(2);
         let now = self.now;
         let Some(staging) = self.staging() else {
             return;
         };
         staging.work(now);
-        let is_well = staging.trouble().is_none();
-        if is_well && !self.disk.has_crashed() {
+        let has_no_error = staging.trouble().is_none();
+        if has_no_error && !self.disk.has_crashed() {
             self.power.append(&mut self.process);
         }
     }
@@ -178,16 +176,16 @@ impl World {
     fn consolidate(&mut self) {
         self.restart_if_crashed();
         let kept = &mut ConsolidatorState::default();
-        let _ = consolidate_on(&self.on(), self.test_dir.path(), &options(), kept);
+        let _ = consolidate_on(&self.on(), self.test_dir.path(), &batches_of(4), kept);
     }
 
-    /// One run, of the runner that `serve` and `usage deliver` have.
+    /// Consolidates, and then archives or delivers.
     fn run(&mut self, is_archive: bool) -> Result<Run, RunError> {
         self.restart_if_crashed();
         let disk = self.on();
         let runner = self.runner.get_or_insert_with(|| {
             let mut runner = Runner::on(disk, self.test_dir.path());
-            runner.reserve = RESERVE;
+            runner.reserve = RESERVE_BYTES;
             runner
         });
         let receiver = &self.test_dir.receiver;
@@ -198,7 +196,7 @@ impl World {
         };
         runner.run_by(
             &receiver.clock,
-            &options(),
+            &batches_of(4),
             &DeliveryOptions::default(),
             destination,
             &Watch::silent(),
@@ -213,103 +211,100 @@ impl World {
         let _ = self.run(false);
     }
 
-    /// Read-only commands change nothing, however they fail.
-    fn look(&mut self) {
+    /// Verifies, which must change nothing even if it fails.
+    fn verify(&mut self) {
         self.restart_if_crashed();
         let data = DataDir::on(self.on(), self.test_dir.path());
         let _ = verify_in(&data, &Watch::silent());
     }
 
-    /// Everything that is ever done, once.
-    fn live(&mut self) {
+    /// Runs every step once.
+    fn run_steps(&mut self) {
         for durability in [Durability::Power, Durability::Process, Durability::Power] {
             self.stage(durability);
         }
         self.stage(Durability::Process);
         self.stage(Durability::Process);
-        self.keep();
-        let single = self.test_dir.single();
-        self.tried.insert(single.id());
+        self.run_keeper();
+        let single = self.test_dir.record_file();
+        self.attempted.insert(single.id());
         self.power.insert(single.id());
         self.archive();
         self.stage(Durability::Process);
         self.stage(Durability::Power);
         self.seal();
-        // The receiver fails, and then accepts without saying so.
+        // The receiver fails, and then stores a batch without an answer.
         let receiver = &self.test_dir.receiver;
         let failure = Answer::later("503", false, None);
-        let silence = Answer::later("timed out", true, None);
+        let timeout = Answer::later("timed out", true, None);
         receiver
             .push_reply(ScriptedReply::Refuse(failure))
-            .push_reply(ScriptedReply::Commit(silence));
+            .push_reply(ScriptedReply::Commit(timeout));
         self.deliver();
         self.stage(Durability::Process);
         self.stage_poison();
-        // A restart, with an entry that its writer left open.
+        // A restart while an entry is open.
         self.stage(Durability::Process);
         self.kill();
-        if self.forgets_unsynced {
+        if self.drops_unsynced_pages {
             self.orphans.clear();
         }
         self.consolidate();
         self.deliver();
         self.stage(Durability::Process);
-        self.look();
+        self.verify();
     }
 
-    /// The fault is over: everything goes on by itself.
+    /// Removes the faults, and runs until no work and no problem is left.
     fn recover(&mut self, case: &str) {
         self.disk.clear_faults();
-        let is_over = (0..MAX_TRIES).any(|_| {
-            // However long a pause is, it ends.
+        let has_recovered = (0..MAX_TRIES).any(|_| {
             let hour = Duration::from_secs(3600);
             self.test_dir.receiver.clock.forward(hour);
-            self.keep();
+            self.run_keeper();
             self.seal();
-            let shown = problem(&self.run(false));
-            let waiting = self.test_dir.batched_in_spool();
+            let problem = problem(&self.run(false));
+            let waiting = self.test_dir.pending_records();
             if waiting.len() == 1 && waiting.first() == self.poison.as_ref() {
-                // Whether the record or the receiver is at fault is known when another is accepted.
+                // The record fails only after the receiver has accepted another batch.
                 self.stage(Durability::Power);
             }
             let is_consolidated = names(&self.test_dir.data().staging).is_empty();
-            shown.is_none() && waiting.is_empty() && is_consolidated
+            problem.is_none() && waiting.is_empty() && is_consolidated
         });
-        assert!(is_over, "{case}: the fault is over, and a problem lasts");
+        assert!(has_recovered, "{case}: a problem is left after the faults");
     }
 
     fn check(&self, case: &str) {
-        let found = found(&self.test_dir);
-        let twice: Vec<_> = found.iter().filter(|(_, times)| **times > 1).collect();
-        assert!(twice.is_empty(), "{case}: in two batches: {twice:?}");
-        let found: BTreeSet<Uuid> = found.into_keys().collect();
+        let found = each_once(self.test_dir.record_counts(), case);
         let lost: Vec<_> = self.power.difference(&found).collect();
         assert!(lost.is_empty(), "{case}: lost: {lost:?}");
         let unsynced = &self.process | &self.orphans;
         let lost: Vec<_> = unsynced.difference(&found).collect();
         assert!(lost.is_empty(), "{case}: lost: {lost:?}");
         self.check_poison(case);
-        let made_up: Vec<_> = found.difference(&self.tried).collect();
-        assert!(made_up.is_empty(), "{case}: made up: {made_up:?}");
-        assert_eq!(names(&self.test_dir.data().staging), [""; 0], "{case}: stuck");
-        assert_eq!(names(&self.test_dir.data().spool), [""; 0], "{case}: stuck");
+        let invented: Vec<_> = found.difference(&self.attempted).collect();
+        assert!(invented.is_empty(), "{case}: never staged: {invented:?}");
+        assert_eq!(
+            names(&self.test_dir.data().staging),
+            [""; 0],
+            "{case}: left"
+        );
+        assert_eq!(names(&self.test_dir.data().spool), [""; 0], "{case}: left");
         let trouble = self.staging.as_ref().and_then(Staging::trouble);
         assert!(trouble.is_none(), "{case}: {trouble:?}");
-        let books = verify(self.test_dir.path(), &Watch::silent()).unwrap();
-        assert!(books.balance(), "{case}: {:?}", books.problems);
-        let sum = books.delivered + books.archived + books.pending + books.failed;
-        assert_eq!(books.staged, sum, "{case}: {books:?}");
+        self.test_dir.assert_balanced(case);
         let count = found.len() as u64;
         assert_eq!(self.test_dir.totals(), (count, count), "{case}: totals");
     }
 }
 
-impl World {
-    /// The record that the receiver rejects is in `failed/`. Records that it would have accepted are
-    /// there only with that one, and only if the receiver may have the whole batch.
+impl Scenario {
+    /// Checks that the rejected record is in `failed/`. Other records are there only in the same batch,
+    /// and only if that batch is ambiguous.
     fn check_poison(&self, case: &str) {
         let store = SpoolManager::new(self.test_dir.path());
-        let mut is_there = self.poison.is_none();
+        let mut is_found = self.poison.is_none();
         for failed in store.failed().unwrap() {
             if !failed.is_batch {
                 continue;
@@ -320,33 +315,15 @@ impl World {
                 .records()
                 .iter()
                 .any(|one| Some(one.id()) == self.poison);
-            is_there |= has_poison;
-            let is_fair = has_poison && (failed.records == 1 || failed.is_ambiguous);
-            assert!(is_fair, "{case}: failed: {failed:?}");
+            is_found |= has_poison;
+            let is_expected = has_poison && (failed.records == 1 || failed.is_ambiguous);
+            assert!(is_expected, "{case}: failed: {failed:?}");
         }
-        assert!(is_there, "{case}: the rejected record is not in failed/");
+        assert!(is_found, "{case}: the rejected record is not in failed/");
     }
 }
 
-/// How often each record is anywhere.
-fn found(test_dir: &TestDataDir) -> BTreeMap<Uuid, usize> {
-    let mut found = test_dir.batched();
-    for dir in [test_dir.data().archive, test_dir.data().failed] {
-        for name in names(&dir)
-            .iter()
-            .filter(|name| crate::batch::is_batch_name(name))
-        {
-            let bytes = std::fs::read(dir.join(name)).unwrap();
-            let batch = crate::manager::check(name, &bytes).unwrap();
-            for id in batch.records().iter().map(Record::id) {
-                *found.entry(id).or_default() += 1;
-            }
-        }
-    }
-    found
-}
-
-/// The problem of a run that `status` shows.
+/// Returns the problem of a run that `status` would show.
 fn problem(run: &Result<Run, RunError>) -> Option<String> {
     let run = match run {
         Ok(run) => run,
@@ -360,31 +337,31 @@ fn problem(run: &Result<Run, RunError>) -> Option<String> {
     trouble.or(unreadable).or(no_reserve).or(pending)
 }
 
-/// Lives through these events, and checks what is left. Returns the acts.
+/// Runs the scenario with these events and checks the records. Returns the operations.
 fn run(events: Vec<(usize, Event)>) -> Vec<Operation> {
     let case = format!("{events:?}");
-    let mut world = World::new(events);
-    world.live();
-    world.restart_if_crashed();
-    let operations = world.disk.operations();
-    world.recover(&case);
-    world.check(&case);
+    let mut scenario = Scenario::new(events);
+    scenario.run_steps();
+    scenario.restart_if_crashed();
+    let operations = scenario.disk.operations();
+    scenario.recover(&case);
+    scenario.check(&case);
     operations
 }
 
-/// The same, and the power fails when the events are over.
+/// Runs the scenario with these events, then a power failure, and checks the records.
 fn run_and_cut_power(events: Vec<(usize, Event)>) {
     let case = format!("{events:?}, then the power fails");
-    let mut world = World::new(events);
-    world.live();
-    world.restart_if_crashed();
-    world.keep();
-    world.keep();
-    world.disk.cut_power();
-    world.kill();
-    world.orphans.clear();
-    world.recover(&case);
-    world.check(&case);
+    let mut scenario = Scenario::new(events);
+    scenario.run_steps();
+    scenario.restart_if_crashed();
+    scenario.run_keeper();
+    scenario.run_keeper();
+    scenario.disk.cut_power();
+    scenario.kill();
+    scenario.orphans.clear();
+    scenario.recover(&case);
+    scenario.check(&case);
 }
 
 fn faults(kind: Operation) -> impl Iterator<Item = Fault> {
@@ -393,19 +370,19 @@ fn faults(kind: Operation) -> impl Iterator<Item = Fault> {
 
 #[expect(
     clippy::print_stdout,
-    reason = "how much was tried is part of the result"
+    reason = "`scripts/prove-spool` prints the number of cases"
 )]
-fn say(case: &str) {
-    println!("{case}");
+fn print(line: &str) {
+    println!("{line}");
 }
 
-/// After so many cases a line is printed.
+/// Number of cases after which progress is printed.
 const PROGRESS: usize = 5000;
 
-/// Acts by number, with their crash or fault.
+/// Numbers of operations, with their crash or fault.
 type Events = Vec<(usize, Event)>;
 
-/// Applies a function to all of these, on as many threads as there are processors. `None`: it panicked.
+/// Applies a function to all cases, on one thread per processor. Returns `None` for a panic.
 fn in_parallel<T: Send>(
     cases: &[Events],
     work: impl Fn(Events) -> T + Sync + std::panic::RefUnwindSafe,
@@ -419,7 +396,7 @@ fn in_parallel<T: Send>(
                     let mut done = done.lock().unwrap();
                     done.push((events, outcome));
                     if done.len().is_multiple_of(PROGRESS) {
-                        say(&format!("{} of {}", done.len(), cases.len()));
+                        print(&format!("{} of {}", done.len(), cases.len()));
                     }
                 }
             });
@@ -430,8 +407,8 @@ fn in_parallel<T: Send>(
     done.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// Runs many cases, and fails with the first few that failed.
-fn all(case: &str, cases: &[Events], run: fn(Events)) {
+/// Runs many cases. Panics with the first failed cases.
+fn run_cases(name: &str, cases: &[Events], run: fn(Events)) {
     let outcomes = in_parallel(cases, run);
     let failed: Vec<_> = cases
         .iter()
@@ -442,10 +419,10 @@ fn all(case: &str, cases: &[Events], run: fn(Events)) {
     let count = cases.len();
     assert!(
         failed.is_empty(),
-        "{case}: {} of {count} failed: {some:?}",
+        "{name}: {} of {count} failed: {some:?}",
         failed.len()
     );
-    say(&format!("{case}: {count} cases"));
+    print(&format!("{name}: {count} cases"));
 }
 
 fn run_only(events: Vec<(usize, Event)>) {
@@ -457,15 +434,16 @@ fn is_exhaustive() -> bool {
     std::env::var_os("FAULT_ALL").is_some()
 }
 
-/// Without `FAULT_ALL`, one of so many acts fails.
+/// Step between the operations that fail without `FAULT_ALL`.
 const SAMPLE: usize = 7;
 
-/// Every act with every fault that it can have; without `FAULT_ALL` some acts with one of them, each in
-/// turn.
+/// Returns every operation with every fault that it can have. Without `FAULT_ALL`, returns a sample of
+/// operations with one fault each.
 fn singles() -> Vec<(usize, Operation, Fault)> {
     let operations = run(Vec::new()).into_iter().enumerate();
     if is_exhaustive() {
-        let all = operations.flat_map(|(at, kind)| faults(kind).map(move |fault| (at, kind, fault)));
+        let all =
+            operations.flat_map(|(at, kind)| faults(kind).map(move |fault| (at, kind, fault)));
         return all.collect();
     }
     let sample = operations.step_by(SAMPLE).map(|(at, kind)| {
@@ -475,10 +453,10 @@ fn singles() -> Vec<(usize, Operation, Fault)> {
     sample.collect()
 }
 
-/// Every two events at adjacent acts. After the first one the process does something else than without
-/// it, so the second act is that of a run with the first event alone.
+/// Returns all pairs of events at adjacent operations. The first event changes the operations after it,
+/// so the second operation is taken from a run with the first event alone.
 fn adjacent_pairs() -> Vec<Events> {
-    // A crash at an act that changes nothing is a crash at the next one that does.
+    // A crash at a read has the same effect as a crash at the next operation that is not a read.
     let crashes = |kind: Operation| CRASHES.into_iter().filter(move |_| !kind.is_read());
     let events = |kind| {
         let faults = faults(kind).map(Event::Fault);
@@ -488,8 +466,8 @@ fn adjacent_pairs() -> Vec<Events> {
     let firsts: Vec<Events> = operations
         .flat_map(|(at, kind)| events(kind).map(move |event| vec![(at, event)]))
         .collect();
-    let lives = in_parallel(&firsts, run);
-    let pairs = firsts.iter().zip(lives).flat_map(|(first, operations)| {
+    let runs = in_parallel(&firsts, run);
+    let pairs = firsts.iter().zip(runs).flat_map(|(first, operations)| {
         let (at, event) = first[0];
         let second = operations.and_then(|operations| operations.get(at + 1).copied());
         let seconds = second.into_iter().flat_map(events);
@@ -498,22 +476,22 @@ fn adjacent_pairs() -> Vec<Events> {
     pairs.collect()
 }
 
-/// Numbers that look random and are the same for the same seed.
+/// A generator of pseudo-random numbers, the same for the same seed.
 struct Random(u64);
 
 impl Random {
-    /// Prints the seed.
+    /// Seeds the generator with `FAULT_SEED` and prints the seed.
     fn new() -> Self {
         let seed = setting("FAULT_SEED", 1);
-        say(&format!("seed {seed}"));
+        print(&format!("seed {seed}"));
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    fn below(&mut self, most: usize) -> usize {
+    fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 32).unwrap() % most
+        usize::try_from(self.0 >> 32).unwrap() % bound
     }
 
     fn event(&mut self) -> Event {
@@ -543,7 +521,7 @@ fn scenario_without_faults_uses_every_operation_and_keeps_each_record_once() {
     ] {
         assert!(operations.contains(&kind), "{kind:?}");
     }
-    say(&format!("{} operations", operations.len()));
+    print(&format!("{} operations", operations.len()));
     run_and_cut_power(Vec::new());
 }
 
@@ -553,7 +531,7 @@ fn each_record_is_kept_once_if_any_operation_fails() {
     let cases: Vec<_> = cases
         .map(|(at, _, fault)| vec![(at, Event::Fault(fault))])
         .collect();
-    all("single faults", &cases, run_only);
+    run_cases("single faults", &cases, run_only);
 }
 
 #[test]
@@ -562,7 +540,7 @@ fn each_record_is_kept_once_if_any_operation_fails_before_a_power_failure() {
     let cases: Vec<_> = cases
         .map(|(at, _, fault)| vec![(at, Event::Fault(fault))])
         .collect();
-    all(
+    run_cases(
         "single faults before a power failure",
         &cases,
         run_and_cut_power,
@@ -572,14 +550,14 @@ fn each_record_is_kept_once_if_any_operation_fails_before_a_power_failure() {
 #[test]
 fn each_record_is_kept_once_if_any_two_adjacent_operations_fail() {
     if is_exhaustive() {
-        return all("adjacent pairs", &adjacent_pairs(), run_only);
+        return run_cases("adjacent pairs", &adjacent_pairs(), run_only);
     }
     let mut random = Random::new();
     let singles = singles().into_iter();
     let cases: Vec<_> = singles
         .map(|(at, _, fault)| vec![(at, Event::Fault(fault)), (at + 1, random.event())])
         .collect();
-    all("adjacent pairs", &cases, run_only);
+    run_cases("adjacent pairs", &cases, run_only);
 }
 
 #[test]
@@ -594,46 +572,46 @@ fn each_record_is_kept_once_if_any_two_operations_fail() {
             ]
         })
         .collect();
-    all("drawn pairs", &cases, run_only);
+    run_cases("drawn pairs", &cases, run_only);
 }
 
-/// The reserve holds what the disk had no room for, and half of it may be left on the disk.
+/// A write to a full disk goes to the reserve, and removing the partial file fails at first.
 #[test]
 fn partial_file_left_by_a_full_disk_is_removed() {
     let operations = run(Vec::new()).into_iter().enumerate();
     let writes = operations.filter(|(_, kind)| *kind == Operation::Write);
     let full_disk = Event::Fault(Fault::Error(ENOSPC));
-    let stays = Event::Fault(Fault::Error(EROFS));
+    let removal_fails = Event::Fault(Fault::Error(EROFS));
     let cases: Vec<_> = writes
-        .map(|(at, _)| vec![(at, full_disk), (at + 1, stays)])
+        .map(|(at, _)| vec![(at, full_disk), (at + 1, removal_fails)])
         .collect();
-    all("writes to a full disk", &cases, run_only);
+    run_cases("writes to a full disk", &cases, run_only);
 }
 
-/// Stages an entry and a file with one record, and delivers them. Returns everything that `status`
-/// shows: of staging and of the run.
-fn shown(world: &mut World) -> Vec<String> {
-    let mut shown = Vec::new();
-    let single = world.test_dir.single();
-    world.tried.insert(single.id());
-    world.power.insert(single.id());
+/// Stages an entry and a file with one record, and delivers them. Returns the problems of staging and of
+/// the run that `status` would show.
+fn stage_and_deliver(scenario: &mut Scenario) -> Vec<String> {
+    let mut problems = Vec::new();
+    let single = scenario.test_dir.record_file();
+    scenario.attempted.insert(single.id());
+    scenario.power.insert(single.id());
     for _ in 0..4 {
         let record = record();
-        world.tried.insert(record.id());
-        let staged = world
+        scenario.attempted.insert(record.id());
+        let staged = scenario
             .staging()
             .map(|staging| staging.stage(&record, Durability::Process));
         match staged {
-            Some(Ok(())) => drop(world.process.insert(record.id())),
-            Some(Err(error)) => shown.push(error.to_string()),
-            None => shown.push("staging cannot be opened".to_owned()),
+            Some(Ok(())) => drop(scenario.process.insert(record.id())),
+            Some(Err(error)) => problems.push(error.to_string()),
+            None => problems.push("staging cannot be opened".to_owned()),
         }
     }
-    world.keep();
-    let trouble = world.staging.as_ref().and_then(Staging::trouble);
-    shown.extend(trouble.map(|error| error.to_string()));
-    shown.extend(problem(&world.run(false)));
-    shown
+    scenario.run_keeper();
+    let trouble = scenario.staging.as_ref().and_then(Staging::trouble);
+    problems.extend(trouble.map(|error| error.to_string()));
+    problems.extend(problem(&scenario.run(false)));
+    problems
 }
 
 #[test]
@@ -648,38 +626,42 @@ fn persistent_fault_is_reported_until_it_ends() {
     ];
     for (kind, number) in kinds.into_iter().flat_map(|kind| {
         let errors = faults(kind).filter_map(|fault| match fault {
-            // An interrupted act is repeated at once.
+            // An interrupted operation is retried at once.
             Fault::Error(number) if number != EINTR && number != EXDEV => Some(number),
             _ => None,
         });
         errors.map(move |number| (kind, number))
     }) {
         let case = format!("{kind:?} fails with error {number}");
-        let mut world = World::new(Vec::new());
-        world.stage(Durability::Power);
-        assert_eq!(shown(&mut world), [""; 0], "{case}: before");
-        world.disk.fail_all(kind, number);
+        let mut scenario = Scenario::new(Vec::new());
+        scenario.stage(Durability::Power);
+        assert_eq!(stage_and_deliver(&mut scenario), [""; 0], "{case}: before");
+        scenario.disk.fail_all(kind, number);
         for round in 0..3 {
-            assert_ne!(shown(&mut world), [""; 0], "{case}: round {round}");
+            assert_ne!(
+                stage_and_deliver(&mut scenario),
+                [""; 0],
+                "{case}: round {round}"
+            );
         }
-        world.disk.clear_faults();
-        world.keep();
-        world
+        scenario.disk.clear_faults();
+        scenario.run_keeper();
+        scenario
             .test_dir
             .receiver
             .clock
             .forward(Duration::from_secs(3600));
-        // One run may find what the last one left; then it is over.
-        shown(&mut world);
-        assert_eq!(shown(&mut world), [""; 0], "{case}: after");
-        world.recover(&case);
-        world.check(&case);
+        // The first run may still report a problem of the last one.
+        stage_and_deliver(&mut scenario);
+        assert_eq!(stage_and_deliver(&mut scenario), [""; 0], "{case}: after");
+        scenario.recover(&case);
+        scenario.check(&case);
     }
 }
 
-/// Consolidates eight records into two batches and archives what there is: with these events, and
-/// again without. Returns how many records a failed consolidation left in batches, the number of acts
-/// until then, and true if the disk crashed.
+/// Consolidates eight records into two batches and archives the batches: with these events, and again
+/// without. Returns the number of records in batches and of operations after the first consolidation,
+/// and true if the disk crashed.
 fn consolidate_and_archive(events: Events) -> (usize, usize, bool) {
     let case = format!("{events:?}");
     let test_dir = TestDataDir::new();
@@ -690,7 +672,7 @@ fn consolidate_and_archive(events: Events) -> (usize, usize, bool) {
         consolidate_on(
             &disk,
             test_dir.path(),
-            &options(),
+            &batches_of(4),
             &mut ConsolidatorState::default(),
         )
     };
@@ -699,20 +681,23 @@ fn consolidate_and_archive(events: Events) -> (usize, usize, bool) {
         archive(&store, &Watch::silent())
     };
     let _ = consolidate();
-    let (batched, operations) = (test_dir.batched_in_spool().len(), crashing.operations().len());
+    let (batched, operations) = (
+        test_dir.pending_records().len(),
+        crashing.operations().len(),
+    );
     let _ = archive();
     let has_crashed = crashing.has_crashed();
     crashing.restart();
     crashing.clear_faults();
     consolidate().unwrap();
     archive().unwrap();
-    let found = found(&test_dir);
+    let found = test_dir.record_counts();
     let expected: BTreeMap<Uuid, usize> = staged.iter().map(|one| (one.id(), 1)).collect();
     assert_eq!(found, expected, "{case}");
     (batched, operations, has_crashed)
 }
 
-/// The name of a batch may not be on the disk if its consolidation has failed, or goes on.
+/// The directory entry of a batch is not synced if its consolidation has failed or is in progress.
 #[test]
 fn archived_batch_of_an_unfinished_snapshot_survives_a_power_failure() {
     let failing = |at| (at, Event::Fault(Fault::Error(EIO)));
@@ -735,37 +720,44 @@ fn quarantined_torn_entry_survives_a_power_failure() {
         .staging
         .join(format!("{}.jsonl.open", Uuid::now_v7()));
     let file = disk.create(&path).unwrap();
-    // Its writer ends before the first line is whole, and nobody has synced it.
+    // The process ends before the first line is complete or synced.
     disk.append(&file, br#"{"entry":"01890a5d"#).unwrap();
     drop(file);
     let on = Arc::clone(&disk) as Arc<dyn Disk>;
     let done = consolidate_on(
         &on,
         test_dir.path(),
-        &options(),
+        &batches_of(4),
         &mut ConsolidatorState::default(),
     );
     done.unwrap();
-    assert_eq!(names(&test_dir.data().failed).len(), 2, "it and its reason");
+    assert_eq!(
+        names(&test_dir.data().failed).len(),
+        2,
+        "the entry and its reason"
+    );
     disk.cut_power();
-    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{:?}", books.problems);
-    assert_eq!(names(&test_dir.data().failed).len(), 2, "it and its reason");
+    test_dir.assert_balanced("at the end");
+    assert_eq!(
+        names(&test_dir.data().failed).len(),
+        2,
+        "the entry and its reason"
+    );
 }
 
-/// Issue 14, item 11: the cost of a snapshot does not grow with the number of entries that wait.
+/// Issue 14, item 11: the cost of a snapshot does not grow with the number of staged entries.
 #[test]
 fn staging_directory_is_listed_once_for_many_snapshots() {
     let listings = |entries: usize| {
         let test_dir = TestDataDir::new();
         for _ in 0..entries {
-            test_dir.single();
+            test_dir.record_file();
         }
         let disk = Arc::new(CrashingDisk::with(Vec::new()));
         let on = Arc::clone(&disk) as Arc<dyn Disk>;
         let options = Options {
             max_entries: 1,
-            ..options()
+            ..batches_of(4)
         };
         let kept = &mut ConsolidatorState::default();
         while consolidate_on(&on, test_dir.path(), &options, kept)

@@ -1,4 +1,4 @@
-//! A disk on which some files cannot be read.
+//! A disk on which chosen files cannot be read.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,12 +9,12 @@ use std::sync::Mutex;
 
 use crate::disk::{Disk, RealDisk};
 
-/// Reason why a file cannot be used.
+/// Way in which reading a file fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReadFault {
-    /// It cannot be opened.
+    /// The file cannot be opened.
     Open,
-    /// It can be read up to this byte.
+    /// Reads fail from this byte on.
     AfterByte(u64),
 }
 

@@ -1,4 +1,4 @@
-//! A receiver of one test's own, which answers as it is told, and time that passes by itself.
+//! A receiver with scripted replies, and a clock that advances when the code under test waits.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Mutex;
@@ -11,48 +11,48 @@ use crate::cancel::Cancel;
 use crate::delivery::{Answer, Clock, Sink};
 use crate::time::Moment;
 
-/// What the receiver does with one batch.
+/// Reply to one batch.
 #[derive(Clone, Debug)]
 pub(super) enum ScriptedReply {
-    /// Takes it, and answers this.
+    /// The receiver stores the batch and returns this answer.
     Commit(Answer),
-    /// Does not take it, and answers this.
+    /// The receiver does not store the batch and returns this answer.
     Refuse(Answer),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct FakeReceiver {
-    /// What to do with the next batches; everything is taken when there is nothing left.
+    /// Replies to the next batches. The receiver accepts every batch when there are none.
     pub(super) replies: Mutex<VecDeque<ScriptedReply>>,
-    /// Records that it does not like: a batch with one of them is rejected.
+    /// Records that the receiver rejects, with the batch that contains them.
     pub(super) poison: Mutex<Vec<Uuid>>,
-    taken: Mutex<ConsolidatedEntry>,
+    received: Mutex<Received>,
     pub(super) clock: FakeClock,
 }
 
 #[derive(Debug, Default)]
-struct ConsolidatedEntry {
+struct Received {
     billed: BTreeMap<Uuid, usize>,
-    /// The body of each key that ever came.
+    /// Body of each batch that was sent, by idempotency key.
     bodies: HashMap<String, Vec<u8>>,
     committed: HashSet<String>,
-    /// How often each key came.
+    /// Number of times that each idempotency key was sent.
     keys: BTreeMap<String, usize>,
-    /// When something came.
+    /// Time of each attempt.
     arrivals: Vec<Moment>,
 }
 
 impl FakeReceiver {
     pub(super) fn billed(&self) -> BTreeMap<Uuid, usize> {
-        self.taken.lock().unwrap().billed.clone()
+        self.received.lock().unwrap().billed.clone()
     }
 
     pub(super) fn keys(&self) -> BTreeMap<String, usize> {
-        self.taken.lock().unwrap().keys.clone()
+        self.received.lock().unwrap().keys.clone()
     }
 
     pub(super) fn arrivals(&self) -> Vec<Moment> {
-        self.taken.lock().unwrap().arrivals.clone()
+        self.received.lock().unwrap().arrivals.clone()
     }
 
     pub(super) fn push_reply(&self, reply: ScriptedReply) -> &Self {
@@ -61,8 +61,8 @@ impl FakeReceiver {
     }
 }
 
-impl ConsolidatedEntry {
-    /// Knows batches by their keys.
+impl Received {
+    /// Stores a batch, unless its key was stored before.
     fn commit(&mut self, batch: &Batch) {
         let key = batch.idempotency_key().to_owned();
         if self.committed.insert(key) {
@@ -79,16 +79,20 @@ impl Sink for FakeReceiver {
     }
 
     fn send(&self, batch: &Batch) -> Answer {
-        let mut taken = self.taken.lock().unwrap();
-        taken.arrivals.push(self.clock.now());
+        let mut received = self.received.lock().unwrap();
+        received.arrivals.push(self.clock.now());
         let key = batch.idempotency_key().to_owned();
-        *taken.keys.entry(key.clone()).or_default() += 1;
-        let body = taken.bodies.entry(key.clone()).or_insert(batch.body());
-        assert_eq!(*body, batch.body(), "the same bytes under the same key");
+        *received.keys.entry(key.clone()).or_default() += 1;
+        let body = received.bodies.entry(key.clone()).or_insert(batch.body());
+        assert_eq!(
+            *body,
+            batch.body(),
+            "the body differs from the first one with this key"
+        );
         let poison = self.poison.lock().unwrap();
         match self.replies.lock().unwrap().pop_front() {
             Some(ScriptedReply::Commit(answer)) => {
-                taken.commit(batch);
+                received.commit(batch);
                 answer
             }
             Some(ScriptedReply::Refuse(answer)) => answer,
@@ -100,14 +104,14 @@ impl Sink for FakeReceiver {
                 Answer::rejected("422: poison")
             }
             None => {
-                taken.commit(batch);
+                received.commit(batch);
                 Answer::accepted("200")
             }
         }
     }
 }
 
-/// Time that passes when somebody waits, and jumps when told to.
+/// A clock that advances by the duration of every wait, and jumps on demand.
 #[derive(Debug)]
 pub(super) struct FakeClock {
     now: Mutex<Moment>,
@@ -140,9 +144,8 @@ impl Clock for FakeClock {
         *self.now.lock().unwrap()
     }
 
-    fn wait(&self, cancel: &Cancel, long: Duration) -> bool {
-        self.forward(long);
-        *self.waited.lock().unwrap() += long;
-        cancel.is_cancelled()
+    fn wait(&self, _cancel: &Cancel, duration: Duration) {
+        self.forward(duration);
+        *self.waited.lock().unwrap() += duration;
     }
 }

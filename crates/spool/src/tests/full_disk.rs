@@ -1,5 +1,5 @@
-//! A disk that is full and stays full, whatever is deleted: what was acknowledged is delivered once,
-//! whatever act a deliverer crashes at. (S9)
+//! On a disk that stays full whatever is deleted, acknowledged records are delivered exactly once, also
+//! after a crash at any operation. (S9)
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::crash_recovery::{fill, options};
+use super::crash_recovery::fill;
 use super::crashing_disk::{CRASHES, Crash, CrashingDisk, Event, Fault, Operation};
-use super::test_data_dir::{TestDataDir, names};
+use super::test_data_dir::{TestDataDir, batches_of, each_once, names, real_disk};
 use crate::consolidate::{ConsolidatorState, Options, consolidate_on};
 use crate::delivery::Watch;
 use crate::disk::{Disk, RealDisk};
@@ -26,32 +26,32 @@ use crate::staging_lock::LockError;
 use crate::tally::tally;
 use crate::verify::verify;
 
-/// Refuses everything that a full disk could refuse: a new file, a new name, a longer file.
+/// Refuses everything that needs space: new files, new names and longer files.
 #[derive(Debug)]
 struct FullDisk(Arc<dyn Disk>);
 
-fn full<T>() -> io::Result<T> {
+fn storage_full<T>() -> io::Result<T> {
     Err(io::ErrorKind::StorageFull.into())
 }
 
 impl Disk for FullDisk {
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        if dir.is_dir() { Ok(()) } else { full() }
+        if dir.is_dir() { Ok(()) } else { storage_full() }
     }
 
     fn create(&self, _path: &Path) -> io::Result<File> {
-        full()
+        storage_full()
     }
 
     fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
         if at + bytes.len() as u64 > file.metadata()?.len() {
-            return full();
+            return storage_full();
         }
         self.0.write_at(file, at, bytes)
     }
 
     fn append(&self, _file: &File, _bytes: &[u8]) -> io::Result<()> {
-        full()
+        storage_full()
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
@@ -66,7 +66,7 @@ impl Disk for FullDisk {
         if to.exists() {
             self.0.rename(from, to)
         } else {
-            full()
+            storage_full()
         }
     }
 
@@ -91,33 +91,33 @@ fn full_disk() -> Arc<dyn Disk> {
     Arc::new(FullDisk(Arc::new(RealDisk)))
 }
 
-const RESERVE: usize = 1 << 16;
+const RESERVE_BYTES: usize = 1 << 16;
 
-/// A data directory that has a reserve, and entries of every kind.
+/// A data directory with a reserve and entries of every kind. Returns the staged records too.
 fn dir_with_reserve() -> (TestDataDir, BTreeSet<Uuid>) {
-    dir_with_reserve_of(RESERVE)
+    dir_with_reserve_of(RESERVE_BYTES)
 }
 
 fn dir_with_reserve_of(reserve_bytes: usize) -> (TestDataDir, BTreeSet<Uuid>) {
     let test_dir = TestDataDir::new();
     let reserve = Reserve::new(&test_dir.data().staging);
     reserve.create(&RealDisk, reserve_bytes).unwrap();
-    // The journals and the locks are there, as after any run.
-    run(&test_dir, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+    // Creates the journals and the lock files.
+    run(&test_dir, &real_disk()).unwrap();
     let mut expected = fill(&test_dir);
-    // Sealing one that was left open needs a new name.
+    // Open entries are removed: sealing them needs a new name, which a full disk refuses.
     for name in names(&test_dir.data().staging) {
         let path = test_dir.data().staging.join(name);
         if path.extension().is_some_and(|ending| ending == "open") {
             std::fs::remove_file(path).unwrap();
         }
     }
-    let kept: BTreeSet<Uuid> = staged(&test_dir);
+    let kept: BTreeSet<Uuid> = staged_ids(&test_dir);
     expected.retain(|id| kept.contains(id));
     (test_dir, expected)
 }
 
-fn staged(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
+fn staged_ids(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
     let staging = test_dir.data().staging;
     let text = |name: &String| std::fs::read_to_string(staging.join(name)).unwrap_or_default();
     let all: String = names(&staging).iter().map(text).collect();
@@ -126,7 +126,7 @@ fn staged(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
         .collect()
 }
 
-/// Consolidates and delivers until nothing is left to do, as a run does.
+/// Consolidates and delivers until neither finds work.
 fn run(test_dir: &TestDataDir, disk: &Arc<dyn Disk>) -> Result<(), Error> {
     loop {
         let store = SpoolManager::on(Arc::clone(disk), test_dir.path());
@@ -134,30 +134,26 @@ fn run(test_dir: &TestDataDir, disk: &Arc<dyn Disk>) -> Result<(), Error> {
             Err(error) if error.is_full() => {}
             flushed => flushed?,
         }
-        let folded = match consolidate_on(
+        let consolidated = match consolidate_on(
             disk,
             test_dir.path(),
-            &options(),
+            &batches_of(4),
             &mut ConsolidatorState::default(),
         ) {
-            Ok(folded) => folded.entries,
+            Ok(consolidated) => consolidated.entries,
             Err(error) if error.is_full() => 1,
             Err(LockError::Disk(error)) => return Err(error),
             other => other.unwrap().entries,
         };
         let delivered = test_dir.deliver(disk)?;
-        if folded == 0 && delivered.batches == 0 {
+        if consolidated == 0 && delivered.batches == 0 {
             return Ok(());
         }
     }
 }
 
 fn check_billed(test_dir: &TestDataDir, expected: &BTreeSet<Uuid>, case: &str) {
-    let billed = test_dir.receiver.billed();
-    for (id, count) in &billed {
-        assert_eq!(*count, 1, "{case}: {id} was billed {count} times");
-    }
-    let billed: BTreeSet<_> = billed.into_keys().collect();
+    let billed = each_once(test_dir.receiver.billed(), case);
     assert_eq!(&billed, expected, "{case}");
 }
 
@@ -167,17 +163,7 @@ fn check(test_dir: &TestDataDir, expected: &BTreeSet<Uuid>, case: &str) {
     let tally = tally(test_dir.path(), None, None).unwrap();
     let records: u64 = tally.rows.iter().map(|row| row.records).sum();
     assert_eq!(records, expected.len() as u64, "{case}: totals");
-    balance(test_dir, case);
-}
-
-fn balance(test_dir: &TestDataDir, case: &str) {
-    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{case}: {:?}", books.problems);
-    assert_eq!(
-        books.staged,
-        books.delivered + books.pending + books.failed,
-        "{case}"
-    );
+    test_dir.assert_balanced(case);
 }
 
 #[test]
@@ -186,11 +172,12 @@ fn full_disk_is_drained_although_deleted_files_free_no_space() {
     run(&test_dir, &full_disk()).unwrap();
     check(&test_dir, &expected, "full");
     let length = std::fs::metadata(test_dir.data().staging.join(".reserve")).unwrap();
-    assert_eq!(length.len(), RESERVE as u64);
-    // There is room again: everything is on the disk as if it had never been full.
-    run(&test_dir, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+    assert_eq!(length.len(), RESERVE_BYTES as u64);
+    run(&test_dir, &real_disk()).unwrap();
     check(&test_dir, &expected, "no longer full");
-    let held = Reserve::new(&test_dir.data().staging).read(&RealDisk).unwrap();
+    let held = Reserve::new(&test_dir.data().staging)
+        .read(&RealDisk)
+        .unwrap();
     assert!(held.is_empty(), "{held:?}");
     assert!(test_dir.data().failed.read_dir().unwrap().count() > 0);
 }
@@ -211,7 +198,7 @@ fn records_staged_again_after_a_full_disk_are_not_billed_twice() {
             .collect();
         run(&test_dir, &full_disk()).unwrap();
         if !is_still_full {
-            run(&test_dir, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+            run(&test_dir, &real_disk()).unwrap();
         }
         for (path, bytes) in copies {
             std::fs::write(path, bytes).unwrap();
@@ -223,22 +210,22 @@ fn records_staged_again_after_a_full_disk_are_not_billed_twice() {
     }
 }
 
-/// Has no room for the ids of many records in the journal, and for everything else.
+/// Reports a full disk for long journal lines of ids, and has space for everything else.
 #[derive(Debug)]
-struct NoRoomForIds;
+struct NoSpaceForIds;
 
-impl NoRoomForIds {
+impl NoSpaceForIds {
     fn check(file: &File, bytes: &[u8]) -> io::Result<()> {
         let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let is_journal = path.to_string_lossy().contains("taken");
         if is_journal && bytes.len() > 1000 {
-            return full();
+            return storage_full();
         }
         Ok(())
     }
 }
 
-impl Disk for NoRoomForIds {
+impl Disk for NoSpaceForIds {
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
         RealDisk.make_dir(dir)
     }
@@ -278,19 +265,19 @@ impl Disk for NoRoomForIds {
     }
 }
 
-/// Issue 14, item 7. The records come again in other entries, so that their batches have other keys.
+/// Issue 14, item 7. The records are staged again in other entries, so their batches have other keys.
 #[test]
 fn record_ids_are_kept_although_the_journal_has_no_space_for_them() {
     let test_dir = TestDataDir::new();
     let reserve = Reserve::new(&test_dir.data().staging);
-    reserve.create(&RealDisk, RESERVE).unwrap();
+    reserve.create(&RealDisk, RESERVE_BYTES).unwrap();
     let records = test_dir.entry(40, true);
-    run(&test_dir, &(Arc::new(NoRoomForIds) as Arc<dyn Disk>)).unwrap();
+    run(&test_dir, &(Arc::new(NoSpaceForIds) as Arc<dyn Disk>)).unwrap();
     assert_eq!(test_dir.receiver.billed().len(), 40);
     for record in records.iter().rev() {
-        test_dir.junk("json", record.json());
+        test_dir.raw_file("json", record.json());
     }
-    run(&test_dir, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+    run(&test_dir, &real_disk()).unwrap();
     let expected = records.iter().map(Record::id).collect();
     check(&test_dir, &expected, "staged again in other entries");
 }
@@ -298,11 +285,11 @@ fn record_ids_are_kept_although_the_journal_has_no_space_for_them() {
 #[test]
 fn full_disk_is_drained_exactly_once_after_a_crash_at_any_operation() {
     for kind in CRASHES {
-        drain_exactly(kind);
+        crash_while_draining(kind);
     }
 }
 
-fn drain_exactly(kind: Crash) {
+fn crash_while_draining(kind: Crash) {
     for at in 0.. {
         let (test_dir, expected) = dir_with_reserve();
         let crashing = Arc::new(CrashingDisk::new(kind, at));
@@ -310,7 +297,7 @@ fn drain_exactly(kind: Crash) {
         let ended = run(&test_dir, &disk);
         assert_eq!(ended.is_err(), crashing.has_crashed(), "{kind:?} {at}");
         let case = format!("{kind:?} at {at}");
-        balance(&test_dir, &case);
+        test_dir.assert_balanced(&case);
         run(&test_dir, &full_disk()).unwrap();
         check(&test_dir, &expected, &case);
         if !crashing.has_crashed() {
@@ -323,7 +310,7 @@ fn drain_exactly(kind: Crash) {
 #[test]
 fn reserve_is_flushed_exactly_once_after_a_crash_at_any_operation() {
     for (kind, first) in CRASHES.into_iter().zip([0, 1, 0, 1, 0]) {
-        // Every second act for each kind of crash: together they are all.
+        // Every second operation for each kind of crash; together the kinds cover all operations.
         for at in (first..).step_by(2) {
             let (test_dir, mut expected) = dir_with_reserve();
             run(&test_dir, &full_disk()).unwrap();
@@ -332,15 +319,15 @@ fn reserve_is_flushed_exactly_once_after_a_crash_at_any_operation() {
             let disk: Arc<dyn Disk> = Arc::clone(&crashing) as _;
             let ended = run(&test_dir, &disk);
             assert_eq!(ended.is_err(), crashing.has_crashed(), "{kind:?} {at}");
-            let case = format!("emptied, {kind:?} at {at}");
-            balance(&test_dir, &case);
-            // Full again, or not.
+            let case = format!("flushed, {kind:?} at {at}");
+            test_dir.assert_balanced(&case);
+            // In half of the cases the disk is full again.
             if at % 4 < 2 {
                 expected.extend(test_dir.entry(5, true).iter().map(Record::id));
                 run(&test_dir, &full_disk()).unwrap();
                 check(&test_dir, &expected, &case);
             }
-            run(&test_dir, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+            run(&test_dir, &real_disk()).unwrap();
             check(&test_dir, &expected, &case);
             if !crashing.has_crashed() {
                 assert!(at > 30, "too few operations to crash at");
@@ -350,7 +337,7 @@ fn reserve_is_flushed_exactly_once_after_a_crash_at_any_operation() {
     }
 }
 
-/// The first failure is that of a sync, the second that of the act which makes up for it.
+/// A sync fails, and then the operation that would repair it fails.
 #[test]
 fn reserve_is_flushed_exactly_once_after_a_failed_sync_on_a_disk_that_fills_again() {
     let filled = || {
@@ -362,7 +349,9 @@ fn reserve_is_flushed_exactly_once_after_a_failed_sync_on_a_disk_that_fills_agai
     let disk = Arc::new(CrashingDisk::with(Vec::new()));
     run(&filled().0, &(Arc::clone(&disk) as Arc<dyn Disk>)).unwrap();
     let operations = disk.operations().into_iter().enumerate();
-    let syncs: Vec<_> = operations.filter(|(_, kind)| *kind == Operation::Sync).collect();
+    let syncs: Vec<_> = operations
+        .filter(|(_, kind)| *kind == Operation::Sync)
+        .collect();
     assert!(syncs.len() > 10, "{syncs:?}");
     for (at, _) in syncs {
         let (test_dir, mut expected) = filled();
@@ -402,11 +391,8 @@ fn move_on_a_full_disk_without_a_reserve_fails_and_keeps_the_file() {
 fn number_of_records_delivered_from_a_full_disk_is_not_bounded_by_the_reserve() {
     let (test_dir, mut expected) = dir_with_reserve();
     let disk = full_disk();
-    let most = Options {
-        batch_size: 4,
-        ..Options::default()
-    };
-    // Names and states of so many batches would not fit into the reserve.
+    let options = batches_of(4);
+    // The reserve has no space for the names and states of all these batches.
     for _ in 0..40 {
         for _ in 0..10 {
             expected.extend(test_dir.entry(3, true).iter().map(Record::id));
@@ -414,10 +400,10 @@ fn number_of_records_delivered_from_a_full_disk_is_not_bounded_by_the_reserve() 
         while consolidate_on(
             &disk,
             test_dir.path(),
-            &most,
+            &options,
             &mut ConsolidatorState::default(),
         )
-        .is_ok_and(|it| it.entries > 0)
+        .is_ok_and(|done| done.entries > 0)
         {
             test_dir.deliver(&disk).unwrap();
         }
@@ -426,11 +412,14 @@ fn number_of_records_delivered_from_a_full_disk_is_not_bounded_by_the_reserve() 
     check(&test_dir, &expected, "many");
 }
 
-/// A record of this many bytes or more, as a file of its own.
-fn large(test_dir: &TestDataDir, bytes: usize) -> Uuid {
+/// Stages a file with one record of at least this many bytes.
+fn large_record(test_dir: &TestDataDir, bytes: usize) -> Uuid {
     let text = format!(r#"{{"tokens":1,"text":"{}"}}"#, "x".repeat(bytes));
     let record = Record::parse(&text).unwrap();
-    let path = test_dir.data().staging.join(format!("{}.json", record.id()));
+    let path = test_dir
+        .data()
+        .staging
+        .join(format!("{}.json", record.id()));
     std::fs::write(path, record.json()).unwrap();
     record.id()
 }
@@ -439,8 +428,8 @@ fn poison(test_dir: &TestDataDir, ids: &BTreeSet<Uuid>) {
     test_dir.receiver.poison.lock().unwrap().extend(ids);
 }
 
-/// Records in `failed/`, each as often as it is there. None may have arrived.
-fn failed(test_dir: &TestDataDir) -> Vec<Uuid> {
+/// Returns the records in `failed/`. Panics if a batch is ambiguous.
+fn failed_ids(test_dir: &TestDataDir) -> Vec<Uuid> {
     let store = SpoolManager::new(test_dir.path());
     let mut ids = Vec::new();
     for one in store.failed().unwrap().iter().filter(|one| one.is_batch) {
@@ -455,27 +444,27 @@ fn failed(test_dir: &TestDataDir) -> Vec<Uuid> {
 
 #[test]
 fn split_that_exceeds_the_reserve_blocks_no_other_batch() {
-    let real: Arc<dyn Disk> = Arc::new(RealDisk);
+    let real = real_disk();
     let (test_dir, mut expected) = dir_with_reserve();
     run(&test_dir, &real).unwrap();
-    let first: Vec<_> = (0..4).map(|_| large(&test_dir, 4000)).collect();
+    let first: Vec<_> = (0..4).map(|_| large_record(&test_dir, 4000)).collect();
     let bad: BTreeSet<_> = [first[3]].into();
     poison(&test_dir, &bad);
     expected.extend(&first[..3]);
     consolidate_on(
         &real,
         test_dir.path(),
-        &options(),
+        &batches_of(4),
         &mut ConsolidatorState::default(),
     )
     .unwrap();
     test_dir.deliver(&full_disk()).unwrap();
-    // There was room for another batch, and then there is none.
+    // The disk fills up after another batch was written.
     expected.extend(test_dir.entry(4, true).iter().map(Record::id));
     consolidate_on(
         &real,
         test_dir.path(),
-        &options(),
+        &batches_of(4),
         &mut ConsolidatorState::default(),
     )
     .unwrap();
@@ -484,28 +473,28 @@ fn split_that_exceeds_the_reserve_blocks_no_other_batch() {
     for _ in 0..3 {
         run(&test_dir, &real).unwrap();
     }
-    check_billed(&test_dir, &expected, "there is room");
-    assert_eq!(failed(&test_dir), Vec::from_iter(bad));
-    balance(&test_dir, "there is room");
+    check_billed(&test_dir, &expected, "not full");
+    assert_eq!(failed_ids(&test_dir), Vec::from_iter(bad));
+    test_dir.assert_balanced("not full");
 }
 
 #[test]
 fn rejected_records_that_fill_the_reserve_reach_failed_once_there_is_space() {
-    let real: Arc<dyn Disk> = Arc::new(RealDisk);
-    let (test_dir, mut expected) = dir_with_reserve_of(4 * RESERVE);
+    let real = real_disk();
+    let (test_dir, mut expected) = dir_with_reserve_of(4 * RESERVE_BYTES);
     run(&test_dir, &real).unwrap();
     let mut bad = BTreeSet::new();
     for _ in 0..20 {
-        // Batches of four, each with a good record.
-        bad.extend((0..3).map(|_| large(&test_dir, 200)));
-        expected.insert(large(&test_dir, 200));
+        // Each batch of four has one record that is accepted.
+        bad.extend((0..3).map(|_| large_record(&test_dir, 200)));
+        expected.insert(large_record(&test_dir, 200));
     }
     poison(&test_dir, &bad);
-    let turns = |disk: &Arc<dyn Disk>, most: usize| {
+    let runs = |disk: &Arc<dyn Disk>, count: usize| {
         let mut good = BTreeSet::new();
-        for _ in 0..most {
-            // The receiver accepts something in every run, so that it is trusted.
-            good.insert(test_dir.single().id());
+        for _ in 0..count {
+            // The receiver accepts a batch in every run, so that its rejections count.
+            good.insert(test_dir.record_file().id());
             let store = SpoolManager::on(Arc::clone(disk), test_dir.path());
             if let Err(error) = store.flush_reserve() {
                 assert!(error.is_full(), "{error}");
@@ -513,7 +502,7 @@ fn rejected_records_that_fill_the_reserve_reach_failed_once_there_is_space() {
             let done = consolidate_on(
                 disk,
                 test_dir.path(),
-                &options(),
+                &batches_of(4),
                 &mut ConsolidatorState::default(),
             );
             if let Err(error) = done {
@@ -525,31 +514,38 @@ fn rejected_records_that_fill_the_reserve_reach_failed_once_there_is_space() {
         }
         good
     };
-    expected.extend(turns(&full_disk(), 6));
-    balance(&test_dir, "full");
-    let held = Reserve::new(&test_dir.data().staging).read(&RealDisk).unwrap();
+    expected.extend(runs(&full_disk(), 6));
+    test_dir.assert_balanced("full");
+    let held = Reserve::new(&test_dir.data().staging)
+        .read(&RealDisk)
+        .unwrap();
     let count = held.keys("failed").count();
-    assert!(count > 0, "the reserve holds some of them");
-    assert!(failed(&test_dir).len() < bad.len(), "and not all");
-    expected.extend(turns(&real, 20));
-    check_billed(&test_dir, &expected, "there is room");
-    assert_eq!(failed(&test_dir), Vec::from_iter(bad));
-    balance(&test_dir, "there is room");
-    let held = Reserve::new(&test_dir.data().staging).read(&RealDisk).unwrap();
+    assert!(count > 0, "no failed batch is in the reserve");
+    assert!(
+        failed_ids(&test_dir).len() < bad.len(),
+        "all failed batches are outside of the reserve"
+    );
+    expected.extend(runs(&real, 20));
+    check_billed(&test_dir, &expected, "not full");
+    assert_eq!(failed_ids(&test_dir), Vec::from_iter(bad));
+    test_dir.assert_balanced("not full");
+    let held = Reserve::new(&test_dir.data().staging)
+        .read(&RealDisk)
+        .unwrap();
     assert!(held.is_empty(), "{held:?}");
 }
 
-/// The outcome of an attempt is known once the receiver has answered, also if there is no room for
-/// what follows from it.
+/// The outcome of an attempt is known once the receiver has responded, even if there is no space to
+/// record it.
 #[test]
 fn rejected_record_is_not_ambiguous_if_the_disk_fills_after_the_attempt() {
-    let real: Arc<dyn Disk> = Arc::new(RealDisk);
+    let real = real_disk();
     let options = Options::default();
     let mut sent = 0;
-    // The acts before it prepare the run.
+    // The first 40 operations prepare the run.
     for at in 40.. {
         let test_dir = TestDataDir::new();
-        test_dir.single();
+        test_dir.record_file();
         consolidate_on(
             &real,
             test_dir.path(),
@@ -558,7 +554,7 @@ fn rejected_record_is_not_ambiguous_if_the_disk_fills_after_the_attempt() {
         )
         .unwrap();
         test_dir.deliver_all();
-        let bad: BTreeSet<_> = [test_dir.single().id()].into();
+        let bad: BTreeSet<_> = [test_dir.record_file().id()].into();
         poison(&test_dir, &bad);
         consolidate_on(
             &real,
@@ -577,7 +573,7 @@ fn rejected_record_is_not_ambiguous_if_the_disk_fills_after_the_attempt() {
         if is_sent {
             sent += 1;
             for _ in 0..2 {
-                test_dir.single();
+                test_dir.record_file();
                 consolidate_on(
                     &real,
                     test_dir.path(),
@@ -588,7 +584,7 @@ fn rejected_record_is_not_ambiguous_if_the_disk_fills_after_the_attempt() {
                 test_dir.receiver.clock.forward(Duration::from_secs(3600));
                 test_dir.deliver_all();
             }
-            assert_eq!(failed(&test_dir), Vec::from_iter(bad), "at {at}");
+            assert_eq!(failed_ids(&test_dir), Vec::from_iter(bad), "at {at}");
         }
         if is_over {
             assert!(sent > 10, "too few operations after the attempt");

@@ -1,4 +1,4 @@
-//! Journals on a disk that fails while a generation begins, or loses what a failed sync left. (S2, S9, S12)
+//! Journals on a disk that fails during a rotation or loses data after a failed sync. (S2, S9, S12)
 
 use std::sync::Arc;
 
@@ -12,16 +12,15 @@ use crate::entry_journal::ConsolidatedEntry;
 use crate::journal::{Journal, JournalKind, JournalLine};
 use crate::time::new_id;
 
-/// Number of events by the sums of the last generation and the lines after it.
-fn count(data: &DataDir, title: JournalKind) -> u64 {
+/// Number of events: the sum in the head of the last generation, and the lines after it.
+fn count(data: &DataDir, kind: JournalKind) -> u64 {
     let mut count = 0;
-    title
-        .read::<u64>(data, &mut |_, read| match read {
-            JournalLine::Head(before) => count = before,
-            JournalLine::Event(_) => count += 1,
-            JournalLine::Damaged(why) => assert_eq!(why, "", "a damaged line"),
-        })
-        .unwrap();
+    kind.read::<u64>(data, &mut |_, read| match read {
+        JournalLine::Head(before) => count = before,
+        JournalLine::Event(_) => count += 1,
+        JournalLine::Damaged(why) => assert_eq!(why, "", "a damaged line"),
+    })
+    .unwrap();
     count
 }
 
@@ -29,8 +28,8 @@ fn event(number: u64) -> Value {
     json!({ "number": number })
 }
 
-/// The deliverer may add an event although the new generation is not begun: a set of entries that is
-/// being consolidated puts that off.
+/// The deliverer may add events after a failed rotation, because a snapshot that is being consolidated
+/// delays the next attempt.
 #[test]
 fn event_added_after_a_failed_rotation_is_counted() {
     for late in [false, true] {
@@ -41,14 +40,14 @@ fn event_added_after_a_failed_rotation_is_counted() {
             } else {
                 Fault::Error(5)
             };
-            // Opening and adding are without faults.
-            let quiet = Arc::new(CrashingDisk::with(Vec::new()));
-            let disk: Arc<dyn Disk> = Arc::clone(&quiet) as _;
+            // Counts the operations before the rotation.
+            let counting = Arc::new(CrashingDisk::with(Vec::new()));
+            let disk: Arc<dyn Disk> = Arc::clone(&counting) as _;
             let data = DataDir::on(Arc::clone(&disk), test_dir.path());
             let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Batches).unwrap();
             journal.add(&event(1)).unwrap();
             journal.sync().unwrap();
-            let before = quiet.operations().len();
+            let before = counting.operations().len();
             drop(journal);
 
             let test_dir = TestDataDir::new();
@@ -59,7 +58,7 @@ fn event_added_after_a_failed_rotation_is_counted() {
             let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Batches).unwrap();
             journal.add(&event(1)).unwrap();
             journal.sync().unwrap();
-            let turned = journal.rotate(&1_u64);
+            let rotated = journal.rotate(&1_u64);
             let operations = failing.operations().len() - before;
             failing.clear_faults();
             let mut expected = 1;
@@ -74,7 +73,7 @@ fn event_added_after_a_failed_rotation_is_counted() {
             assert_eq!(
                 count(&data, JournalKind::Batches),
                 expected,
-                "{fault:?} at {at}: {turned:?}"
+                "{fault:?} at {at}: {rotated:?}"
             );
             if at >= operations {
                 assert!(at > 5, "too few operations to fail at");
@@ -84,26 +83,26 @@ fn event_added_after_a_failed_rotation_is_counted() {
     }
 }
 
-/// A sync fails, the line cannot be cut off either, and the process ends. The next one finds the line
-/// in the kernel's memory alone.
+/// A sync fails, truncating the line fails too, and the process ends. The next process finds the line,
+/// which is only in the page cache.
 #[test]
 fn line_that_the_next_process_reads_survives_a_power_failure() {
     let snapshot = new_id();
-    for title in [JournalKind::Batches, JournalKind::Entries] {
-        let acts_before_sync = |events: Vec<(usize, Event)>| {
+    for kind in [JournalKind::Batches, JournalKind::Entries] {
+        let add_and_sync = |events: Vec<(usize, Event)>| {
             let test_dir = TestDataDir::new();
             let disk = Arc::new(CrashingDisk::with(events));
             let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
             let data = DataDir::on(Arc::clone(&on), test_dir.path());
-            let mut journal = Journal::open::<u64>(&on, &data, title).unwrap();
+            let mut journal = Journal::open::<u64>(&on, &data, kind).unwrap();
             journal.add(&event(1)).unwrap();
             journal.sync().unwrap();
-            // Lines of one set of entries are synced together.
+            // Lines of one snapshot are synced together.
             for entry in ["a", "b"] {
                 journal
                     .add(&ConsolidatedEntry::new(snapshot, entry))
                     .unwrap();
-                if title == JournalKind::Batches {
+                if kind == JournalKind::Batches {
                     break;
                 }
             }
@@ -111,19 +110,19 @@ fn line_that_the_next_process_reads_survives_a_power_failure() {
             let synced = journal.sync();
             (test_dir, disk, data, operations, synced)
         };
-        let (.., at, _) = acts_before_sync(Vec::new());
+        let (.., at, _) = add_and_sync(Vec::new());
         let faults = vec![
             (at, Event::Fault(Fault::Unsynced)),
             (at + 1, Event::Fault(Fault::Error(5))),
         ];
-        let (_place, disk, data, _, synced) = acts_before_sync(faults);
+        let (_test_dir, disk, data, _, synced) = add_and_sync(faults);
         synced.unwrap_err();
         disk.clear_faults();
         disk.restart();
         let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-        drop(Journal::open::<u64>(&on, &data, title).unwrap());
-        let relied_upon = count(&data, title);
+        drop(Journal::open::<u64>(&on, &data, kind).unwrap());
+        let read_by_next = count(&data, kind);
         disk.cut_power();
-        assert_eq!(count(&data, title), relied_upon, "{title:?}");
+        assert_eq!(count(&data, kind), read_by_next, "{kind:?}");
     }
 }

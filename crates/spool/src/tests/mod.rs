@@ -1,4 +1,5 @@
-//! Tests of the whole: crashes at every act, and what is left of the data.
+//! Tests of whole data directories: crashes and faults at every disk operation, and their effect on
+//! the records.
 
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 

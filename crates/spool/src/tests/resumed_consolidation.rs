@@ -1,16 +1,16 @@
-//! A set that a crash left half written, and an entry of it that is not what it was any more: no record
-//! is billed twice, and those of the other entries are billed once. (S5, S9, S12)
+//! A snapshot whose batches are partly written when the process crashes, and one of whose entries is
+//! damaged or unreadable afterwards. No record is billed twice, and the records of the other entries
+//! are billed once. (S5, S9, S12)
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::crash_recovery::options;
 use super::crashing_disk::{Crash, CrashingDisk};
-use super::test_data_dir::{TestDataDir, names};
+use super::test_data_dir::{TestDataDir, batches_of, each_once, names};
 use crate::consolidate::{ConsolidatorState, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{Watch, archive};
@@ -21,17 +21,17 @@ use crate::snapshot::Snapshot;
 use crate::staging_lock::LockError;
 use crate::verify::{Problem, verify, verify_in};
 
-/// Without `FAULT_ALL`, one of so many acts crashes.
+/// Step between the operations that crash without `FAULT_ALL`.
 const STEP: usize = 5;
 
 /// Damage to an entry between the crash and the recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     Removed,
-    /// Its second half is gone.
+    /// The second half of the entry is missing.
     Truncated,
     Emptied,
-    /// Some of its bytes are others.
+    /// Some bytes of the entry are overwritten.
     Garbled,
 }
 
@@ -42,7 +42,7 @@ const DAMAGES: [Damage; 4] = [
     Damage::Garbled,
 ];
 
-/// What happens to the batches between the crash and the recovery.
+/// Fate of the batches between the crash and the recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
     Nothing,
@@ -50,14 +50,14 @@ enum Meanwhile {
     Archived,
 }
 
-/// Stages entries of which the batches are `A A A A`, `B B B B`, `B B C D`, `E E E E`, `E`. Returns the
-/// file and the records of each.
+/// Stages entries A to E, whose batches are `A A A A`, `B B B B`, `B B C D`, `E E E E` and `E`. Returns
+/// the file and the records of each entry.
 fn fill(test_dir: &TestDataDir) -> Vec<(PathBuf, Vec<Record>)> {
     let stages: [&dyn Fn() -> Vec<Record>; 5] = [
         &|| test_dir.entry(4, true),
         &|| test_dir.entry(6, true),
-        &|| vec![test_dir.single()],
-        &|| vec![test_dir.single()],
+        &|| vec![test_dir.record_file()],
+        &|| vec![test_dir.record_file()],
         &|| test_dir.entry(5, true),
     ];
     let (staging, mut known) = (test_dir.data().staging, Vec::new());
@@ -86,7 +86,8 @@ fn damage(path: &PathBuf, damage: Damage) {
 }
 
 impl Meanwhile {
-    fn pass(self, test_dir: &TestDataDir, disk: &Arc<dyn Disk>) {
+    /// Delivers or archives the pending batches.
+    fn apply(self, test_dir: &TestDataDir, disk: &Arc<dyn Disk>) {
         match self {
             Self::Nothing => {}
             Self::Delivered => drop(test_dir.deliver(disk).unwrap()),
@@ -98,24 +99,7 @@ impl Meanwhile {
     }
 }
 
-/// How often each record is in a batch, wherever that is.
-fn everywhere(test_dir: &TestDataDir) -> BTreeMap<Uuid, usize> {
-    let mut counts = test_dir.batched();
-    let data = test_dir.data();
-    for dir in [&data.archive, &data.failed] {
-        for name in names(dir) {
-            if crate::batch::is_batch_name(&name) {
-                let batch = crate::batch::Batch::decode(&fs::read(dir.join(name)).unwrap());
-                for record in batch.unwrap().records() {
-                    *counts.entry(record.id()).or_default() += 1;
-                }
-            }
-        }
-    }
-    counts
-}
-
-/// Crashes at an act, damages an entry, recovers. `false`: there was no such act.
+/// Crashes at an operation, damages an entry and recovers. Returns true if the operation was reached.
 fn crash_and_damage(
     crash: Crash,
     at: usize,
@@ -126,13 +110,16 @@ fn crash_and_damage(
     let case = format!("{crash:?} at {at}, entry {entry} {how:?}, {meanwhile:?}");
     let test_dir = TestDataDir::new();
     let mut entries = fill(&test_dir);
-    entries.push((test_dir.data().staging.join(".consolidation.set"), Vec::new()));
+    entries.push((
+        test_dir.data().staging.join(".consolidation.set"),
+        Vec::new(),
+    ));
     let disk = Arc::new(CrashingDisk::new(crash, at));
     let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
     let _ = consolidate_on(
         &on,
         test_dir.path(),
-        &options(),
+        &batches_of(4),
         &mut ConsolidatorState::default(),
     );
     let has_crashed = disk.has_crashed();
@@ -141,27 +128,20 @@ fn crash_and_damage(
         damage(path, how);
     }
     let disk = Arc::new(CrashingDisk::with(Vec::new()));
-    meanwhile.pass(&test_dir, &(Arc::clone(&disk) as _));
-    // Records that are staged meanwhile belong to a later set.
+    meanwhile.apply(&test_dir, &(Arc::clone(&disk) as _));
+    // Records staged after the crash belong to a later snapshot.
     let later = test_dir.entry(3, true);
     let done = consolidate_all(&test_dir, &disk);
     assert!(done.is_ok(), "{case}: {done:?}");
-    let counts = everywhere(&test_dir);
-    for (id, count) in &counts {
-        assert_eq!(*count, 1, "{case}: {id} is there {count} times");
-    }
     let others = entries.iter().filter(|(other, _)| other != path);
-    for record in others.flat_map(|(_, records)| records).chain(&later) {
-        assert!(counts.contains_key(&record.id()), "{case}: lost");
-    }
+    let others = others.flat_map(|(_, records)| records).chain(&later);
+    let found = check_records(&test_dir, others, &case);
     let mut left = names(&test_dir.data().staging);
     left.retain(|name| name != ".consolidation.damaged");
     assert_eq!(left, [""; 0], "{case}");
-    let (in_batches, billed) = (counts.len() as u64, test_dir.receiver.billed().len() as u64);
+    let (in_batches, billed) = (found.len() as u64, test_dir.receiver.billed().len() as u64);
     let books = verify(test_dir.path(), &Watch::silent()).unwrap();
-    let is_all_there = damaged
-        .iter()
-        .all(|record| counts.contains_key(&record.id()));
+    let has_all_records = damaged.iter().all(|record| found.contains(&record.id()));
     if books.balance() {
         assert_eq!(books.delivered, billed, "{case}");
         let sum = books.delivered + books.archived + books.pending;
@@ -169,17 +149,17 @@ fn crash_and_damage(
         assert_eq!(books.staged, sum + books.failed, "{case}");
         assert_eq!(test_dir.totals().0, in_batches, "{case}: totals");
     } else {
-        // A set that cannot be told any more was not added up.
-        let is_set = damaged.is_empty();
-        let is_gone = is_set || meanwhile == Meanwhile::Delivered || !is_all_there;
-        assert!(is_gone, "{case}: {:?}", books.problems);
+        // The totals lack a snapshot whose file is damaged.
+        let is_snapshot_file = damaged.is_empty();
+        let is_expected = is_snapshot_file || meanwhile == Meanwhile::Delivered || !has_all_records;
+        assert!(is_expected, "{case}: {:?}", books.problems);
     }
     has_crashed
 }
 
-/// Calls `crash` with the number of an act until there is none: with every act if `FAULT_ALL` is set, else
-/// with some, beginning with one of one's choice. Returns the number of the last.
-fn each_act(first: usize, crash: impl Fn(usize) -> bool) -> usize {
+/// Calls `crash` with the numbers of operations until it returns false: with every number if `FAULT_ALL`
+/// is set, else with every [`STEP`]th number from `first` on. Returns the last number.
+fn each_operation(first: usize, crash: impl Fn(usize) -> bool) -> usize {
     let (first, step) = match std::env::var_os("FAULT_ALL") {
         Some(_) => (0, 1),
         None => (first % STEP, STEP),
@@ -191,9 +171,10 @@ fn each_act(first: usize, crash: impl Fn(usize) -> bool) -> usize {
     at
 }
 
-fn every_act(crash: Crash, entry: usize, meanwhile: Meanwhile) {
+/// Crashes and damages an entry in every way.
+fn crash_with_each_damage(crash: Crash, entry: usize, meanwhile: Meanwhile) {
     for (number, how) in DAMAGES.into_iter().enumerate() {
-        let last = each_act(entry + number, |at| {
+        let last = each_operation(entry + number, |at| {
             crash_and_damage(crash, at, entry, how, meanwhile)
         });
         assert!(last > 30, "too few operations to crash at");
@@ -202,17 +183,17 @@ fn every_act(crash: Crash, entry: usize, meanwhile: Meanwhile) {
 
 #[test]
 fn half_written_snapshot_bills_no_record_twice_if_an_entry_is_damaged_after_the_crash() {
-    for crash in [Crash::After, Crash::Some, Crash::Others] {
+    for crash in [Crash::After, Crash::PowerLosesEven, Crash::PowerLosesOdd] {
         for meanwhile in [Meanwhile::Nothing, Meanwhile::Archived] {
-            (0..5).for_each(|entry| every_act(crash, entry, meanwhile));
+            (0..5).for_each(|entry| crash_with_each_damage(crash, entry, meanwhile));
         }
     }
 }
 
 #[test]
 fn half_written_snapshot_bills_no_record_twice_if_an_entry_is_damaged_after_delivery() {
-    for crash in [Crash::After, Crash::Some, Crash::Others] {
-        (0..5).for_each(|entry| every_act(crash, entry, Meanwhile::Delivered));
+    for crash in [Crash::After, Crash::PowerLosesEven, Crash::PowerLosesOdd] {
+        (0..5).for_each(|entry| crash_with_each_damage(crash, entry, Meanwhile::Delivered));
     }
 }
 
@@ -223,32 +204,39 @@ fn half_written_snapshot_bills_no_record_twice_if_its_file_is_damaged_after_the_
         Meanwhile::Archived,
         Meanwhile::Delivered,
     ] {
-        every_act(Crash::After, 5, meanwhile);
+        crash_with_each_damage(Crash::After, 5, meanwhile);
     }
 }
 
-/// Consolidates until nothing is left, on a disk that may not be able to read a file.
+/// Consolidates until no entry is left that the disk can read.
 fn consolidate_all(test_dir: &TestDataDir, disk: &Arc<CrashingDisk>) -> Result<(), LockError> {
     let on: Arc<dyn Disk> = Arc::clone(disk) as _;
     let mut kept = ConsolidatorState::default();
-    while consolidate_on(&on, test_dir.path(), &options(), &mut kept)?.entries > 0 {}
+    while consolidate_on(&on, test_dir.path(), &batches_of(4), &mut kept)?.entries > 0 {}
     Ok(())
 }
 
-/// No record is there twice, and all of these are there.
-fn check_records<'a>(test_dir: &TestDataDir, records: impl Iterator<Item = &'a Record>, case: &str) {
-    let counts = everywhere(test_dir);
-    for (id, count) in &counts {
-        assert_eq!(*count, 1, "{case}: {id} is there {count} times");
-    }
+/// Returns the records in all batches. Panics if a record is in two batches or one of `records` is lost.
+fn check_records<'a>(
+    test_dir: &TestDataDir,
+    records: impl Iterator<Item = &'a Record>,
+    case: &str,
+) -> BTreeSet<Uuid> {
+    let found = each_once(test_dir.record_counts(), case);
     for record in records {
-        assert!(counts.contains_key(&record.id()), "{case}: lost");
+        assert!(found.contains(&record.id()), "{case}: lost");
     }
+    found
 }
 
-/// Crashes at an act; then an entry cannot be read, and the recovery crashes at another act. `false`:
-/// there was no such act of the first or, if it is to crash, of the second.
-fn crash_and_sicken(at: usize, again: Option<usize>, entry: usize, meanwhile: Meanwhile) -> bool {
+/// Crashes at an operation, makes an entry unreadable, and crashes the recovery at operation `again`.
+/// Returns true if both operations were reached and the entry existed.
+fn crash_with_unreadable_entry(
+    at: usize,
+    again: Option<usize>,
+    entry: usize,
+    meanwhile: Meanwhile,
+) -> bool {
     let case = format!("crash at {at}, then at {again:?}, entry {entry}, {meanwhile:?}");
     let test_dir = TestDataDir::new();
     let entries = fill(&test_dir);
@@ -256,9 +244,9 @@ fn crash_and_sicken(at: usize, again: Option<usize>, entry: usize, meanwhile: Me
     let disk = Arc::new(CrashingDisk::new(Crash::After, at));
     let _ = consolidate_all(&test_dir, &disk);
     let mut has_crashed = disk.has_crashed();
-    meanwhile.pass(&test_dir, &(Arc::new(CrashingDisk::with(Vec::new())) as _));
+    meanwhile.apply(&test_dir, &(Arc::new(CrashingDisk::with(Vec::new())) as _));
     let (path, _) = &entries[entry];
-    let is_there = path.exists();
+    let exists = path.exists();
     if let Some(again) = again {
         let disk = Arc::new(CrashingDisk::new(Crash::After, again));
         disk.fail_open(path);
@@ -269,7 +257,7 @@ fn crash_and_sicken(at: usize, again: Option<usize>, entry: usize, meanwhile: Me
     disk.fail_open(path);
     let later = test_dir.entry(3, true);
     let done = consolidate_all(&test_dir, &disk);
-    // With its batches gone, nothing tells which of its records were in them.
+    // After a delivery, no batch shows which records of the unreadable entry it contained.
     assert!(
         done.is_ok() || meanwhile == Meanwhile::Delivered,
         "{case}: {done:?}"
@@ -292,12 +280,11 @@ fn crash_and_sicken(at: usize, again: Option<usize>, entry: usize, meanwhile: Me
     consolidate_all(&test_dir, &disk).unwrap();
     check_records(&test_dir, all().chain(&later), &case);
     assert_eq!(names(&test_dir.data().staging), [""; 0], "{case}");
-    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{case}: {:?}", books.problems);
+    let books = test_dir.assert_balanced(&case);
     let count = all().count() as u64 + 3;
     assert_eq!(books.staged, count, "{case}: {books:?}");
     assert_eq!(test_dir.totals(), (count, count), "{case}: totals");
-    has_crashed && is_there
+    has_crashed && exists
 }
 
 #[test]
@@ -308,7 +295,9 @@ fn unreadable_entry_of_a_half_written_snapshot_stays_and_blocks_no_other_entry()
         Meanwhile::Delivered,
     ] {
         for entry in 0..5 {
-            let last = each_act(entry, |at| crash_and_sicken(at, None, entry, meanwhile));
+            let last = each_operation(entry, |at| {
+                crash_with_unreadable_entry(at, None, entry, meanwhile)
+            });
             assert!(last > 30, "too few operations to crash at");
         }
     }
@@ -318,8 +307,8 @@ fn unreadable_entry_of_a_half_written_snapshot_stays_and_blocks_no_other_entry()
 fn unreadable_entry_of_a_half_written_snapshot_stays_if_the_recovery_crashes() {
     for entry in 0..5 {
         for at in (12..45).step_by(8) {
-            each_act(entry + at, |again| {
-                crash_and_sicken(at, Some(again), entry, Meanwhile::Nothing)
+            each_operation(entry + at, |again| {
+                crash_with_unreadable_entry(at, Some(again), entry, Meanwhile::Nothing)
             });
         }
     }
@@ -327,9 +316,9 @@ fn unreadable_entry_of_a_half_written_snapshot_stays_if_the_recovery_crashes() {
 
 #[test]
 fn unreadable_batch_of_a_half_written_snapshot_blocks_it_only_if_an_entry_is_missing() {
-    let (mut sick, mut waits) = (0, 0);
-    for (at, is_gone) in (0..60).flat_map(|at| [(at, false), (at, true)]) {
-        let case = format!("crash at {at}, an entry is gone: {is_gone}");
+    let (mut cases, mut blocked) = (0, 0);
+    for (at, is_missing) in (0..60).flat_map(|at| [(at, false), (at, true)]) {
+        let case = format!("crash at {at}, an entry is missing: {is_missing}");
         let test_dir = TestDataDir::new();
         let entries = fill(&test_dir);
         let _ = consolidate_all(&test_dir, &Arc::new(CrashingDisk::new(Crash::After, at)));
@@ -343,26 +332,26 @@ fn unreadable_batch_of_a_half_written_snapshot_blocks_it_only_if_an_entry_is_mis
         let disk = Arc::new(CrashingDisk::with(Vec::new()));
         disk.fail_open(&test_dir.data().spool.join(batch));
         let (path, _) = &entries[1];
-        if is_gone && path.exists() {
+        if is_missing && path.exists() {
             fs::remove_file(path).unwrap();
         }
         let done = consolidate_all(&test_dir, &disk);
-        assert!(done.is_ok() || is_gone, "{case}: {done:?}");
-        (sick, waits) = (sick + 1, waits + usize::from(done.is_err()));
+        assert!(done.is_ok() || is_missing, "{case}: {done:?}");
+        (cases, blocked) = (cases + 1, blocked + usize::from(done.is_err()));
         disk.clear_faults();
         consolidate_all(&test_dir, &disk).unwrap();
         let others = entries
             .iter()
-            .filter(|(other, _)| other != path || !is_gone);
+            .filter(|(other, _)| other != path || !is_missing);
         check_records(&test_dir, others.flat_map(|(_, records)| records), &case);
     }
-    assert!(sick > 10 && waits > 3, "{sick} {waits}");
+    assert!(cases > 10 && blocked > 3, "{cases} {blocked}");
 }
 
-/// The journal remembers a bounded number of ids, and an entry may be unreadable for a long time.
+/// The journal keeps a bounded number of ids, and an entry may be unreadable for longer than that.
 #[test]
 fn lines_of_an_excluded_entry_are_not_billed_again_after_their_ids_are_forgotten() {
-    let is_left_out = |at: usize| {
+    let crash_and_exclude = |at: usize| {
         let test_dir = TestDataDir::new();
         let entries = fill(&test_dir);
         let _ = consolidate_all(&test_dir, &Arc::new(CrashingDisk::new(Crash::After, at)));
@@ -370,7 +359,7 @@ fn lines_of_an_excluded_entry_are_not_billed_again_after_their_ids_are_forgotten
         let (path, records) = &entries[1];
         disk.fail_open(path);
         consolidate_all(&test_dir, &disk).unwrap();
-        let is_left_out = test_dir.data().staging.join(".left-out.json").exists();
+        let is_excluded = test_dir.data().staging.join(".left-out.json").exists();
         for name in names(&test_dir.data().usage) {
             if name.starts_with("taken-") {
                 fs::remove_file(test_dir.data().usage.join(name)).unwrap();
@@ -380,9 +369,9 @@ fn lines_of_an_excluded_entry_are_not_billed_again_after_their_ids_are_forgotten
         consolidate_all(&test_dir, &disk).unwrap();
         check_records(&test_dir, records.iter(), &format!("crash at {at}"));
         assert_eq!(names(&test_dir.data().staging), [""; 0]);
-        is_left_out
+        is_excluded
     };
-    assert!((0..60).filter(|at| is_left_out(*at)).count() > 3);
+    assert!((0..60).filter(|at| crash_and_exclude(*at)).count() > 3);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! A runner keeps what the books say from run to run, and notices when somebody else wrote to them.
+//! A runner keeps the content of the journals in memory between runs, and reads them again after
+//! another process wrote to them.
 
 use std::fs;
 
@@ -8,12 +9,9 @@ use crate::delivery::{DeliveryOptions, Watch};
 use crate::line::with_checksum;
 use crate::record::Record;
 use crate::run::{Destination, Run, Runner};
-use crate::staging::{Durability, Staging};
 
 fn stage(test_dir: &TestDataDir, record: &Record) {
-    let staging = Staging::open(test_dir.data().staging).unwrap();
-    staging.stage(record, Durability::Power).unwrap();
-    staging.close().unwrap();
+    test_dir.stage(std::slice::from_ref(record));
 }
 
 fn run(runner: &mut Runner, test_dir: &TestDataDir) -> Run {
@@ -43,7 +41,7 @@ fn runner_rereads_the_journal_only_after_another_process_wrote_to_it() {
     let (ours, theirs, other) = (record(), record(), record());
     stage(&test_dir, &ours);
     run(&mut runner, &test_dir);
-    // The same length at the same place: whoever reads it knows another id.
+    // Replaces an id in the journal, at the same length, so that only a new read would learn of it.
     let usage = test_dir.data().usage;
     let journal = names(&usage)
         .into_iter()
@@ -81,8 +79,7 @@ fn batch_that_another_runner_delivered_is_not_sent_again() {
         }
     }
     assert!(test_dir.receiver.billed().values().all(|count| *count == 1));
-    let books = crate::verify(test_dir.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{:?}", books.problems);
+    let books = test_dir.assert_balanced("at the end");
     assert_eq!((books.staged, books.delivered), (6, 6));
 }
 
@@ -110,6 +107,5 @@ fn invalid_trusted_record_is_quarantined_and_the_others_are_delivered() {
         3,
         "{failed:?}"
     );
-    let books = crate::verify(test_dir.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{:?}", books.problems);
+    test_dir.assert_balanced("at the end");
 }

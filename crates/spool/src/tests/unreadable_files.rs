@@ -1,4 +1,4 @@
-//! What cannot be read is left in place, reported and tried again, and holds up nothing else. (S8, S9)
+//! Files that cannot be read stay, are reported and retried, and block no other file. (S8, S9)
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::test_data_dir::{TestDataDir, names, record};
-use super::failing_disk::{ReadFault, FailingDisk};
+use super::failing_disk::{FailingDisk, ReadFault};
+use super::test_data_dir::{TestDataDir, batches_of, each_once, names, record};
 use crate::consolidate::{ConsolidatorState, consolidate, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::Watch;
@@ -21,10 +21,9 @@ use crate::record::Record;
 use crate::run::{Destination, Runner};
 use crate::staged::{staged, staged_in};
 use crate::tally::tally_in;
-use crate::tests::crash_recovery::options;
 use crate::verify::{verify, verify_in};
 
-/// The only file in the staging directory whose name ends so.
+/// Returns the only file in the staging directory whose name ends in `ending`.
 fn staged_file(test_dir: &TestDataDir, ending: &str) -> PathBuf {
     let staging = test_dir.data().staging;
     let mut names = names(&staging).into_iter();
@@ -36,15 +35,17 @@ fn ids(records: &[Record]) -> BTreeSet<Uuid> {
     records.iter().map(Record::id).collect()
 }
 
-/// How often each record is in a batch; none more than once.
+/// Returns the batched records. Panics if a record is in two batches.
 fn batched(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
-    let batched = test_dir.batched();
-    assert!(batched.values().all(|times| *times == 1), "{batched:?}");
-    batched.into_keys().collect()
+    each_once(test_dir.batched(), "batched")
 }
 
-/// Runs a test with one entry that is sick, and one that is not.
-fn check_unreadable_entry(ending: &str, fault: ReadFault, make: impl Fn(&TestDataDir) -> Vec<Record>) {
+/// Consolidates one entry that cannot be read and one that can, until both are readable.
+fn check_unreadable_entry(
+    ending: &str,
+    fault: ReadFault,
+    make: impl Fn(&TestDataDir) -> Vec<Record>,
+) {
     let test_dir = TestDataDir::new();
     let bad = make(&test_dir);
     let path = staged_file(&test_dir, ending);
@@ -54,12 +55,12 @@ fn check_unreadable_entry(ending: &str, fault: ReadFault, make: impl Fn(&TestDat
     disk.fail(&path, fault);
     let mut kept = ConsolidatorState::default();
     for round in 0..3 {
-        let done = consolidate_on(&on, test_dir.path(), &options(), &mut kept).unwrap();
+        let done = consolidate_on(&on, test_dir.path(), &batches_of(4), &mut kept).unwrap();
         assert_eq!(done.unreadable, 1, "{ending} {fault:?}");
         assert_eq!(done.entries, usize::from(round == 0));
-        let named: Vec<_> = kept.unreadable.errors();
-        assert_eq!(named.len(), 1);
-        assert_eq!(named[0].path(), path);
+        let errors: Vec<_> = kept.unreadable.errors();
+        assert_eq!(errors.len(), 1);
+        assert_eq!(errors[0].path(), path);
         assert_eq!(batched(&test_dir), ids(&good), "{ending} {fault:?}");
     }
     let data = DataDir::on(Arc::clone(&on), test_dir.path());
@@ -72,24 +73,30 @@ fn check_unreadable_entry(ending: &str, fault: ReadFault, make: impl Fn(&TestDat
     let report = tally_in(&data, None, None).unwrap();
     assert_eq!(report.problems.len(), 1);
     let sum: u64 = report.rows.iter().map(|row| row.records).sum();
-    assert_eq!(sum, good.len() as u64, "the others are in the report");
-    // It goes on by itself.
+    assert_eq!(sum, good.len() as u64, "records of the readable entry");
     disk.clear_faults();
-    let done = consolidate_on(&on, test_dir.path(), &options(), &mut kept).unwrap();
+    let done = consolidate_on(&on, test_dir.path(), &batches_of(4), &mut kept).unwrap();
     assert_eq!((done.entries, done.unreadable), (1, 0));
     assert_eq!(batched(&test_dir), &ids(&good) | &ids(&bad));
-    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{:?}", books.problems);
+    test_dir.assert_balanced("at the end");
 }
 
 #[test]
 fn unreadable_entry_blocks_no_other_entry_and_is_consolidated_once_readable() {
-    for fault in [ReadFault::Open, ReadFault::AfterByte(0), ReadFault::AfterByte(200)] {
+    for fault in [
+        ReadFault::Open,
+        ReadFault::AfterByte(0),
+        ReadFault::AfterByte(200),
+    ] {
         check_unreadable_entry(".jsonl", fault, |test_dir| test_dir.entry(3, true));
         check_unreadable_entry(".jsonl.open", fault, |test_dir| test_dir.entry(3, false));
     }
-    for fault in [ReadFault::Open, ReadFault::AfterByte(0), ReadFault::AfterByte(20)] {
-        check_unreadable_entry(".json", fault, |test_dir| vec![test_dir.single()]);
+    for fault in [
+        ReadFault::Open,
+        ReadFault::AfterByte(0),
+        ReadFault::AfterByte(20),
+    ] {
+        check_unreadable_entry(".json", fault, |test_dir| vec![test_dir.record_file()]);
     }
 }
 
@@ -100,12 +107,12 @@ fn entry_unreadable_after_the_snapshot_blocks_nothing_if_no_batch_is_written() {
     let bad = test_dir.entry(3, true);
     let path = staged_file(&test_dir, ".jsonl");
     let good = test_dir.entry(5, true);
-    // The process ends when the snapshot is on the disk and nothing else is.
+    // The process ends when the snapshot is on the disk and no batch is.
     let set = test_dir.data().staging.join(".consolidation.set");
     for at in 0.. {
         let disk: Arc<dyn Disk> = Arc::new(CrashingDisk::new(Crash::Before, at));
         let mut kept = ConsolidatorState::default();
-        consolidate_on(&disk, test_dir.path(), &options(), &mut kept).unwrap_err();
+        consolidate_on(&disk, test_dir.path(), &batches_of(4), &mut kept).unwrap_err();
         if set.exists() {
             break;
         }
@@ -115,15 +122,15 @@ fn entry_unreadable_after_the_snapshot_blocks_nothing_if_no_batch_is_written() {
     disk.fail(&path, ReadFault::Open);
     let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
     let mut kept = ConsolidatorState::default();
-    let done = consolidate_on(&on, test_dir.path(), &options(), &mut kept).unwrap();
+    let done = consolidate_on(&on, test_dir.path(), &batches_of(4), &mut kept).unwrap();
     assert_eq!((done.entries, done.unreadable), (1, 1));
     assert_eq!(batched(&test_dir), ids(&good));
     disk.clear_faults();
-    consolidate_on(&on, test_dir.path(), &options(), &mut kept).unwrap();
+    consolidate_on(&on, test_dir.path(), &batches_of(4), &mut kept).unwrap();
     assert_eq!(batched(&test_dir), &ids(&good) | &ids(&bad));
 }
 
-/// Everything that a path can lead to and is no file.
+/// Replaces a file by something that is not a regular file.
 fn replace_by(path: &Path, kind: &str) {
     let _ = fs::remove_file(path);
     match kind {
@@ -137,7 +144,7 @@ fn replace_by(path: &Path, kind: &str) {
     }
 }
 
-fn take_away(path: &Path) {
+fn remove(path: &Path) {
     let _ = fs::remove_file(path);
     let _ = fs::remove_dir(path);
 }
@@ -148,13 +155,13 @@ fn special_file_in_place_of_a_file_is_neither_waited_for_nor_followed() {
         let test_dir = TestDataDir::new();
         let mut all = test_dir.entry(4, true);
         let run = || {
-            let (options, delivery) = (options(), crate::DeliveryOptions::default());
+            let (options, delivery) = (batches_of(4), crate::DeliveryOptions::default());
             let to = Destination::To(&test_dir.receiver);
             Runner::new(test_dir.path()).run(&options, &delivery, to, &Watch::silent())
         };
         run().unwrap();
         all.extend(test_dir.entry(4, true));
-        consolidate(test_dir.path(), &options()).unwrap();
+        consolidate(test_dir.path(), &batches_of(4)).unwrap();
         let data = test_dir.data();
         let batch = SpoolManager::new(test_dir.path()).pending(None, 1).unwrap();
         let state = data.spool.join(crate::manager::state_name(&batch[0]));
@@ -172,15 +179,15 @@ fn special_file_in_place_of_a_file_is_neither_waited_for_nor_followed() {
         paths.extend([&data.failed, &data.archive].map(|dir| dir.join(&batch[0])));
         for path in &paths {
             replace_by(path, kind);
-            // Some of them stop the work, none of them for good. What counts is that all of this ends.
+            // Some of these calls fail while the special file exists, but none may block.
             let _ = run();
             let _ = verify(test_dir.path(), &Watch::silent());
             let _ = crate::tally(test_dir.path(), None, None);
             let _ = staged(test_dir.path());
-            let is_there = path.symlink_metadata().unwrap();
-            assert!(!is_there.is_file(), "{kind}: {}", path.display());
-            take_away(path);
-            all.push(test_dir.single());
+            let metadata = path.symlink_metadata().unwrap();
+            assert!(!metadata.is_file(), "{kind}: {}", path.display());
+            remove(path);
+            all.push(test_dir.record_file());
         }
         run().unwrap();
         assert_eq!(batched(&test_dir), ids(&all), "{kind}");
@@ -195,7 +202,7 @@ fn special_file_in_place_of_a_file_is_neither_waited_for_nor_followed() {
 #[test]
 fn file_is_an_entry_only_if_its_name_is_a_lower_case_uuid_v7() {
     let test_dir = TestDataDir::new();
-    let good = test_dir.single();
+    let good = test_dir.record_file();
     let (upper, other) = (
         Uuid::now_v7().to_string().to_uppercase(),
         "936da01f-9abd-4d9d-80c7-02af85c822a8",
@@ -216,16 +223,20 @@ fn file_is_an_entry_only_if_its_name_is_a_lower_case_uuid_v7() {
             BTreeSet::from_iter(found.foreign_names),
             BTreeSet::from(foreign.clone())
         );
-        consolidate(test_dir.path(), &options()).unwrap();
+        consolidate(test_dir.path(), &batches_of(4)).unwrap();
     }
     assert_eq!(batched(&test_dir), BTreeSet::from([good.id()]));
-    assert_eq!(names(&test_dir.data().staging).len(), 4, "they are left alone");
+    assert_eq!(
+        names(&test_dir.data().staging).len(),
+        4,
+        "foreign files were removed"
+    );
     let books = verify(test_dir.path(), &Watch::silent()).unwrap();
     assert_eq!((books.staged, books.pending), (1, 1));
 }
 
-/// An entry with lines that another program made, checksums and all.
-fn crafted(test_dir: &TestDataDir, lines: &[Vec<u8>]) -> Vec<u8> {
+/// Writes an entry with forged lines that have valid checksums.
+fn forged_entry(test_dir: &TestDataDir, lines: &[Vec<u8>]) -> Vec<u8> {
     let id = Uuid::now_v7();
     let mut bytes = Vec::new();
     line::write_entry(&mut bytes, id);
@@ -251,10 +262,10 @@ fn forged_line_numbers_are_quarantined_without_overflow() {
     let test_dir = TestDataDir::new();
     let good = [record(), record(), record()];
     for number in [u64::MAX, u64::MAX - 1, 1 << 40, 0] {
-        crafted(&test_dir, &[numbered(&record(), number), sealed(1)]);
-        crafted(&test_dir, &[sealed(number)]);
+        forged_entry(&test_dir, &[numbered(&record(), number), sealed(1)]);
+        forged_entry(&test_dir, &[sealed(number)]);
     }
-    crafted(
+    forged_entry(
         &test_dir,
         &[
             numbered(&good[0], 1),
@@ -263,9 +274,13 @@ fn forged_line_numbers_are_quarantined_without_overflow() {
             sealed(2),
         ],
     );
-    crafted(&test_dir, &[numbered(&good[2], 1), sealed(u64::MAX)]);
+    forged_entry(&test_dir, &[numbered(&good[2], 1), sealed(u64::MAX)]);
     verify(test_dir.path(), &Watch::silent()).unwrap();
-    while consolidate(test_dir.path(), &options()).unwrap().entries > 0 {}
+    while consolidate(test_dir.path(), &batches_of(4))
+        .unwrap()
+        .entries
+        > 0
+    {}
     assert_eq!(batched(&test_dir), ids(&good));
     let failed = SpoolManager::new(test_dir.path()).failed().unwrap();
     assert!(
@@ -274,12 +289,11 @@ fn forged_line_numbers_are_quarantined_without_overflow() {
             .any(|one| one.reason.contains("larger than that of any record")),
         "{failed:?}"
     );
-    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{:?}", books.problems);
+    let books = test_dir.assert_balanced("at the end");
     assert_eq!(books.staged, books.pending + books.failed);
 }
 
-/// Adds a line that another program made to a journal, checksum and all.
+/// Appends a forged line with a valid checksum to a journal.
 fn add_line(path: &Path, json: &str) {
     let mut bytes = fs::read(path).unwrap();
     let json = json.strip_suffix('}').unwrap();
@@ -290,25 +304,25 @@ fn add_line(path: &Path, json: &str) {
 #[test]
 fn forged_numbers_in_journals_are_reported_without_overflow() {
     let (id, other) = (Uuid::now_v7(), Uuid::now_v7());
-    let most = u64::MAX;
+    let max = u64::MAX;
     let taken = [
         format!(
-            r#"{{"snapshot":"{id}","entry":"{other}.jsonl","lines":{most},"records":{most},"ids":[]}}"#
+            r#"{{"snapshot":"{id}","entry":"{other}.jsonl","lines":{max},"records":{max},"ids":[]}}"#
         ),
         format!(
             r#"{{"snapshot":"{id}","entry":"{other}.jsonl","lines":1,"aside":[[9,1]],"records":0,"ids":[]}}"#
         ),
         format!(
-            r#"{{"snapshot":"{id}","entry":"{other}.jsonl","lines":1,"aside":[[1,{most}]],"records":0,"ids":[]}}"#
+            r#"{{"snapshot":"{id}","entry":"{other}.jsonl","lines":1,"aside":[[1,{max}]],"records":0,"ids":[]}}"#
         ),
         format!(
-            r#"{{"snapshot":"{id}","entry":"{other}.jsonl","lines":1,"repeated":[{most}],"records":1,"ids":[]}}"#
+            r#"{{"snapshot":"{id}","entry":"{other}.jsonl","lines":1,"repeated":[{max}],"records":1,"ids":[]}}"#
         ),
     ];
-    let sent = [(9, 1), (0, most), (1, most)].map(|(from, to)| {
+    let sent = [(9, 1), (0, max), (1, max)].map(|(from, to)| {
         let parts = format!(r#"[{{"name":"{other}.jsonl","from":{from},"to":{to}}}]"#);
         format!(
-            r#"{{"batch":"x","outcome":"delivered","records":{most},"entries":{parts},"at":"2026-11-16T00:00:00Z","said":""}}"#
+            r#"{{"batch":"x","outcome":"delivered","records":{max},"entries":{parts},"at":"2026-11-16T00:00:00Z","said":""}}"#
         )
     });
     let all = taken
@@ -317,13 +331,13 @@ fn forged_numbers_in_journals_are_reported_without_overflow() {
     for (journal, line) in all.chain(sent.iter().map(|line| ("sent/sent-00000001.jsonl", line))) {
         let test_dir = TestDataDir::new();
         let mut records = test_dir.entry(4, true);
-        consolidate(test_dir.path(), &options()).unwrap();
+        consolidate(test_dir.path(), &batches_of(4)).unwrap();
         test_dir.deliver_all();
         let path = test_dir.path().join(journal);
         add_line(&path, line);
         add_line(&path, line);
         records.extend(test_dir.entry(4, true));
-        consolidate(test_dir.path(), &options()).unwrap();
+        consolidate(test_dir.path(), &batches_of(4)).unwrap();
         test_dir.deliver_all();
         assert_eq!(batched(&test_dir), ids(&records), "{line}");
         let books = verify(test_dir.path(), &Watch::silent()).unwrap();
@@ -338,8 +352,8 @@ fn forged_numbers_in_journals_are_reported_without_overflow() {
 fn prune_keeps_unreadable_failed_batches_and_deletes_the_others() {
     let test_dir = TestDataDir::new();
     for _ in 0..7 {
-        test_dir.single();
-        consolidate(test_dir.path(), &options()).unwrap();
+        test_dir.record_file();
+        consolidate(test_dir.path(), &batches_of(4)).unwrap();
     }
     let store = SpoolManager::new(test_dir.path());
     for name in store.pending(None, 7).unwrap() {
@@ -355,7 +369,7 @@ fn prune_keeps_unreadable_failed_batches_and_deletes_the_others() {
     let all = batches();
     assert_eq!(all.len(), 7, "{all:?}");
     let disk = Arc::new(FailingDisk::default());
-    // More than are looked at together: the others are younger.
+    // The unreadable batches are the oldest, and more than `prune` examines at a time.
     for name in &all[..3] {
         disk.fail(&failed.join(name), ReadFault::Open);
     }
@@ -369,12 +383,11 @@ fn prune_keeps_unreadable_failed_batches_and_deletes_the_others() {
     assert_eq!(batches(), all[..3]);
     disk.clear_faults();
     assert_eq!(store.prune(KeptIn::Failed, &keep).unwrap().files, 3);
-    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{:?}", books.problems);
+    let books = test_dir.assert_balanced("at the end");
     assert_eq!(books.failed, 7);
 }
 
-/// Files of the totals: of the day, of hours, or of all.
+/// Returns the totals files whose period is wanted.
 fn totals_files(test_dir: &TestDataDir, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let usage = test_dir.data().usage;
     let mut names = names(&usage);
@@ -391,10 +404,14 @@ fn unreadable_totals_block_no_delivery_and_are_complete_once_readable() {
         ("hour", crate::totals::is_hour),
     ];
     for (kind, is_wanted) in kinds {
-        for fault in [ReadFault::Open, ReadFault::AfterByte(0), ReadFault::AfterByte(20)] {
+        for fault in [
+            ReadFault::Open,
+            ReadFault::AfterByte(0),
+            ReadFault::AfterByte(20),
+        ] {
             let test_dir = TestDataDir::new();
             let mut all = test_dir.entry(3, true);
-            consolidate(test_dir.path(), &options()).unwrap();
+            consolidate(test_dir.path(), &batches_of(4)).unwrap();
             let disk = Arc::new(FailingDisk::default());
             let unreadable = totals_files(&test_dir, is_wanted);
             for path in &unreadable {
@@ -406,29 +423,36 @@ fn unreadable_totals_block_no_delivery_and_are_complete_once_readable() {
                 let delivery = crate::DeliveryOptions::default();
                 let to = Destination::To(&test_dir.receiver);
                 runner
-                    .run(&options(), &delivery, to, &Watch::silent())
+                    .run(&batches_of(4), &delivery, to, &Watch::silent())
                     .unwrap()
             };
             for _ in 0..2 {
                 all.extend(test_dir.entry(3, true));
                 let done = run();
-                assert_eq!(test_dir.receiver.billed().len(), all.len(), "{kind} {fault:?}");
+                assert_eq!(
+                    test_dir.receiver.billed().len(),
+                    all.len(),
+                    "{kind} {fault:?}"
+                );
                 let trouble = done.trouble.map(|trouble| trouble.to_string());
-                assert!(trouble.is_some_and(|why| why.contains("input/output error")));
+                assert!(trouble.is_some_and(|message| message.contains("input/output error")));
             }
             let data = DataDir::on(Arc::clone(&on), test_dir.path());
             let books = verify_in(&data, &Watch::silent()).unwrap();
-            assert!(books.problems.iter().any(|problem| problem.path == unreadable[0]));
+            assert!(
+                books
+                    .problems
+                    .iter()
+                    .any(|problem| problem.path == unreadable[0])
+            );
             if kind == "day" {
                 let report = tally_in(&data, None, None).unwrap();
                 assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
                 assert_eq!(report.problems[0].path(), unreadable[0]);
             }
-            // It goes on by itself.
             disk.clear_faults();
             assert!(run().trouble.is_none(), "{kind} {fault:?}");
-            let books = verify(test_dir.path(), &Watch::silent()).unwrap();
-            assert!(books.balance(), "{kind} {fault:?}: {:?}", books.problems);
+            test_dir.assert_balanced(&format!("{kind} {fault:?}"));
             let report = tally_in(&data, None, None).unwrap();
             assert!(report.problems.is_empty(), "{:?}", report.problems);
             let sum: u64 = report.rows.iter().map(|row| row.records).sum();

@@ -1,4 +1,4 @@
-//! One flipped byte in any file that was written is found, and its file is named. (S12)
+//! `verify` names every file with a flipped byte, and the lines of missing and repeated records. (S12)
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::crashing_disk::{Crash, CrashingDisk};
-use super::test_data_dir::TestDataDir;
 use super::fake_receiver::ScriptedReply;
+use super::test_data_dir::{TestDataDir, batches_of, record};
 use crate::consolidate::{ConsolidatorState, Options, consolidate, consolidate_on};
 use crate::delivery::{Answer, Watch, archive};
 use crate::disk::Disk;
@@ -33,26 +33,27 @@ fn all_files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A data directory with a file of every kind that is ever written.
-fn furnished() -> TestDataDir {
+/// Creates a data directory with a file of every kind.
+fn dir_with_every_kind() -> TestDataDir {
     let test_dir = TestDataDir::new();
-    let options = Options {
-        batch_size: 3,
-        ..Options::default()
-    };
-    let ids: Vec<_> = test_dir.entry(9, true).iter().map(crate::Record::id).collect();
-    test_dir.entry(2, false); // torn: a piece of it is set aside
-    test_dir.junk("json", "no record");
+    let options = batches_of(3);
+    let ids: Vec<_> = test_dir
+        .entry(9, true)
+        .iter()
+        .map(crate::Record::id)
+        .collect();
+    test_dir.entry(2, false); // Its torn line is quarantined.
+    test_dir.raw_file("json", "no record");
     consolidate(test_dir.path(), &options).unwrap();
     test_dir.receiver.poison.lock().unwrap().push(ids[1]);
     test_dir.deliver_all();
-    // One that failed and waits, a pause, and something staged.
+    // A pending batch with a failed attempt, and a pause.
     test_dir.entry(3, true);
     consolidate(test_dir.path(), &options).unwrap();
     let later = Answer::later("429", true, Some(std::time::Duration::from_secs(3600)));
     test_dir.receiver.push_reply(ScriptedReply::Refuse(later));
     test_dir.deliver_all();
-    // A file that was moved aside, one in the archive, and a set that was begun.
+    // A quarantined file, an archived batch and an unfinished snapshot.
     fs::write(
         test_dir
             .data()
@@ -86,16 +87,15 @@ fn furnished() -> TestDataDir {
 
 #[test]
 fn verify_counts_records_by_state_with_every_kind_of_file() {
-    let test_dir = furnished();
-    let books = books(&test_dir);
-    assert!(books.balance(), "{:?}", books.problems);
+    let test_dir = dir_with_every_kind();
+    let books = test_dir.assert_balanced("every kind");
     assert_eq!((books.staged, books.delivered), (22, 10));
     assert_eq!((books.pending, books.failed, books.archived), (9, 2, 1));
 }
 
 #[test]
 fn verify_names_the_file_of_any_flipped_byte() {
-    let test_dir = furnished();
+    let test_dir = dir_with_every_kind();
     let files = all_files(test_dir.path());
     let kinds = [
         "_staging/",
@@ -107,14 +107,14 @@ fn verify_names_the_file_of_any_flipped_byte() {
         ".pause.json",
     ];
     for kind in kinds {
-        let is_there = files
+        let exists = files
             .iter()
             .any(|path| path.to_string_lossy().contains(kind));
-        assert!(is_there, "{kind}: {files:?}");
+        assert!(exists, "{kind}: {files:?}");
     }
     for path in files {
         if path.ends_with(".consolidation.lock") {
-            continue; // For people; the set is what counts.
+            continue; // The lock record is informational.
         }
         let bytes = fs::read(&path).unwrap();
         let torn = bytes
@@ -123,7 +123,7 @@ fn verify_names_the_file_of_any_flipped_byte() {
             .map_or(0, |end| end + 1);
         for at in (0..bytes.len()).step_by(5).chain([torn.saturating_sub(1)]) {
             if at >= torn && path.extension().is_some_and(|ending| ending == "open") {
-                continue; // The end of a line that was never acknowledged.
+                continue; // A torn line was never acknowledged.
             }
             let mut flipped = bytes.clone();
             flipped[at] ^= 1 << (at % 8);
@@ -134,28 +134,28 @@ fn verify_names_the_file_of_any_flipped_byte() {
         }
         fs::write(&path, bytes).unwrap();
     }
-    assert!(books(&test_dir).balance(), "all is as it was");
+    assert!(books(&test_dir).balance(), "restored files");
 }
 
 #[test]
 fn verify_names_the_lines_of_a_missing_batch() {
-    let test_dir = furnished();
+    let test_dir = dir_with_every_kind();
     let gone = all_files(&test_dir.data().spool)
         .into_iter()
         .find(|path| crate::batch::is_batch_name(path.file_name().unwrap().to_str().unwrap()));
     fs::remove_file(gone.unwrap()).unwrap();
     let problems = books(&test_dir).problems;
     assert_eq!(problems.len(), 1, "{problems:?}");
-    let told = problems[0].to_string();
+    let message = problems[0].to_string();
     assert!(
-        told.ends_with(".jsonl: lines 1 to 3: in no batch"),
-        "{told}"
+        message.ends_with(".jsonl: lines 1 to 3: in no batch"),
+        "{message}"
     );
 }
 
 #[test]
 fn verify_reports_a_record_in_two_batches() {
-    let test_dir = furnished();
+    let test_dir = dir_with_every_kind();
     let data = test_dir.data();
     let failed = all_files(&data.failed)
         .into_iter()
@@ -167,14 +167,16 @@ fn verify_reports_a_record_in_two_batches() {
         to: 2,
         ..batch.parts()[0].clone()
     };
-    let records = vec![batch.records()[0].clone(), super::test_data_dir::record()];
+    let records = vec![batch.records()[0].clone(), record()];
     let forged = crate::Batch::new(vec![part], records);
     fs::write(data.spool.join(forged.file_name()), forged.encode()).unwrap();
     let problems = books(&test_dir).problems;
-    let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    let messages: Vec<_> = problems.iter().map(ToString::to_string).collect();
     assert!(
-        told.iter().any(|told| told.contains("in two batches")),
-        "{told:?}"
+        messages
+            .iter()
+            .any(|message| message.contains("in two batches")),
+        "{messages:?}"
     );
 }
 
@@ -185,9 +187,9 @@ fn verify_holds_no_lock_while_it_reads_the_archive() {
     consolidate(test_dir.path(), &Options::default()).unwrap();
     let store = SpoolManager::new(test_dir.path());
     archive(&store, &Watch::silent()).unwrap();
-    // What was not archived is read under the locks.
+    // Staged entries are read under the locks.
     test_dir.entry(2, true);
-    // As after a run that was killed: where there is no lock file, nothing is locked.
+    // `verify` takes only locks whose files exist, as after a killed run.
     let data = test_dir.data();
     let locks = [
         data.spool.join(".delivery.lock"),
@@ -209,18 +211,18 @@ fn verify_holds_no_lock_while_it_reads_the_archive() {
     };
     let books = verify(test_dir.path(), &watch).unwrap();
     assert!(books.balance(), "{:?}", books.problems);
-    assert_eq!(free.get(), 1, "the batch in the archive");
+    assert_eq!(free.get(), 1, "the archived batch");
     assert!(busy.get() > 0);
 }
 
 #[test]
 fn batch_of_many_entries_has_a_short_journal_line_and_is_verified_to_the_line() {
     let test_dir = TestDataDir::new();
-    let mut records: Vec<_> = (0..150).map(|_| test_dir.single()).collect();
-    // Lines in between that are in no batch: something else, and a record that comes again.
-    test_dir.junk("json", "no record");
-    test_dir.junk("json", records[7].json());
-    records.extend((0..100).map(|_| test_dir.single()));
+    let mut records: Vec<_> = (0..150).map(|_| test_dir.record_file()).collect();
+    // Entries without a record in a batch: a malformed file and a repeated record.
+    test_dir.raw_file("json", "no record");
+    test_dir.raw_file("json", records[7].json());
+    records.extend((0..100).map(|_| test_dir.record_file()));
     records.extend(test_dir.entry(30, true));
     consolidate(test_dir.path(), &Options::default()).unwrap();
     test_dir
@@ -234,11 +236,10 @@ fn batch_of_many_entries_has_a_short_journal_line_and_is_verified_to_the_line() 
     let text = fs::read_to_string(&sent).unwrap();
     let longest = text.lines().map(str::len).max().unwrap();
     assert!(longest < 600, "{longest}: {text}");
-    let found = books(&test_dir);
-    assert!(found.balance(), "{:?}", found.problems);
+    let found = test_dir.assert_balanced("delivered");
     assert_eq!((found.delivered, found.failed), (279, 2));
 
-    // Without one of its lines the records are missing, and named.
+    // Without a line of the journal, its records are reported as missing.
     let gone = text.lines().nth(1).unwrap();
     assert!(gone.contains("delivered"), "{gone}");
     fs::write(&sent, text.replace(&format!("{gone}\n"), "")).unwrap();
