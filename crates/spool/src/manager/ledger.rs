@@ -210,12 +210,12 @@ impl Ledger {
 
     /// True if it must be opened anew before anything is noted.
     pub(super) fn is_left(&self) -> bool {
-        self.journal.as_ref().is_some_and(Journal::is_left)
+        self.journal.as_ref().is_some_and(Journal::is_superseded)
     }
 
     /// Nothing is written for a while.
     pub(super) fn rest(&mut self) -> Result<(), Error> {
-        self.journal.as_mut().map_or(Ok(()), Journal::rest)
+        self.journal.as_mut().map_or(Ok(()), Journal::stop_writing)
     }
 
     /// Notes what became of a batch. On the disk when this returns.

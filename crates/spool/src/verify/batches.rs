@@ -185,7 +185,7 @@ impl Audit<'_> {
             problems.push((spot.path.to_owned(), format!("line {}", spot.line), fault));
         })?;
         for path in JournalKind::Batches.foreign_files(self.data)? {
-            let what = "it does not begin as a journal does".to_owned();
+            let what = crate::journal::NO_HEAD.to_owned();
             problems.push((path, "line 1".to_owned(), what));
         }
         for (path, record, what) in problems {

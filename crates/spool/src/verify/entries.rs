@@ -64,7 +64,7 @@ impl Audit<'_> {
         })?;
         self.take(&mut snapshot);
         for path in JournalKind::Entries.foreign_files(self.data)? {
-            let what = "it does not begin as a journal does".to_owned();
+            let what = crate::journal::NO_HEAD.to_owned();
             problems.push((path, "line 1".to_owned(), what));
         }
         for (path, record, what) in problems {
