@@ -1,8 +1,8 @@
-//! Entries that were left out of a set since they could not be read, after some of their lines were in
-//! batches: `_staging/.left-out.json`.
+//! Excluded entries: `_staging/.left-out.json`.
 //!
-//! The ids of those lines are in the journal, but for a bounded number of records. The entry may be
-//! readable again much later: these lines are not taken again, whatever the journal has forgotten.
+//! An entry is excluded from a snapshot if it becomes unreadable after some of its lines are in batches. It
+//! may be readable again much later, when the journal does not know the ids of these lines any more. So the
+//! lines are stored in a file, and no later snapshot puts them into a batch.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -19,11 +19,12 @@ use crate::journal::{decode_version, encode};
 const VERSION: u32 = 1;
 const FILE: &str = ".left-out.json";
 
-/// The entries, by name.
+/// Lines of excluded entries that are in batches.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ExcludedEntries {
     version: u32,
-    /// By the set that the entry was left out of: lines that are in batches of it, in ranges.
+    /// By the entry's name and the id of the snapshot that it was excluded from: ranges of lines in batches
+    /// of that snapshot.
     entries: BTreeMap<String, BTreeMap<Uuid, Vec<[u64; 2]>>>,
 }
 
@@ -37,29 +38,29 @@ impl ExcludedEntries {
         }
     }
 
-    /// Adds an entry.
-    pub(super) fn add(&mut self, name: &str, set: Uuid, lines: impl Iterator<Item = u64>) {
-        let mut put = Vec::<[u64; 2]>::new();
+    /// Adds an entry that is excluded from a snapshot, with its lines in batches of that snapshot.
+    pub(super) fn add(&mut self, name: &str, snapshot: Uuid, lines: impl Iterator<Item = u64>) {
+        let mut ranges = Vec::<[u64; 2]>::new();
         for line in lines {
-            match put.last_mut() {
+            match ranges.last_mut() {
                 Some([_, to]) if *to + 1 == line => *to = line,
-                _ => put.push([line, line]),
+                _ => ranges.push([line, line]),
             }
         }
-        let sets = self.entries.entry(name.to_owned()).or_default();
-        sets.insert(set, put);
+        let snapshots = self.entries.entry(name.to_owned()).or_default();
+        snapshots.insert(snapshot, ranges);
     }
 
-    /// True if a line is in a batch of another set.
-    pub(super) fn has(&self, name: &str, set: Uuid, line: u64) -> bool {
-        let sets = self.entries.get(name).into_iter().flatten();
-        let mut put = sets
-            .filter(|(other, _)| **other != set)
-            .flat_map(|(_, put)| put);
-        put.any(|[from, to]| (*from..=*to).contains(&line))
+    /// True if a line is in a batch of another snapshot.
+    pub(super) fn is_in_other_snapshot(&self, name: &str, snapshot: Uuid, line: u64) -> bool {
+        let snapshots = self.entries.get(name).into_iter().flatten();
+        let mut ranges = snapshots
+            .filter(|(other, _)| **other != snapshot)
+            .flat_map(|(_, ranges)| ranges);
+        ranges.any(|[from, to]| (*from..=*to).contains(&line))
     }
 
-    /// Writes the entries. On the disk when this returns.
+    /// Writes the file, and syncs it.
     pub(super) fn write(&mut self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         self.version = VERSION;
         write_atomically(disk, staging, FILE, &encode(self))?;
@@ -67,20 +68,20 @@ impl ExcludedEntries {
         synced.map_err(|error| Error::new("sync", staging, error))
     }
 
-    /// Forgets entries that are consumed.
+    /// Removes entries that were consumed.
     pub(super) fn forget(
         disk: &dyn Disk,
         staging: &Path,
         consumed: &HashSet<String>,
     ) -> Result<(), Error> {
-        let mut left = Self::read(disk, staging)?;
-        let before = left.entries.len();
-        left.entries.retain(|name, _| !consumed.contains(name));
-        if left.entries.len() == before {
+        let mut excluded = Self::read(disk, staging)?;
+        let before = excluded.entries.len();
+        excluded.entries.retain(|name, _| !consumed.contains(name));
+        if excluded.entries.len() == before {
             return Ok(());
         }
-        if !left.entries.is_empty() {
-            return left.write(disk, staging);
+        if !excluded.entries.is_empty() {
+            return excluded.write(disk, staging);
         }
         let path = staging.join(FILE);
         match files::remove(disk, &path) {

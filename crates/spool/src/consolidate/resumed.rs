@@ -1,68 +1,74 @@
-//! Lines of an unfinished set that are in batches already.
+//! Batches of an unfinished snapshot that were written before a crash.
 //!
-//! A crash leaves some batches of a set written, and some of those may have been delivered since. The
-//! entries may have changed, too: one was moved away, or a power failure has torn it. If the records that
-//! are left were divided into batches from the start, some would be in two batches with different keys.
-//! So a line that is in a batch stays there, and new batches are made of the lines in between. If every
-//! entry is as it was, these are the same batches as without a crash.
+//! Some of these batches may have been delivered since. The entries may have changed, too: an entry was moved
+//! away, or a power failure has torn it. If the remaining records were divided into batches from the start,
+//! some of them would be in two batches with different keys. So a line in an earlier batch stays there, and
+//! new batches are made of the lines in between. If every entry is unchanged, these are the same batches as
+//! without a crash.
 //!
-//! Of a batch that is there, the lines and their records are known. Of one that left, the first and the
-//! last line are known: between them all lines of the set were in it.
+//! Of a present batch, all lines and records are known. Of a batch that is gone, the first and the last line
+//! are known: it had all lines of the snapshot between them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Part};
 use crate::entry::{EntryKind, EntryName};
 use crate::entry_journal::{ConsolidatedEntry, EntryJournal};
 use crate::error::Error;
 use crate::fingerprint::RecordFingerprint;
 use crate::manager::{BatchStore, EarlierBatch};
+use crate::record::Record;
 use crate::snapshot::Snapshot;
 use crate::time::Moment;
 
-/// A line: the place of its entry in the set, and its number.
+/// A line: the index of its entry in the snapshot, and its number.
 type LinePosition = (usize, u64);
 
-/// Batches of the set that were put before.
+/// Batches of the snapshot that were written before a crash.
 #[derive(Debug, Default)]
-pub(super) struct ResumedBatches {
-    /// Lines in batches that are there, by the place of their entry.
-    there: BTreeMap<usize, BTreeMap<u64, BatchedLine>>,
-    /// Names of those batches.
+pub(super) struct EarlierBatches {
+    /// Lines in present batches, by the index of their entry and their number.
+    present: BTreeMap<usize, BTreeMap<u64, BatchedLine>>,
+    /// File names of the present batches.
     names: Vec<String>,
-    /// Batches that left, in the order of their first lines.
-    gone: Vec<RemovedBatch>,
-    /// Batches that cannot be read, in the same order.
+    /// Batches that are gone, in the order of their first lines.
+    gone: Vec<GoneBatch>,
+    /// Batches that cannot be read, in the order of their first lines.
     unreadable: Vec<UnreadableBatch>,
-    /// The first of them that no record was compared with.
+    /// Index of the first unreadable batch whose first record was not read yet.
     next_unreadable: usize,
+    /// Entries of the snapshot.
     entries: Vec<ResumedEntry>,
-    /// The batch that was read last.
-    last: Option<(usize, Batch)>,
+    /// The present batch that was loaded last, and its index.
+    loaded: Option<(usize, Batch)>,
 }
 
-/// A line in a batch that is there.
+/// A line in a present batch.
 #[derive(Debug)]
 pub(super) struct BatchedLine {
-    pub(super) stamp: RecordFingerprint,
-    /// Which batch, and which of its records.
+    pub(super) fingerprint: RecordFingerprint,
+    /// Index of the batch in [`EarlierBatches::names`].
     batch: usize,
+    /// Index of the record in the batch.
     record: usize,
-    /// The entry still has it.
-    is_met: bool,
+    /// True if the entry still has the record.
+    is_in_entry: bool,
 }
 
+/// A batch whose file is gone, such as one that was delivered.
 #[derive(Debug)]
-struct RemovedBatch {
+struct GoneBatch {
+    /// Known parts: index of the entry, first and last line.
     parts: Vec<(usize, u64, u64)>,
     start: LinePosition,
-    /// `None`: as many records as it has.
+    /// The last line. `None`: only the first line and the number of records are known.
     end: Option<LinePosition>,
     records: u64,
-    /// Those of its lines that the entries still have.
+    /// Lines of the batch that the entries still have, in order.
     seen: Vec<LinePosition>,
 }
 
+/// A batch that exists but cannot be read. Its name tells its first line.
 #[derive(Debug)]
 struct UnreadableBatch {
     start: LinePosition,
@@ -70,137 +76,162 @@ struct UnreadableBatch {
     error: Error,
 }
 
-/// State of an entry of the set.
+/// An entry of the snapshot as it is after the crash.
 #[derive(Debug, Default)]
 struct ResumedEntry {
     name: String,
-    /// Its end is missing, or all of it.
-    is_cut: bool,
-    /// It is not read, and stays where it is.
+    /// True if the end of the entry or all of it is missing.
+    is_truncated: bool,
+    /// True if the entry is not read and stays in place.
     is_excluded: bool,
-    /// The number of its last line, as far as it can be read.
+    /// Number of the last line that can be read.
     highest: u64,
-    /// Lines after that which are in batches.
+    /// Lines behind `highest` that are in batches.
     beyond: BTreeSet<u64>,
 }
 
-/// Treatment of a record of the set.
+/// Relation of a record to the earlier batches.
 #[derive(Debug)]
 pub(super) enum RecordPlacement {
-    /// It is in no batch.
+    /// The record is in no batch.
     New,
-    /// It is in one.
-    Put,
-    /// It is the first record of a batch that cannot be read: its batch must get this name.
-    First(String, Error),
+    /// The record is in a batch.
+    InBatch,
+    /// The record is the first one of an unreadable batch. The batch that begins with it must get this name.
+    FirstOfUnreadable(String, Error),
 }
 
-impl ResumedBatches {
-    /// Finds the batches of a set. `reused` are entries whose names were used before.
+impl EarlierBatches {
+    /// Finds the batches of a snapshot. `reused` are the entries whose names were in other snapshots, too.
     pub(super) fn read(
         spool: &dyn BatchStore,
-        set: &Snapshot,
+        snapshot: &Snapshot,
         reused: &HashSet<String>,
     ) -> Result<Self, Error> {
-        let places = set.entries.iter().enumerate();
+        let places = snapshot.entries.iter().enumerate();
         let places: HashMap<&str, usize> = places.map(|(at, name)| (name.as_str(), at)).collect();
         let entry = |name: &String| ResumedEntry {
             name: name.clone(),
-            is_excluded: set.excluded.contains(name),
+            is_excluded: snapshot.excluded.contains(name),
             ..ResumedEntry::default()
         };
-        let mut all = Self {
-            entries: set.entries.iter().map(entry).collect(),
+        let mut found = Self {
+            entries: snapshot.entries.iter().map(entry).collect(),
             ..Self::default()
         };
-        let begun = Moment::from_id(set.id);
-        spool.earlier_batches(set.id, &set.entries, &mut |put| match put {
-            EarlierBatch::Present(batch) => all.add_there(&batch, &places),
-            EarlierBatch::Gone {
-                name,
-                parts,
-                records,
-                at,
-            } => {
-                let is_older = at.is_some_and(|at| Moment::from(at) < begun);
-                let is_reused = parts.iter().all(|part| reused.contains(&part.name));
-                if !(is_older && is_reused) {
-                    let of = |part: &crate::batch::Part| {
-                        Some((*places.get(part.name.as_str())?, part.from, part.to))
-                    };
-                    let parts: Option<Vec<_>> = parts.iter().map(of).collect();
-                    let start = first_line(&name, &set.entries);
-                    if let (Some(parts), Some(start)) = (parts, start) {
-                        all.gone.push(RemovedBatch {
-                            start: parts.first().map_or(start, |part| (part.0, part.1)),
-                            end: parts.last().map(|part| (part.0, part.2)),
-                            parts,
-                            records,
-                            seen: Vec::new(),
-                        });
+        let begun = Moment::from_id(snapshot.id);
+        spool.earlier_batches(
+            snapshot.id,
+            &snapshot.entries,
+            &mut |earlier| match earlier {
+                EarlierBatch::Present(batch) => found.add_present(&batch, &places),
+                EarlierBatch::Gone {
+                    name,
+                    parts,
+                    records,
+                    at,
+                } => {
+                    // An older batch of reused names was made of other entries with these names.
+                    let is_older = at.is_some_and(|at| Moment::from(at) < begun);
+                    let is_reused = parts.iter().all(|part| reused.contains(&part.name));
+                    if !(is_older && is_reused) {
+                        found.add_gone(&name, &parts, records, &places);
                     }
                 }
-            }
-            EarlierBatch::Unreadable { name, error } => {
-                if let Some(start) = first_line(&name, &set.entries) {
-                    all.unreadable.push(UnreadableBatch { start, name, error });
+                EarlierBatch::Unreadable { name, error } => {
+                    if let Some(start) = found.first_line(&name) {
+                        let batch = UnreadableBatch { start, name, error };
+                        found.unreadable.push(batch);
+                    }
                 }
-            }
-        })?;
-        all.gone.sort_by_key(|gone| gone.start);
-        // A batch whose halves are there: they say which lines it has.
-        let mut unreadable = std::mem::take(&mut all.unreadable);
-        unreadable.retain(|batch| !all.has(batch.start));
+            },
+        )?;
+        found.gone.sort_by_key(|gone| gone.start);
+        // Other batches may have the lines of an unreadable one: the halves of a split batch.
+        let mut unreadable = std::mem::take(&mut found.unreadable);
+        unreadable.retain(|batch| !found.has(batch.start));
         unreadable.sort_by_key(|batch| batch.start);
-        all.unreadable = unreadable;
-        Ok(all)
+        found.unreadable = unreadable;
+        Ok(found)
     }
 
-    fn add_there(&mut self, batch: &Batch, places: &HashMap<&str, usize>) {
+    fn add_present(&mut self, batch: &Batch, places: &HashMap<&str, usize>) {
         let lines = batch.parts().iter();
         let lines = lines.flat_map(|part| (part.from..=part.to).map(|line| (&*part.name, line)));
-        for (record, (name, line)) in lines.enumerate() {
-            let of = batch.records().get(record);
-            if let (Some(place), Some(of)) = (places.get(name), of) {
-                let line_of = BatchedLine {
-                    stamp: RecordFingerprint::new(of),
+        for (index, ((name, line), record)) in lines.zip(batch.records()).enumerate() {
+            if let Some(place) = places.get(name) {
+                let batched = BatchedLine {
+                    fingerprint: RecordFingerprint::new(record),
                     batch: self.names.len(),
-                    record,
-                    is_met: false,
+                    record: index,
+                    is_in_entry: false,
                 };
-                self.there.entry(*place).or_default().insert(line, line_of);
+                self.present
+                    .entry(*place)
+                    .or_default()
+                    .insert(line, batched);
             }
         }
         self.names.push(batch.file_name());
     }
 
-    /// True if no batch was put.
+    fn add_gone(
+        &mut self,
+        name: &str,
+        parts: &[Part],
+        records: u64,
+        places: &HashMap<&str, usize>,
+    ) {
+        let place = |part: &Part| Some((*places.get(&*part.name)?, part.from, part.to));
+        let parts: Option<Vec<_>> = parts.iter().map(place).collect();
+        if let (Some(parts), Some(start)) = (parts, self.first_line(name)) {
+            self.gone.push(GoneBatch {
+                start: parts.first().map_or(start, |part| (part.0, part.1)),
+                end: parts.last().map(|part| (part.0, part.2)),
+                parts,
+                records,
+                seen: Vec::new(),
+            });
+        }
+    }
+
+    /// Parses the first line of a batch from its file name.
+    fn first_line(&self, batch: &str) -> Option<LinePosition> {
+        let (id, rest) = (batch.get(..36)?, batch.get(37..)?);
+        let line = rest.split('-').next()?.parse().ok()?;
+        let mut entries = self.entries.iter();
+        let place = entries.position(|entry| entry.name.starts_with(id))?;
+        Some((place, line))
+    }
+
+    /// True if the snapshot has no earlier batches.
     pub(super) fn is_empty(&self) -> bool {
-        self.there.is_empty() && self.gone.is_empty() && self.unreadable.is_empty()
+        self.present.is_empty() && self.gone.is_empty() && self.unreadable.is_empty()
     }
 
-    fn there_at(&self, (place, line): LinePosition) -> Option<&BatchedLine> {
-        self.there.get(&place)?.get(&line)
+    fn is_present(&self, (place, line): LinePosition) -> bool {
+        let lines = self.present.get(&place);
+        lines.is_some_and(|lines| lines.contains_key(&line))
     }
 
-    fn gone_at(&mut self, position: LinePosition) -> Option<&mut RemovedBatch> {
+    fn gone_at(&mut self, position: LinePosition) -> Option<&mut GoneBatch> {
         let after = self.gone.partition_point(|gone| gone.start <= position);
         let gone = self.gone.get_mut(after.checked_sub(1)?)?;
         gone.has(position).then_some(gone)
     }
 
     fn has(&mut self, position: LinePosition) -> bool {
-        self.there_at(position).is_some() || self.gone_at(position).is_some()
+        self.is_present(position) || self.gone_at(position).is_some()
     }
 
-    /// True if every record of an entry, by the journal, is in a batch that is there.
-    pub(super) fn has_all(&self, place: usize, taken: &ConsolidatedEntry) -> bool {
-        let is_there = |line| self.there_at((place, line)).is_some();
-        (1..=taken.lines).all(|line| !taken.must_be_in_batch(line) || is_there(line))
+    /// True if every record of an entry, according to the journal, is in a present batch.
+    pub(super) fn has_all(&self, place: usize, consolidated: &ConsolidatedEntry) -> bool {
+        (1..=consolidated.lines)
+            .all(|line| !consolidated.must_be_in_batch(line) || self.is_present((place, line)))
     }
 
-    /// True if all lines of an entry that are in batches have known ids, so that its other lines can
-    /// be told from them later.
+    /// True if the ids of all lines of an entry in batches are known. Only then can a later snapshot skip
+    /// these lines.
     pub(super) fn has_ids_of(&self, place: usize) -> bool {
         let is_after = |end: LinePosition| end.0 >= place;
         let mut gone = self.gone.iter();
@@ -208,187 +239,187 @@ impl ResumedBatches {
             && !gone.any(|gone| gone.start.0 <= place && gone.end.is_none_or(is_after))
     }
 
-    /// Leaves an entry out. Returns its lines that are in batches.
+    /// Excludes an entry. Returns its lines that are in batches.
     pub(super) fn exclude(&mut self, place: usize) -> Vec<u64> {
         if let Some(entry) = self.entries.get_mut(place) {
             entry.is_excluded = true;
         }
-        let lines = self.there.get(&place).into_iter();
+        let lines = self.present.get(&place).into_iter();
         lines.flat_map(|lines| lines.keys().copied()).collect()
     }
 
-    /// Compares a record that an entry has with those in batches.
-    pub(super) fn meet(
+    /// Looks up a record that an entry has, and marks it as seen. Records must come in the order of their
+    /// lines. Fails if the record may be in an unreadable batch.
+    pub(super) fn locate(
         &mut self,
         place: usize,
         line: u64,
-        stamp: RecordFingerprint,
+        fingerprint: RecordFingerprint,
     ) -> Result<RecordPlacement, Error> {
         let position = (place, line);
-        let there = self.there.get_mut(&place);
-        if let Some(put) = there.and_then(|lines| lines.get_mut(&line))
-            && put.stamp.id == stamp.id
+        let lines = self.present.get_mut(&place);
+        if let Some(batched) = lines.and_then(|lines| lines.get_mut(&line))
+            && batched.fingerprint.id == fingerprint.id
         {
-            put.is_met = true;
-            return Ok(RecordPlacement::Put);
+            batched.is_in_entry = true;
+            return Ok(RecordPlacement::InBatch);
         }
         if let Some(gone) = self.gone_at(position) {
             gone.seen.push(position);
-            return Ok(RecordPlacement::Put);
+            return Ok(RecordPlacement::InBatch);
         }
-        let Some(batch) = self.unreadable.get(self.next_unreadable) else {
-            return Ok(RecordPlacement::New);
-        };
-        if batch.start > position {
-            return Ok(RecordPlacement::New);
+        match self.unreadable.get(self.next_unreadable) {
+            // The first record of the unreadable batch is missing. Which records follow it is unknown.
+            Some(batch) if batch.start < position => Err(batch.error.clone()),
+            Some(batch) if batch.start == position => {
+                self.next_unreadable += 1;
+                let (name, error) = (batch.name.clone(), batch.error.clone());
+                Ok(RecordPlacement::FirstOfUnreadable(name, error))
+            }
+            _ => Ok(RecordPlacement::New),
         }
-        if batch.start < position {
-            // Its first record is not there any more: which ones follow is not known.
-            return Err(batch.error.clone());
-        }
-        self.next_unreadable += 1;
-        Ok(RecordPlacement::First(
-            batch.name.clone(),
-            batch.error.clone(),
-        ))
     }
 
-    /// Lines of an entry that are in batches and that it does not have any more.
-    pub(super) fn unmet(&mut self, place: usize) -> Vec<(u64, BatchedLine)> {
-        let lines = self.there.remove(&place).unwrap_or_default();
-        lines.into_iter().filter(|(_, put)| !put.is_met).collect()
+    /// Removes and returns the lines of an entry in present batches that the entry does not have any more.
+    pub(super) fn take_missing_lines(&mut self, place: usize) -> Vec<(u64, BatchedLine)> {
+        let lines = self.present.remove(&place).unwrap_or_default();
+        let lines = lines.into_iter();
+        lines.filter(|(_, line)| !line.is_in_entry).collect()
     }
 
-    /// The record of such a line, from its batch. `None`: the batch left meanwhile.
+    /// Loads the record of a line from its batch. Returns `None` if the batch was delivered meanwhile.
     pub(super) fn load(
         &mut self,
         spool: &dyn BatchStore,
-        put: &BatchedLine,
-    ) -> Result<Option<crate::record::Record>, Error> {
-        if self
-            .last
-            .as_ref()
-            .is_none_or(|(last, _)| *last != put.batch)
-        {
-            let name = self.names.get(put.batch).map_or("", String::as_str);
-            self.last = spool.find(name)?.map(|batch| (put.batch, batch));
+        line: &BatchedLine,
+    ) -> Result<Option<Record>, Error> {
+        let is_loaded = (self.loaded.as_ref()).is_some_and(|(index, _)| *index == line.batch);
+        if !is_loaded {
+            let name = self.names.get(line.batch).map_or("", String::as_str);
+            self.loaded = spool.find(name)?.map(|batch| (line.batch, batch));
         }
-        let batch = self.last.as_ref().map(|(_, batch)| batch);
-        Ok(batch.and_then(|batch| batch.records().get(put.record).cloned()))
+        let batch = self.loaded.as_ref().map(|(_, batch)| batch);
+        Ok(batch.and_then(|batch| batch.records().get(line.record).cloned()))
     }
 
-    /// An entry was read, as far as it is there.
-    pub(super) fn entry_read(&mut self, place: usize, lines: u64, is_cut: bool) {
+    /// Notes that an entry was read up to this line.
+    pub(super) fn set_entry_read(&mut self, place: usize, line: u64, is_truncated: bool) {
         if let Some(entry) = self.entries.get_mut(place) {
-            (entry.highest, entry.is_cut) = (lines, is_cut);
+            (entry.highest, entry.is_truncated) = (line, is_truncated);
         }
     }
 
-    /// A line is in a batch, and its entry does not have it any more.
-    pub(super) fn add_line(&mut self, place: usize, line: u64, taken: &mut ConsolidatedEntry) {
+    /// Adds a line to an entry that is in a batch and that the entry does not have any more.
+    pub(super) fn add_missing_line(
+        &mut self,
+        place: usize,
+        line: u64,
+        consolidated: &mut ConsolidatedEntry,
+    ) {
         if let Some(entry) = self.entries.get_mut(place)
             && line > entry.highest
         {
             entry.beyond.insert(line);
         }
-        taken.lines = taken.lines.max(line);
-        taken.is_not_aside(line);
+        consolidated.lines = consolidated.lines.max(line);
+        consolidated.remove_from_aside(line);
     }
 
-    /// All entries were read: accounts for lines that left with batches and that the entries do not
-    /// have any more, and for lines that are nowhere.
-    pub(super) fn account(&mut self, journal: &mut EntryJournal) {
+    /// Accounts for lines that the entries do not have any more: lines of batches that are gone, and lines in
+    /// no batch. All entries must have been read.
+    pub(super) fn account_for_missing_lines(&mut self, journal: &mut EntryJournal) {
         for gone in std::mem::take(&mut self.gone) {
-            self.account_for(&gone, journal);
+            self.account_for_gone(&gone, journal);
         }
         for entry in &self.entries {
-            let Some(taken) = journal.waiting(&entry.name) else {
+            let Some(consolidated) = journal.pending(&entry.name) else {
                 continue;
             };
             let last = entry.beyond.last().copied().unwrap_or_default();
             for line in entry.highest + 1..last {
                 if !entry.beyond.contains(&line) {
-                    taken.add_nowhere(line, entry.is_excluded);
+                    consolidated.add_unbatched(line, entry.is_excluded);
                 }
             }
             for (lines, what) in [
-                (&taken.unknown, "delivered, but in no totals"),
-                (&taken.lost, "lost"),
+                (&consolidated.unknown, "delivered, but not in the totals"),
+                (&consolidated.lost, "lost"),
             ] {
                 if !lines.is_empty() {
-                    let (entry, lines) = (&entry.name, shown(lines));
-                    tracing::warn!(entry, lines, "an entry is damaged or gone: records {what}");
+                    let (entry, lines) = (&entry.name, format_ranges(lines));
+                    tracing::warn!(entry, lines, "entry is damaged or missing: records {what}");
                 }
             }
         }
     }
 
-    /// Finds the lines of a batch that left which the entries do not have any more.
-    fn account_for(&mut self, gone: &RemovedBatch, journal: &mut EntryJournal) {
-        let mut left = gone.records.saturating_sub(gone.seen.len() as u64);
-        let Some(end) = gone.end.filter(|_| left > 0) else {
+    /// Accounts for the lines of a gone batch that the entries do not have any more. Their number is known.
+    /// They are first looked for where they can only be, and then at the end of a truncated entry.
+    fn account_for_gone(&mut self, gone: &GoneBatch, journal: &mut EntryJournal) {
+        let mut missing = gone.records.saturating_sub(gone.seen.len() as u64);
+        let Some(end) = gone.end.filter(|_| missing > 0) else {
             return;
         };
-        let is_seen = |position: LinePosition| gone.seen.binary_search(&position).is_ok();
         for (place, from, to) in &gone.parts {
-            for line in *from..=*to {
-                if left > 0 && !is_seen((*place, line)) {
-                    left -= 1;
-                    self.add_unknown(*place, line, journal);
-                }
-            }
+            self.add_unknown(gone, *place, *from..=*to, &mut missing, journal);
         }
         for place in gone.start.0 + 1..end.0 {
             let name = self.entries[place].name.clone();
-            let aside = journal.waiting(&name).map(|taken| taken.all_aside());
-            if let Some(records) = journal.noted(&name).map(|taken| taken.records) {
-                let seen = gone.seen.iter().filter(|(of, _)| *of == place).count() as u64;
-                left -= left.min(records.saturating_sub(seen));
-            } else if EntryName::parse(name.as_ref())
-                .is_some_and(|name| name.kind == EntryKind::Single)
-            {
-                if left > 0 && !is_seen((place, 1)) {
-                    left -= 1;
-                    self.add_unknown(place, 1, journal);
-                }
+            if let Some(journaled) = journal.already_journaled(&name) {
+                let seen = gone.seen.iter().filter(|seen| seen.0 == place).count() as u64;
+                missing -= missing.min(journaled.records.saturating_sub(seen));
+            } else if is_single(&name) {
+                self.add_unknown(gone, place, [1], &mut missing, journal);
             } else {
-                for line in aside.unwrap_or_default() {
-                    if left > 0 {
-                        left -= 1;
-                        self.add_unknown(place, line, journal);
-                    }
-                }
+                let aside = journal.pending(&name).map(|entry| entry.aside_lines());
+                let aside = aside.unwrap_or_default();
+                self.add_unknown(gone, place, aside, &mut missing, journal);
             }
         }
-        let places = gone.start.0..=end.0;
-        let is_cut = |place: &usize| {
-            let entry = &self.entries[*place];
-            let kind = EntryName::parse(entry.name.as_ref()).map(|name| name.kind);
-            entry.is_cut && kind != Some(EntryKind::Single) && journal.noted(&entry.name).is_none()
+        let is_truncated = |place: &usize| {
+            let ResumedEntry {
+                name, is_truncated, ..
+            } = &self.entries[*place];
+            *is_truncated && !is_single(name) && journal.already_journaled(name).is_none()
         };
-        if let Some(place) = places.into_iter().find(is_cut) {
+        if let Some(place) = (gone.start.0..=end.0).find(is_truncated) {
             let entry = &self.entries[place];
             let next = entry.beyond.last().copied().unwrap_or(entry.highest) + 1;
-            for line in next..next.saturating_add(left) {
-                self.add_unknown(place, line, journal);
+            let lines = next..next.saturating_add(missing);
+            self.add_unknown(gone, place, lines, &mut missing, journal);
+        }
+    }
+
+    /// Adds lines of a gone batch to an entry, unless the entry still has them. Adds no more than `missing`,
+    /// and subtracts their number from it.
+    fn add_unknown(
+        &mut self,
+        gone: &GoneBatch,
+        place: usize,
+        lines: impl IntoIterator<Item = u64>,
+        missing: &mut u64,
+        journal: &mut EntryJournal,
+    ) {
+        let name = self.entries[place].name.clone();
+        let is_journaled = journal.already_journaled(&name).is_some();
+        let mut consolidated = journal.pending(&name).filter(|_| !is_journaled);
+        let lines = lines.into_iter();
+        for line in lines.filter(|line| gone.seen.binary_search(&(place, *line)).is_err()) {
+            if *missing == 0 {
+                return;
+            }
+            *missing -= 1;
+            if let Some(consolidated) = &mut consolidated
+                && !consolidated.repeated.contains(&line)
+            {
+                self.add_missing_line(place, line, consolidated);
+                consolidated.add_unknown(line);
             }
         }
     }
 
-    fn add_unknown(&mut self, place: usize, line: u64, journal: &mut EntryJournal) {
-        let name = self.entries[place].name.clone();
-        if journal.noted(&name).is_some() {
-            return; // The journal has it.
-        }
-        let taken = journal.waiting(&name);
-        if let Some(taken) = taken.filter(|taken| !taken.repeated.contains(&line)) {
-            self.add_line(place, line, taken);
-            taken.add_unknown(line);
-        }
-    }
-
-    /// The error of a batch that cannot be read and whose first record did not come.
-    pub(super) fn finish(&self) -> Result<(), Error> {
+    /// Returns the error of an unreadable batch whose first record was not read.
+    pub(super) fn check_unreadable(&self) -> Result<(), Error> {
         match self.unreadable.get(self.next_unreadable) {
             Some(batch) => Err(batch.error.clone()),
             None => Ok(()),
@@ -396,7 +427,7 @@ impl ResumedBatches {
     }
 }
 
-impl RemovedBatch {
+impl GoneBatch {
     fn has(&self, position: LinePosition) -> bool {
         self.start <= position
             && match self.end {
@@ -406,16 +437,12 @@ impl RemovedBatch {
     }
 }
 
-/// The first line of a batch, by its name.
-fn first_line(name: &str, entries: &[String]) -> Option<LinePosition> {
-    let (id, rest) = (name.get(..36)?, name.get(37..)?);
-    let line = rest.split('-').next()?.parse().ok()?;
-    let place = entries.iter().position(|entry| entry.starts_with(id))?;
-    Some((place, line))
+fn is_single(name: &str) -> bool {
+    EntryName::parse(name.as_ref()).is_some_and(|name| name.kind == EntryKind::Single)
 }
 
-/// Numbers of lines, for people.
-fn shown(ranges: &[[u64; 2]]) -> String {
+/// Formats ranges of lines for the log.
+fn format_ranges(ranges: &[[u64; 2]]) -> String {
     let range = |[from, to]: &[u64; 2]| {
         if from == to {
             from.to_string()

@@ -1,8 +1,8 @@
-//! Ids and sums of entries that were consolidated while the disk was too full for the journal.
+//! Ids and sums of entries that were consolidated while the disk was too full for the entry journal.
 //!
-//! They are added to the reserve with the note that their set is written, in one change. When there is
-//! room they become lines of the journal. The last of these lines has the sums: once it is on the disk,
-//! the journal counts and not the reserve.
+//! One change of the reserve adds them and notes that their snapshot is written. When the disk has room,
+//! they are flushed to the journal as events. The last of these events has the sums: once it is synced, the
+//! reserve does not count any more.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,26 +18,28 @@ use crate::reserve::{IdRange, OpenReserve, Reserve, ReserveUse};
 use crate::snapshot;
 use crate::time::new_id;
 
+/// Name of the note in the reserve.
 const NOTE: &str = "taken";
-/// Name in the journal's lines to which the reserve was written.
+/// Entry name in the last event that is flushed from the reserve.
 const ENTRY: &str = "reserve";
-/// How many ids such a line has.
+/// Maximum number of ids in an event that is flushed from the reserve.
 const IDS_PER_LINE: usize = 1000;
 
-/// Content of the reserve that stands for lines of the journal.
+/// Ids and sums in the reserve that are not in the journal yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldIds {
-    /// Tells it from those before; the lines of the journal have it as their snapshot.
+    /// Snapshot id of the events to which these ids are flushed. Nil: the reserve has no ids.
     pub(crate) id: Uuid,
     pub(crate) sums: EntrySums,
-    /// The last set that was added.
+    /// Id of the last snapshot that was added.
     pub(crate) last_set: Option<Uuid>,
+    /// Position of the ids in the reserve.
     ids: IdRange,
 }
 
 impl HeldIds {
     pub(crate) fn read(disk: &dyn Disk, reserve: &Reserve) -> Result<Self, Error> {
-        let held = reserve.read(disk).and_then(|held| held.note(NOTE));
+        let held = reserve.read(disk).and_then(|contents| contents.note(NOTE));
         held.map_err(|error| Error::read(reserve.path(), error))
     }
 
@@ -45,14 +47,14 @@ impl HeldIds {
         self.id.is_nil()
     }
 
-    /// True if the journal has the last of the lines, and so all.
+    /// True if the journal has all of the ids. `lines` are the entry names of the events that were flushed.
     pub(crate) fn is_flushed(&self, lines: &HashSet<String>) -> bool {
         !self.is_empty() && lines.contains(ENTRY)
     }
 
-    /// True if a line of the journal is the last one that came from the reserve.
-    pub(crate) fn is_last_line(&self, taken: &ConsolidatedEntry) -> bool {
-        taken.snapshot == self.id && taken.entry == ENTRY
+    /// True if this is the last event to flush, the one with the sums.
+    pub(crate) fn is_last_line(&self, consolidated: &ConsolidatedEntry) -> bool {
+        consolidated.snapshot == self.id && consolidated.entry == ENTRY
     }
 
     pub(crate) fn ids(
@@ -67,7 +69,7 @@ impl HeldIds {
         ids.map_err(|error| Error::read(reserve.path(), error))
     }
 
-    /// How many more ids can be added, and whether any were.
+    /// Returns the number of ids that can be added, and `true` if the reserve has ids already.
     pub(crate) fn room(disk: &dyn Disk, reserve: &Reserve) -> Result<(u64, bool), Error> {
         let held = Self::read(disk, reserve)?;
         if !reserve.exists() {
@@ -83,41 +85,42 @@ impl HeldIds {
         Ok((room, !held.is_empty()))
     }
 
-    /// Adds entries, and notes that their set is written. On the disk when this returns.
+    /// Adds entries, and notes that their snapshot is written. Syncs the reserve.
     pub(super) fn add(
         reserve: &Reserve,
         disk: &dyn Disk,
-        set: Uuid,
+        snapshot: Uuid,
         entries: &[ConsolidatedEntry],
     ) -> Result<Self, Error> {
         let add = || {
             let open = reserve.open(disk)?;
-            let mut content = open.read(disk)?;
-            let mut held: Self = content.note(NOTE)?;
+            let mut contents = open.read(disk)?;
+            let mut held: Self = contents.note(NOTE)?;
             if held.is_empty() {
                 held.id = new_id();
             }
             let new: Vec<RecordFingerprint> = (entries.iter())
-                .flat_map(|taken| taken.ids.iter().copied())
+                .flat_map(|consolidated| consolidated.ids.iter().copied())
                 .collect();
             held.make_room(&open, new.len() as u64)?;
-            content.set_note(NOTE, &held);
-            // Ids that are overwritten must not count any more.
-            open.write(disk, &mut content, ReserveUse::Note)?;
+            contents.set_note(NOTE, &held);
+            // The dropped ids must not be valid while `add_ids` overwrites them.
+            open.write(disk, &mut contents, ReserveUse::Note)?;
             held.ids = open.add_ids(disk, held.ids, &new)?;
-            for taken in entries {
-                held.sums.add(taken);
+            for consolidated in entries {
+                held.sums.add(consolidated);
             }
-            held.last_set = Some(set);
-            content.set_note(NOTE, &held);
-            snapshot::note_written(&mut content, set);
-            open.write(disk, &mut content, ReserveUse::Note)?;
+            held.last_set = Some(snapshot);
+            contents.set_note(NOTE, &held);
+            snapshot::note_written(&mut contents, snapshot);
+            open.write(disk, &mut contents, ReserveUse::Note)?;
             Ok(held)
         };
         add().map_err(|error| Error::new("write to", reserve.path(), error))
     }
 
-    /// Fewer ids than are promised to be remembered are never dropped: then there is no room.
+    /// Drops the oldest ids to make space, if the reserve can store [`WINDOW`] ids, so that as many stay
+    /// known. A smaller reserve drops none and is full.
     fn make_room(&mut self, open: &OpenReserve, more: u64) -> io::Result<()> {
         if open.capacity() >= WINDOW {
             self.ids = self.ids.without_oldest(open.capacity(), more);
@@ -128,7 +131,7 @@ impl HeldIds {
         Ok(())
     }
 
-    /// As lines of the journal.
+    /// Returns the events to flush.
     pub(super) fn lines(
         &self,
         disk: &dyn Disk,
@@ -138,7 +141,7 @@ impl HeldIds {
         let line = |(number, ids): (usize, &[RecordFingerprint])| ConsolidatedEntry {
             ids: ids.to_vec(),
             sums: Some(EntrySums::default()),
-            // One that was written when it was not full yet is written again.
+            // The name has the number of ids: an event that was flushed with fewer ids is flushed again.
             ..ConsolidatedEntry::new(self.id, &self.line_name(number, ids.len()))
         };
         let mut lines: Vec<_> = ids.chunks(IDS_PER_LINE).enumerate().map(line).collect();
@@ -150,12 +153,14 @@ impl HeldIds {
         Ok(lines)
     }
 
+    /// Entry name of an event with ids.
     fn line_name(&self, number: usize, ids: usize) -> String {
         format!("{ENTRY}-{}-{number}-{ids}", self.ids.start)
     }
 
+    /// Removes ids and sums from the reserve.
     pub(super) fn clear(reserve: &Reserve, disk: &dyn Disk) -> Result<Self, Error> {
-        let cleared = reserve.change(disk, |held| held.remove_note(NOTE));
+        let cleared = reserve.change(disk, |contents| contents.remove_note(NOTE));
         cleared.map_err(|error| Error::new("write to", reserve.path(), error))?;
         Ok(Self::default())
     }

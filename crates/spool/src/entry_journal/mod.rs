@@ -1,16 +1,16 @@
-//! The journal of what was consolidated: every entry with its lines, and the ids of its records.
+//! The journal of consolidated entries, with the ids of their records.
 //!
 //! ```text
 //! {"snapshot":"<uuid>","entry":"<uuid>.jsonl","lines":3,"aside":[[2,2]],"records":2,"ids":["<uuid> <crc>",..],"crc":..}
 //! ```
 //!
-//! An entry is noted when its records are in batches.
+//! An entry is added when its records are in batches.
 //!
-//! The ids keep a record that is staged again, after an error or a crash, from being counted again.
-//! That holds for at least the last [`WINDOW`] records. Only a filter of them is in the memory: what
-//! it takes for known is looked up in the journal.
+//! A record that is staged again, after an error or a crash, is recognized by its id and counted once. That
+//! holds for at least the last [`WINDOW`] records. Only a Bloom filter of the ids is in memory: ids that it
+//! reports as known are looked up in the journal.
 //!
-//! On a disk that is too full for the journal, the reserve has the ids instead: see [`held_ids`].
+//! While the disk is too full for the journal, the ids are in the reserve: see [`held_ids`].
 
 mod event;
 mod held_ids;
@@ -31,95 +31,96 @@ use crate::reserve::Reserve;
 pub(crate) use event::{ConsolidatedEntry, EntrySums, RecordsPerDay};
 pub(crate) use held_ids::HeldIds;
 
-/// How many ids one generation of the journal has.
+/// Number of ids at which a new generation of the journal begins.
 pub(crate) const WINDOW: u64 = 250_000;
 
-/// Returns how many records the totals of each day must have at least. A set that is not finished
-/// does not count.
+/// Returns the minimum number of records in the totals of each day. Entries of an unfinished snapshot do
+/// not count.
 pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<RecordsPerDay, Error> {
     let mut sums = EntrySums::default();
     JournalKind::Entries.read(data, &mut |_, read| match read {
         JournalLine::Head(before) => sums = before,
         JournalLine::Event(text) => {
-            if let Ok(taken) = serde_json::from_str::<ConsolidatedEntry>(text)
-                && Some(taken.snapshot) != unfinished
+            if let Ok(consolidated) = serde_json::from_str::<ConsolidatedEntry>(text)
+                && Some(consolidated.snapshot) != unfinished
             {
-                sums.add(&taken);
+                sums.add(&consolidated);
             }
         }
-        // `verify` names it.
+        // `verify` reports damaged lines.
         JournalLine::Damaged(_) => {}
     })?;
     Ok(sums.days)
 }
 
-/// Returns those of these entries that were consolidated with another set: their names were used again.
+/// Returns the entries whose names were consolidated in another snapshot as well.
 pub(crate) fn reused(
     data: &DataDir,
-    set: Uuid,
+    snapshot: Uuid,
     entries: &[String],
 ) -> Result<HashSet<String>, Error> {
     let entries: HashSet<&str> = entries.iter().map(String::as_str).collect();
     let mut reused = HashSet::new();
     JournalKind::Entries.read::<EntrySums>(data, &mut |_, read| {
         if let JournalLine::Event(text) = read
-            && let Ok(taken) = serde_json::from_str::<ConsolidatedEntry>(text)
-            && taken.snapshot != set
-            && entries.contains(taken.entry.as_str())
+            && let Ok(consolidated) = serde_json::from_str::<ConsolidatedEntry>(text)
+            && consolidated.snapshot != snapshot
+            && entries.contains(consolidated.entry.as_str())
         {
-            reused.insert(taken.entry);
+            reused.insert(consolidated.entry);
         }
     })?;
     Ok(reused)
 }
 
-/// The journal as the consolidator keeps it.
+/// Writer of the entry journal, with the ids that are known.
 #[derive(Debug)]
 pub(crate) struct EntryJournal {
     disk: Arc<dyn Disk>,
     reserve: Reserve,
-    /// `None`: the disk is too full to begin or to renew it. The reserve has what comes.
+    /// `None`: the disk is too full to open the journal, and entries go to the reserve.
     journal: Option<Journal>,
     snapshot: Uuid,
     sums: EntrySums,
-    /// In this generation.
+    /// Number of ids in this generation.
     ids: u64,
-    /// What was taken: in this generation ...
+    /// Ids in this generation.
     known: KnownIds,
-    /// ... and in the one before it.
-    before: KnownIds,
-    /// All of it, once an id has come that may be known.
+    /// Ids in the generation in front of this one.
+    known_before: KnownIds,
+    /// All known ids with their checksums. Loaded when the filters first report an id as known.
     exact: Option<HashMap<Uuid, u32>>,
-    /// The entries that a crash had left in the journal with this snapshot. They are read again, and
-    /// their ids are not known before that.
-    left: HashMap<String, ConsolidatedEntry>,
-    /// The entries of this snapshot that were read.
-    done: HashSet<String>,
-    /// Those among them that are not in the journal yet, since not all their records are in batches.
-    waiting: Vec<ConsolidatedEntry>,
-    /// Those among them for which the disk is too full.
+    /// Entries of this snapshot that were in the journal before a crash, by name. They are read again, and
+    /// until then their ids do not count as known.
+    already_journaled: HashMap<String, ConsolidatedEntry>,
+    /// Names of the entries of this snapshot that were read.
+    read_entries: HashSet<String>,
+    /// Entries that were read, but whose records are not all in batches yet.
+    pending: Vec<ConsolidatedEntry>,
+    /// Entries whose records are in batches, but for which the disk is too full.
     unwritten: Vec<ConsolidatedEntry>,
-    /// Content of the reserve when it was last read or written.
+    /// Ids in the reserve when it was last read or written.
     held: HeldIds,
-    /// Lines of the journal that repeat what the reserve has.
+    /// Entry names of the events in the journal that were flushed from the reserve.
     flushed: HashSet<String>,
-    /// Ids that were added to the reserve since `before` was begun.
-    held_since_turn: u64,
+    /// Number of ids that were added to the reserve since the last rotation of the filters.
+    held_since_rotation: u64,
 }
 
-/// Whether a record was seen before.
+/// Result of looking a record up among the consolidated records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordMatch {
-    Never,
-    /// The same record.
+    /// No record with this id is known.
+    New,
+    /// The same record was consolidated before.
     Same,
-    /// Another record with the same id.
-    Other,
+    /// A different record with this id was consolidated before.
+    Conflict,
 }
 
 impl EntryJournal {
-    /// Opens the journal to add this snapshot to it. If a crash interrupted that, it is gone on with:
-    /// what was known is what was known before it.
+    /// Opens the journal for adding the entries of this snapshot. After a crash, ids of this snapshot do
+    /// not count as known, so that its records are not taken for repeated ones.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         data: &DataDir,
@@ -130,7 +131,7 @@ impl EntryJournal {
             Err(error) if error.is_full() && reserve.exists() => None,
             journal => Some(journal?),
         };
-        let mut all = Self {
+        let mut opened = Self {
             disk: Arc::clone(disk),
             reserve,
             journal,
@@ -138,176 +139,195 @@ impl EntryJournal {
             sums: EntrySums::default(),
             ids: 0,
             known: KnownIds::default(),
-            before: KnownIds::default(),
+            known_before: KnownIds::default(),
             exact: None,
-            left: HashMap::new(),
-            done: HashSet::new(),
-            waiting: Vec::new(),
+            already_journaled: HashMap::new(),
+            read_entries: HashSet::new(),
+            pending: Vec::new(),
             unwritten: Vec::new(),
             held: HeldIds::default(),
             flushed: HashSet::new(),
-            held_since_turn: 0,
+            held_since_rotation: 0,
         };
-        let held = HeldIds::read(&**disk, &all.reserve)?;
-        JournalKind::Entries.read(data, &mut |spot, read| match read {
-            JournalLine::Head(sums) => {
-                (all.sums, all.ids) = (sums, 0);
-                all.before = std::mem::take(&mut all.known);
-            }
-            JournalLine::Event(text) => {
-                let Ok(taken) = ConsolidatedEntry::parse(text) else {
-                    tracing::warn!(path = %spot.path.display(), line = spot.line, "not an entry");
-                    return;
-                };
-                all.sums.add(&taken);
-                all.ids += taken.ids.len() as u64;
-                if taken.snapshot == held.id {
-                    all.flushed.insert(taken.entry.clone());
+        opened.read(data)?;
+        Ok(opened)
+    }
+
+    /// Reads the known ids and the sums from the journal and the reserve.
+    fn read(&mut self, data: &DataDir) -> Result<(), Error> {
+        self.held = HeldIds::read(&*self.disk, &self.reserve)?;
+        JournalKind::Entries.read(data, &mut |position, line| {
+            let (path, number) = (position.path.display(), position.line);
+            match line {
+                JournalLine::Head(sums) => {
+                    (self.sums, self.ids) = (sums, 0);
+                    self.known_before = std::mem::take(&mut self.known);
                 }
-                if taken.snapshot == snapshot {
-                    all.left.insert(taken.entry.clone(), taken);
-                } else {
-                    taken
-                        .ids
-                        .iter()
-                        .for_each(|stamp| all.known.insert(stamp.id));
+                JournalLine::Event(text) => match ConsolidatedEntry::parse(text) {
+                    Ok(consolidated) => self.add_read(consolidated),
+                    Err(why) => tracing::warn!(%path, line = number, why, "invalid event"),
+                },
+                JournalLine::Damaged(why) => {
+                    tracing::warn!(%path, line = number, why, "damaged line in a journal");
                 }
-            }
-            JournalLine::Damaged(why) => {
-                tracing::warn!(path = %spot.path.display(), line = spot.line, why, "damaged");
             }
         })?;
-        all.held = held;
-        if !all.held.is_flushed(&all.flushed) {
-            for stamp in all.held.ids(&**disk, &all.reserve)? {
-                all.known.insert(stamp.id);
+        if !self.held.is_flushed(&self.flushed) {
+            for fingerprint in self.held.ids(&*self.disk, &self.reserve)? {
+                self.known.insert(fingerprint.id);
             }
         }
-        Ok(all)
+        Ok(())
     }
 
-    /// Nothing is written for a while.
-    pub(crate) fn rest(&mut self) -> Result<(), Error> {
+    /// Adds an event that was read from the journal.
+    fn add_read(&mut self, consolidated: ConsolidatedEntry) {
+        self.sums.add(&consolidated);
+        self.ids += consolidated.ids.len() as u64;
+        if consolidated.snapshot == self.held.id {
+            self.flushed.insert(consolidated.entry.clone());
+        }
+        if consolidated.snapshot == self.snapshot {
+            let name = consolidated.entry.clone();
+            self.already_journaled.insert(name, consolidated);
+        } else {
+            for fingerprint in &consolidated.ids {
+                self.known.insert(fingerprint.id);
+            }
+        }
+    }
+
+    /// Frees memory, and reopens the journal for reading only until the next entry.
+    pub(crate) fn stop_writing(&mut self) -> Result<(), Error> {
         self.exact = None;
-        self.journal.as_mut().map_or(Ok(()), Journal::rest)
+        self.journal.as_mut().map_or(Ok(()), Journal::stop_writing)
     }
 
-    /// The same journal for a new snapshot, unless somebody else has written to it: then it must be
-    /// opened.
-    pub(crate) fn again(mut self, snapshot: Uuid) -> Option<Self> {
+    /// Prepares the journal for another snapshot. Returns `None` if another process has written to the
+    /// journal: then it must be opened again.
+    pub(crate) fn reuse_for(mut self, snapshot: Uuid) -> Option<Self> {
         self.snapshot = snapshot;
-        self.left.clear();
-        self.done.clear();
-        self.waiting.clear();
+        self.already_journaled.clear();
+        self.read_entries.clear();
+        self.pending.clear();
         self.unwritten.clear();
         let is_same = HeldIds::read(&*self.disk, &self.reserve).is_ok_and(|held| held == self.held);
         let is_current = self.journal.as_ref().is_some_and(Journal::is_current);
         (is_same && is_current).then_some(self)
     }
 
-    /// True if the journal has entries of this snapshot already.
-    pub(crate) fn has_begun(&self) -> bool {
-        !self.left.is_empty()
+    /// True if the journal had entries of this snapshot when it was opened.
+    pub(crate) fn has_entries_of_snapshot(&self) -> bool {
+        !self.already_journaled.is_empty()
     }
 
-    /// Whether a record was taken before, with an entry that is in the journal or with this one.
-    pub(crate) fn seen(
+    /// Looks a record up among the records of the journal and of this entry.
+    pub(crate) fn classify(
         &mut self,
         data: &DataDir,
-        stamp: RecordFingerprint,
-        taken: &ConsolidatedEntry,
+        fingerprint: RecordFingerprint,
+        consolidated: &ConsolidatedEntry,
     ) -> Result<RecordMatch, Error> {
-        if !self.known.may_have(stamp.id) && !self.before.may_have(stamp.id) {
-            return Ok(RecordMatch::Never);
+        if !self.known.may_have(fingerprint.id) && !self.known_before.may_have(fingerprint.id) {
+            return Ok(RecordMatch::New);
         }
         if self.exact.is_none() {
-            let mut exact = self.look_up(data)?;
-            exact.extend(taken.ids.iter().map(|stamp| (stamp.id, stamp.checksum)));
+            let mut exact = self.load_exact(data)?;
+            exact.extend(consolidated.ids.iter().map(id_and_checksum));
             self.exact = Some(exact);
         }
-        let exact = self.exact.as_ref().and_then(|exact| exact.get(&stamp.id));
+        let exact = self
+            .exact
+            .as_ref()
+            .and_then(|exact| exact.get(&fingerprint.id));
         Ok(match exact {
-            None => RecordMatch::Never,
-            Some(checksum) if *checksum == stamp.checksum => RecordMatch::Same,
-            Some(_) => RecordMatch::Other,
+            None => RecordMatch::New,
+            Some(checksum) if *checksum == fingerprint.checksum => RecordMatch::Same,
+            Some(_) => RecordMatch::Conflict,
         })
     }
 
-    /// What is known, as the journal has it.
-    fn look_up(&self, data: &DataDir) -> Result<HashMap<Uuid, u32>, Error> {
+    /// Loads all known ids and their checksums from the journal and the reserve.
+    fn load_exact(&self, data: &DataDir) -> Result<HashMap<Uuid, u32>, Error> {
         let mut exact = HashMap::new();
         JournalKind::Entries.read::<EntrySums>(data, &mut |_, read| {
             let JournalLine::Event(text) = read else {
-                return; // What is damaged was said when it was opened.
+                return; // Damaged lines were logged when the journal was opened.
             };
-            if let Ok(taken) = ConsolidatedEntry::parse(text)
-                && (taken.snapshot != self.snapshot || self.done.contains(&taken.entry))
+            if let Ok(consolidated) = ConsolidatedEntry::parse(text)
+                && (consolidated.snapshot != self.snapshot
+                    || self.read_entries.contains(&consolidated.entry))
             {
-                exact.extend(taken.ids.iter().map(|stamp| (stamp.id, stamp.checksum)));
+                exact.extend(consolidated.ids.iter().map(id_and_checksum));
             }
         })?;
         if !self.held.is_flushed(&self.flushed) {
             let held = self.held.ids(&*self.disk, &self.reserve)?;
-            exact.extend(held.iter().map(|stamp| (stamp.id, stamp.checksum)));
+            exact.extend(held.iter().map(id_and_checksum));
         }
-        let unwritten = self.unwritten.iter().chain(&self.waiting);
-        let unwritten = unwritten.flat_map(|taken| &taken.ids);
-        exact.extend(unwritten.map(|stamp| (stamp.id, stamp.checksum)));
+        let unwritten = self.unwritten.iter().chain(&self.pending);
+        let unwritten = unwritten.flat_map(|consolidated| &consolidated.ids);
+        exact.extend(unwritten.map(id_and_checksum));
         Ok(exact)
     }
 
-    /// Takes a record of an entry.
-    pub(crate) fn learn(&mut self, stamp: RecordFingerprint, taken: &mut ConsolidatedEntry) {
-        taken.records += 1;
-        taken.ids.push(stamp);
-        self.remember(stamp);
+    /// Adds a record to an entry and to the known ids.
+    pub(crate) fn add_record(
+        &mut self,
+        fingerprint: RecordFingerprint,
+        consolidated: &mut ConsolidatedEntry,
+    ) {
+        consolidated.records += 1;
+        consolidated.ids.push(fingerprint);
+        self.remember(fingerprint);
     }
 
-    fn remember(&mut self, stamp: RecordFingerprint) {
-        self.known.insert(stamp.id);
+    fn remember(&mut self, fingerprint: RecordFingerprint) {
+        self.known.insert(fingerprint.id);
         if let Some(exact) = &mut self.exact {
-            exact.insert(stamp.id, stamp.checksum);
+            exact.insert(fingerprint.id, fingerprint.checksum);
         }
     }
 
-    /// Adds an entry, unless a crash came after that. It waits until its records are in batches: an
-    /// entry that is in the journal and then gets lost must not make its records look known.
-    pub(crate) fn add(&mut self, taken: ConsolidatedEntry) {
-        self.done.insert(taken.entry.clone());
-        match self.left.get(&taken.entry) {
+    /// Adds an entry, unless the journal had it before a crash. The entry is not written yet: if a crash
+    /// comes before its batches are written, its records must not be known.
+    pub(crate) fn add(&mut self, consolidated: ConsolidatedEntry) {
+        self.read_entries.insert(consolidated.entry.clone());
+        match self.already_journaled.get(&consolidated.entry) {
             Some(left) => {
-                // The entry may have lost records since.
+                // The entry may have lost records since it was journaled. Their ids must be known, too.
                 let ids: Vec<RecordFingerprint> = left.ids.clone();
-                for stamp in ids {
-                    self.remember(stamp);
+                for fingerprint in ids {
+                    self.remember(fingerprint);
                 }
             }
-            None => self.waiting.push(taken),
+            None => self.pending.push(consolidated),
         }
     }
 
-    /// An entry that a crash had left in the journal.
-    pub(crate) fn noted(&self, entry: &str) -> Option<&ConsolidatedEntry> {
-        self.left.get(entry)
+    /// Returns an entry of this snapshot that was in the journal before a crash.
+    pub(crate) fn already_journaled(&self, entry: &str) -> Option<&ConsolidatedEntry> {
+        self.already_journaled.get(entry)
     }
 
-    /// An entry that is not in the journal yet.
-    pub(crate) fn waiting(&mut self, entry: &str) -> Option<&mut ConsolidatedEntry> {
-        let mut waiting = self.waiting.iter_mut();
-        waiting.find(|taken| taken.entry == entry)
+    /// Returns an entry that was added and is not written yet.
+    pub(crate) fn pending(&mut self, entry: &str) -> Option<&mut ConsolidatedEntry> {
+        let mut pending = self.pending.iter_mut();
+        pending.find(|consolidated| consolidated.entry == entry)
     }
 
-    /// Forgets such entries.
-    pub(crate) fn forget_waiting(&mut self, is_forgotten: impl Fn(&ConsolidatedEntry) -> bool) {
-        self.waiting.retain(|taken| !is_forgotten(taken));
+    /// Removes entries that were added and are not written yet.
+    pub(crate) fn remove_pending(&mut self, is_forgotten: impl Fn(&ConsolidatedEntry) -> bool) {
+        self.pending
+            .retain(|consolidated| !is_forgotten(consolidated));
     }
 
-    /// Writes the entries that wait: all their records are in batches.
-    pub(crate) fn write_waiting(&mut self) -> Result<(), Error> {
-        for taken in std::mem::take(&mut self.waiting) {
-            match self.write(&taken) {
+    /// Writes the entries that were added. All their records must be in batches.
+    pub(crate) fn write_pending(&mut self) -> Result<(), Error> {
+        for consolidated in std::mem::take(&mut self.pending) {
+            match self.write(&consolidated) {
                 Err(error) if error.is_full() && self.reserve.exists() => {
-                    self.unwritten.push(taken);
+                    self.unwritten.push(consolidated);
                 }
                 written => written?,
             }
@@ -315,7 +335,7 @@ impl EntryJournal {
         Ok(())
     }
 
-    fn write(&mut self, taken: &ConsolidatedEntry) -> Result<(), Error> {
+    fn write(&mut self, consolidated: &ConsolidatedEntry) -> Result<(), Error> {
         let Some(journal) = &mut self.journal else {
             let full = io::Error::from(io::ErrorKind::StorageFull);
             return Err(Error::new(
@@ -324,13 +344,13 @@ impl EntryJournal {
                 full,
             ));
         };
-        journal.add(taken)?;
-        self.sums.add(taken);
-        self.ids += taken.ids.len() as u64;
+        journal.add(consolidated)?;
+        self.sums.add(consolidated);
+        self.ids += consolidated.ids.len() as u64;
         Ok(())
     }
 
-    /// How many records the totals of each day must have at least.
+    /// Returns the minimum number of records in the totals of each day.
     pub(crate) fn days(&self) -> &RecordsPerDay {
         &self.sums.days
     }
@@ -339,49 +359,52 @@ impl EntryJournal {
         self.journal.as_mut().map_or(Ok(()), Journal::sync)
     }
 
-    /// Notes the entries in the reserve for which the disk is too full, and with them that the set is
-    /// written. `false`: there are none.
-    pub(crate) fn hold_unwritten(&mut self) -> Result<bool, Error> {
+    /// Adds the entries for which the disk is too full to the reserve, with the note that the snapshot is
+    /// written. Returns `false` if there are none.
+    pub(crate) fn store_unwritten_in_reserve(&mut self) -> Result<bool, Error> {
         if self.unwritten.is_empty() {
             return Ok(false);
         }
         let unwritten = std::mem::take(&mut self.unwritten);
-        self.settle()?;
+        self.clear_flushed()?;
         self.held = HeldIds::add(&self.reserve, &*self.disk, self.snapshot, &unwritten)?;
-        self.held_since_turn += unwritten.iter().map(|taken| taken.records).sum::<u64>();
-        if self.held_since_turn >= WINDOW {
-            // The same number of ids stays known as with generations of the journal.
-            self.before = std::mem::take(&mut self.known);
-            self.held_since_turn = 0;
+        self.held_since_rotation += unwritten
+            .iter()
+            .map(|consolidated| consolidated.records)
+            .sum::<u64>();
+        if self.held_since_rotation >= WINDOW {
+            // As many ids stay known as if they were in generations of the journal.
+            self.known_before = std::mem::take(&mut self.known);
+            self.held_since_rotation = 0;
             self.exact = None;
         }
         Ok(true)
     }
 
-    /// Writes the ids of the reserve to the journal, as far as there is room. They leave the reserve when
-    /// all are written.
+    /// Flushes the ids in the reserve to the journal, as far as the disk has room. The reserve is cleared
+    /// when all are written.
     pub(crate) fn flush_reserve(&mut self) -> Result<(), Error> {
-        self.settle()?;
+        self.clear_flushed()?;
         if self.held.is_empty() {
             return Ok(());
         }
-        for taken in self.held.lines(&*self.disk, &self.reserve)? {
-            if !self.flushed.contains(&taken.entry) {
-                if self.held.is_last_line(&taken) {
-                    // A power failure may keep a line and lose those before it: all of them are on
-                    // the disk before the one that says so.
+        for consolidated in self.held.lines(&*self.disk, &self.reserve)? {
+            if !self.flushed.contains(&consolidated.entry) {
+                if self.held.is_last_line(&consolidated) {
+                    // The last event makes the others count, and a power failure may keep it and lose
+                    // them. So they are synced first.
                     self.sync()?;
                 }
-                self.write(&taken)?;
-                self.flushed.insert(taken.entry);
+                self.write(&consolidated)?;
+                self.flushed.insert(consolidated.entry);
             }
         }
         self.sync()?;
-        self.settle()
+        self.clear_flushed()
     }
 
-    /// Removes from the reserve what the journal has.
-    fn settle(&mut self) -> Result<(), Error> {
+    /// Clears the reserve if the journal has all of its ids.
+    fn clear_flushed(&mut self) -> Result<(), Error> {
         if self.held.is_flushed(&self.flushed) {
             self.held = HeldIds::clear(&self.reserve, &*self.disk)?;
             self.flushed.clear();
@@ -389,19 +412,23 @@ impl EntryJournal {
         Ok(())
     }
 
-    /// Begins a new generation when the time has come. Never in the midst of a snapshot: going on
-    /// with it after a crash must find what it began with.
+    /// Begins a new generation if this one is full. Must not be called while a snapshot is unfinished: its
+    /// resumption after a crash needs the ids that were known at its beginning.
     pub(crate) fn rotate_if_full(&mut self) -> Result<(), Error> {
         if self.ids >= WINDOW
             && let Some(journal) = &mut self.journal
         {
             journal.rotate(&self.sums)?;
             self.ids = 0;
-            self.before = std::mem::take(&mut self.known);
-            self.exact = None; // It has what is forgotten now.
+            self.known_before = std::mem::take(&mut self.known);
+            self.exact = None; // It has ids that are not known any more.
         }
         Ok(())
     }
+}
+
+fn id_and_checksum(fingerprint: &RecordFingerprint) -> (Uuid, u32) {
+    (fingerprint.id, fingerprint.checksum)
 }
 
 #[cfg(test)]
@@ -412,43 +439,43 @@ mod tests {
     use crate::time::new_id;
 
     #[test]
-    fn an_id_is_known_for_two_generations_whether_the_book_was_kept_or_read() {
+    fn id_is_known_for_two_generations_in_a_reused_and_in_a_reopened_journal() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::new(dir.path());
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         data.make(&*disk).unwrap();
         let records: Vec<_> = (0..3).map(|_| Record::parse("{}").unwrap()).collect();
-        let mut kept = EntryJournal::open(&disk, &data, new_id()).unwrap();
+        let mut reused = EntryJournal::open(&disk, &data, new_id()).unwrap();
         for record in &records {
-            let mut taken = ConsolidatedEntry::new(kept.snapshot, "x.jsonl");
-            kept.learn(RecordFingerprint::new(record), &mut taken);
-            kept.add(taken);
-            kept.write_waiting().unwrap();
-            kept.ids = WINDOW; // as if it were full
-            kept.rotate_if_full().unwrap();
-            kept = kept.again(new_id()).unwrap();
+            let mut consolidated = ConsolidatedEntry::new(reused.snapshot, "x.jsonl");
+            reused.add_record(RecordFingerprint::new(record), &mut consolidated);
+            reused.add(consolidated);
+            reused.write_pending().unwrap();
+            reused.ids = WINDOW; // as if the generation were full
+            reused.rotate_if_full().unwrap();
+            reused = reused.reuse_for(new_id()).unwrap();
         }
-        let mut read = EntryJournal::open(&disk, &data, new_id()).unwrap();
-        for journal in [&mut kept, &mut read] {
-            let nothing = ConsolidatedEntry::new(new_id(), "y.jsonl");
-            let mut seen = |record| {
+        let mut reopened = EntryJournal::open(&disk, &data, new_id()).unwrap();
+        for journal in [&mut reused, &mut reopened] {
+            let other = ConsolidatedEntry::new(new_id(), "y.jsonl");
+            let mut classify = |record| {
                 journal
-                    .seen(&data, RecordFingerprint::new(record), &nothing)
+                    .classify(&data, RecordFingerprint::new(record), &other)
                     .unwrap()
             };
-            let seen: Vec<_> = records.iter().map(&mut seen).collect();
+            let found: Vec<_> = records.iter().map(&mut classify).collect();
             assert_eq!(
                 seen,
-                [RecordMatch::Never, RecordMatch::Never, RecordMatch::Same]
+                [RecordMatch::New, RecordMatch::New, RecordMatch::Same]
             );
             assert_eq!((journal.sums.records, journal.ids), (3, 0));
         }
         let records: u64 = days(&data, None).unwrap().values().sum();
-        assert_eq!(records, 3, "also of the generations that are gone");
+        assert_eq!(records, 3, "includes records of removed generations");
     }
 
     #[test]
-    fn an_id_that_only_looks_known_is_not() {
+    fn id_that_only_the_filter_reports_as_known_is_new() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::new(dir.path());
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
@@ -456,21 +483,22 @@ mod tests {
         let [known, new] =
             ["{}", "{}"].map(|text| RecordFingerprint::new(&Record::parse(text).unwrap()));
         let mut journal = EntryJournal::open(&disk, &data, new_id()).unwrap();
-        let mut taken = ConsolidatedEntry::new(journal.snapshot, "x.jsonl");
-        journal.learn(known, &mut taken);
-        journal.known.insert(new.id); // as if its bits were those of others
+        let mut consolidated = ConsolidatedEntry::new(journal.snapshot, "x.jsonl");
+        journal.add_record(known, &mut consolidated);
+        journal.known.insert(new.id); // as if other ids had set its bits
         let other = RecordFingerprint {
             checksum: !known.checksum,
             ..known
         };
-        for _ in ["while its entry is being read", "when it was read"] {
-            let mut seen = |stamp| journal.seen(&data, stamp, &taken).unwrap();
-            assert_eq!(seen(new), RecordMatch::Never);
-            assert_eq!(seen(known), RecordMatch::Same);
-            assert_eq!(seen(other), RecordMatch::Other);
+        for _ in ["while its entry is read", "after its entry was read"] {
+            let mut classify =
+                |fingerprint| journal.classify(&data, fingerprint, &consolidated).unwrap();
+            assert_eq!(classify(new), RecordMatch::New);
+            assert_eq!(classify(known), RecordMatch::Same);
+            assert_eq!(classify(other), RecordMatch::Conflict);
             let next = ConsolidatedEntry::new(journal.snapshot, "y.jsonl");
-            journal.add(std::mem::replace(&mut taken, next));
-            journal.write_waiting().unwrap();
+            journal.add(std::mem::replace(&mut consolidated, next));
+            journal.write_pending().unwrap();
             journal.exact = None;
         }
     }

@@ -231,7 +231,7 @@ fn name_of(taken: &ConsolidatedEntry) -> Result<EntryName, String> {
     if !taken.ids.is_empty() && taken.ids.len() as u64 != known {
         return Err("its ids do not add up".to_owned());
     }
-    if taken.lines_in_all() != taken.lines {
+    if taken.accounted_lines() != taken.lines {
         return Err("its lines do not add up".to_owned());
     }
     Ok(name)
