@@ -25,7 +25,7 @@ fn storm(contender: Contender, namespaces: Namespaces) -> tenure_tests::storm::S
         workers: 8,
         length: Duration::from_secs(4),
         kill_every: Duration::from_millis(60),
-        apart: namespaces == Namespaces::Separate,
+        separate_networks: namespaces == Namespaces::Separate,
     }
     .run()
 }
