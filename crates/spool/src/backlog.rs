@@ -20,8 +20,8 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// Replaces the names with those of the oldest entries that are staged now. Returns the number of
-    /// all staged entries.
+    /// Replaces the names with those of the oldest entries that are staged now. Returns the number
+    /// of all staged entries.
     pub(crate) fn list(&mut self, data: &DataDir) -> Result<usize, Error> {
         self.list_page(data, PAGE)
     }

@@ -1,7 +1,7 @@
 //! Batches: the records that are delivered together, and the lines of entries they came from.
 //!
-//! A batch is a file with one JSON document, which never changes. Each record has its own line and its own
-//! checksum, so that damage can be located:
+//! A batch is a file with one JSON document, which never changes. Each record has its own line and
+//! its own checksum, so that damage can be located:
 //!
 //! ```text
 //! {"version":1,"idempotency_key":"<sha-256>","count":2,"entries":[{"name":"<uuid>.jsonl","from":1,"to":2}],"records":[
@@ -20,9 +20,9 @@ use crate::line::{self, digits};
 use crate::record::{self, Record, parse_id};
 
 pub(crate) const VERSION: u32 = 1;
-/// Maximum length of the records in a batch of several records. A batch must fit into memory and into the
-/// reserve. The value is part of the format: after an upgrade, a new release must divide an unfinished
-/// snapshot into the same batches.
+/// Maximum length of the records in a batch of several records. A batch must fit into memory and
+/// into the reserve. The value is part of the format: after an upgrade, a new release must divide
+/// an unfinished snapshot into the same batches.
 pub(crate) const MAX_BYTES: usize = record::MAX_BYTES;
 
 /// Consecutive records of one entry that are in a batch, by their line numbers.
@@ -73,8 +73,8 @@ impl Batch {
         }
     }
 
-    /// Key for which the receiver accepts the batch only once. The same records in the same order always
-    /// have the same key.
+    /// Key for which the receiver accepts the batch only once. The same records in the same order
+    /// always have the same key.
     pub fn idempotency_key(&self) -> &str {
         &self.key
     }
@@ -89,8 +89,8 @@ impl Batch {
         &self.records
     }
 
-    /// Name of the batch's file. Names sort by the age of the entries. They depend on the content alone, so
-    /// that a repetition after a crash writes the same file.
+    /// Name of the batch's file. Names sort by the age of the entries. They depend on the content
+    /// alone, so that a repetition after a crash writes the same file.
     pub fn file_name(&self) -> String {
         let first = self.parts.first();
         let (entry, line) = first.map_or(("", 0), |part| (part.name.as_str(), part.from));
@@ -161,7 +161,8 @@ impl Batch {
         let whole = line::checked(bytes.strip_suffix(b"\n").unwrap_or_default());
         let lines = BatchLines::new(bytes);
         if let Err(why) = whole {
-            // The checksum of the file does not match. The checksums of the records may locate the damage.
+            // The checksum of the file does not match. The checksums of the records may locate the
+            // damage.
             return Err(lines
                 .first_damaged()
                 .unwrap_or_else(|| BatchDamage::new(why)));
@@ -210,7 +211,8 @@ impl BatchHead {
 }
 
 impl Part {
-    /// True if the name and the numbers are possible for an entry. Sums of such numbers do not overflow.
+    /// True if the name and the numbers are possible for an entry. Sums of such numbers do not
+    /// overflow.
     pub(crate) fn is_sound(&self) -> bool {
         self.from >= 1
             && self.from <= self.to
@@ -251,7 +253,8 @@ impl<'a> BatchLines<'a> {
         }
     }
 
-    /// Returns the JSON of the records: the lines between the first and the last, without the commas.
+    /// Returns the JSON of the records: the lines between the first and the last, without the
+    /// commas.
     fn records(&self) -> Result<Vec<&'a str>, BatchDamage> {
         let [_, records @ .., _] = &*self.lines else {
             return Err(BatchDamage::new("no records"));

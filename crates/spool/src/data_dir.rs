@@ -80,8 +80,8 @@ pub(crate) fn read_bounded(disk: &dyn Disk, path: &Path) -> io::Result<Option<Ve
     Ok((bytes.len() as u64 <= MAX_BYTES).then_some(bytes))
 }
 
-/// Calls `each` with the names of the regular files in a directory, in no order. A missing directory
-/// counts as empty.
+/// Calls `each` with the names of the regular files in a directory, in no order. A missing
+/// directory counts as empty.
 pub(crate) fn for_each_file(
     disk: &dyn Disk,
     dir: &Path,
@@ -157,8 +157,8 @@ fn append_all(disk: &dyn Disk, source: &mut DiskReader<'_>, file: &File) -> io::
     }
 }
 
-/// Writes a file that is complete or absent after a crash. The caller must sync the directory to make
-/// the file's name durable, and must be the only writer of this file.
+/// Writes a file that is complete or absent after a crash. The caller must sync the directory to
+/// make the file's name durable, and must be the only writer of this file.
 pub(crate) fn write_atomically(
     disk: &dyn Disk,
     dir: &Path,

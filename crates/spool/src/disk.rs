@@ -29,8 +29,8 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Sets the length of a file.
     fn truncate(&self, file: &File, length: u64) -> io::Result<()>;
-    /// Opens a file for reading. Fails at once for anything but a regular file: opening a named pipe
-    /// would block.
+    /// Opens a file for reading. Fails at once for anything but a regular file: opening a named
+    /// pipe would block.
     fn open(&self, path: &Path) -> io::Result<File> {
         sys::open(path, false)
     }
@@ -42,7 +42,8 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn read(&self, mut file: &File, into: &mut [u8]) -> io::Result<usize> {
         file.read(into)
     }
-    /// Calls `each` with every name in a directory, in no order, and with `true` for a regular file.
+    /// Calls `each` with every name in a directory, in no order, and with `true` for a regular
+    /// file.
     fn list(&self, dir: &Path, each: &mut dyn FnMut(&OsStr, bool)) -> io::Result<()> {
         for file in std::fs::read_dir(dir)? {
             let file = file?;
@@ -65,8 +66,8 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn process(&self) -> usize {
         0
     }
-    /// Called in front of a write of a lock record, which tenure does without this trait. A test can
-    /// inject a crash here.
+    /// Called in front of a write of a lock record, which tenure does without this trait. A test
+    /// can inject a crash here.
     fn before_record(&self) -> io::Result<()> {
         Ok(())
     }

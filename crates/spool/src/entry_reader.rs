@@ -1,7 +1,8 @@
-//! The only reader of the entry format. Consolidation, recovery, the report and `verify` use it, so that
-//! all of them find the same records.
+//! The only reader of the entry format. Consolidation, recovery, the report and `verify` use it, so
+//! that all of them find the same records.
 //!
-//! Reading an entry of another version is an error, as an I/O error is. Such an entry stays in place.
+//! Reading an entry of another version is an error, as an I/O error is. Such an entry stays in
+//! place.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -15,12 +16,12 @@ use crate::line::{self, Line};
 use crate::lines::Lines;
 use crate::record::{self, Record};
 
-/// Maximum number of a record in an entry. No entry has as many bytes, so that a higher number is damage.
-/// The bound keeps sums of line numbers from overflowing.
+/// Maximum number of a record in an entry. No entry has as many bytes, so that a higher number is
+/// damage. The bound keeps sums of line numbers from overflowing.
 pub(crate) const MAX_RECORDS: u64 = 1 << 24;
 
-/// Maximum length of a file with a single record. White space, which is removed, may make it longer than a
-/// record.
+/// Maximum length of a file with a single record. White space, which is removed, may make it longer
+/// than a record.
 const MAX_SINGLE_BYTES: u64 = 4 * record::MAX_BYTES as u64;
 
 /// Reads the lines of an entry, one at a time.
@@ -147,8 +148,8 @@ impl SingleRecordFile {
     }
 }
 
-/// Reads an entry as consolidation will read it, and returns its length. Returns `None` if the entry does
-/// not exist.
+/// Reads an entry as consolidation will read it, and returns its length. Returns `None` if the
+/// entry does not exist.
 ///
 /// This finds an I/O error in the middle of an entry while the entry can still be left out of the
 /// snapshot. Consolidation then reads the content from the page cache.

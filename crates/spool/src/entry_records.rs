@@ -153,8 +153,8 @@ impl<'a> EntryRecords<'a> {
         self.is_whole
     }
 
-    /// Moves the damaged lines to `failed/`. Returns the number of records that the entry had, and the
-    /// ranges of numbers without a valid record.
+    /// Moves the damaged lines to `failed/`. Returns the number of records that the entry had, and
+    /// the ranges of numbers without a valid record.
     pub(crate) fn account(mut self) -> Result<(u64, Vec<[u64; 2]>), Error> {
         self.quarantine.set_aside(self.disk, &self.data.failed)?;
         Ok((self.highest, self.aside))

@@ -15,8 +15,8 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Parses an object and keeps the fields that `is_wanted` selects. Of several fields with the same
-    /// name the last counts, but a second `id` is an error.
+    /// Parses an object and keeps the fields that `is_wanted` selects. Of several fields with the
+    /// same name the last counts, but a second `id` is an error.
     pub(crate) fn read(
         json: &'a str,
         is_wanted: impl Fn(&str) -> bool,
@@ -46,7 +46,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Returns the content of a JSON string, and an error for any other value. `json` must be valid JSON.
+/// Returns the content of a JSON string, and an error for any other value. `json` must be valid
+/// JSON.
 pub(crate) fn text(json: &str) -> Result<Cow<'_, str>, serde_json::Error> {
     let inner = json
         .strip_prefix('"')

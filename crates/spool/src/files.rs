@@ -1,8 +1,8 @@
-//! Files of the data directory that are written as a whole: on the disk or, while the disk is full, in
-//! the reserve.
+//! Files of the data directory that are written as a whole: on the disk or, while the disk is full,
+//! in the reserve.
 //!
-//! A file in the reserve takes precedence over a file with the same name on the disk, until [`flush`]
-//! writes it to the disk.
+//! A file in the reserve takes precedence over a file with the same name on the disk, until
+//! [`flush`] writes it to the disk.
 
 use std::io;
 use std::path::Path;
@@ -12,8 +12,8 @@ use crate::disk::Disk;
 use crate::error::{Error, is_full};
 use crate::reserve::{Reserve, ReserveUse};
 
-/// Writes a file that is complete or absent after a crash; on a full disk it goes into the reserve. The
-/// caller must sync the directory to make the file's name durable.
+/// Writes a file that is complete or absent after a crash; on a full disk it goes into the reserve.
+/// The caller must sync the directory to make the file's name durable.
 pub(crate) fn write_atomically(
     disk: &dyn Disk,
     dir: &Path,
@@ -23,8 +23,8 @@ pub(crate) fn write_atomically(
     write_for(disk, dir, name, bytes, ReserveUse::NewFile)
 }
 
-/// Writes a batch as [`write_atomically`] does, but leaves room in the reserve for the notes about its
-/// delivery.
+/// Writes a batch as [`write_atomically`] does, but leaves room in the reserve for the notes about
+/// its delivery.
 pub(crate) fn write_batch(
     disk: &dyn Disk,
     dir: &Path,
@@ -34,9 +34,9 @@ pub(crate) fn write_batch(
     write_for(disk, dir, name, bytes, ReserveUse::MoreBatches)
 }
 
-/// Writes half of a split batch as [`write_atomically`] does. Pending batches may have filled their part
-/// of the reserve. The halves may exceed that part: otherwise no rejected batch could be split while the
-/// disk is full.
+/// Writes half of a split batch as [`write_atomically`] does. Pending batches may have filled their
+/// part of the reserve. The halves may exceed that part: otherwise no rejected batch could be split
+/// while the disk is full.
 pub(crate) fn write_half_batch(
     disk: &dyn Disk,
     dir: &Path,
@@ -80,8 +80,8 @@ pub(crate) fn read_bounded(disk: &dyn Disk, path: &Path) -> io::Result<Option<Ve
     }
 }
 
-/// True if the path exists on the disk or in the reserve. An error is returned and does not count as
-/// absence.
+/// True if the path exists on the disk or in the reserve. An error is returned and does not count
+/// as absence.
 pub(crate) fn exists(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
     Ok(disk.exists(path)? || ReserveFile::new(path).is_in_reserve(disk)?)
 }
@@ -92,8 +92,8 @@ pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     if !file.is_in_reserve(disk)? {
         return disk.remove(path);
     }
-    // Without its newer version in the reserve, an older version on the disk would count again. A failed
-    // write may have left a temporary file as well.
+    // Without its newer version in the reserve, an older version on the disk would count again. A
+    // failed write may have left a temporary file as well.
     for path in [path, &data_dir::temporary_path(path)] {
         match disk.remove(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -143,8 +143,8 @@ pub(crate) fn move_file(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), E
     Ok(())
 }
 
-/// Calls `each` with the names of a directory's files on the disk and in the reserve, in no order. A
-/// missing directory counts as empty.
+/// Calls `each` with the names of a directory's files on the disk and in the reserve, in no order.
+/// A missing directory counts as empty.
 pub(crate) fn for_each_file(
     disk: &dyn Disk,
     dir: &Path,
@@ -164,8 +164,8 @@ pub(crate) fn for_each_file(
     Ok(())
 }
 
-/// Moves the files of these directories from the reserve to the disk, as far as the disk has room. The
-/// caller must be the only process that may change these files.
+/// Moves the files of these directories from the reserve to the disk, as far as the disk has room.
+/// The caller must be the only process that may change these files.
 pub(crate) fn flush(disk: &dyn Disk, dirs: &[&Path]) -> Result<(), Error> {
     for dir in dirs {
         let (reserve, dir_name) = (Reserve::beside(dir), dir.file_name());

@@ -5,8 +5,8 @@
 //! {..,"crc":"xxxxxxxx"}                                                       one for each event
 //! ```
 //!
-//! A journal is bounded: when a file is full a new generation begins. Its first line has the sums of all
-//! events so far, and only one older generation is kept.
+//! A journal is bounded: when a file is full a new generation begins. Its first line has the sums
+//! of all events so far, and only one older generation is kept.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -84,8 +84,8 @@ pub(crate) struct Journal {
     file: File,
     /// True if the file is open for reading only.
     is_read_only: bool,
-    /// True if the next generation may exist but could not be opened. Events that were added to this one
-    /// would not count.
+    /// True if the next generation may exist but could not be opened. Events that were added to
+    /// this one would not count.
     is_superseded: bool,
     /// Length that was written.
     length: u64,
@@ -93,10 +93,10 @@ pub(crate) struct Journal {
     synced: u64,
 }
 
-/// Files whose sync has failed, by process, with the length of each that is durable. The kernel may have
-/// dropped the bytes behind that, and a later sync would succeed without writing them. So these bytes are
-/// not read, and the durable part is copied to a new file before an event is added. Another process needs
-/// no such list: the file was truncated as well.
+/// Files whose sync has failed, by process, with the length of each that is durable. The kernel may
+/// have dropped the bytes behind that, and a later sync would succeed without writing them. So
+/// these bytes are not read, and the durable part is copied to a new file before an event is added.
+/// Another process needs no such list: the file was truncated as well.
 static FAILED_SYNCS: Mutex<BTreeMap<(usize, PathBuf), u64>> = Mutex::new(BTreeMap::new());
 
 fn failed_syncs() -> MutexGuard<'static, BTreeMap<(usize, PathBuf), u64>> {
@@ -135,8 +135,8 @@ impl JournalKind {
         (self.file_name(number) == name).then_some(number)
     }
 
-    /// Returns the generations whose names are in use, also by something that is not a journal. A new
-    /// generation must not replace such a file. (S8)
+    /// Returns the generations whose names are in use, also by something that is not a journal. A
+    /// new generation must not replace such a file. (S8)
     fn listed_generations(self, data: &DataDir) -> Result<Vec<u64>, Error> {
         let (dir, mut found) = (self.dir(data), Vec::new());
         let listed = data.disk.list(dir, &mut |name, _| {
@@ -154,8 +154,9 @@ impl JournalKind {
         self.dir(data).join(self.file_name(generation))
     }
 
-    /// True if the first line of a file is the head of this generation. An unreadable file or another
-    /// version is an error, since no events may be added to a journal whose events are unknown.
+    /// True if the first line of a file is the head of this generation. An unreadable file or
+    /// another version is an error, since no events may be added to a journal whose events are
+    /// unknown.
     fn has_head(self, data: &DataDir, generation: u64) -> Result<bool, Error> {
         let path = self.path(data, generation);
         let mut line = Vec::new();
@@ -206,16 +207,16 @@ impl JournalKind {
         Ok(found)
     }
 
-    /// Returns the start of a line with the id of its snapshot. Lines of one snapshot are synced together.
-    /// `None`: the line is synced alone.
+    /// Returns the start of a line with the id of its snapshot. Lines of one snapshot are synced
+    /// together. `None`: the line is synced alone.
     fn snapshot_of(self, line: &[u8]) -> Option<&[u8]> {
         const FIELD: &[u8] = br#"{"snapshot":""#;
         let is_named = self == Self::Entries && line.starts_with(FIELD);
         line.get(..FIELD.len() + 36).filter(|_| is_named)
     }
 
-    /// Calls `each` with every line of the existing generations, oldest first. An incomplete line at the
-    /// end of a file is skipped: its writer may be writing it.
+    /// Calls `each` with every line of the existing generations, oldest first. An incomplete line
+    /// at the end of a file is skipped: its writer may be writing it.
     pub(crate) fn read<T: DeserializeOwned>(
         self,
         data: &DataDir,
@@ -306,9 +307,9 @@ impl Journal {
         }
         let mut journal = Self::at(disk, dir, kind, generation)?;
         let unsynced = journal.truncate_torn_tail(data)?;
-        // The last writer may have ended before it synced the content or the name. Lines that are read
-        // now are relied upon, so that they are written and synced again. If this sync fails, the whole
-        // file is copied: `synced` includes these lines.
+        // The last writer may have ended before it synced the content or the name. Lines that are
+        // read now are relied upon, so that they are written and synced again. If this sync fails,
+        // the whole file is copied: `synced` includes these lines.
         journal.write_again(unsynced)?;
         journal.sync()?;
         disk.sync_dir(dir)
@@ -316,8 +317,8 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Moves the torn tail of the file to `failed/`. Returns the start of the last lines that were synced
-    /// together.
+    /// Moves the torn tail of the file to `failed/`. Returns the start of the last lines that were
+    /// synced together.
     fn truncate_torn_tail(&mut self, data: &DataDir) -> Result<u64, Error> {
         let disk = Arc::clone(&self.disk);
         let failed = |error| Error::new("open", &self.path, error);
@@ -396,8 +397,8 @@ impl Journal {
         self.is_superseded
     }
 
-    /// Writes the lines from this offset on again, in their place. The process that wrote them may have
-    /// failed to sync them: they are readable then, but no later sync would make them durable.
+    /// Writes the lines from this offset on again, in their place. The process that wrote them may
+    /// have failed to sync them: they are readable then, but no later sync would make them durable.
     fn write_again(&mut self, start: u64) -> Result<(), Error> {
         let failed = |error| Error::new("write to", &self.path, error);
         let mut bytes = Vec::new();
@@ -416,8 +417,9 @@ impl Journal {
         written.map_err(failed)
     }
 
-    /// True if no other process has written to the journal since the last write here, and no sync has
-    /// failed. Then it need not be read again. The caller must hold the lock of the journal's writer.
+    /// True if no other process has written to the journal since the last write here, and no sync
+    /// has failed. Then it need not be read again. The caller must hold the lock of the journal's
+    /// writer.
     pub(crate) fn is_current(&self) -> bool {
         let is_newest = |next: &Path| self.disk.exists(next).is_ok_and(|exists| !exists);
         let is_same = || {
@@ -430,8 +432,8 @@ impl Journal {
         is_synced && is_newest(&self.dir.join(next)) && is_same().unwrap_or(false)
     }
 
-    /// Reopens the file for reading only until the next event. A file that is open for writing would
-    /// prevent remounting the file system read-only.
+    /// Reopens the file for reading only until the next event. A file that is open for writing
+    /// would prevent remounting the file system read-only.
     pub(crate) fn stop_writing(&mut self) -> Result<(), Error> {
         self.reopen(true)
     }
@@ -465,7 +467,8 @@ impl Journal {
         let line = encode(event);
         let added = self.disk.write_at(&self.file, self.length, &line);
         if added.is_err() {
-            // A torn line does no harm, since the next one overwrites it, but it takes space on a full disk.
+            // A torn line does no harm, since the next one overwrites it, but it takes space on a
+            // full disk.
             let _ = self.disk.truncate(&self.file, self.length);
         }
         added.map_err(|error| Error::new("write to", &self.path, error))?;
@@ -473,8 +476,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Syncs the events. After an error, events since the last sync are not part of the journal, and the
-    /// caller must add them again.
+    /// Syncs the events. After an error, events since the last sync are not part of the journal,
+    /// and the caller must add them again.
     pub(crate) fn sync(&mut self) -> Result<(), Error> {
         // No event was added since `stop_writing`.
         if self.is_read_only {
@@ -490,8 +493,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins the next generation with the sums of all events so far, and removes the generation in front of
-    /// this one. After an error the journal may have to be opened again: see [`Journal::is_superseded`].
+    /// Begins the next generation with the sums of all events so far, and removes the generation in
+    /// front of this one. After an error the journal may have to be opened again: see
+    /// [`Journal::is_superseded`].
     pub(crate) fn rotate<T: Serialize>(&mut self, before: &T) -> Result<(), Error> {
         self.sync()?;
         let next = self.generation + 1;
@@ -511,7 +515,8 @@ impl Journal {
     }
 }
 
-/// True if an intact line follows a damaged one. A power failure may keep a line and lose one in front of it.
+/// True if an intact line follows a damaged one. A power failure may keep a line and lose one in
+/// front of it.
 fn has_damage_inside(disk: &dyn Disk, path: &Path) -> Result<bool, Error> {
     let failed = |error| Error::read(path, error);
     let mut reader = BufReader::new(DiskReader::open(disk, path).map_err(failed)?);
@@ -556,7 +561,8 @@ fn remove_damaged_lines(disk: &dyn Disk, data: &DataDir, path: &Path) -> Result<
         .map_err(|error| Error::new("sync", dir, error))
 }
 
-/// Replaces a file whose sync has failed by a copy of its durable part. Returns `false` for other files.
+/// Replaces a file whose sync has failed by a copy of its durable part. Returns `false` for other
+/// files.
 fn restore_durable(disk: &dyn Disk, dir: &Path, name: &str) -> Result<bool, Error> {
     let path = dir.join(name);
     let Some(durable) = durable_length(disk, &path) else {
@@ -600,8 +606,8 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
-/// Decodes a file that consists of one line with a version and a checksum. Another version is an error of
-/// its own, so that the caller leaves the file of a newer program in place.
+/// Decodes a file that consists of one line with a version and a checksum. Another version is an
+/// error of its own, so that the caller leaves the file of a newer program in place.
 pub(crate) fn decode_version<T: DeserializeOwned>(
     path: &Path,
     bytes: &[u8],

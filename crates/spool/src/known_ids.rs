@@ -5,8 +5,8 @@ use uuid::Uuid;
 
 /// Maximum number of ids in one filter.
 const MAX_IDS: usize = 250_000;
-/// Length of a filter in 64-bit words: 33 bits for each id. One of five million unknown ids is taken for
-/// a known one.
+/// Length of a filter in 64-bit words: 33 bits for each id. One of five million unknown ids is
+/// taken for a known one.
 const WORDS: usize = 1 << 17;
 const BITS_PER_ID: u64 = 16;
 

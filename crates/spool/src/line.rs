@@ -29,8 +29,8 @@ pub(crate) enum Line {
     Sealed { records: u64 },
 }
 
-/// The line of a record without its number, which is known only under the lock of the open entry. The
-/// checksum of the rest is computed in front of that, so that other producers wait less.
+/// The line of a record without its number, which is known only under the lock of the open entry.
+/// The checksum of the rest is computed in front of that, so that other producers wait less.
 pub(crate) struct PreparedLine<'a> {
     id: Uuid,
     json: &'a str,
@@ -134,8 +134,8 @@ pub(crate) fn checked(line: &[u8]) -> Result<&str, &'static str> {
     std::str::from_utf8(text).map_err(|_| "not UTF-8")
 }
 
-/// Parses the text in front of a checksum. Only spool writes it, always in the same form, so that no
-/// JSON parser is needed.
+/// Parses the text in front of a checksum. Only spool writes it, always in the same form, so that
+/// no JSON parser is needed.
 fn parse(text: &str) -> Option<Line> {
     if let Some(rest) = text.strip_prefix(r#"{"id":""#) {
         let (id, rest) = rest.split_once(r#"","record":"#)?;

@@ -7,7 +7,8 @@ use crate::record;
 /// Maximum length of a line of an entry: a record, its id, its number and its checksum.
 const MAX_LENGTH: u64 = record::MAX_BYTES as u64 + 1024;
 
-/// Reader of lines. A line that is too long is returned in pieces, none of which has a valid checksum.
+/// Reader of lines. A line that is too long is returned in pieces, none of which has a valid
+/// checksum.
 pub(crate) struct Lines<R> {
     reader: BufReader<R>,
     text: Vec<u8>,
@@ -24,8 +25,8 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Returns the next line, with its newline if it has one, and the offset of its end. `None` at the
-    /// end of the file.
+    /// Returns the next line, with its newline if it has one, and the offset of its end. `None` at
+    /// the end of the file.
     pub(crate) fn next(&mut self) -> io::Result<Option<(&[u8], u64)>> {
         self.text.clear();
         let read = (&mut self.reader)

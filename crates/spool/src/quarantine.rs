@@ -1,4 +1,5 @@
-//! Quarantine: damaged files, lines and records go to `failed/` with a reason, and are never deleted.
+//! Quarantine: damaged files, lines and records go to `failed/` with a reason, and are never
+//! deleted.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -15,8 +16,8 @@ use crate::time::Moment;
 const VERSION: u32 = 1;
 const ENDING: &str = ".reason.json";
 
-/// Writes these bytes to `failed/` under this name, with a file that has the reason. Repeating it after a
-/// crash changes nothing.
+/// Writes these bytes to `failed/` under this name, with a file that has the reason. Repeating it
+/// after a crash changes nothing.
 pub(crate) fn set_aside(
     disk: &dyn Disk,
     failed: &Path,
@@ -39,8 +40,8 @@ pub(crate) fn set_aside(
         .map_err(|error| Error::new("sync", failed, error))
 }
 
-/// Moves a file to `failed/`, with a file that has the reason. Unlike [`set_aside`], it reads the file in
-/// bounded memory.
+/// Moves a file to `failed/`, with a file that has the reason. Unlike [`set_aside`], it reads the
+/// file in bounded memory.
 pub(crate) fn move_aside(
     disk: &dyn Disk,
     path: &Path,
@@ -54,8 +55,8 @@ pub(crate) fn move_aside(
     move_file(disk, path, &failed.join(name))
 }
 
-/// Returns a name that no file in `failed/` has, or the name and `true` if a file with this checksum has
-/// it. Files in `failed/` are never replaced.
+/// Returns a name that no file in `failed/` has, or the name and `true` if a file with this
+/// checksum has it. Files in `failed/` are never replaced.
 fn free_name(
     disk: &dyn Disk,
     failed: &Path,
@@ -115,8 +116,8 @@ impl QuarantineBuffer {
         }
     }
 
-    /// True if the lines must be written now to bound memory. It depends on the lines alone, so that a
-    /// repetition after a crash writes the same files.
+    /// True if the lines must be written now to bound memory. It depends on the lines alone, so
+    /// that a repetition after a crash writes the same files.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes.len() > MAX_BUFFERED
     }
@@ -132,7 +133,8 @@ impl QuarantineBuffer {
         self.count += 1;
     }
 
-    /// Writes the lines to `failed/`, and empties the buffer. Repeating it after a crash changes nothing.
+    /// Writes the lines to `failed/`, and empties the buffer. Repeating it after a crash changes
+    /// nothing.
     pub(crate) fn set_aside(&mut self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
         if self.count == 0 {
             return Ok(());

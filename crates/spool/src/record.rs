@@ -10,8 +10,8 @@ use crate::time::new_id;
 /// Maximum length of a record.
 pub(crate) const MAX_BYTES: usize = 1 << 20;
 
-/// A JSON object with an `id`. Its text is kept: unknown fields, the order of fields, Unicode and numbers
-/// of any size are preserved.
+/// A JSON object with an `id`. Its text is kept: unknown fields, the order of fields, Unicode and
+/// numbers of any size are preserved.
 ///
 /// ```
 /// use spool::Record;
@@ -64,9 +64,9 @@ impl Record {
         Ok(Self { id, json })
     }
 
-    /// Creates a record without parsing it. The caller must ensure that `json` is a JSON object on one
-    /// line, at most 1 MiB long, whose `id` is this one, a UUID of version 7. Consolidation checks the
-    /// record, and moves an invalid one to `failed/`.
+    /// Creates a record without parsing it. The caller must ensure that `json` is a JSON object on
+    /// one line, at most 1 MiB long, whose `id` is this one, a UUID of version 7. Consolidation
+    /// checks the record, and moves an invalid one to `failed/`.
     ///
     /// ```
     /// use spool::Record;
@@ -110,8 +110,8 @@ impl Record {
         &self.json
     }
 
-    /// Parses the record, and returns the fields that `is_wanted` selects. Fails if the record was created
-    /// with [`Record::from_trusted`] and is not valid.
+    /// Parses the record, and returns the fields that `is_wanted` selects. Fails if the record was
+    /// created with [`Record::from_trusted`] and is not valid.
     pub(crate) fn fields(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Fields<'_>, BadRecord> {
         let is_wanted = |name: &str| name == "id" || is_wanted(name);
         let fields = Fields::read(&self.json, is_wanted).map_err(|error| bad(error.to_string()))?;

@@ -1,5 +1,5 @@
-//! Recovery of open entries whose writer has ended: intact lines are kept and sealed, the rest is set
-//! aside in `failed/`.
+//! Recovery of open entries whose writer has ended: intact lines are kept and sealed, the rest is
+//! set aside in `failed/`.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
@@ -16,9 +16,9 @@ use crate::quarantine::{move_aside, set_aside};
 /// Reason for a torn tail in `failed/`.
 const TORN: &str = "the end of an entry whose writer was interrupted";
 
-/// Seals an open entry unless its writer is alive, which holds a lock on it. Returns `true` if the entry is
-/// sealed now or was removed because it had no records. An entry that cannot be read, or has another
-/// version, is an error and stays unchanged.
+/// Seals an open entry unless its writer is alive, which holds a lock on it. Returns `true` if the
+/// entry is sealed now or was removed because it had no records. An entry that cannot be read, or
+/// has another version, is an error and stays unchanged.
 pub(crate) fn seal_abandoned(
     disk: &dyn Disk,
     data: &DataDir,
@@ -35,7 +35,8 @@ pub(crate) fn seal_abandoned(
     if !tenure::file::try_lock(&file).map_err(failed)? {
         return Ok(false);
     }
-    // The writer may have sealed and renamed the file after it was opened here and before it was locked.
+    // The writer may have sealed and renamed the file after it was opened here and before it was
+    // locked.
     if !disk.exists(&path).map_err(failed)? {
         return Ok(true);
     }
@@ -78,8 +79,8 @@ fn seal(
     if !extent.is_sealed {
         let mut seal = Vec::new();
         line::write_sealed(&mut seal, extent.last_number);
-        // The seal overwrites the torn tail: if the file were truncated first, a full disk might have no
-        // block for the seal.
+        // The seal overwrites the torn tail: if the file were truncated first, a full disk might
+        // have no block for the seal.
         disk.write_at(file, length, &seal).map_err(failed)?;
         length += seal.len() as u64;
     }

@@ -5,10 +5,11 @@
 //! _staging/.consolidation.written    the same file, renamed once batches, journal and totals are synced
 //! ```
 //!
-//! While the disk is full the file is in the reserve, and so is a note that the snapshot is written.
+//! While the disk is full the file is in the reserve, and so is a note that the snapshot is
+//! written.
 //!
-//! The lock record names the entries as well, but only for people: it is overwritten in place, so that a
-//! crash can tear it.
+//! The lock record names the entries as well, but only for people: it is overwritten in place, so
+//! that a crash can tear it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ use crate::reserve::{Reserve, ReserveContents};
 use crate::time::new_id;
 
 const VERSION: u32 = 1;
-/// Version of a snapshot with excluded entries. An older program, which would delete them, rejects it.
+/// Version of a snapshot with excluded entries. An older program, which would delete them, rejects
+/// it.
 const VERSION_IF_EXCLUDED: u32 = 2;
 const UNFINISHED_FILE: &str = ".consolidation.set";
 const WRITTEN_FILE: &str = ".consolidation.written";
@@ -40,8 +42,8 @@ pub(crate) struct Snapshot {
     /// Number of records in a batch.
     pub(crate) batch_size: usize,
     pub(crate) entries: Vec<String>,
-    /// Entries of the snapshot that became unreadable after some of its batches were written. They stay in
-    /// place for a later snapshot, which skips their records that are in batches.
+    /// Entries of the snapshot that became unreadable after some of its batches were written. They
+    /// stay in place for a later snapshot, which skips their records that are in batches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) excluded: Vec<String>,
     /// True if batches, journal and totals are synced, and only the entries are left to delete.
@@ -94,7 +96,8 @@ impl Snapshot {
                 }
                 decoded => decoded?,
             };
-            // A damaged or forged snapshot must not make spool read or delete files that are not entries.
+            // A damaged or forged snapshot must not make spool read or delete files that are not
+            // entries.
             snapshot
                 .entries
                 .retain(|name| EntryName::parse(name.as_ref()).is_some());
@@ -111,7 +114,8 @@ impl Snapshot {
         sync(disk, staging)
     }
 
-    /// Marks the snapshot as written, and syncs that. A rename, which needs no space on a full disk.
+    /// Marks the snapshot as written, and syncs that. A rename, which needs no space on a full
+    /// disk.
     pub(crate) fn mark_written(&mut self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         let from = staging.join(UNFINISHED_FILE);
         files::rename(disk, &from, &staging.join(WRITTEN_FILE))
@@ -121,8 +125,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Deletes the snapshot once its entries are deleted, and syncs that. A file with the name of such an
-    /// entry would otherwise be deleted unread after a crash.
+    /// Deletes the snapshot once its entries are deleted, and syncs that. A file with the name of
+    /// such an entry would otherwise be deleted unread after a crash.
     pub(crate) fn end(disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         let mut is_deleted = false;
         for path in Self::paths(staging) {

@@ -20,15 +20,15 @@ pub struct Staged {
     pub unreadable: u64,
     /// Errors of the first 100 unreadable entries.
     pub errors: Vec<Error>,
-    /// Number of foreign files, which spool leaves alone. An entry is a regular file named `{uuid}.json`
-    /// or `{uuid}.jsonl`, with a lower-case UUIDv7.
+    /// Number of foreign files, which spool leaves alone. An entry is a regular file named
+    /// `{uuid}.json` or `{uuid}.jsonl`, with a lower-case UUIDv7.
     pub foreign: u64,
     /// Names of the first 100 foreign files.
     pub foreign_names: Vec<String>,
 }
 
-/// Counts the entries that are staged in a data directory. Reads every entry to find those that cannot be
-/// read. A missing directory counts as empty.
+/// Counts the entries that are staged in a data directory. Reads every entry to find those that
+/// cannot be read. A missing directory counts as empty.
 ///
 /// ```
 /// use spool::{Durability, Record, Staging, staged};

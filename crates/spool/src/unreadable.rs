@@ -1,5 +1,5 @@
-//! Entries that cannot be read now. Each is logged when it becomes unreadable and when it is readable
-//! again.
+//! Entries that cannot be read now. Each is logged when it becomes unreadable and when it is
+//! readable again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Excluded entries: `_staging/.left-out.json`.
 //!
-//! An entry is excluded from a snapshot if it becomes unreadable after some of its lines are in batches. It
-//! may be readable again much later, when the journal does not know the ids of these lines any more. So the
-//! lines are stored in a file, and no later snapshot puts them into a batch.
+//! An entry is excluded from a snapshot if it becomes unreadable after some of its lines are in
+//! batches. It may be readable again much later, when the journal does not know the ids of these
+//! lines any more. So the lines are stored in a file, and no later snapshot puts them into a batch.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -23,8 +23,8 @@ const FILE: &str = ".left-out.json";
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ExcludedEntries {
     version: u32,
-    /// By the entry's name and the id of the snapshot that it was excluded from: ranges of lines in batches
-    /// of that snapshot.
+    /// By the entry's name and the id of the snapshot that it was excluded from: ranges of lines in
+    /// batches of that snapshot.
     entries: BTreeMap<String, BTreeMap<Uuid, Vec<[u64; 2]>>>,
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Under the lock of the staging directory:
 //!
-//! 1. finish the snapshot of a crashed owner. A line that is in a batch stays in that batch, whatever has
-//!    happened to its entry since;
+//! 1. finish the snapshot of a crashed owner. A line that is in a batch stays in that batch, even if
+//!    its entry has changed since;
 //! 2. choose the entries of a new snapshot within limits, write the snapshot and sync it;
-//! 3. write the batches, the journal of entries and the totals. The same snapshot gives the same files, so
-//!    that a repetition after a crash changes nothing;
+//! 3. write the batches, the journal of entries and the totals. The same snapshot gives the same
+//!    files, so that a repetition after a crash changes nothing;
 //! 4. mark the snapshot as written, and sync that;
 //! 5. delete exactly its entries, then release the lock.
 
@@ -87,8 +87,8 @@ pub struct Consolidated {
     pub unreadable: usize,
 }
 
-/// Consolidates one snapshot of the entries in a data directory. If no entry was consolidated, none is
-/// left.
+/// Consolidates one snapshot of the entries in a data directory. If no entry was consolidated, none
+/// is left.
 ///
 /// ```
 /// use spool::{Durability, Options, Record, Staging, consolidate};
@@ -106,8 +106,8 @@ pub fn consolidate(data: &Path, options: &Options) -> Result<Consolidated, LockE
     Consolidator::new(data).next(options)
 }
 
-/// Consolidates one snapshot after another. Reads the journal and lists the staging directory once for
-/// many snapshots.
+/// Consolidates one snapshot after another. Reads the journal and lists the staging directory once
+/// for many snapshots.
 ///
 /// ```
 /// use spool::{Consolidator, Options};
@@ -228,8 +228,8 @@ struct ConsolidationRun<'a> {
 /// Limits of a new snapshot.
 struct SnapshotLimits {
     bytes: u64,
-    /// Maximum number of ids. If the disk becomes full, the ids and batches of the snapshot must fit into
-    /// the reserve.
+    /// Maximum number of ids. If the disk becomes full, the ids and batches of the snapshot must
+    /// fit into the reserve.
     ids: u64,
     /// True if ids are in the reserve, because the disk is full.
     is_reserve_in_use: bool,
@@ -240,8 +240,8 @@ impl SnapshotLimits {
         let reserve = Reserve::new(&data.staging);
         let (ids, is_reserve_in_use) = HeldIds::room(disk, &reserve)?;
         let batches = HeldOutcomes::max_batches_per_snapshot(disk, &reserve)?;
-        // On a full disk the reserve has space for few batches at a time, and a snapshot is read again for
-        // each of them.
+        // On a full disk the reserve has space for few batches at a time, and a snapshot is read
+        // again for each of them.
         let bytes = if is_reserve_in_use {
             options.max_bytes.min(MAX_BYTES_IF_FULL)
         } else {
@@ -256,8 +256,8 @@ impl SnapshotLimits {
 }
 
 impl ConsolidationRun<'_> {
-    /// Finishes the snapshot that is begun, if there is one. `is_resumed`: another process began it, and
-    /// may have ended at any point.
+    /// Finishes the snapshot that is begun, if there is one. `is_resumed`: another process began
+    /// it, and may have ended at any point.
     fn finish(&mut self, lock: &mut StagingLock, is_resumed: bool) -> Result<(), LockError> {
         let Some(snapshot) = lock.snapshot().cloned() else {
             return Ok(());
@@ -293,8 +293,9 @@ impl ConsolidationRun<'_> {
         Ok(())
     }
 
-    /// Returns the journal for a snapshot, and `true` if it was opened. The state has no journal until the
-    /// snapshot is finished: after an error the journal in memory may know more than the file has.
+    /// Returns the journal for a snapshot, and `true` if it was opened. The state has no journal
+    /// until the snapshot is finished: after an error the journal in memory may know more than the
+    /// file has.
     fn open_journal(&mut self, snapshot: Uuid) -> Result<(EntryJournal, bool), Error> {
         let journal = self.state.journal.take();
         match journal.and_then(|journal| journal.reuse_for(snapshot)) {
@@ -303,8 +304,8 @@ impl ConsolidationRun<'_> {
         }
     }
 
-    /// Flushes the reserve to the disk, as far as the disk has room. No snapshot may be unfinished: its id
-    /// tells whether the totals include it.
+    /// Flushes the reserve to the disk, as far as the disk has room. No snapshot may be unfinished:
+    /// its id tells whether the totals include it.
     fn flush_reserve(&mut self) -> Result<(), Error> {
         let contents = Reserve::new(&self.data.staging).read(&**self.disk);
         if contents.is_ok_and(|contents| contents.is_empty()) {
@@ -320,8 +321,8 @@ impl ConsolidationRun<'_> {
         }
     }
 
-    /// Chooses the oldest entries that no producer writes any more, within the limits. Returns their file
-    /// names.
+    /// Chooses the oldest entries that no producer writes any more, within the limits. Returns
+    /// their file names.
     fn choose_entries(&mut self, options: &Options) -> Result<Vec<String>, Error> {
         if self.state.backlog.is_empty() {
             self.state.list(self.data)?;
@@ -371,8 +372,9 @@ impl ConsolidationRun<'_> {
         Ok(chosen.iter().map(file_name).collect())
     }
 
-    /// Seals an open entry whose writer has ended. Returns the entry's name, or `None` if the entry cannot be
-    /// consolidated now. Such an entry must not delay the others. `full` gets the first error of a full disk.
+    /// Seals an open entry whose writer has ended. Returns the entry's name, or `None` if the entry
+    /// cannot be consolidated now. Such an entry must not delay the others. `full` gets the first
+    /// error of a full disk.
     fn seal_if_open(&mut self, name: EntryName, full: &mut Option<Error>) -> Option<EntryName> {
         if name.kind != EntryKind::Open {
             return Some(name);
@@ -395,8 +397,8 @@ impl ConsolidationRun<'_> {
         }
     }
 
-    /// Returns the length of an entry; `None` if it was removed or cannot be read. An unreadable entry must
-    /// not delay the others.
+    /// Returns the length of an entry; `None` if it was removed or cannot be read. An unreadable
+    /// entry must not delay the others.
     fn probe(&mut self, name: EntryName) -> Option<u64> {
         match probe(&**self.disk, &self.data.staging, name) {
             Ok(Some(length)) => {
@@ -412,9 +414,9 @@ impl ConsolidationRun<'_> {
         }
     }
 
-    /// Finds the batches that a crashed process wrote of a snapshot, and excludes the entries that cannot be
-    /// read. Returns `false` if no batch was written and an entry cannot be read: then a new snapshot without
-    /// that entry can be chosen.
+    /// Finds the batches that a crashed process wrote of a snapshot, and excludes the entries that
+    /// cannot be read. Returns `false` if no batch was written and an entry cannot be read: then a
+    /// new snapshot without that entry can be chosen.
     fn resume(
         &mut self,
         lock: &mut StagingLock,

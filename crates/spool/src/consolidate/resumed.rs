@@ -1,13 +1,13 @@
 //! Batches of an unfinished snapshot that were written before a crash.
 //!
-//! Some of these batches may have been delivered since. The entries may have changed, too: an entry was moved
-//! away, or a power failure has torn it. If the remaining records were divided into batches from the start,
-//! some of them would be in two batches with different keys. So a line in an earlier batch stays there, and
-//! new batches are made of the lines in between. If every entry is unchanged, these are the same batches as
-//! without a crash.
+//! Some of these batches may have been delivered since. The entries may have changed, too: an entry
+//! was moved away, or a power failure has torn it. If the remaining records were divided into
+//! batches from the start, some of them would be in two batches with different keys. So a line in
+//! an earlier batch stays there, and new batches are made of the lines in between. If every entry
+//! is unchanged, these are the same batches as without a crash.
 //!
-//! Of a present batch, all lines and records are known. Of a batch that is gone, the first and the last line
-//! are known: it had all lines of the snapshot between them.
+//! Of a present batch, all lines and records are known. Of a batch that is gone, the first and the
+//! last line are known: it had all lines of the snapshot between them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -97,12 +97,14 @@ pub(super) enum RecordPlacement {
     New,
     /// The record is in a batch.
     InBatch,
-    /// The record is the first one of an unreadable batch. The batch that begins with it must get this name.
+    /// The record is the first one of an unreadable batch. The batch that begins with it must get
+    /// this name.
     FirstOfUnreadable(String, Error),
 }
 
 impl EarlierBatches {
-    /// Finds the batches of a snapshot. `reused` are the entries whose names were in other snapshots, too.
+    /// Finds the batches of a snapshot. `reused` are the entries whose names were in other
+    /// snapshots, too.
     pub(super) fn read(
         spool: &dyn BatchStore,
         snapshot: &Snapshot,
@@ -149,7 +151,8 @@ impl EarlierBatches {
         found.gone.sort_by_key(|gone| gone.start);
         // Other batches may have the lines of an unreadable one: the halves of a split batch.
         let mut unreadable = std::mem::take(&mut found.unreadable);
-        unreadable.retain(|batch| !found.has(batch.start));
+        unreadable
+            .retain(|batch| !found.is_present(batch.start) && found.gone_at(batch.start).is_none());
         unreadable.sort_by_key(|batch| batch.start);
         found.unreadable = unreadable;
         Ok(found)
@@ -214,14 +217,11 @@ impl EarlierBatches {
         lines.is_some_and(|lines| lines.contains_key(&line))
     }
 
-    fn gone_at(&mut self, position: LinePosition) -> Option<&mut GoneBatch> {
+    /// Returns the index of the gone batch that had a line.
+    fn gone_at(&self, position: LinePosition) -> Option<usize> {
         let after = self.gone.partition_point(|gone| gone.start <= position);
-        let gone = self.gone.get_mut(after.checked_sub(1)?)?;
-        gone.has(position).then_some(gone)
-    }
-
-    fn has(&mut self, position: LinePosition) -> bool {
-        self.is_present(position) || self.gone_at(position).is_some()
+        let index = after.checked_sub(1)?;
+        self.gone[index].has(position).then_some(index)
     }
 
     /// True if every record of an entry, according to the journal, is in a present batch.
@@ -230,8 +230,8 @@ impl EarlierBatches {
             .all(|line| !consolidated.must_be_in_batch(line) || self.is_present((place, line)))
     }
 
-    /// True if the ids of all lines of an entry in batches are known. Only then can a later snapshot skip
-    /// these lines.
+    /// True if the ids of all lines of an entry in batches are known. Only then can a later
+    /// snapshot skip these lines.
     pub(super) fn has_ids_of(&self, place: usize) -> bool {
         let is_after = |end: LinePosition| end.0 >= place;
         let mut gone = self.gone.iter();
@@ -248,8 +248,8 @@ impl EarlierBatches {
         lines.flat_map(|lines| lines.keys().copied()).collect()
     }
 
-    /// Looks up a record that an entry has, and marks it as seen. Records must come in the order of their
-    /// lines. Fails if the record may be in an unreadable batch.
+    /// Looks up a record that an entry has, and marks it as seen. Records must come in the order of
+    /// their lines. Fails if the record may be in an unreadable batch.
     pub(super) fn locate(
         &mut self,
         place: usize,
@@ -264,12 +264,13 @@ impl EarlierBatches {
             batched.is_in_entry = true;
             return Ok(RecordPlacement::InBatch);
         }
-        if let Some(gone) = self.gone_at(position) {
-            gone.seen.push(position);
+        if let Some(index) = self.gone_at(position) {
+            self.gone[index].seen.push(position);
             return Ok(RecordPlacement::InBatch);
         }
         match self.unreadable.get(self.next_unreadable) {
-            // The first record of the unreadable batch is missing. Which records follow it is unknown.
+            // The first record of the unreadable batch is missing. Which records follow it is
+            // unknown.
             Some(batch) if batch.start < position => Err(batch.error.clone()),
             Some(batch) if batch.start == position => {
                 self.next_unreadable += 1;
@@ -280,14 +281,16 @@ impl EarlierBatches {
         }
     }
 
-    /// Removes and returns the lines of an entry in present batches that the entry does not have any more.
+    /// Removes and returns the lines of an entry in present batches that the entry does not have
+    /// any more.
     pub(super) fn take_missing_lines(&mut self, place: usize) -> Vec<(u64, BatchedLine)> {
         let lines = self.present.remove(&place).unwrap_or_default();
         let lines = lines.into_iter();
         lines.filter(|(_, line)| !line.is_in_entry).collect()
     }
 
-    /// Loads the record of a line from its batch. Returns `None` if the batch was delivered meanwhile.
+    /// Loads the record of a line from its batch. Returns `None` if the batch was delivered
+    /// meanwhile.
     pub(super) fn load(
         &mut self,
         spool: &dyn BatchStore,
@@ -325,8 +328,8 @@ impl EarlierBatches {
         consolidated.remove_from_aside(line);
     }
 
-    /// Accounts for lines that the entries do not have any more: lines of batches that are gone, and lines in
-    /// no batch. All entries must have been read.
+    /// Accounts for lines that the entries do not have any more: lines of batches that are gone,
+    /// and lines in no batch. All entries must have been read.
     pub(super) fn account_for_missing_lines(&mut self, journal: &mut EntryJournal) {
         for gone in std::mem::take(&mut self.gone) {
             self.account_for_gone(&gone, journal);
@@ -353,8 +356,9 @@ impl EarlierBatches {
         }
     }
 
-    /// Accounts for the lines of a gone batch that the entries do not have any more. Their number is known.
-    /// They are first looked for where they can only be, and then at the end of a truncated entry.
+    /// Accounts for the lines of a gone batch that the entries do not have any more. Their number
+    /// is known. They are first looked for where they can only be, and then at the end of a
+    /// truncated entry.
     fn account_for_gone(&mut self, gone: &GoneBatch, journal: &mut EntryJournal) {
         let mut missing = gone.records.saturating_sub(gone.seen.len() as u64);
         let Some(end) = gone.end.filter(|_| missing > 0) else {
@@ -390,8 +394,8 @@ impl EarlierBatches {
         }
     }
 
-    /// Adds lines of a gone batch to an entry, unless the entry still has them. Adds no more than `missing`,
-    /// and subtracts their number from it.
+    /// Adds lines of a gone batch to an entry, unless the entry still has them. Adds no more than
+    /// `missing`, and subtracts their number from it.
     fn add_unknown(
         &mut self,
         gone: &GoneBatch,

@@ -146,7 +146,8 @@ impl ConsolidationRun<'_> {
         journal.write_pending()
     }
 
-    /// Adds the records that are in batches from before a crash and that their entry has lost since.
+    /// Adds the records that are in batches from before a crash and that their entry has lost
+    /// since.
     fn add_lines_of_batches(
         &mut self,
         progress: &mut SnapshotProgress,
@@ -180,8 +181,8 @@ impl ConsolidationRun<'_> {
         Ok(())
     }
 
-    /// Writes the totals, and repairs days whose totals are missing. `is_opened`: the journal was read now,
-    /// so that all days are checked.
+    /// Writes the totals, and repairs days whose totals are missing. `is_opened`: the journal was
+    /// read now, so that all days are checked.
     pub(super) fn write_totals(
         &mut self,
         progress: &mut SnapshotProgress,
@@ -250,8 +251,8 @@ impl ConsolidationRun<'_> {
         Ok(())
     }
 
-    /// Adds a valid record to the journal and, unless it is in an earlier batch, to the current batch.
-    /// Writes the batch when it is full, and when the record cannot be its next one.
+    /// Adds a valid record to the journal and, unless it is in an earlier batch, to the current
+    /// batch. Writes the batch when it is full, and when the record cannot be its next one.
     fn write_record(
         &mut self,
         progress: &mut SnapshotProgress,

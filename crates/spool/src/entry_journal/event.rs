@@ -31,8 +31,8 @@ pub(crate) struct ConsolidatedEntry {
     pub(crate) records: u64,
     /// Fingerprints of the records in batches.
     pub(crate) ids: Vec<RecordFingerprint>,
-    /// Lines in batches whose ids are not known: the batch was delivered before a crash, and the entry was
-    /// damaged or missing afterwards.
+    /// Lines in batches whose ids are not known: the batch was delivered before a crash, and the
+    /// entry was damaged or missing afterwards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) unknown: Vec<[u64; 2]>,
     /// Lines in no batch, because the entry was damaged or missing after a crash.
@@ -41,12 +41,12 @@ pub(crate) struct ConsolidatedEntry {
     /// Lines for a later snapshot, because the entry could not be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) later: Vec<[u64; 2]>,
-    /// In the last event that was flushed from the reserve: sums of the entries that were consolidated
-    /// while the disk was full. The lines of these entries are not known.
+    /// In the last event that was flushed from the reserve: sums of the entries that were
+    /// consolidated while the disk was full. The lines of these entries are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sums: Option<EntrySums>,
-    /// Id of the last snapshot that was consolidated while the disk was full. The journal may lack lines of
-    /// this snapshot and of older ones.
+    /// Id of the last snapshot that was consolidated while the disk was full. The journal may lack
+    /// lines of this snapshot and of older ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_set: Option<Uuid>,
 }
@@ -69,8 +69,8 @@ pub(crate) struct EntrySums {
 pub(crate) type RecordsPerDay = BTreeMap<String, u64>;
 
 impl ConsolidatedEntry {
-    /// Parses a line of the journal. Rejects line numbers above the maximum, so that sums of them do not
-    /// overflow.
+    /// Parses a line of the journal. Rejects line numbers above the maximum, so that sums of them
+    /// do not overflow.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let consolidated: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let is_line = |number: u64| (1..=MAX_RECORDS).contains(&number);
@@ -102,7 +102,8 @@ impl ConsolidatedEntry {
         count(&self.unknown)
     }
 
-    /// Returns the number of lines whose state is known. It equals `lines` unless the event is damaged.
+    /// Returns the number of lines whose state is known. It equals `lines` unless the event is
+    /// damaged.
     pub(crate) fn accounted_lines(&self) -> u64 {
         let others = [&self.aside, &self.lost, &self.later].map(|ranges| count(ranges));
         let sum = others.into_iter().fold(self.records, u64::saturating_add);
@@ -205,8 +206,8 @@ impl EntrySums {
                 .entry(totals::hour_of(fingerprint.id, at).floor(DAY))
                 .or_default() += 1;
         }
-        // Records with unknown ids are expected in the totals, which lack them: the report and `verify`
-        // name the day for that reason.
+        // Records with unknown ids are expected in the totals, which lack them: the report and
+        // `verify` name the day for that reason.
         if let Some(name) = EntryName::parse(consolidated.entry.as_ref())
             && !consolidated.unknown.is_empty()
         {

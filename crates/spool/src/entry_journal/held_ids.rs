@@ -1,8 +1,9 @@
-//! Ids and sums of entries that were consolidated while the disk was too full for the entry journal.
+//! Ids and sums of entries that were consolidated while the disk was too full for the entry
+//! journal.
 //!
-//! One change of the reserve adds them and notes that their snapshot is written. When the disk has room,
-//! they are flushed to the journal as events. The last of these events has the sums: once it is synced, the
-//! reserve does not count any more.
+//! One change of the reserve adds them and notes that their snapshot is written. When the disk has
+//! room, they are flushed to the journal as events. The last of these events has the sums: once it
+//! is synced, the reserve does not count any more.
 
 use std::collections::HashSet;
 use std::io;
@@ -47,7 +48,8 @@ impl HeldIds {
         self.id.is_nil()
     }
 
-    /// True if the journal has all of the ids. `lines` are the entry names of the events that were flushed.
+    /// True if the journal has all of the ids. `lines` are the entry names of the events that were
+    /// flushed.
     pub(crate) fn is_flushed(&self, lines: &HashSet<String>) -> bool {
         !self.is_empty() && lines.contains(ENTRY)
     }
@@ -119,8 +121,8 @@ impl HeldIds {
         add().map_err(|error| Error::new("write to", reserve.path(), error))
     }
 
-    /// Drops the oldest ids to make space, if the reserve can store [`WINDOW`] ids, so that as many stay
-    /// known. A smaller reserve drops none and is full.
+    /// Drops the oldest ids to make space, if the reserve can store [`WINDOW`] ids, so that as many
+    /// stay known. A smaller reserve drops none and is full.
     fn make_room(&mut self, open: &OpenReserve, more: u64) -> io::Result<()> {
         if open.capacity() >= WINDOW {
             self.ids = self.ids.without_oldest(open.capacity(), more);
@@ -141,7 +143,8 @@ impl HeldIds {
         let line = |(number, ids): (usize, &[RecordFingerprint])| ConsolidatedEntry {
             ids: ids.to_vec(),
             sums: Some(EntrySums::default()),
-            // The name has the number of ids: an event that was flushed with fewer ids is flushed again.
+            // The name has the number of ids: an event that was flushed with fewer ids is flushed
+            // again.
             ..ConsolidatedEntry::new(self.id, &self.line_name(number, ids.len()))
         };
         let mut lines: Vec<_> = ids.chunks(IDS_PER_LINE).enumerate().map(line).collect();

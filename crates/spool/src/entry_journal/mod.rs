@@ -6,9 +6,9 @@
 //!
 //! An entry is added when its records are in batches.
 //!
-//! A record that is staged again, after an error or a crash, is recognized by its id and counted once. That
-//! holds for at least the last [`WINDOW`] records. Only a Bloom filter of the ids is in memory: ids that it
-//! reports as known are looked up in the journal.
+//! A record that is staged again, after an error or a crash, is recognized by its id and counted
+//! once. That holds for at least the last [`WINDOW`] records. Only a Bloom filter of the ids is in
+//! memory: ids that it reports as known are looked up in the journal.
 //!
 //! While the disk is too full for the journal, the ids are in the reserve: see [`held_ids`].
 
@@ -34,8 +34,8 @@ pub(crate) use held_ids::HeldIds;
 /// Number of ids at which a new generation of the journal begins.
 pub(crate) const WINDOW: u64 = 250_000;
 
-/// Returns the minimum number of records in the totals of each day. Entries of an unfinished snapshot do
-/// not count.
+/// Returns the minimum number of records in the totals of each day. Entries of an unfinished
+/// snapshot do not count.
 pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<RecordsPerDay, Error> {
     let mut sums = EntrySums::default();
     JournalKind::Entries.read(data, &mut |_, read| match read {
@@ -90,8 +90,8 @@ pub(crate) struct EntryJournal {
     known_before: KnownIds,
     /// All known ids with their checksums. Loaded when the filters first report an id as known.
     exact: Option<HashMap<Uuid, u32>>,
-    /// Entries of this snapshot that were in the journal before a crash, by name. They are read again, and
-    /// until then their ids do not count as known.
+    /// Entries of this snapshot that were in the journal before a crash, by name. They are read
+    /// again, and until then their ids do not count as known.
     already_journaled: HashMap<String, ConsolidatedEntry>,
     /// Names of the entries of this snapshot that were read.
     read_entries: HashSet<String>,
@@ -119,8 +119,8 @@ pub(crate) enum RecordMatch {
 }
 
 impl EntryJournal {
-    /// Opens the journal for adding the entries of this snapshot. After a crash, ids of this snapshot do
-    /// not count as known, so that its records are not taken for repeated ones.
+    /// Opens the journal for adding the entries of this snapshot. After a crash, ids of this
+    /// snapshot do not count as known, so that its records are not taken for repeated ones.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         data: &DataDir,
@@ -203,8 +203,8 @@ impl EntryJournal {
         self.journal.as_mut().map_or(Ok(()), Journal::stop_writing)
     }
 
-    /// Prepares the journal for another snapshot. Returns `None` if another process has written to the
-    /// journal: then it must be opened again.
+    /// Prepares the journal for another snapshot. Returns `None` if another process has written to
+    /// the journal: then it must be opened again.
     pub(crate) fn reuse_for(mut self, snapshot: Uuid) -> Option<Self> {
         self.snapshot = snapshot;
         self.already_journaled.clear();
@@ -289,13 +289,14 @@ impl EntryJournal {
         }
     }
 
-    /// Adds an entry, unless the journal had it before a crash. The entry is not written yet: if a crash
-    /// comes before its batches are written, its records must not be known.
+    /// Adds an entry, unless the journal had it before a crash. The entry is not written yet: if a
+    /// crash comes before its batches are written, its records must not be known.
     pub(crate) fn add(&mut self, consolidated: ConsolidatedEntry) {
         self.read_entries.insert(consolidated.entry.clone());
         match self.already_journaled.get(&consolidated.entry) {
             Some(left) => {
-                // The entry may have lost records since it was journaled. Their ids must be known, too.
+                // The entry may have lost records since it was journaled. Their ids must be known,
+                // too.
                 let ids: Vec<RecordFingerprint> = left.ids.clone();
                 for fingerprint in ids {
                     self.remember(fingerprint);
@@ -359,8 +360,8 @@ impl EntryJournal {
         self.journal.as_mut().map_or(Ok(()), Journal::sync)
     }
 
-    /// Adds the entries for which the disk is too full to the reserve, with the note that the snapshot is
-    /// written. Returns `false` if there are none.
+    /// Adds the entries for which the disk is too full to the reserve, with the note that the
+    /// snapshot is written. Returns `false` if there are none.
     pub(crate) fn store_unwritten_in_reserve(&mut self) -> Result<bool, Error> {
         if self.unwritten.is_empty() {
             return Ok(false);
@@ -381,8 +382,8 @@ impl EntryJournal {
         Ok(true)
     }
 
-    /// Flushes the ids in the reserve to the journal, as far as the disk has room. The reserve is cleared
-    /// when all are written.
+    /// Flushes the ids in the reserve to the journal, as far as the disk has room. The reserve is
+    /// cleared when all are written.
     pub(crate) fn flush_reserve(&mut self) -> Result<(), Error> {
         self.clear_flushed()?;
         if self.held.is_empty() {
@@ -391,8 +392,8 @@ impl EntryJournal {
         for consolidated in self.held.lines(&*self.disk, &self.reserve)? {
             if !self.flushed.contains(&consolidated.entry) {
                 if self.held.is_last_line(&consolidated) {
-                    // The last event makes the others count, and a power failure may keep it and lose
-                    // them. So they are synced first.
+                    // The last event makes the others count, and a power failure may keep it and
+                    // lose them. So they are synced first.
                     self.sync()?;
                 }
                 self.write(&consolidated)?;
@@ -412,8 +413,8 @@ impl EntryJournal {
         Ok(())
     }
 
-    /// Begins a new generation if this one is full. Must not be called while a snapshot is unfinished: its
-    /// resumption after a crash needs the ids that were known at its beginning.
+    /// Begins a new generation if this one is full. Must not be called while a snapshot is
+    /// unfinished: its resumption after a crash needs the ids that were known at its beginning.
     pub(crate) fn rotate_if_full(&mut self) -> Result<(), Error> {
         if self.ids >= WINDOW
             && let Some(journal) = &mut self.journal

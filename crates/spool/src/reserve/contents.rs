@@ -1,7 +1,7 @@
 //! Contents of the reserve: files that did not fit on the disk, and notes.
 //!
-//! A change writes the whole contents into the area that is not in use, then its head, then syncs. A crash
-//! in between leaves the other area and its head intact.
+//! A change writes the whole contents into the area that is not in use, then its head, then syncs.
+//! A crash in between leaves the other area and its head intact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -128,7 +128,8 @@ impl Reserve {
             return Ok(Arc::default());
         };
         let mut heads = Vec::new();
-        // Another process may overwrite the area while it is read here. Then the heads have changed.
+        // Another process may overwrite the area while it is read here. Then the heads have
+        // changed.
         for _ in 0..100 {
             heads = read_at(disk, &file, 0, 2 * PAGE)?;
             let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,7 +143,8 @@ impl Reserve {
             let contents = Arc::new(read_areas(disk, &file, layout, &heads)?);
             if read_at(disk, &file, 0, 2 * PAGE)? == heads {
                 // A power failure may keep the newest head and lose its area. Repeating that change
-                // writes the same head again, but with an intact area: these contents must not be cached.
+                // writes the same head again, but with an intact area: these contents must not be
+                // cached.
                 let is_newest = |head: &ReserveHead| head.sequence <= contents.sequence;
                 if !heads_in(&heads).iter().all(is_newest) {
                     return Ok(contents);
@@ -208,8 +210,8 @@ impl OpenReserve {
         read_areas(disk, &self.file, self.layout, &heads)
     }
 
-    /// Replaces the contents, and syncs them. Fails with [`io::ErrorKind::StorageFull`] if they are too
-    /// long for this purpose.
+    /// Replaces the contents, and syncs them. Fails with [`io::ErrorKind::StorageFull`] if they are
+    /// too long for this purpose.
     pub(crate) fn write(
         &self,
         disk: &dyn Disk,
@@ -246,8 +248,9 @@ impl OpenReserve {
             .and_then(|()| disk.write_at(file, head_at, &encode(&head)))
             .and_then(|()| disk.sync(file));
         if written.is_err() {
-            // After a failed sync the new area may be readable now and lost after a power failure. Its head
-            // is erased: otherwise the next change would overwrite the other area, the only synced one.
+            // After a failed sync the new area may be readable now and lost after a power failure.
+            // Its head is erased: otherwise the next change would overwrite the other area, the
+            // only synced one.
             let _ = disk.write_at(file, head_at, b"\n");
         }
         written?;
@@ -386,11 +389,12 @@ mod tests {
         );
     }
 
-    /// A power failure may keep the head of a change and lose its area. The next process reads the old
-    /// contents, and repeats the change.
+    /// A power failure may keep the head of a change and lose its area. The next process reads the
+    /// old contents, and repeats the change.
     #[test]
     fn change_that_is_repeated_after_a_power_failure_is_read() {
-        // Other tests fill the same cache at the same time, which hides stale contents in some rounds.
+        // Other tests fill the same cache at the same time, which hides stale contents in some
+        // rounds.
         for _ in 0..50 {
             let (_dir, reserve) = reserve();
             let hold = |text: &[u8]| {

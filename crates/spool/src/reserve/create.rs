@@ -12,13 +12,14 @@ use crate::disk::Disk;
 use crate::error::{Error, is_full};
 use crate::sys;
 
-/// Length of a new reserve. Three eighths are the two areas, which each fit a batch and its notes. The rest
-/// fits the ids of one generation of the entry journal.
+/// Length of a new reserve. Three eighths are the two areas, which each fit a batch and its notes.
+/// The rest fits the ids of one generation of the entry journal.
 pub(crate) const BYTES: usize = 8 << 20;
 
 impl Reserve {
-    /// Creates the reserve with this length, unless it exists. It is shorter on a disk with less than twice
-    /// that space. If several processes do this at the same time, one creates it and the others wait.
+    /// Creates the reserve with this length, unless it exists. It is shorter on a disk with less
+    /// than twice that space. If several processes do this at the same time, one creates it and the
+    /// others wait.
     pub(crate) fn create(&self, disk: &dyn Disk, bytes: usize) -> Result<(), Error> {
         if self.exists() {
             return Ok(());
@@ -67,7 +68,8 @@ impl Reserve {
     }
 }
 
-/// Removes the second reserve, which only earlier versions used, if the reserve of this version exists.
+/// Removes the second reserve, which only earlier versions used, if the reserve of this version
+/// exists.
 pub(crate) fn remove_old(disk: &dyn Disk, data: &DataDir) {
     let old = data.spool.join(FILE);
     if Reserve::new(&data.staging).exists()
@@ -78,8 +80,8 @@ pub(crate) fn remove_old(disk: &dyn Disk, data: &DataDir) {
     }
 }
 
-/// Creates or opens the unfinished file, and locks it. A crash may have left one. Returns `None` if another
-/// process holds the lock or has just finished the file.
+/// Creates or opens the unfinished file, and locks it. A crash may have left one. Returns `None` if
+/// another process holds the lock or has just finished the file.
 fn lock(disk: &dyn Disk, half: &Path) -> io::Result<Option<File>> {
     let file = match disk.create(half) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -104,8 +106,8 @@ fn fill(disk: &dyn Disk, file: &File, bytes: usize) -> io::Result<()> {
     sys::overwrite_in_place(file);
     let mut bytes = bytes as u64;
     loop {
-        // Twice the length is written and half of it freed, so that the reserve takes at most half of the
-        // free space.
+        // Twice the length is written and half of it freed, so that the reserve takes at most half
+        // of the free space.
         match fill_up_to(disk, file, 2 * bytes) {
             Err(error) if is_full(&error) && bytes / 2 >= MIN_BYTES => {
                 disk.truncate(file, 0)?;

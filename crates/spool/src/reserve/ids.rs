@@ -13,8 +13,8 @@ use crate::fingerprint::RecordFingerprint;
 /// Length of a fingerprint.
 const BYTES: u64 = 20;
 
-/// Valid ids of the ring. Ids are numbered in the order in which they were added; id `n` is at slot `n`
-/// modulo the capacity.
+/// Valid ids of the ring. Ids are numbered in the order in which they were added; id `n` is at slot
+/// `n` modulo the capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IdRange {
     pub(crate) start: u64,
@@ -27,8 +27,8 @@ impl OpenReserve {
         (self.layout.end - self.layout.ids) / BYTES
     }
 
-    /// Writes ids behind the valid ones, and syncs them. They become valid when the caller writes the
-    /// returned range to the reserve.
+    /// Writes ids behind the valid ones, and syncs them. They become valid when the caller writes
+    /// the returned range to the reserve.
     pub(crate) fn add_ids(
         &self,
         disk: &dyn Disk,

@@ -1,9 +1,9 @@
 //! Space for a full disk: `_staging/.reserve`.
 //!
-//! The file is written in full when it is created and never freed. While the disk is full, it stores the
-//! files that could not be written ([`ReserveContents`]), and the ids of consolidated records. Every write
-//! overwrites existing bytes of the file, so that no other program can use up the space.
-//! docs/decisions/0008-reserved-space-is-never-freed.md explains why.
+//! The file is written in full when it is created and never freed. While the disk is full, it
+//! stores the files that could not be written ([`ReserveContents`]), and the ids of consolidated
+//! records. Every write overwrites existing bytes of the file, so that no other program can use up
+//! the space. docs/decisions/0008-reserved-space-is-never-freed.md explains why.
 //!
 //! ```text
 //! page 0, page 1    two heads; of those whose area is intact, the one with the higher sequence counts
@@ -62,8 +62,8 @@ struct ReserveLayout {
     end: u64,
 }
 
-/// Purpose of a write to the reserve. A later variant may use more space than the ones in front of it.
-/// This order keeps space for the note that a stored batch was delivered.
+/// Purpose of a write to the reserve. A later variant may use more space than the ones in front of
+/// it. This order keeps space for the note that a stored batch was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ReserveUse {
     /// A batch beside other batches. Their space is small, since every change rewrites all of them.
