@@ -47,8 +47,8 @@ pub(crate) struct ConsolidatedEntry {
     pub(crate) sums: Option<EntrySums>,
     /// Id of the last snapshot that was consolidated while the disk was full. The journal may lack
     /// lines of this snapshot and of older ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) last_set: Option<Uuid>,
+    #[serde(rename = "last_set", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_snapshot: Option<Uuid>,
 }
 
 /// Sums of the events of the entry journal.
@@ -170,7 +170,7 @@ impl ConsolidatedEntry {
             lost: Vec::new(),
             later: Vec::new(),
             sums: None,
-            last_set: None,
+            last_snapshot: None,
         }
     }
 }

@@ -33,7 +33,8 @@ pub(crate) struct HeldIds {
     pub(crate) id: Uuid,
     pub(crate) sums: EntrySums,
     /// Id of the last snapshot that was added.
-    pub(crate) last_set: Option<Uuid>,
+    #[serde(rename = "last_set")]
+    pub(crate) last_snapshot: Option<Uuid>,
     /// Position of the ids in the reserve.
     ids: IdRange,
 }
@@ -112,7 +113,7 @@ impl HeldIds {
             for consolidated in entries {
                 held.sums.add(consolidated);
             }
-            held.last_set = Some(snapshot);
+            held.last_snapshot = Some(snapshot);
             contents.set_note(NOTE, &held);
             snapshot::note_written(&mut contents, snapshot);
             open.write(disk, &mut contents, ReserveUse::Note)?;
@@ -150,7 +151,7 @@ impl HeldIds {
         let mut lines: Vec<_> = ids.chunks(IDS_PER_LINE).enumerate().map(line).collect();
         lines.push(ConsolidatedEntry {
             sums: Some(self.sums.clone()),
-            last_set: self.last_set,
+            last_snapshot: self.last_snapshot,
             ..ConsolidatedEntry::new(self.id, ENTRY)
         });
         Ok(lines)

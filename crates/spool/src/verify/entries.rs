@@ -37,7 +37,7 @@ impl Audit<'_> {
                             sums.add(&taken);
                         }
                         is_flushed |= held.is_last_line(&taken);
-                        self.coverage.unproven(taken.last_set);
+                        self.coverage.unproven(taken.last_snapshot);
                         if taken.sums.is_some() {
                             return; // It is about many entries, whose lines are not known.
                         }
@@ -73,7 +73,7 @@ impl Audit<'_> {
         }
         if !is_flushed {
             sums.add_all(&held.sums);
-            self.coverage.unproven(held.last_set);
+            self.coverage.unproven(held.last_snapshot);
         }
         self.coverage.taken = sums.records;
         self.coverage.aside = sums.aside;
