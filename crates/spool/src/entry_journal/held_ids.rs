@@ -16,7 +16,7 @@ use crate::disk::Disk;
 use crate::error::Error;
 use crate::fingerprint::RecordFingerprint;
 use crate::reserve::{IdRange, OpenReserve, Reserve, ReserveUse};
-use crate::snapshot;
+use crate::snapshot::note_written;
 use crate::time::new_id;
 
 /// Name of the note in the reserve.
@@ -56,7 +56,7 @@ impl HeldIds {
     }
 
     /// True if this is the last event to flush, the one with the sums.
-    pub(crate) fn is_last_line(&self, consolidated: &ConsolidatedEntry) -> bool {
+    pub(crate) fn is_last_event(&self, consolidated: &ConsolidatedEntry) -> bool {
         consolidated.snapshot == self.id && consolidated.entry == ENTRY
     }
 
@@ -115,7 +115,7 @@ impl HeldIds {
             }
             held.last_snapshot = Some(snapshot);
             contents.set_note(NOTE, &held);
-            snapshot::note_written(&mut contents, snapshot);
+            note_written(&mut contents, snapshot);
             open.write(disk, &mut contents, ReserveUse::Note)?;
             Ok(held)
         };

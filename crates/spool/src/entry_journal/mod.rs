@@ -294,11 +294,10 @@ impl EntryJournal {
     pub(crate) fn add(&mut self, consolidated: ConsolidatedEntry) {
         self.read_entries.insert(consolidated.entry.clone());
         match self.already_journaled.get(&consolidated.entry) {
-            Some(left) => {
+            Some(journaled) => {
                 // The entry may have lost records since it was journaled. Their ids must be known,
                 // too.
-                let ids: Vec<RecordFingerprint> = left.ids.clone();
-                for fingerprint in ids {
+                for fingerprint in journaled.ids.clone() {
                     self.remember(fingerprint);
                 }
             }
@@ -318,9 +317,9 @@ impl EntryJournal {
     }
 
     /// Removes entries that were added and are not written yet.
-    pub(crate) fn remove_pending(&mut self, is_forgotten: impl Fn(&ConsolidatedEntry) -> bool) {
+    pub(crate) fn remove_pending(&mut self, should_remove: impl Fn(&ConsolidatedEntry) -> bool) {
         self.pending
-            .retain(|consolidated| !is_forgotten(consolidated));
+            .retain(|consolidated| !should_remove(consolidated));
     }
 
     /// Writes the entries that were added. All their records must be in batches.
@@ -391,7 +390,7 @@ impl EntryJournal {
         }
         for consolidated in self.held.lines(&*self.disk, &self.reserve)? {
             if !self.flushed.contains(&consolidated.entry) {
-                if self.held.is_last_line(&consolidated) {
+                if self.held.is_last_event(&consolidated) {
                     // The last event makes the others count, and a power failure may keep it and
                     // lose them. So they are synced first.
                     self.sync()?;
