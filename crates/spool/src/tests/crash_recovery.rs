@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::crashing_disk::{CRASHES, Crash, CrashingDisk};
 use super::test_data_dir::{TestDataDir, batches_of, each_once, names, record};
-use crate::consolidate::{ConsolidatorState, consolidate, consolidate_on};
+use crate::consolidate::consolidate;
 use crate::disk::Disk;
 use crate::record::Record;
 use crate::staging::{Durability, Limits, Staging};
@@ -27,12 +27,7 @@ pub(super) fn fill(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
 /// Consolidates on a disk that crashes. Returns true if the operation `at` was reached.
 pub(super) fn crash(test_dir: &TestDataDir, crash: Crash, at: usize) -> bool {
     let disk = Arc::new(CrashingDisk::new(crash, at));
-    let outcome = consolidate_on(
-        &(Arc::clone(&disk) as Arc<dyn Disk>),
-        test_dir.path(),
-        &batches_of(4),
-        &mut ConsolidatorState::default(),
-    );
+    let outcome = test_dir.consolidate_on(&(Arc::clone(&disk) as Arc<dyn Disk>));
     assert_eq!(
         outcome.is_err(),
         disk.has_crashed(),

@@ -57,7 +57,7 @@ pub(super) enum Fault {
 
 const EIO: i32 = 5;
 
-/// The error numbers are `EIO`, `ENOSPC`, `EROFS`, `EACCES`, `EXDEV` and `EINTR`.
+/// Faults to test. The error numbers are `EIO`, `ENOSPC`, `EROFS`, `EACCES`, `EXDEV` and `EINTR`.
 pub(super) const FAULTS: [Fault; 11] = [
     Fault::Error(EIO),
     Fault::Error(28),

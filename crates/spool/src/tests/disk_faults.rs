@@ -79,7 +79,7 @@ impl Scenario {
         }
     }
 
-    fn on(&self) -> Arc<dyn Disk> {
+    fn dyn_disk(&self) -> Arc<dyn Disk> {
         Arc::clone(&self.disk) as _
     }
 
@@ -113,7 +113,7 @@ impl Scenario {
                 ..Limits::default()
             };
             let dir = self.test_dir.data().staging;
-            self.staging = Staging::open_without_keeper(self.on(), &dir, limits).ok();
+            self.staging = Staging::open_without_keeper(self.dyn_disk(), &dir, limits).ok();
         }
         self.staging.as_ref()
     }
@@ -175,14 +175,13 @@ impl Scenario {
     /// Consolidates in a process of its own, as `llmlb usage consolidate` does.
     fn consolidate(&mut self) {
         self.restart_if_crashed();
-        let kept = &mut ConsolidatorState::default();
-        let _ = consolidate_on(&self.on(), self.test_dir.path(), &batches_of(4), kept);
+        let _ = self.test_dir.consolidate_on(&self.dyn_disk());
     }
 
     /// Consolidates, and then archives or delivers.
     fn run(&mut self, is_archive: bool) -> Result<Run, RunError> {
         self.restart_if_crashed();
-        let disk = self.on();
+        let disk = self.dyn_disk();
         let runner = self.runner.get_or_insert_with(|| {
             let mut runner = Runner::on(disk, self.test_dir.path());
             runner.reserve = RESERVE_BYTES;
@@ -214,7 +213,7 @@ impl Scenario {
     /// Verifies, which must change nothing even if it fails.
     fn verify(&mut self) {
         self.restart_if_crashed();
-        let data = DataDir::on(self.on(), self.test_dir.path());
+        let data = DataDir::on(self.dyn_disk(), self.test_dir.path());
         let _ = verify_in(&data, &Watch::silent());
     }
 
@@ -668,14 +667,7 @@ fn consolidate_and_archive(events: Events) -> (usize, usize, bool) {
     let staged = test_dir.entry(8, true);
     let crashing = Arc::new(CrashingDisk::with(events));
     let disk = Arc::clone(&crashing) as Arc<dyn Disk>;
-    let consolidate = || {
-        consolidate_on(
-            &disk,
-            test_dir.path(),
-            &batches_of(4),
-            &mut ConsolidatorState::default(),
-        )
-    };
+    let consolidate = || test_dir.consolidate_on(&disk);
     let archive = || {
         let store = SpoolManager::on(Arc::clone(&disk), test_dir.path());
         archive(&store, &Watch::silent())
@@ -723,13 +715,8 @@ fn quarantined_torn_entry_survives_a_power_failure() {
     // The process ends before the first line is complete or synced.
     disk.append(&file, br#"{"entry":"01890a5d"#).unwrap();
     drop(file);
-    let on = Arc::clone(&disk) as Arc<dyn Disk>;
-    let done = consolidate_on(
-        &on,
-        test_dir.path(),
-        &batches_of(4),
-        &mut ConsolidatorState::default(),
-    );
+    let dyn_disk = Arc::clone(&disk) as Arc<dyn Disk>;
+    let done = test_dir.consolidate_on(&dyn_disk);
     done.unwrap();
     assert_eq!(
         names(&test_dir.data().failed).len(),
@@ -745,7 +732,7 @@ fn quarantined_torn_entry_survives_a_power_failure() {
     );
 }
 
-/// Issue 14, item 11: the cost of a snapshot does not grow with the number of staged entries.
+/// The cost of a snapshot must not grow with the number of staged entries.
 #[test]
 fn staging_directory_is_listed_once_for_many_snapshots() {
     let listings = |entries: usize| {
@@ -754,13 +741,13 @@ fn staging_directory_is_listed_once_for_many_snapshots() {
             test_dir.record_file();
         }
         let disk = Arc::new(CrashingDisk::with(Vec::new()));
-        let on = Arc::clone(&disk) as Arc<dyn Disk>;
+        let dyn_disk = Arc::clone(&disk) as Arc<dyn Disk>;
         let options = Options {
             max_entries: 1,
             ..batches_of(4)
         };
-        let kept = &mut ConsolidatorState::default();
-        while consolidate_on(&on, test_dir.path(), &options, kept)
+        let state = &mut ConsolidatorState::default();
+        while consolidate_on(&dyn_disk, test_dir.path(), &options, state)
             .unwrap()
             .entries
             > 0

@@ -13,8 +13,7 @@ use uuid::Uuid;
 
 use super::crash_recovery::fill;
 use super::crashing_disk::{CRASHES, Crash, CrashingDisk, Event, Fault, Operation};
-use super::test_data_dir::{TestDataDir, batches_of, each_once, names, real_disk};
-use crate::consolidate::{ConsolidatorState, Options, consolidate_on};
+use super::test_data_dir::{TestDataDir, each_once, names, real_disk};
 use crate::delivery::Watch;
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
@@ -134,12 +133,7 @@ fn run(test_dir: &TestDataDir, disk: &Arc<dyn Disk>) -> Result<(), Error> {
             Err(error) if error.is_full() => {}
             flushed => flushed?,
         }
-        let consolidated = match consolidate_on(
-            disk,
-            test_dir.path(),
-            &batches_of(4),
-            &mut ConsolidatorState::default(),
-        ) {
+        let consolidated = match test_dir.consolidate_on(disk) {
             Ok(consolidated) => consolidated.entries,
             Err(error) if error.is_full() => 1,
             Err(LockError::Disk(error)) => return Err(error),
@@ -182,7 +176,7 @@ fn full_disk_is_drained_although_deleted_files_free_no_space() {
     assert!(test_dir.data().failed.read_dir().unwrap().count() > 0);
 }
 
-/// Issue 14, item 7.
+/// A producer stages its records again after an error on a full disk.
 #[test]
 fn records_staged_again_after_a_full_disk_are_not_billed_twice() {
     for is_still_full in [true, false] {
@@ -265,7 +259,8 @@ impl Disk for NoSpaceForIds {
     }
 }
 
-/// Issue 14, item 7. The records are staged again in other entries, so their batches have other keys.
+/// The reserve keeps the ids. The records are staged again in other entries, so their batches have other
+/// keys.
 #[test]
 fn record_ids_are_kept_although_the_journal_has_no_space_for_them() {
     let test_dir = TestDataDir::new();
@@ -391,19 +386,14 @@ fn move_on_a_full_disk_without_a_reserve_fails_and_keeps_the_file() {
 fn number_of_records_delivered_from_a_full_disk_is_not_bounded_by_the_reserve() {
     let (test_dir, mut expected) = dir_with_reserve();
     let disk = full_disk();
-    let options = batches_of(4);
     // The reserve has no space for the names and states of all these batches.
     for _ in 0..40 {
         for _ in 0..10 {
             expected.extend(test_dir.entry(3, true).iter().map(Record::id));
         }
-        while consolidate_on(
-            &disk,
-            test_dir.path(),
-            &options,
-            &mut ConsolidatorState::default(),
-        )
-        .is_ok_and(|done| done.entries > 0)
+        while test_dir
+            .consolidate_on(&disk)
+            .is_ok_and(|done| done.entries > 0)
         {
             test_dir.deliver(&disk).unwrap();
         }
@@ -451,23 +441,11 @@ fn split_that_exceeds_the_reserve_blocks_no_other_batch() {
     let bad: BTreeSet<_> = [first[3]].into();
     poison(&test_dir, &bad);
     expected.extend(&first[..3]);
-    consolidate_on(
-        &real,
-        test_dir.path(),
-        &batches_of(4),
-        &mut ConsolidatorState::default(),
-    )
-    .unwrap();
+    test_dir.consolidate_on(&real).unwrap();
     test_dir.deliver(&full_disk()).unwrap();
     // The disk fills up after another batch was written.
     expected.extend(test_dir.entry(4, true).iter().map(Record::id));
-    consolidate_on(
-        &real,
-        test_dir.path(),
-        &batches_of(4),
-        &mut ConsolidatorState::default(),
-    )
-    .unwrap();
+    test_dir.consolidate_on(&real).unwrap();
     let delivered = test_dir.deliver(&full_disk()).unwrap();
     assert_eq!(delivered.records, 4, "{delivered:?}");
     for _ in 0..3 {
@@ -499,12 +477,7 @@ fn rejected_records_that_fill_the_reserve_reach_failed_once_there_is_space() {
             if let Err(error) = store.flush_reserve() {
                 assert!(error.is_full(), "{error}");
             }
-            let done = consolidate_on(
-                disk,
-                test_dir.path(),
-                &batches_of(4),
-                &mut ConsolidatorState::default(),
-            );
+            let done = test_dir.consolidate_on(disk);
             if let Err(error) = done {
                 assert!(error.is_full(), "{error}");
             }
@@ -540,29 +513,16 @@ fn rejected_records_that_fill_the_reserve_reach_failed_once_there_is_space() {
 #[test]
 fn rejected_record_is_not_ambiguous_if_the_disk_fills_after_the_attempt() {
     let real = real_disk();
-    let options = Options::default();
     let mut sent = 0;
     // The first 40 operations prepare the run.
     for at in 40.. {
         let test_dir = TestDataDir::new();
         test_dir.record_file();
-        consolidate_on(
-            &real,
-            test_dir.path(),
-            &options,
-            &mut ConsolidatorState::default(),
-        )
-        .unwrap();
+        test_dir.consolidate_on(&real).unwrap();
         test_dir.deliver_all();
         let bad: BTreeSet<_> = [test_dir.record_file().id()].into();
         poison(&test_dir, &bad);
-        consolidate_on(
-            &real,
-            test_dir.path(),
-            &options,
-            &mut ConsolidatorState::default(),
-        )
-        .unwrap();
+        test_dir.consolidate_on(&real).unwrap();
         let before = test_dir.receiver.arrivals().len();
         let full = Event::Fault(Fault::Error(28));
         let disk = Arc::new(CrashingDisk::with(vec![(at, full)]));
@@ -574,13 +534,7 @@ fn rejected_record_is_not_ambiguous_if_the_disk_fills_after_the_attempt() {
             sent += 1;
             for _ in 0..2 {
                 test_dir.record_file();
-                consolidate_on(
-                    &real,
-                    test_dir.path(),
-                    &options,
-                    &mut ConsolidatorState::default(),
-                )
-                .unwrap();
+                test_dir.consolidate_on(&real).unwrap();
                 test_dir.receiver.clock.forward(Duration::from_secs(3600));
                 test_dir.deliver_all();
             }

@@ -92,9 +92,9 @@ fn line_that_the_next_process_reads_survives_a_power_failure() {
         let add_and_sync = |events: Vec<(usize, Event)>| {
             let test_dir = TestDataDir::new();
             let disk = Arc::new(CrashingDisk::with(events));
-            let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-            let data = DataDir::on(Arc::clone(&on), test_dir.path());
-            let mut journal = Journal::open::<u64>(&on, &data, kind).unwrap();
+            let dyn_disk: Arc<dyn Disk> = Arc::clone(&disk) as _;
+            let data = DataDir::on(Arc::clone(&dyn_disk), test_dir.path());
+            let mut journal = Journal::open::<u64>(&dyn_disk, &data, kind).unwrap();
             journal.add(&event(1)).unwrap();
             journal.sync().unwrap();
             // Lines of one snapshot are synced together.
@@ -119,8 +119,8 @@ fn line_that_the_next_process_reads_survives_a_power_failure() {
         synced.unwrap_err();
         disk.clear_faults();
         disk.restart();
-        let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-        drop(Journal::open::<u64>(&on, &data, kind).unwrap());
+        let dyn_disk: Arc<dyn Disk> = Arc::clone(&disk) as _;
+        drop(Journal::open::<u64>(&dyn_disk, &data, kind).unwrap());
         let read_by_next = count(&data, kind);
         disk.cut_power();
         assert_eq!(count(&data, kind), read_by_next, "{kind:?}");

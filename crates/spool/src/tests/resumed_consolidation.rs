@@ -115,13 +115,8 @@ fn crash_and_damage(
         Vec::new(),
     ));
     let disk = Arc::new(CrashingDisk::new(crash, at));
-    let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-    let _ = consolidate_on(
-        &on,
-        test_dir.path(),
-        &batches_of(4),
-        &mut ConsolidatorState::default(),
-    );
+    let dyn_disk: Arc<dyn Disk> = Arc::clone(&disk) as _;
+    let _ = test_dir.consolidate_on(&dyn_disk);
     let has_crashed = disk.has_crashed();
     let (path, damaged) = &entries[entry];
     if path.exists() {
@@ -210,9 +205,9 @@ fn half_written_snapshot_bills_no_record_twice_if_its_file_is_damaged_after_the_
 
 /// Consolidates until no entry is left that the disk can read.
 fn consolidate_all(test_dir: &TestDataDir, disk: &Arc<CrashingDisk>) -> Result<(), LockError> {
-    let on: Arc<dyn Disk> = Arc::clone(disk) as _;
-    let mut kept = ConsolidatorState::default();
-    while consolidate_on(&on, test_dir.path(), &batches_of(4), &mut kept)?.entries > 0 {}
+    let dyn_disk: Arc<dyn Disk> = Arc::clone(disk) as _;
+    let mut state = ConsolidatorState::default();
+    while consolidate_on(&dyn_disk, test_dir.path(), &batches_of(4), &mut state)?.entries > 0 {}
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::crashing_disk::{CRASHES, CrashingDisk, Event};
 use super::test_data_dir::{TestDataDir, batches_of, each_once, ids_in_batches, names};
-use crate::consolidate::{ConsolidatorState, consolidate, consolidate_on};
+use crate::consolidate::consolidate;
 use crate::delivery::{Watch, archive};
 use crate::disk::Disk;
 use crate::manager::SpoolManager;
@@ -33,14 +33,9 @@ fn filled() -> (TestDataDir, Uuid, Vec<Uuid>) {
 
 /// Consolidates and archives, as far as the disk permits.
 fn consolidate_and_archive(test_dir: &TestDataDir, disk: &Arc<CrashingDisk>) {
-    let on = Arc::clone(disk) as Arc<dyn Disk>;
-    let _ = consolidate_on(
-        &on,
-        test_dir.path(),
-        &batches_of(4),
-        &mut ConsolidatorState::default(),
-    );
-    let store = SpoolManager::on(Arc::clone(&on), test_dir.path());
+    let dyn_disk = Arc::clone(disk) as Arc<dyn Disk>;
+    let _ = test_dir.consolidate_on(&dyn_disk);
+    let store = SpoolManager::on(Arc::clone(&dyn_disk), test_dir.path());
     let _ = archive(&store, &Watch::silent());
 }
 
@@ -96,8 +91,8 @@ fn failed_batch_exists_once_after_a_crash_at_any_operation_of_its_move() {
                     .receiver
                     .clock
                     .forward(Duration::from_secs(24 * 3600));
-                let on = Arc::clone(&disk) as Arc<dyn Disk>;
-                test_dir.deliver(&on).unwrap();
+                let dyn_disk = Arc::clone(&disk) as Arc<dyn Disk>;
+                test_dir.deliver(&dyn_disk).unwrap();
             }
             // The rejected record is pending if the destination has accepted no batch since then.
             let mut found = ids_in_batches(&test_dir.data().failed);

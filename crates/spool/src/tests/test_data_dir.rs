@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::fake_receiver::FakeReceiver;
-use crate::consolidate::Options;
+use crate::consolidate::{Consolidated, ConsolidatorState, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{Delivered, DeliveryOptions, Watch, deliver};
 use crate::disk::{Disk, RealDisk};
@@ -18,6 +18,7 @@ use crate::line;
 use crate::manager::{BatchStore, SpoolManager};
 use crate::record::Record;
 use crate::staging::{Durability, Staging};
+use crate::staging_lock::LockError;
 use crate::verify::{Books, verify};
 
 pub(super) struct TestDataDir {
@@ -150,6 +151,12 @@ impl TestDataDir {
         let sum = books.delivered + books.archived + books.pending + books.failed;
         assert_eq!(books.staged, sum, "{case}: {books:?}");
         books
+    }
+
+    /// Runs one consolidation into batches of four records.
+    pub(super) fn consolidate_on(&self, disk: &Arc<dyn Disk>) -> Result<Consolidated, LockError> {
+        let state = &mut ConsolidatorState::default();
+        consolidate_on(disk, self.path(), &batches_of(4), state)
     }
 
     /// Runs a delivery on a disk without faults.

@@ -51,19 +51,19 @@ fn check_unreadable_entry(
     let path = staged_file(&test_dir, ending);
     let good = test_dir.entry(5, true);
     let disk = Arc::new(FailingDisk::default());
-    let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
+    let dyn_disk: Arc<dyn Disk> = Arc::clone(&disk) as _;
     disk.fail(&path, fault);
-    let mut kept = ConsolidatorState::default();
+    let mut state = ConsolidatorState::default();
     for round in 0..3 {
-        let done = consolidate_on(&on, test_dir.path(), &batches_of(4), &mut kept).unwrap();
+        let done = consolidate_on(&dyn_disk, test_dir.path(), &batches_of(4), &mut state).unwrap();
         assert_eq!(done.unreadable, 1, "{ending} {fault:?}");
         assert_eq!(done.entries, usize::from(round == 0));
-        let errors: Vec<_> = kept.unreadable.errors();
+        let errors: Vec<_> = state.unreadable.errors();
         assert_eq!(errors.len(), 1);
         assert_eq!(errors[0].path(), path);
         assert_eq!(batched(&test_dir), ids(&good), "{ending} {fault:?}");
     }
-    let data = DataDir::on(Arc::clone(&on), test_dir.path());
+    let data = DataDir::on(Arc::clone(&dyn_disk), test_dir.path());
     let found = staged_in(&data).unwrap();
     assert_eq!((found.entries, found.unreadable), (1, 1));
     assert!(found.errors[0].to_string().contains("input/output error"));
@@ -75,7 +75,7 @@ fn check_unreadable_entry(
     let sum: u64 = report.rows.iter().map(|row| row.records).sum();
     assert_eq!(sum, good.len() as u64, "records of the readable entry");
     disk.clear_faults();
-    let done = consolidate_on(&on, test_dir.path(), &batches_of(4), &mut kept).unwrap();
+    let done = consolidate_on(&dyn_disk, test_dir.path(), &batches_of(4), &mut state).unwrap();
     assert_eq!((done.entries, done.unreadable), (1, 0));
     assert_eq!(batched(&test_dir), &ids(&good) | &ids(&bad));
     test_dir.assert_balanced("at the end");
@@ -111,8 +111,8 @@ fn entry_unreadable_after_the_snapshot_blocks_nothing_if_no_batch_is_written() {
     let set = test_dir.data().staging.join(".consolidation.set");
     for at in 0.. {
         let disk: Arc<dyn Disk> = Arc::new(CrashingDisk::new(Crash::Before, at));
-        let mut kept = ConsolidatorState::default();
-        consolidate_on(&disk, test_dir.path(), &batches_of(4), &mut kept).unwrap_err();
+        let mut state = ConsolidatorState::default();
+        consolidate_on(&disk, test_dir.path(), &batches_of(4), &mut state).unwrap_err();
         if set.exists() {
             break;
         }
@@ -120,13 +120,13 @@ fn entry_unreadable_after_the_snapshot_blocks_nothing_if_no_batch_is_written() {
     assert!(batched(&test_dir).is_empty());
     let disk = Arc::new(FailingDisk::default());
     disk.fail(&path, ReadFault::Open);
-    let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-    let mut kept = ConsolidatorState::default();
-    let done = consolidate_on(&on, test_dir.path(), &batches_of(4), &mut kept).unwrap();
+    let dyn_disk: Arc<dyn Disk> = Arc::clone(&disk) as _;
+    let mut state = ConsolidatorState::default();
+    let done = consolidate_on(&dyn_disk, test_dir.path(), &batches_of(4), &mut state).unwrap();
     assert_eq!((done.entries, done.unreadable), (1, 1));
     assert_eq!(batched(&test_dir), ids(&good));
     disk.clear_faults();
-    consolidate_on(&on, test_dir.path(), &batches_of(4), &mut kept).unwrap();
+    consolidate_on(&dyn_disk, test_dir.path(), &batches_of(4), &mut state).unwrap();
     assert_eq!(batched(&test_dir), &ids(&good) | &ids(&bad));
 }
 
@@ -417,8 +417,8 @@ fn unreadable_totals_block_no_delivery_and_are_complete_once_readable() {
             for path in &unreadable {
                 disk.fail(path, fault);
             }
-            let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-            let mut runner = Runner::on(Arc::clone(&on), test_dir.path());
+            let dyn_disk: Arc<dyn Disk> = Arc::clone(&disk) as _;
+            let mut runner = Runner::on(Arc::clone(&dyn_disk), test_dir.path());
             let mut run = || {
                 let delivery = crate::DeliveryOptions::default();
                 let to = Destination::To(&test_dir.receiver);
@@ -437,7 +437,7 @@ fn unreadable_totals_block_no_delivery_and_are_complete_once_readable() {
                 let trouble = done.trouble.map(|trouble| trouble.to_string());
                 assert!(trouble.is_some_and(|message| message.contains("input/output error")));
             }
-            let data = DataDir::on(Arc::clone(&on), test_dir.path());
+            let data = DataDir::on(Arc::clone(&dyn_disk), test_dir.path());
             let books = verify_in(&data, &Watch::silent()).unwrap();
             assert!(
                 books
