@@ -158,7 +158,7 @@ impl Scenario {
         let Some(staging) = self.staging() else {
             return;
         };
-        staging.work(now);
+        staging.run_due_tasks(now);
         let has_no_error = staging.trouble().is_none();
         if has_no_error && !self.disk.has_crashed() {
             self.power.append(&mut self.process);
