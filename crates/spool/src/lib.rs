@@ -1,7 +1,7 @@
-//! Nothing lost, nothing counted twice.
+//! Durable staging and delivery of records. No record is lost, and no record is counted twice.
 //!
-//! Producers stage records on disk; one consolidator folds a fixed snapshot of them into batches;
-//! batches wait until an external API has accepted them.
+//! Producers stage records on disk. One consolidator at a time writes a fixed snapshot of them into
+//! batches. Batches stay on disk until an external API has accepted them.
 
 mod backlog;
 mod batch;
@@ -68,7 +68,7 @@ pub use staging_lock::{LockError, LockRecord, StagingLock};
 pub use tally::{Tally, TallyRow, tally};
 pub use verify::{Books, Busy, Problem, verify};
 
-/// The README's example is compiled and run.
+/// Compiles and runs the example of the README as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,19 +1,20 @@
-//! What a status means for a batch.
+//! Classes of response statuses.
 
-/// What is to be done about a status.
+/// Class of a response status: the fate of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StatusClass {
     Accepted,
     Rejected,
     TooLarge,
-    /// `unknown`: the receiver may have committed the batch before it failed.
+    /// The batch is sent again. `unknown`: the receiver may have committed it before it failed.
     Later {
         unknown: bool,
     },
     Misconfigured,
 }
 
-/// `conflict_is_failure`: 409 does not mean that the receiver has the batch already.
+/// Returns the class of a status. With `conflict_is_failure`, 409 is a rejection; otherwise 409
+/// means that the receiver has the batch already.
 pub(super) fn classify(status: u16, conflict_is_failure: bool) -> StatusClass {
     match status {
         409 if conflict_is_failure => StatusClass::Rejected,
@@ -25,7 +26,7 @@ pub(super) fn classify(status: u16, conflict_is_failure: bool) -> StatusClass {
         500..=599 => StatusClass::Later { unknown: true },
         // The receiver rejects the request before it processes it.
         408 | 429 => StatusClass::Later { unknown: false },
-        // Wrong token, wrong address, or not the API we were told it is.
+        // The token is wrong, or the address is not that of the API.
         _ => StatusClass::Misconfigured,
     }
 }
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_has_a_meaning() {
+    fn every_status_has_a_class() {
         for status in 100..=599 {
             let expected = match status {
                 200..300 | 409 => StatusClass::Accepted,
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_person_can_mend_is_not_tried_again() {
+    fn statuses_that_only_a_person_can_fix_pause_delivery() {
         for status in [
             101, 301, 302, 307, 308, 401, 403, 404, 405, 410, 451, 600, 999,
         ] {

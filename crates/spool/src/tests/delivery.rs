@@ -537,7 +537,7 @@ fn pause_of_one_destination_survives_a_delivery_to_another() {
     let store = spool(&test_dir);
     let pause = |to: &str| {
         let now = test_dir.receiver.clock.now();
-        crate::Pause::new(to, now, DAY, "later", false)
+        crate::Pause::new(to, now, DAY, "later")
     };
     store.set_pause(&pause("another")).unwrap();
     test_dir.deliver_all();

@@ -214,8 +214,8 @@ impl Audit<'_> {
             .ok()
             .flatten();
         if let Some(set) = unfinished.filter(|set| !set.is_written) {
-            delivered += held.of_set(set.id, BatchOutcome::Delivered);
-            archived += held.of_set(set.id, BatchOutcome::Archived);
+            delivered += held.records_of_snapshot(set.id, BatchOutcome::Delivered);
+            archived += held.records_of_snapshot(set.id, BatchOutcome::Archived);
         }
         self.books.delivered = sums.delivered.saturating_sub(delivered);
         self.books.archived = sums.archived.saturating_sub(archived);
