@@ -57,7 +57,7 @@ pub use error::Error;
 pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
 pub use manager::{
     BatchStore, DeliveryState, EarlierBatch, Failed, FileTotals, Keep, KeptIn, LoadedBatch, Pause,
-    SpoolManager, Standing, Waiting,
+    PendingBatch, SpoolManager, Standing,
 };
 pub use record::{BadRecord, Record};
 pub use run::{Destination, Run, Runner, run};

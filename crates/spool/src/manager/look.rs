@@ -14,7 +14,7 @@ use crate::quarantine::Reason;
 /// A pending batch.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Waiting {
+pub struct PendingBatch {
     /// File name.
     pub name: String,
     /// Number of records.
@@ -60,7 +60,7 @@ pub(super) fn is_failed(name: &str) -> bool {
 
 impl SpoolManager {
     /// Returns the records and the delivery state of a pending batch.
-    pub fn waiting(&self, name: &str) -> Result<Waiting, Error> {
+    pub fn pending_batch(&self, name: &str) -> Result<PendingBatch, Error> {
         let records = match self.head(&self.data.spool.join(name)) {
             Ok(head) => head.count,
             // The next run moves a damaged batch to `failed/`.
@@ -70,7 +70,7 @@ impl SpoolManager {
         let state = self.state(name)?;
         let wait = Duration::from_millis(state.waits_for);
         let now = SystemTime::now().into();
-        Ok(Waiting {
+        Ok(PendingBatch {
             name: name.to_owned(),
             records,
             attempts: state.attempts,

@@ -18,7 +18,7 @@ pub(crate) use held_outcomes::HeldOutcomes;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) use ledger::MAX_EVENTS;
 pub(crate) use ledger::{BatchEvent, BatchOutcome, OutcomeIndex, OutcomeSums};
-pub use look::{Failed, Waiting};
+pub use look::{Failed, PendingBatch};
 pub(crate) use pause::{NAME as PAUSE_FILE, check as check_pause};
 pub use pause::{Pause, Standing};
 pub use retention::{FileTotals, Keep, KeptIn};
