@@ -524,7 +524,7 @@ impl Shared {
             if let Err(error) = sealed {
                 let mut state = self.lock();
                 state.begin_trouble(&error);
-                if retired.entry.is_doubtful() {
+                if retired.entry.has_unknown_content() {
                     state.rescue.add(retired.entry);
                 } else {
                     retired.not_before = Some(now.unwrap_or_else(Instant::now) + RETRY_AFTER);

@@ -49,7 +49,7 @@ pub(super) struct OpenEntry {
     synced: u64,
     /// A sync has failed. The content of the file is unknown, also after a later sync that
     /// succeeds.
-    is_doubtful: bool,
+    has_unknown_content: bool,
     pub(super) records: u64,
     /// Length of the lines that are written to the file.
     pub(super) bytes: u64,
@@ -100,7 +100,7 @@ impl OpenEntry {
             unwritten,
             unsynced: Vec::new(),
             synced: 0,
-            is_doubtful: false,
+            has_unknown_content: false,
             records: 0,
             bytes: 0,
             allocated: 0,
@@ -166,8 +166,8 @@ impl OpenEntry {
     }
 
     /// True if a sync has failed, and the content of the file is unknown.
-    pub(super) fn is_doubtful(&self) -> bool {
-        self.is_doubtful
+    pub(super) fn has_unknown_content(&self) -> bool {
+        self.has_unknown_content
     }
 
     /// Drops the copies of records beyond this length. These records were not acknowledged.
@@ -222,7 +222,7 @@ impl OpenEntry {
 
     /// Seals the entry: adds a last line with the number of records, syncs the file and renames it.
     /// An entry without records is removed instead. After an error the seal can be repeated, unless
-    /// the entry is doubtful.
+    /// the entry has unknown content.
     pub(super) fn seal(&mut self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         let failed = |error| Error::new("seal", &self.path, error);
         if self.records == 0 {
@@ -240,7 +240,7 @@ impl OpenEntry {
             disk.truncate(&self.file, length).map_err(failed)?;
         }
         if let Err(error) = disk.sync(&self.file) {
-            self.is_doubtful = true;
+            self.has_unknown_content = true;
             return Err(failed(error));
         }
         let sealed = EntryName {
@@ -253,7 +253,7 @@ impl OpenEntry {
             // was removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if !disk.exists(&sealed).map_err(failed)? {
-                    self.is_doubtful = true;
+                    self.has_unknown_content = true;
                     return Err(failed(error));
                 }
             }

@@ -77,8 +77,8 @@ impl Rescue {
         let sealed = entry.write(disk).and_then(|()| entry.seal(disk, dir));
         if let Err(error) = sealed {
             if entry.is_written() {
-                // The kernel has the records, even if the disk has not: this copy survives `kill
-                // -9`.
+                // The kernel has the records, even if the disk has not. This copy survives the
+                // end of the process.
                 self.replace_copy(entry, disk);
             }
             return Err(error);
