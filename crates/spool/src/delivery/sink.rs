@@ -76,11 +76,20 @@ impl Answer {
         }
     }
 
-    /// Returns [`Answer::Later`]. `unknown` is true if the destination may have the batch already.
-    pub fn later(message: impl Into<String>, unknown: bool, after: Option<Duration>) -> Self {
+    /// Returns [`Answer::Later`] for a batch that the destination cannot have.
+    pub fn later(message: impl Into<String>, after: Option<Duration>) -> Self {
         Self::Later {
             message: message.into(),
-            unknown,
+            unknown: false,
+            after,
+        }
+    }
+
+    /// Returns [`Answer::Later`] for a batch that the destination may have already.
+    pub fn unknown(message: impl Into<String>, after: Option<Duration>) -> Self {
+        Self::Later {
+            message: message.into(),
+            unknown: true,
             after,
         }
     }

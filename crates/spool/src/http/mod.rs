@@ -186,9 +186,11 @@ impl Http {
             StatusClass::Accepted => Answer::accepted(message),
             StatusClass::Rejected => Answer::rejected(message),
             StatusClass::TooLarge => Answer::too_large(message),
-            StatusClass::Later { unknown } => {
-                Answer::later(message, unknown, requested_wait(response.headers()))
-            }
+            StatusClass::Later { unknown } => Answer::Later {
+                message,
+                unknown,
+                after: requested_wait(response.headers()),
+            },
             StatusClass::Misconfigured => Answer::misconfigured(message),
         }
     }
@@ -239,13 +241,14 @@ impl Sink for Http {
             // A receiver cannot have a batch that it did not read, whatever status it sends.
             Ok(Answer::Accepted { message }) if is_incomplete => {
                 let message = format!("{message}, but the receiver did not read the batch");
-                Answer::later(message, true, None)
+                Answer::unknown(message, None)
             }
             Ok(answer) => answer,
-            Err(error) => {
-                let message = format!("{}: {}", self.name(), self.describe(&error));
-                Answer::later(message, body.is_started, None)
-            }
+            Err(error) => Answer::Later {
+                message: format!("{}: {}", self.name(), self.describe(&error)),
+                unknown: body.is_started,
+                after: None,
+            },
         };
         self.lock_clients().push(client);
         answer

@@ -190,7 +190,7 @@ fn status_decides_the_answer_and_is_in_its_message() {
     assert_eq!(send(&url), Answer::rejected(message));
     let url = responding(response("500 Internal Server Error", "", ""));
     let message = "500 Internal Server Error";
-    assert_eq!(send(&url), Answer::later(message, true, None));
+    assert_eq!(send(&url), Answer::unknown(message, None));
     let url = responding(response("401 Unauthorized", "Retry-After: 5\r\n", ""));
     assert_eq!(send(&url), Answer::misconfigured("401 Unauthorized"));
 }
@@ -200,7 +200,7 @@ fn retry_after_is_honoured_in_seconds_and_as_a_date() {
     let url = responding(response("429 Too Many Requests", "Retry-After: 7\r\n", ""));
     let wait = Some(Duration::from_secs(7));
     let message = "429 Too Many Requests";
-    assert_eq!(send(&url), Answer::later(message, false, wait));
+    assert_eq!(send(&url), Answer::later(message, wait));
 
     // A date counts from the receiver's own clock.
     let headers = "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
@@ -208,7 +208,7 @@ fn retry_after_is_honoured_in_seconds_and_as_a_date() {
     let url = responding(response("503 Service Unavailable", headers, ""));
     let wait = Some(Duration::from_secs(60));
     let message = "503 Service Unavailable";
-    assert_eq!(send(&url), Answer::later(message, true, wait));
+    assert_eq!(send(&url), Answer::unknown(message, wait));
 
     // Without `Date` it counts from the clock of this machine.
     let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3600));
@@ -231,7 +231,7 @@ fn retry_after_is_honoured_in_seconds_and_as_a_date() {
         "",
     ));
     let message = "429 Too Many Requests";
-    assert_eq!(send(&url), Answer::later(message, false, None));
+    assert_eq!(send(&url), Answer::later(message, None));
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn timeout_leaves_the_outcome_unknown() {
         "{}: no response within 0.2 s",
         url.split('?').next().unwrap()
     );
-    assert_eq!(answer, Answer::later(message, true, None));
+    assert_eq!(answer, Answer::unknown(message, None));
 }
 
 #[test]
@@ -423,7 +423,7 @@ fn response_before_the_end_of_the_request_is_read() {
     // A receiver that did not read the batch cannot have accepted it.
     let answer = send(&early_receiver("200 OK"));
     let message = "200 OK: so, but the receiver did not read the batch";
-    assert_eq!(answer, Answer::later(message, true, None));
+    assert_eq!(answer, Answer::unknown(message, None));
 }
 
 #[test]

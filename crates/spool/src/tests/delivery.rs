@@ -38,11 +38,11 @@ fn spool(test_dir: &TestDataDir) -> SpoolManager {
 }
 
 fn later(after: Option<u64>) -> Answer {
-    Answer::later("503", false, after.map(Duration::from_secs))
+    Answer::later("503", after.map(Duration::from_secs))
 }
 
 fn unknown() -> Answer {
-    Answer::later("connection reset", true, None)
+    Answer::unknown("connection reset", None)
 }
 
 /// Returns the billed records. Panics if a record was billed twice.
@@ -338,7 +338,7 @@ impl<F: Fn(&Batch) -> Option<Answer>> Sink for Override<'_, F> {
 fn fails_for(names: Vec<String>) -> impl Fn(&Batch) -> Option<Answer> {
     move |batch| {
         let is_named = names.contains(&batch.file_name());
-        is_named.then(|| Answer::later("500", true, None))
+        is_named.then(|| Answer::unknown("500", None))
     }
 }
 

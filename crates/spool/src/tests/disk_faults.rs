@@ -234,8 +234,8 @@ impl Scenario {
         self.seal();
         // The receiver fails, and then stores a batch without an answer.
         let receiver = &self.test_dir.receiver;
-        let failure = Answer::later("503", false, None);
-        let timeout = Answer::later("timed out", true, None);
+        let failure = Answer::later("503", None);
+        let timeout = Answer::unknown("timed out", None);
         receiver
             .push_reply(ScriptedReply::Refuse(failure))
             .push_reply(ScriptedReply::Commit(timeout));

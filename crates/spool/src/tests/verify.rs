@@ -50,7 +50,7 @@ fn dir_with_every_kind() -> TestDataDir {
     // A pending batch with a failed attempt, and a pause.
     test_dir.entry(3, true);
     consolidate(test_dir.path(), &options).unwrap();
-    let later = Answer::later("429", true, Some(std::time::Duration::from_secs(3600)));
+    let later = Answer::unknown("429", Some(std::time::Duration::from_secs(3600)));
     test_dir.receiver.push_reply(ScriptedReply::Refuse(later));
     test_dir.deliver_all();
     // A quarantined file, an archived batch and an unfinished snapshot.
