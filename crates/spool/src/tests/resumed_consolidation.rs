@@ -44,7 +44,7 @@ const DAMAGES: [Damage; 4] = [
 
 /// Fate of the batches between the crash and the recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meanwhile {
+enum BatchFate {
     Nothing,
     Delivered,
     Archived,
@@ -85,7 +85,7 @@ fn damage(path: &PathBuf, damage: Damage) {
     fs::write(path, bytes).unwrap();
 }
 
-impl Meanwhile {
+impl BatchFate {
     /// Delivers or archives the pending batches.
     fn apply(self, test_dir: &TestDataDir, disk: &Arc<dyn Disk>) {
         match self {
@@ -100,14 +100,8 @@ impl Meanwhile {
 }
 
 /// Crashes at an operation, damages an entry and recovers. Returns true if the operation was reached.
-fn crash_and_damage(
-    crash: Crash,
-    at: usize,
-    entry: usize,
-    how: Damage,
-    meanwhile: Meanwhile,
-) -> bool {
-    let case = format!("{crash:?} at {at}, entry {entry} {how:?}, {meanwhile:?}");
+fn crash_and_damage(crash: Crash, at: usize, entry: usize, how: Damage, fate: BatchFate) -> bool {
+    let case = format!("{crash:?} at {at}, entry {entry} {how:?}, {fate:?}");
     let test_dir = TestDataDir::new();
     let mut entries = fill(&test_dir);
     entries.push((
@@ -123,7 +117,7 @@ fn crash_and_damage(
         damage(path, how);
     }
     let disk = Arc::new(CrashingDisk::with(Vec::new()));
-    meanwhile.apply(&test_dir, &(Arc::clone(&disk) as _));
+    fate.apply(&test_dir, &(Arc::clone(&disk) as _));
     // Records staged after the crash belong to a later snapshot.
     let later = test_dir.entry(3, true);
     let done = consolidate_all(&test_dir, &disk);
@@ -146,7 +140,7 @@ fn crash_and_damage(
     } else {
         // The totals lack a snapshot whose file is damaged.
         let is_snapshot_file = damaged.is_empty();
-        let is_expected = is_snapshot_file || meanwhile == Meanwhile::Delivered || !has_all_records;
+        let is_expected = is_snapshot_file || fate == BatchFate::Delivered || !has_all_records;
         assert!(is_expected, "{case}: {:?}", books.problems);
     }
     has_crashed
@@ -167,10 +161,10 @@ fn each_operation(first: usize, crash: impl Fn(usize) -> bool) -> usize {
 }
 
 /// Crashes and damages an entry in every way.
-fn crash_with_each_damage(crash: Crash, entry: usize, meanwhile: Meanwhile) {
+fn crash_with_each_damage(crash: Crash, entry: usize, fate: BatchFate) {
     for (number, how) in DAMAGES.into_iter().enumerate() {
         let last = each_operation(entry + number, |at| {
-            crash_and_damage(crash, at, entry, how, meanwhile)
+            crash_and_damage(crash, at, entry, how, fate)
         });
         assert!(last > 30, "too few operations to crash at");
     }
@@ -179,8 +173,8 @@ fn crash_with_each_damage(crash: Crash, entry: usize, meanwhile: Meanwhile) {
 #[test]
 fn half_written_snapshot_bills_no_record_twice_if_an_entry_is_damaged_after_the_crash() {
     for crash in [Crash::After, Crash::PowerLosesEven, Crash::PowerLosesOdd] {
-        for meanwhile in [Meanwhile::Nothing, Meanwhile::Archived] {
-            (0..5).for_each(|entry| crash_with_each_damage(crash, entry, meanwhile));
+        for fate in [BatchFate::Nothing, BatchFate::Archived] {
+            (0..5).for_each(|entry| crash_with_each_damage(crash, entry, fate));
         }
     }
 }
@@ -188,18 +182,18 @@ fn half_written_snapshot_bills_no_record_twice_if_an_entry_is_damaged_after_the_
 #[test]
 fn half_written_snapshot_bills_no_record_twice_if_an_entry_is_damaged_after_delivery() {
     for crash in [Crash::After, Crash::PowerLosesEven, Crash::PowerLosesOdd] {
-        (0..5).for_each(|entry| crash_with_each_damage(crash, entry, Meanwhile::Delivered));
+        (0..5).for_each(|entry| crash_with_each_damage(crash, entry, BatchFate::Delivered));
     }
 }
 
 #[test]
 fn half_written_snapshot_bills_no_record_twice_if_its_file_is_damaged_after_the_crash() {
-    for meanwhile in [
-        Meanwhile::Nothing,
-        Meanwhile::Archived,
-        Meanwhile::Delivered,
+    for fate in [
+        BatchFate::Nothing,
+        BatchFate::Archived,
+        BatchFate::Delivered,
     ] {
-        crash_with_each_damage(Crash::After, 5, meanwhile);
+        crash_with_each_damage(Crash::After, 5, fate);
     }
 }
 
@@ -230,16 +224,16 @@ fn crash_with_unreadable_entry(
     at: usize,
     again: Option<usize>,
     entry: usize,
-    meanwhile: Meanwhile,
+    fate: BatchFate,
 ) -> bool {
-    let case = format!("crash at {at}, then at {again:?}, entry {entry}, {meanwhile:?}");
+    let case = format!("crash at {at}, then at {again:?}, entry {entry}, {fate:?}");
     let test_dir = TestDataDir::new();
     let entries = fill(&test_dir);
     let all = || entries.iter().flat_map(|(_, records)| records);
     let disk = Arc::new(CrashingDisk::new(Crash::After, at));
     let _ = consolidate_all(&test_dir, &disk);
     let mut has_crashed = disk.has_crashed();
-    meanwhile.apply(&test_dir, &(Arc::new(CrashingDisk::with(Vec::new())) as _));
+    fate.apply(&test_dir, &(Arc::new(CrashingDisk::with(Vec::new())) as _));
     let (path, _) = &entries[entry];
     let exists = path.exists();
     if let Some(again) = again {
@@ -254,7 +248,7 @@ fn crash_with_unreadable_entry(
     let done = consolidate_all(&test_dir, &disk);
     // After a delivery, no batch shows which records of the unreadable entry it contained.
     assert!(
-        done.is_ok() || meanwhile == Meanwhile::Delivered,
+        done.is_ok() || fate == BatchFate::Delivered,
         "{case}: {done:?}"
     );
     if done.is_ok() {
@@ -284,14 +278,14 @@ fn crash_with_unreadable_entry(
 
 #[test]
 fn unreadable_entry_of_a_half_written_snapshot_stays_and_blocks_no_other_entry() {
-    for meanwhile in [
-        Meanwhile::Nothing,
-        Meanwhile::Archived,
-        Meanwhile::Delivered,
+    for fate in [
+        BatchFate::Nothing,
+        BatchFate::Archived,
+        BatchFate::Delivered,
     ] {
         for entry in 0..5 {
             let last = each_operation(entry, |at| {
-                crash_with_unreadable_entry(at, None, entry, meanwhile)
+                crash_with_unreadable_entry(at, None, entry, fate)
             });
             assert!(last > 30, "too few operations to crash at");
         }
@@ -303,7 +297,7 @@ fn unreadable_entry_of_a_half_written_snapshot_stays_if_the_recovery_crashes() {
     for entry in 0..5 {
         for at in (12..45).step_by(8) {
             each_operation(entry + at, |again| {
-                crash_with_unreadable_entry(at, Some(again), entry, Meanwhile::Nothing)
+                crash_with_unreadable_entry(at, Some(again), entry, BatchFate::Nothing)
             });
         }
     }

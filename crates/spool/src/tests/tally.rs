@@ -43,9 +43,9 @@ fn record_of(time: &str) -> Record {
 #[test]
 fn missing_data_directory_has_an_empty_tally_and_is_not_created() {
     let dir = tempfile::tempdir().unwrap();
-    let gone = dir.path().join("gone");
-    assert_eq!(tally(&gone, None, None).unwrap().rows, []);
-    assert!(!gone.exists());
+    let missing = dir.path().join("missing");
+    assert_eq!(tally(&missing, None, None).unwrap().rows, []);
+    assert!(!missing.exists());
 }
 
 #[test]

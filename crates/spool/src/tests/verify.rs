@@ -140,10 +140,10 @@ fn verify_names_the_file_of_any_flipped_byte() {
 #[test]
 fn verify_names_the_lines_of_a_missing_batch() {
     let test_dir = dir_with_every_kind();
-    let gone = all_files(&test_dir.data().spool)
+    let batch = all_files(&test_dir.data().spool)
         .into_iter()
         .find(|path| crate::batch::is_batch_name(path.file_name().unwrap().to_str().unwrap()));
-    fs::remove_file(gone.unwrap()).unwrap();
+    fs::remove_file(batch.unwrap()).unwrap();
     let problems = books(&test_dir).problems;
     assert_eq!(problems.len(), 1, "{problems:?}");
     let message = problems[0].to_string();
@@ -240,9 +240,9 @@ fn batch_of_many_entries_has_a_short_journal_line_and_is_verified_to_the_line() 
     assert_eq!((found.delivered, found.failed), (279, 2));
 
     // Without a line of the journal, its records are reported as missing.
-    let gone = text.lines().nth(1).unwrap();
-    assert!(gone.contains("delivered"), "{gone}");
-    fs::write(&sent, text.replace(&format!("{gone}\n"), "")).unwrap();
+    let removed = text.lines().nth(1).unwrap();
+    assert!(removed.contains("delivered"), "{removed}");
+    fs::write(&sent, text.replace(&format!("{removed}\n"), "")).unwrap();
     let problems = books(&test_dir).problems;
     let missing = problems.iter().filter(|one| one.what == "in no batch");
     assert_eq!(missing.count(), 100, "{problems:?}");

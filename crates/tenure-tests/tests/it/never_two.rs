@@ -110,8 +110,8 @@ fn starter_delayed_before_locking_does_not_remove_the_owners_file() {
     drop(fixture.try_acquire().expect("no process has the lock"));
     let tenure = fixture.try_acquire().unwrap();
     let answer = slow.answer();
-    let told = format!("refused {} ", std::process::id());
-    assert!(answer.starts_with(&told), "{answer}");
+    let refusal = format!("refused {} ", std::process::id());
+    assert!(answer.starts_with(&refusal), "{answer}");
     assert!(!answer.contains("deleted"), "{answer}");
     assert!(!tenure.lost(), "the owner's file was removed");
 }
