@@ -465,7 +465,7 @@ mod tests {
             };
             let found: Vec<_> = records.iter().map(&mut classify).collect();
             assert_eq!(
-                seen,
+                found,
                 [RecordMatch::New, RecordMatch::New, RecordMatch::Same]
             );
             assert_eq!((journal.sums.records, journal.ids), (3, 0));

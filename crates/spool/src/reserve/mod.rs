@@ -25,7 +25,7 @@ use crate::disk::Disk;
 
 pub(crate) use contents::ReserveContents;
 pub(crate) use create::{BYTES, remove_old};
-pub(crate) use ids::Ids;
+pub(crate) use ids::IdRange;
 
 /// The file's name in the staging directory.
 pub(crate) const FILE: &str = ".reserve";

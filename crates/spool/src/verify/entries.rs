@@ -36,7 +36,7 @@ impl Audit<'_> {
                         if is_first {
                             sums.add(&taken);
                         }
-                        is_flushed |= held.is_last_line(&taken);
+                        is_flushed |= held.is_last_event(&taken);
                         self.coverage.unproven(taken.last_snapshot);
                         if taken.sums.is_some() {
                             return; // It is about many entries, whose lines are not known.
