@@ -126,7 +126,7 @@ impl<'a> EntryRecords<'a> {
             }
             SingleRecordFile::Bad(bytes, why) => set_aside(disk, failed, self.name, &bytes, &why)?,
             SingleRecordFile::TooLong(why) => {
-                move_aside(disk, &self.path, failed, self.name, &why)?
+                move_aside(disk, &self.path, failed, self.name, &why)?;
             }
         }
         self.aside.push([1, 1]);
