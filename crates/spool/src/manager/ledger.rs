@@ -146,7 +146,7 @@ impl OutcomeSums {
                 self.archived = self.archived.saturating_sub(event.records);
             }
             BatchOutcome::Discarded => {
-                self.discarded = self.discarded.saturating_add(event.records)
+                self.discarded = self.discarded.saturating_add(event.records);
             }
             BatchOutcome::Split | BatchOutcome::Failed | BatchOutcome::Resent => {}
         }
@@ -286,17 +286,16 @@ pub(super) fn read(data: &DataDir) -> Result<(OutcomeIndex, OutcomeSums, u64), E
     let (mut index, mut sums, mut events) = (OutcomeIndex::default(), OutcomeSums::default(), 0);
     JournalKind::Batches.read(data, &mut |position, read| match read {
         JournalLine::Head(before) => (sums, events) = (before, 0),
-        JournalLine::Event(text) => match BatchEvent::parse(text) {
-            Ok(event) => {
+        JournalLine::Event(text) => {
+            if let Ok(event) = BatchEvent::parse(text) {
                 events += 1;
                 sums.add(&event);
                 index.insert(&event, position.generation);
-            }
-            Err(_) => {
+            } else {
                 let (path, line) = (position.path.display(), position.line);
                 tracing::warn!(%path, line, "invalid event in the journal of batches");
             }
-        },
+        }
         JournalLine::Damaged(why) => {
             let (path, line) = (position.path.display(), position.line);
             tracing::warn!(%path, line, why, "damaged line in the journal of batches");
